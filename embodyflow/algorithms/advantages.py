@@ -1,0 +1,197 @@
+"""Advantage estimators: rewards to advantages and returns.
+
+Rows B × tokens L. An embodied caller reshapes ``[N, T, L]`` to ``[N, T·L]``; with a critic that gives one
+value per decision it passes decisions as tokens, ``[N, T]`` with the chunk's rewards summed, and expands the
+result. Rewards outside the mask are not read. Statistics are float64, results have the rewards' dtype.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.groups import Groups
+from embodyflow.algorithms.masked import AllReduce, one_rank, whiten
+from embodyflow.algorithms.registry import ADVANTAGES, register_advantage
+
+
+@dataclass(frozen=True)
+class AdvantageInputs:
+    """What an estimator reads.
+
+    Attributes:
+        rewards: float [B, L].
+        mask: bool [B, L], tokens that the policy chose.
+        group_ids: int64 [B]; a group's rows must all be here, ranks may hold different groups.
+        values: float [B, L], the critic's estimate before each token.
+        bootstrap_values: float [B], the estimate after the last token: 0 where the episode terminated, the
+            critic's value of the last observation where it was truncated. Without it every row counts as
+            terminated.
+        all_reduce: sum over the ranks that hold the other rows of the batch.
+    """
+
+    rewards: Tensor
+    mask: Tensor
+    group_ids: Tensor
+    values: Tensor | None = None
+    bootstrap_values: Tensor | None = None
+    all_reduce: AllReduce = one_rank
+
+
+def compute_advantages(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+    """Return ``(advantages, returns)`` of the configured estimator.
+
+    Args:
+        inputs: the whole batch, or this rank's whole groups of it.
+        config: names the estimator.
+
+    Returns:
+        two tensors [B, L] of the rewards' dtype, zero outside the mask.
+
+    Raises:
+        ValueError: a tensor is missing, has the wrong shape, or is not finite inside the mask.
+    """
+    _check(inputs)
+    advantages, returns = ADVANTAGES.resolve(config.advantage).compute(inputs, config)
+    return advantages.to(inputs.rewards.dtype), returns.to(inputs.rewards.dtype)
+
+
+def _check(inputs: AdvantageInputs) -> None:
+    if inputs.mask.dtype != torch.bool:
+        raise ValueError(f"mask: dtype {inputs.mask.dtype}; allowed: torch.bool")
+    num_rows, shape = len(inputs.rewards), inputs.rewards.shape
+    expected = {
+        "rewards": shape,
+        "mask": shape,
+        "values": shape,
+        "group_ids": (num_rows,),
+        "bootstrap_values": (num_rows,),
+    }
+    for name, size in expected.items():
+        tensor = getattr(inputs, name)
+        if tensor is None:
+            continue
+        if tensor.shape != size:
+            raise ValueError(f"{name}: shape {list(tensor.shape)}; allowed: {list(size)}")
+        inside = tensor[inputs.mask] if tensor.shape == shape else tensor
+        if not torch.isfinite(inside).all():
+            raise ValueError(f"{name}: not finite inside the mask")
+
+
+def _row_scores(inputs: AdvantageInputs) -> Tensor:
+    return inputs.rewards.double().masked_fill(~inputs.mask, 0.0).sum(1)
+
+
+def _center(scores: Tensor, groups: Groups) -> Tensor:
+    """Subtract each group's mean; a single row has nothing to be compared with and keeps its score."""
+    return scores - groups.mean(scores).masked_fill(groups.single, 0.0)[groups.index]
+
+
+def _spread(row_advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Give every token its row's advantage. Without a critic the returns are the advantages."""
+    advantages = row_advantages[:, None] * mask
+    return advantages, advantages
+
+
+@register_advantage("grpo", per_row=True)
+def grpo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+    """Score minus the group's mean, over its standard deviation: A = (s − μ) / (σ + 1e-6).
+
+    σ is the sample deviation (n − 1); a single row has μ = 0, σ = 1. Shao et al. 2024, "DeepSeekMath",
+    arXiv:2402.03300 (outcome supervision).
+    """
+    groups, scores = Groups(inputs.group_ids), _row_scores(inputs)
+    deviation = groups.std(scores).masked_fill(groups.single, 1.0)[groups.index]
+    return _spread(_center(scores, groups) / (deviation + 1e-6), inputs.mask)
+
+
+@register_advantage("dr_grpo", per_row=True)
+def dr_grpo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+    """Score minus the group's mean: A = s − μ; a single row has μ = 0.
+
+    GRPO without the division that favours groups of little spread; its paper pairs it with
+    ``aggregation=seq_mean_token_sum_norm``. Liu et al. 2025, "Understanding R1-Zero-like training",
+    arXiv:2503.20783.
+    """
+    groups, scores = Groups(inputs.group_ids), _row_scores(inputs)
+    return _spread(_center(scores, groups), inputs.mask)
+
+
+@register_advantage("rloo", per_row=True)
+def rloo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+    """Score minus the mean of the *other* rows of the group: A = (s − μ)·n / (n − 1).
+
+    A single row keeps its score. Ahmadian et al. 2024, "Back to basics", arXiv:2402.14740.
+    """
+    groups, scores = Groups(inputs.group_ids), _row_scores(inputs)
+    sizes = groups.sizes.double()
+    factor = (sizes / (sizes - 1).clamp(min=1))[groups.index]
+    return _spread(_center(scores, groups) * factor, inputs.mask)
+
+
+@register_advantage("cpgd", per_row=True, losses=("cpgd",))
+def cpgd(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+    """CPGD's weighted score: ``std`` as GRPO; ``naive`` s − μ; ``clip_filter`` (s − μ)·min(G/G′, max_weight).
+
+    G is the number of groups and G′ the number of those with a signal: with unequal scores or a single row.
+    (Some implementations divide the number of *rows* by G′, which makes the weight a constant.) Liu et al.
+    2025, "CPGD: toward stable rule-based reinforcement learning for language models", arXiv:2505.12504.
+    """
+    if config.cpgd.weight == "std":
+        return grpo(inputs, config)
+    groups, scores = Groups(inputs.group_ids), _row_scores(inputs)
+    centered = _center(scores, groups)
+    if config.cpgd.weight == "clip_filter":
+        with_signal = groups.mixed(scores) | groups.single
+        counts = scores.new_tensor([len(groups), with_signal.sum()])
+        num_groups, num_with_signal = inputs.all_reduce(counts)
+        centered = centered * (num_groups / num_with_signal.clamp(min=1)).clamp(max=config.cpgd.max_weight)
+    return _spread(centered, inputs.mask)
+
+
+@register_advantage("gae", needs_values=True)
+def gae(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+    """Generalised advantage estimation.
+
+    A_t = δ_t + γλ·A_{t+1} with δ_t = r_t + γV_{t+1} − V_t; returns are A + V.
+    Tokens outside the mask do not count as steps: across them V_{t+1} and A_{t+1} are those of the next token
+    inside. The advantages are whitened afterwards if the configuration says so, the returns never. Schulman
+    et al. 2016, arXiv:1506.02438.
+    """
+    if inputs.values is None:
+        raise ValueError("values: missing; advantage=gae needs them")
+    values = inputs.values.double().masked_fill(~inputs.mask, 0.0)
+    terminal = values.new_zeros(len(values))
+    after = terminal if inputs.bootstrap_values is None else inputs.bootstrap_values.double()
+    advantages = _accumulate(inputs, values, after, config.gamma, config.lam)
+    returns = advantages + values
+    if config.whiten:
+        advantages = whiten(advantages, inputs.mask, inputs.all_reduce)
+    return advantages, returns
+
+
+@register_advantage("reinforce_plus_plus")
+def reinforce_plus_plus(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+    """Discounted return from each token on, whitened over the whole batch.
+
+    No critic and no groups; the KL belongs in the reward (``kl.placement=reward``). Hu 2025, "REINFORCE++",
+    arXiv:2501.03262.
+    """
+    zeros = torch.zeros_like(inputs.rewards, dtype=torch.float64)
+    returns = _accumulate(inputs, zeros, zeros[:, 0], config.gamma, lam=1.0)
+    return whiten(returns, inputs.mask, inputs.all_reduce), returns
+
+
+def _accumulate(inputs: AdvantageInputs, values: Tensor, after: Tensor, gamma: float, lam: float) -> Tensor:
+    """Run GAE's recursion backwards: float64 [B, L], zero outside the mask."""
+    rewards = inputs.rewards.double()
+    next_value, running = after, torch.zeros_like(after)
+    columns = []
+    for t in reversed(range(rewards.shape[1])):
+        inside = inputs.mask[:, t]
+        delta = rewards[:, t] + gamma * next_value - values[:, t]
+        running = torch.where(inside, delta + gamma * lam * running, running)
+        next_value = torch.where(inside, values[:, t], next_value)
+        columns.append(running)
+    return torch.stack(columns[::-1], 1).masked_fill(~inputs.mask, 0.0)

@@ -1,0 +1,114 @@
+"""Which tokens clip_cov and kl_cov treat apart: those whose log-prob and advantage vary together.
+
+Such tokens are what makes a policy's entropy collapse. Cui et al. 2025, "The entropy mechanism of
+reinforcement learning for reasoning language models", arXiv:2505.22617: Cov_t = (log π_t − mean log π)·(A_t −
+mean A).
+
+Mean and selection are over the whole mini-batch, so they are made once, before it is cut: on every rank, with
+an ``all_reduce``, and the resulting mask travels with the rows. That needs log-probs of all its tokens up
+front: the behaviour policy's, which the trainer has (the same numbers at the first update after a rollout),
+or the current policy's at the cost of a forward pass. Published code selects inside each micro-batch, so
+there the gradient depends on the cut.
+"""
+
+import torch
+from torch import Tensor
+
+from embodyflow.algorithms.configuration import AlgorithmConfig, CovarianceConfig
+from embodyflow.algorithms.masked import AllReduce, mean_and_variance, one_rank
+from embodyflow.algorithms.registry import LOSSES
+
+_BISECTIONS = 64  # more than a float64 has digits
+
+
+def select_tokens(
+    log_probs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    row_seeds: Tensor,
+    config: AlgorithmConfig,
+    all_reduce: AllReduce = one_rank,
+) -> Tensor | None:
+    """Return the tokens that the configured loss treats apart, or ``None`` if it treats all alike.
+
+    Args:
+        log_probs: float [B, L], of the mini-batch's rows on this rank.
+        advantages: float [B, L].
+        mask: bool [B, L].
+        row_seeds: int64 [B], from :func:`embodyflow.seeding.derive_seed` with the row's uid, for a random
+            choice that does not depend on where the row lies.
+        config: names the loss.
+        all_reduce: sum over ranks; called about 70 times with a scalar.
+
+    Returns:
+        bool [B, L], for :attr:`embodyflow.algorithms.losses.LossInputs.selected`.
+    """
+    select = LOSSES.resolve(config.loss).select
+    if select is None:
+        return None
+    return select(log_probs.detach(), advantages, mask, row_seeds, config.covariance, all_reduce)
+
+
+def highest_covariance(
+    log_probs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    row_seeds: Tensor,
+    config: CovarianceConfig,
+    all_reduce: AllReduce,
+) -> Tensor:
+    """Select the ``fraction`` of tokens with the highest positive covariance (kl_cov)."""
+    covariance = _covariance(log_probs, advantages, mask, all_reduce)
+    return _highest(covariance, mask & (covariance > 0), mask, config.fraction, all_reduce)
+
+
+def random_in_band(
+    log_probs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    row_seeds: Tensor,
+    config: CovarianceConfig,
+    all_reduce: AllReduce,
+) -> Tensor:
+    """Select a ``fraction`` of the tokens at random, of those with covariance in (low, high) (clip_cov)."""
+    covariance = _covariance(log_probs, advantages, mask, all_reduce)
+    in_band = mask & (covariance > config.low) & (covariance < config.high)
+    return _highest(_draws(row_seeds, mask), in_band, mask, config.fraction, all_reduce)
+
+
+def _covariance(log_probs: Tensor, advantages: Tensor, mask: Tensor, all_reduce: AllReduce) -> Tensor:
+    """Return each token's covariance over all ranks: float64 [B, L]."""
+    factors = []
+    for tensor in (log_probs, advantages):
+        inside = tensor.double().masked_fill(~mask, 0.0)
+        mean, _ = mean_and_variance(inside, mask, all_reduce)
+        factors.append(inside - mean)
+    return factors[0] * factors[1]
+
+
+def _draws(row_seeds: Tensor, mask: Tensor) -> Tensor:
+    """Return uniform numbers in (0, 1] that depend on a token's row seed and column only: float64 [B, L]."""
+    rows = [
+        1.0 - torch.rand(mask.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        for seed in row_seeds.tolist()
+    ]
+    return torch.stack(rows).to(mask.device) if rows else torch.zeros(mask.shape, dtype=torch.float64)
+
+
+def _highest(
+    scores: Tensor, candidates: Tensor, mask: Tensor, fraction: float, all_reduce: AllReduce
+) -> Tensor:
+    """Select the candidates of highest score over all ranks: ``fraction`` of the tokens, at least one.
+
+    The threshold is found by bisection because that needs sums only and treats ties alike on every rank:
+    tokens that tie with the last one selected are selected too. Scores of candidates must be positive.
+    """
+    scores = scores.masked_fill(~candidates, 0.0)
+    num_tokens, squares = all_reduce(torch.stack([mask.sum().double(), scores.square().sum()]))
+    limit = (num_tokens * fraction).floor().clamp(min=1)
+    low, high = torch.zeros_like(squares), 2 * squares.sqrt()
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        enough = all_reduce((scores > middle).sum()) >= limit
+        low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
+    return scores > low

@@ -1,0 +1,188 @@
+"""Policy losses, per token.
+
+A loss says what each token contributes; :mod:`embodyflow.algorithms.aggregation` says how tokens become a
+number, and :func:`embodyflow.algorithms.objective.policy_objective` puts the two together. With d = log π −
+log π_old and ρ = exp d. Inputs are zero outside the mask when a loss sees them
+(:meth:`LossInputs.zero_outside_mask`), so nothing that lies there can reach a gradient.
+"""
+
+import math
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.covariance import highest_covariance, random_in_band
+from embodyflow.algorithms.masked import Metrics, row_mean, token_mean
+from embodyflow.algorithms.registry import register_loss
+
+MAX_LOG_RATIO = 20.0
+"""Bound on |d| of a token: exp(20) ≈ 5e8 says all there is to say, and exp(90) is infinite in float32."""
+
+MAX_ROW_LOG_RATIO = 10.0
+"""Bound on the log of a row's ratio, of gspo and gmpo."""
+
+
+@dataclass(frozen=True)
+class LossInputs:
+    """What a loss reads: rows B × tokens L of one micro-batch.
+
+    Attributes:
+        log_probs: float [B, L], of the policy in training; the gradient flows through these.
+        old_log_probs: float [B, L], of the policy that the ratio is taken to.
+        advantages: float [B, L].
+        mask: bool [B, L].
+        ref_log_probs: float [B, L], if there is a KL term in the loss.
+        entropy: float [B, L] with gradient, if there is an entropy bonus.
+        selected: bool [B, L] from :func:`embodyflow.algorithms.covariance.select_tokens`, if the loss
+            selects.
+    """
+
+    log_probs: Tensor
+    old_log_probs: Tensor
+    advantages: Tensor
+    mask: Tensor
+    ref_log_probs: Tensor | None = None
+    entropy: Tensor | None = None
+    selected: Tensor | None = None
+
+    def zero_outside_mask(self) -> "LossInputs":
+        """Return the inputs with every tensor zero outside the mask, whatever lay there, NaN included.
+
+        Raises:
+            ValueError: the mask is not bool, or a tensor has another shape.
+        """
+        if self.mask.dtype != torch.bool:
+            raise ValueError(f"mask: dtype {self.mask.dtype}; allowed: torch.bool")
+        tensors = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        for name, tensor in tensors.items():
+            if tensor.shape != self.mask.shape:
+                raise ValueError(
+                    f"{name}: shape {list(tensor.shape)}; allowed: {list(self.mask.shape)} as the mask"
+                )
+        return replace(self, **{name: tensor.masked_fill(~self.mask, 0) for name, tensor in tensors.items()})
+
+
+def _log_ratio(inputs: LossInputs) -> Tensor:
+    return (inputs.log_probs - inputs.old_log_probs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def _two_sided(ratio: Tensor, inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
+    """Return PPO's max(−A·ρ, −A·clip(ρ)) and how often the clip acted."""
+    plain = -inputs.advantages * ratio
+    clipped = -inputs.advantages * ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    return torch.maximum(plain, clipped), {"policy/clip_fraction": token_mean(clipped > plain, inputs.mask)}
+
+
+def _selected(inputs: LossInputs, loss: str) -> Tensor:
+    if inputs.selected is None:
+        raise ValueError(f"selected: missing; loss={loss} needs the tokens that select_tokens returns")
+    return inputs.selected
+
+
+@register_loss("ppo")
+def ppo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
+    """Clipped surrogate with dual clip.
+
+    max(−A·ρ, −A·clip(ρ, 1−ε_low, 1+ε_high)), and where A < 0 at most −A·c.
+    Schulman et al. 2017, arXiv:1707.06347; dual clip: Ye et al. 2020, arXiv:1912.09729. With clip_high >
+    clip_low it is DAPO's clip-higher (Yu et al. 2025, arXiv:2503.14476).
+    """
+    loss, metrics = _two_sided(_log_ratio(inputs).exp(), inputs, config)
+    bound = -inputs.advantages * config.clip_ratio_c
+    bounded = (inputs.advantages < 0) & (loss > bound)
+    metrics["policy/dual_clip_fraction"] = token_mean(bounded, inputs.mask)
+    return torch.where(bounded, bound, loss), metrics
+
+
+@register_loss("gspo", per_row=True)
+def gspo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
+    """PPO's surrogate on the row's ratio s = exp(mean d), no dual clip.
+
+    The token form: ρ_t = sg[s]·π_t / sg[π_t], of the same value and gradient for one advantage per row. Zheng
+    et al. 2025, "Group sequence policy optimization", arXiv:2507.18071; its ranges are of the order of 3e-4.
+    """
+    row = row_mean(inputs.log_probs - inputs.old_log_probs, inputs.mask).detach()
+    log_ratio = inputs.log_probs - inputs.log_probs.detach() + row
+    return _two_sided(log_ratio.clamp(max=MAX_ROW_LOG_RATIO).exp(), inputs, config)
+
+
+@register_loss("gmpo", per_row=True)
+def gmpo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
+    """−A times the geometric mean over the row of the clipped token ratios.
+
+    Each log-ratio is clipped to [−ε_low, ε_high] on the side where PPO clips: min(sgn A·d, sgn A·clip(d))·sgn
+    A. Zhao et al. 2025, "Geometric-mean policy optimization", arXiv:2507.20673; its range is ±0.4.
+    """
+    log_ratio, sign = _log_ratio(inputs), inputs.advantages.sign()
+    clipped = log_ratio.clamp(-config.clip_low, config.clip_high)
+    pessimistic = torch.minimum(sign * log_ratio, sign * clipped) * sign
+    ratio = row_mean(pessimistic, inputs.mask).clamp(max=MAX_ROW_LOG_RATIO).exp()
+    acted = sign * clipped < sign * log_ratio
+    return -inputs.advantages * ratio, {"policy/clip_fraction": token_mean(acted, inputs.mask)}
+
+
+@register_loss("cispo")
+def cispo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
+    """−sg[clip(ρ, 1−ε_low, 1+ε_high)]·A·log π: the weight is clipped, so no token loses its gradient.
+
+    MiniMax 2025, "MiniMax-M1", arXiv:2506.13585.
+    """
+    ratio = _log_ratio(inputs).exp().detach()
+    weight = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    metrics = {"policy/clip_fraction": token_mean(weight != ratio, inputs.mask)}
+    return -weight * inputs.advantages * inputs.log_probs, metrics
+
+
+@register_loss("cpgd")
+def cpgd(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
+    """Policy gradient clipped in log space, with a policy drift that pulls back to the old policy.
+
+    −A·min(log π, log π_old + log(1+ε_high)) where A > 0, −A·max(log π, log π_old + log(1−ε_low)) elsewhere;
+    plus drift_coef·min(sg[ρ] − 1, max_drift)·log π. Liu et al. 2025, arXiv:2505.12504.
+    """
+    log_probs, old = inputs.log_probs, inputs.old_log_probs
+    upper = torch.minimum(log_probs, old + math.log1p(config.clip_high))
+    lower = torch.maximum(log_probs, old + math.log1p(-config.clip_low))
+    clipped = torch.where(inputs.advantages > 0, upper, lower)
+    metrics = {"policy/clip_fraction": token_mean(clipped != log_probs, inputs.mask)}
+    loss = -inputs.advantages * clipped
+    if config.cpgd.drift_coef == 0:
+        return loss, metrics
+    drift = _log_ratio(inputs).detach().expm1().clamp(max=config.cpgd.max_drift)
+    return loss + config.cpgd.drift_coef * drift * log_probs, metrics
+
+
+@register_loss("clip_cov", select=random_in_band)
+def clip_cov(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
+    """PPO's surrogate, with the selected tokens, some of high covariance drawn at random, left out.
+
+    Cui et al. 2025, arXiv:2505.22617.
+    """
+    selected = _selected(inputs, "clip_cov")
+    loss, metrics = _two_sided(_log_ratio(inputs).exp(), inputs, config)
+    metrics["policy/selected_fraction"] = token_mean(selected, inputs.mask)
+    return loss.masked_fill(selected, 0.0), metrics
+
+
+@register_loss("kl_cov", select=highest_covariance)
+def kl_cov(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
+    """−A·ρ, and on the selected tokens, those of highest covariance, a penalty kl_coef·|d| more.
+
+    Cui et al. 2025, arXiv:2505.22617.
+    """
+    selected = _selected(inputs, "kl_cov")
+    distance = (inputs.log_probs - inputs.old_log_probs).abs()
+    loss = -inputs.advantages * _log_ratio(inputs).exp() + config.covariance.kl_coef * distance * selected
+    return loss, {"policy/selected_fraction": token_mean(selected, inputs.mask)}
+
+
+@register_loss("gpg")
+def gpg(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
+    """−A·log π, the plain policy gradient: no ratio, so one pass over fresh rows only.
+
+    Chu et al. 2025, "GPG: a simple and strong reinforcement learning baseline for model reasoning",
+    arXiv:2504.02546.
+    """
+    return -inputs.advantages * inputs.log_probs, {}

@@ -1,0 +1,100 @@
+"""What a trainer minimises: policy loss, KL term and entropy bonus as one number; and the critic's."""
+
+import torch
+from torch import Tensor
+
+from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.kl import estimate_kl
+from embodyflow.algorithms.losses import LossInputs
+from embodyflow.algorithms.masked import Metrics, token_mean
+from embodyflow.algorithms.registry import LOSSES
+
+
+def policy_objective(
+    inputs: LossInputs, weights: Tensor, config: AlgorithmConfig, kl_coef: float | None = None
+) -> tuple[Tensor, Metrics]:
+    """Return a micro-batch's share of the mini-batch's objective.
+
+    The shares of all micro-batches and ranks add up to the objective, Σ weight·(loss + kl_coef·KL −
+    entropy_coef·entropy). Micro-batches may be cut between rows anywhere; within rows too, unless the loss is
+    ``per_row``.
+
+    Args:
+        inputs: the micro-batch.
+        weights: float64 [B, L], its slice of what :func:`~embodyflow.algorithms.aggregation.token_weights`
+            made of the whole mini-batch.
+        config: the terms.
+        kl_coef: the adaptive controller's present coefficient; by default ``config.kl.coef``.
+
+    Returns:
+        a scalar with gradient, and metrics.
+
+    Raises:
+        ValueError: a tensor that a configured term reads is missing, or shapes differ.
+    """
+    inputs = inputs.zero_outside_mask()
+    mask = inputs.mask
+    loss, metrics = LOSSES.resolve(config.loss).compute(inputs, config)
+    metrics = metrics | {
+        "policy/pg_loss": token_mean(loss, mask),
+        "policy/old_kl": token_mean(inputs.old_log_probs - inputs.log_probs, mask),
+    }
+    if inputs.entropy is not None:
+        metrics["policy/entropy"] = token_mean(inputs.entropy, mask)
+    if config.needs_reference and config.kl.placement == "loss":
+        reference = _required(inputs.ref_log_probs, "ref_log_probs", f"kl.coef={config.kl.coef}")
+        kl = estimate_kl(inputs.log_probs, reference, config.kl.estimator)
+        metrics["policy/reference_kl"] = token_mean(kl, mask)
+        loss = loss + (config.kl.coef if kl_coef is None else kl_coef) * kl
+    if config.entropy_coef > 0:
+        entropy = _required(inputs.entropy, "entropy", f"entropy_coef={config.entropy_coef}")
+        loss = loss - config.entropy_coef * entropy
+    return _weighted_sum(loss, weights, mask), metrics
+
+
+def value_objective(
+    values: Tensor,
+    old_values: Tensor,
+    returns: Tensor,
+    mask: Tensor,
+    weights: Tensor,
+    config: AlgorithmConfig,
+) -> tuple[Tensor, Metrics]:
+    """Return a micro-batch's share of the critic's loss: Σ weight·½·max((v − R)², (clip(v, v_old ± ε) − R)²).
+
+    ε is ``value_clip``; without it the plain squared error. Schulman et al. 2017 (the code of PPO).
+
+    Args:
+        values: float [B, L], of the critic in training; the gradient flows through these.
+        old_values: float [B, L], when the returns were made.
+        returns: float [B, L].
+        mask: bool [B, L].
+        weights: float64 [B, L], as in :func:`policy_objective`.
+        config: names ``value_clip``.
+
+    Returns:
+        a scalar with gradient, and metrics.
+    """
+    values, old_values, returns = (x.masked_fill(~mask, 0.0) for x in (values, old_values, returns))
+    loss = (values - returns).square()
+    metrics: Metrics = {}
+    if config.value_clip is not None:
+        near = old_values + (values - old_values).clamp(-config.value_clip, config.value_clip)
+        clipped = (near - returns).square()
+        metrics["critic/clip_fraction"] = token_mean(clipped > loss, mask)
+        loss = torch.maximum(loss, clipped)
+    loss = 0.5 * loss
+    metrics["critic/loss"] = token_mean(loss, mask)
+    return _weighted_sum(loss, weights, mask), metrics
+
+
+def _required(tensor: Tensor | None, name: str, setting: str) -> Tensor:
+    if tensor is None:
+        raise ValueError(f"{name}: missing; {setting} needs it")
+    return tensor
+
+
+def _weighted_sum(loss: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
+    if weights.shape != mask.shape:
+        raise ValueError(f"weights: shape {list(weights.shape)}; allowed: {list(mask.shape)} as the mask")
+    return (loss * weights.to(loss.dtype)).masked_fill(~mask, 0.0).sum()

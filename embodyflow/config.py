@@ -1,0 +1,259 @@
+"""The typed configuration of a run.
+
+Hydra composes YAML into a plain mapping (:mod:`embodyflow.compose`); these models check it once, at the edge.
+Below that, code receives models and never a mapping. Unknown keys, wrong types and values out of range are
+refused with the key named.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.policies.tiny_vla import TinyVLAConfig
+
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+
+
+class Config(BaseModel):
+    """Base of all models here: frozen, and a key it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class PipelineConfig(Config):
+    """Where the graph comes from: exactly one of the three.
+
+    Attributes:
+        name: a built-in pipeline.
+        custom_fn: ``"module:function"`` returning a ``TaskGraph``.
+        yaml: path of a YAML graph.
+    """
+
+    name: str | None = None
+    custom_fn: str | None = None
+    yaml: str | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> "PipelineConfig":
+        if sum(value is not None for value in (self.name, self.custom_fn, self.yaml)) != 1:
+            raise ValueError("exactly one of name, custom_fn and yaml must be set (the others null)")
+        return self
+
+
+class FilterConfig(Config):
+    """Which groups ``embodied_sampling`` keeps.
+
+    Attributes:
+        min_success, max_success: bounds (inclusive) of a kept group's success rate.
+        drop_uniform: drop groups whose members all had the same outcome; they carry no advantage.
+        drop_truncated: drop groups in which an episode hit the step limit.
+    """
+
+    min_success: Fraction = 0.0
+    max_success: Fraction = 1.0
+    drop_uniform: bool = True
+    drop_truncated: bool = False
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "FilterConfig":
+        if self.min_success > self.max_success:
+            raise ValueError(f"min_success={self.min_success} must not exceed max_success={self.max_success}")
+        return self
+
+
+class EnvConfig(Config):
+    """The environment, reached by its Gymnasium id.
+
+    Attributes:
+        id: Gymnasium id, with ``module:`` in front when a module must be imported to register it.
+        tasks: one environment per instruction; the policy is conditioned on the instruction.
+        kwargs: passed on to ``gymnasium.make``.
+        max_steps: environment steps after which an episode is truncated.
+    """
+
+    id: str
+    tasks: Annotated[tuple[str, ...], Field(min_length=1)]
+    kwargs: dict[str, Any] = {}
+    max_steps: PositiveInt
+
+
+class RolloutConfig(Config):
+    """How episodes are gathered.
+
+    Attributes:
+        num_workers: rollout processes, by custom one per core.
+        envs_per_worker: environments stepped in each of them.
+        num_groups: initial states per iteration.
+        group_size: episodes from each of them.
+        temperature: of the softmax the actions are sampled from.
+    """
+
+    num_workers: PositiveInt
+    envs_per_worker: PositiveInt
+    num_groups: PositiveInt
+    group_size: Annotated[int, Field(ge=2)]
+    temperature: PositiveFloat
+
+    @model_validator(mode="after")
+    def _divides(self) -> "RolloutConfig":
+        if self.num_groups % self.num_workers:
+            raise ValueError(f"num_groups={self.num_groups} must be a multiple of num_workers={self.num_workers}")
+        return self
+
+
+class TrainerConfig(Config):
+    """How the policy is trained on the rows of one iteration.
+
+    Attributes:
+        num_ranks: processes of the FSDP2 group.
+        learning_rate, weight_decay, max_grad_norm: of AdamW.
+        epochs: passes over the rows.
+        num_minibatches: optimizer steps per pass.
+        micro_batch_rows: rows of one forward pass; ``null`` means all rows of the mini-batch.
+        parity_tolerance: largest allowed difference between a rollout's log-probs and the trainer's.
+        keep_checkpoints: newest checkpoints kept on disk.
+    """
+
+    num_ranks: PositiveInt
+    learning_rate: PositiveFloat
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    max_grad_norm: PositiveFloat = 1.0
+    epochs: PositiveInt
+    num_minibatches: PositiveInt
+    micro_batch_rows: PositiveInt | None = None
+    parity_tolerance: PositiveFloat = 1e-4
+    keep_checkpoints: PositiveInt = 2
+
+
+class WarmStartConfig(Config):
+    """Supervised fine-tuning on demonstrations of the environment's scripted expert.
+
+    Attributes:
+        num_demos: successful expert episodes per task.
+        steps, batch_size, learning_rate: of AdamW.
+        smoothing_bins: standard deviation, in bins, of the Gaussian the target token is smoothed with.
+    """
+
+    num_demos: PositiveInt
+    steps: PositiveInt
+    batch_size: PositiveInt
+    learning_rate: PositiveFloat
+    smoothing_bins: Annotated[float, Field(ge=0)]
+
+
+class EvaluationConfig(Config):
+    """When and on how much the policy is tested.
+
+    Attributes:
+        num_goals: goals of the evaluation split per task, each run once per mode.
+        every: evaluate after every so many iterations; ``null`` means before and after only.
+        video: record an episode before and after, where rendering is available.
+    """
+
+    num_goals: PositiveInt
+    every: PositiveInt | None = None
+    video: bool = True
+
+
+class ClusterConfig(Config):
+    """What the workers run on.
+
+    Attributes:
+        device: of the policy in trainer and rollout workers.
+        backend: of torch.distributed in the trainer group.
+        cpus_per_worker, gpus_per_worker: what each worker asks of Ray.
+        start_timeout: seconds the workers may take to start.
+        node_timeout: seconds one node of the graph may take.
+    """
+
+    device: Literal["cpu", "cuda"]
+    backend: Literal["gloo", "nccl"]
+    cpus_per_worker: Annotated[float, Field(ge=0)]
+    gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
+    start_timeout: PositiveFloat = 120.0
+    node_timeout: PositiveFloat = 600.0
+
+    @model_validator(mode="after")
+    def _backend_fits(self) -> "ClusterConfig":
+        if self.backend == "nccl" and self.device != "cuda":
+            raise ValueError("backend=nccl needs device=cuda; allowed with device=cpu is gloo")
+        return self
+
+
+class TrackingConfig(Config):
+    """Where metrics go besides ``metrics.jsonl``.
+
+    Attributes:
+        tensorboard: write event files to the run's folder.
+        wandb: mode of Weights & Biases.
+        wandb_project: its project.
+    """
+
+    tensorboard: bool = True
+    wandb: Literal["disabled", "offline", "online"] = "disabled"
+    wandb_project: str = "embodyflow"
+
+
+class RunConfig(Config):
+    """Everything a run is made of."""
+
+    experiment: RunName
+    seed: Annotated[int, Field(ge=0, lt=2**31)]
+    iterations: PositiveInt
+    run_id: RunName | None = None
+    run_root: str = "runs"
+    pipeline: PipelineConfig
+    algorithm: AlgorithmConfig
+    filter: FilterConfig = FilterConfig()
+    policy: TinyVLAConfig
+    env: EnvConfig
+    rollout: RolloutConfig
+    trainer: TrainerConfig
+    warm_start: WarmStartConfig | None
+    evaluation: EvaluationConfig
+    cluster: ClusterConfig
+    tracking: TrackingConfig = TrackingConfig()
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> "RunConfig":
+        num_tasks, num_groups = len(self.env.tasks), self.rollout.num_groups
+        if num_groups % num_tasks:
+            raise ValueError(
+                f"rollout.num_groups={num_groups} must be a multiple of the number of env.tasks ({num_tasks})"
+            )
+        if self.env.max_steps % self.policy.chunk_size:
+            raise ValueError(
+                f"env.max_steps={self.env.max_steps} must be a multiple of policy.chunk_size={self.policy.chunk_size}"
+            )
+        rows = num_groups * self.rollout.group_size
+        if rows < self.trainer.num_ranks * self.trainer.num_minibatches:
+            raise ValueError(
+                f"trainer.num_ranks × trainer.num_minibatches must not exceed the {rows} rows of an iteration"
+            )
+        return self
+
+    @property
+    def num_decisions(self) -> int:
+        """Policy calls in an episode of full length."""
+        return self.env.max_steps // self.policy.chunk_size
+
+    @property
+    def rows_per_iteration(self) -> int:
+        """Episodes gathered in one iteration."""
+        return self.rollout.num_groups * self.rollout.group_size
+
+    @property
+    def run_dir(self) -> Path:
+        """The run's folder.
+
+        Raises:
+            ValueError: ``run_id`` has not been chosen yet.
+        """
+        if self.run_id is None:
+            raise ValueError("run_id is not set")
+        return Path(self.run_root) / self.run_id

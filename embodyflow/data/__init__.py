@@ -1,0 +1,1 @@
+"""Data on its way between nodes: metrics, batches as arrays, redistribution plans."""

@@ -1,0 +1,103 @@
+"""Metrics that know how they are reduced.
+
+A metric is declared with its reduction where it is measured; merging across ranks follows the declaration and
+never guesses from the name.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Reduction(StrEnum):
+    """How values of one metric from several ranks become one."""
+
+    MEAN = "mean"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+    LAST = "last"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One measured number.
+
+    Attributes:
+        reduction: how it merges with the same metric of another rank.
+        value: the number; of a mean, the mean over this rank's samples.
+        weight: of a mean, the number of samples behind it; otherwise unused.
+    """
+
+    reduction: Reduction
+    value: float
+    weight: float = 1.0
+
+    def merge(self, other: "Metric") -> "Metric":
+        """Return the metric over both ranks' samples.
+
+        Raises:
+            ValueError: the two were declared with different reductions.
+        """
+        if self.reduction is not other.reduction:
+            raise ValueError(f"a metric is declared both {self.reduction} and {other.reduction}")
+        match self.reduction:
+            case Reduction.MEAN:
+                weight = self.weight + other.weight
+                if weight == 0:
+                    return self
+                value = (self.value * self.weight + other.value * other.weight) / weight
+                return Metric(Reduction.MEAN, value, weight)
+            case Reduction.SUM:
+                return Metric(Reduction.SUM, self.value + other.value)
+            case Reduction.MIN:
+                return Metric(Reduction.MIN, min(self.value, other.value))
+            case Reduction.MAX:
+                return Metric(Reduction.MAX, max(self.value, other.value))
+            case Reduction.LAST:
+                return other
+
+
+def mean(value: float, weight: float = 1.0) -> Metric:
+    """A mean over ``weight`` samples."""
+    return Metric(Reduction.MEAN, float(value), float(weight))
+
+
+def total(value: float) -> Metric:
+    """A sum over ranks."""
+    return Metric(Reduction.SUM, float(value))
+
+
+def minimum(value: float) -> Metric:
+    """The smallest over ranks."""
+    return Metric(Reduction.MIN, float(value))
+
+
+def maximum(value: float) -> Metric:
+    """The largest over ranks."""
+    return Metric(Reduction.MAX, float(value))
+
+
+def last(value: float) -> Metric:
+    """The value of the highest rank: for what every rank knows alike."""
+    return Metric(Reduction.LAST, float(value))
+
+
+def as_metrics(values: Mapping[str, Any]) -> dict[str, Metric]:
+    """Declare bare numbers as means over ranks, leaving declared metrics as they are."""
+    return {name: v if isinstance(v, Metric) else mean(float(v)) for name, v in values.items()}
+
+
+def merge_metrics(ranks: Iterable[Mapping[str, Metric]]) -> dict[str, Metric]:
+    """Merge the metrics of several ranks, in rank order, by their declared reductions."""
+    merged: dict[str, Metric] = {}
+    for metrics in ranks:
+        for name, metric in metrics.items():
+            merged[name] = merged[name].merge(metric) if name in merged else metric
+    return merged
+
+
+def to_floats(metrics: Mapping[str, Metric]) -> dict[str, float]:
+    """Return name to value, sorted by name."""
+    return {name: metrics[name].value for name in sorted(metrics)}

@@ -1,0 +1,92 @@
+"""Which rows each rank reads: a pure function of row counts.
+
+The control plane plans with counts alone; the ranks then fetch their rows from the buffers that hold them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ShardRef:
+    """Names and numbers of one shard: all the control plane ever sees of it.
+
+    Attributes:
+        shard_id: unique in the run: ``<iteration>/<node>/<rank>``.
+        host: id of the Ray node whose buffer holds the rows.
+        num_rows: rows in the shard.
+    """
+
+    shard_id: str
+    host: str
+    num_rows: int
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows ``start`` (inclusive) to ``stop`` (exclusive) of one shard."""
+
+    shard: ShardRef
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class RankInput:
+    """One rank's part of a batch that is spread over a group.
+
+    Attributes:
+        slices: where its rows lie, in order.
+        offset: position of its first row in the whole batch.
+        total_rows: rows of the whole batch.
+    """
+
+    slices: tuple[Slice, ...]
+    offset: int
+    total_rows: int
+
+
+def keep_layout(shards: Sequence[ShardRef]) -> list[RankInput]:
+    """Give rank r the whole of shard r: for nodes that run where their rows already are."""
+    total = sum(shard.num_rows for shard in shards)
+    inputs, offset = [], 0
+    for shard in shards:
+        inputs.append(RankInput((Slice(shard, 0, shard.num_rows),), offset, total))
+        offset += shard.num_rows
+    return inputs
+
+
+def split_evenly(shards: Sequence[ShardRef], num_ranks: int) -> list[RankInput]:
+    """Cut the rows of all shards, in shard order, into one contiguous range per rank.
+
+    Sizes differ by at most one row. The order of the whole batch does not depend on ``num_ranks``, so whatever is
+    drawn from a row's position (its mini-batch) does not either.
+
+    Raises:
+        ValueError: ``num_ranks`` is not positive.
+    """
+    if num_ranks < 1:
+        raise ValueError(f"num_ranks={num_ranks}: allowed are whole numbers from 1")
+    total = sum(shard.num_rows for shard in shards)
+    bounds = [total * rank // num_ranks for rank in range(num_ranks + 1)]
+    return [
+        RankInput(_cut(shards, start, stop), start, total)
+        for start, stop in zip(bounds, bounds[1:], strict=False)
+    ]
+
+
+def replicate(shards: Sequence[ShardRef], num_ranks: int) -> list[RankInput]:
+    """Give every rank all rows of all shards, in shard order."""
+    total = sum(shard.num_rows for shard in shards)
+    return [RankInput(_cut(shards, 0, total), 0, total)] * num_ranks
+
+
+def _cut(shards: Sequence[ShardRef], start: int, stop: int) -> tuple[Slice, ...]:
+    slices, first = [], 0
+    for shard in shards:
+        low, high = max(start - first, 0), min(stop - first, shard.num_rows)
+        if low < high:
+            slices.append(Slice(shard, low, high))
+        first += shard.num_rows
+    # A rank without rows still reads an empty slice: it needs the columns to take part in its group's collectives.
+    return tuple(slices) or (Slice(shards[0], 0, 0),)

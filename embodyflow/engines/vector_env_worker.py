@@ -1,0 +1,254 @@
+"""The stepping side of a vector environment: environments of one process and the memory they write to.
+
+:class:`EnvGroup` is driven by :class:`embodyflow.engines.vector_env.VectorEnv`, either in the same process or,
+in another that runs :func:`main`, through a socket. A message is a method of the group and its arguments; arrays
+never travel in it, they lie in one memory map that all processes share.
+"""
+
+import contextlib
+import mmap
+import os
+import pickle
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from embodyflow.errors import ConfigError
+
+EnvFn = Callable[[], gym.Env[Any, Any]]
+Array = npt.NDArray[Any]
+
+STATE_KEY = "state"
+"""Name of the observation of an environment whose observation space is a plain Box."""
+
+
+class EnvError(RuntimeError):
+    """An environment raised: the message holds its index (None: its process) and the original traceback."""
+
+    def __init__(self, index: int | None, details: str) -> None:
+        super().__init__(index, details)
+        self.index = index
+        self.details = details
+
+    def __str__(self) -> str:
+        where = "an environment process" if self.index is None else f"environment {self.index}"
+        return f"{where} failed:\n{self.details}"
+
+
+@dataclass(frozen=True)
+class BufferLayout:
+    """What the shared memory holds for N environments: a pure function of these values in every process.
+
+    Attributes:
+        num_envs: N.
+        chunk_size: C, actions in a chunk.
+        info_keys: keys of ``info`` that are kept, numbers.
+        observation_space: of each environment: a Box, or a Dict of spaces with a shape and a numeric dtype.
+        action_space: of each environment, a Box.
+    """
+
+    num_envs: int
+    chunk_size: int
+    info_keys: tuple[str, ...]
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+
+    def fields(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Return name to (shape, dtype) of every array, observations and infos under a prefix.
+
+        Raises:
+            ConfigError: a space that cannot be an array; the message names it.
+        """
+        n, c = self.num_envs, self.chunk_size
+        fields = {
+            f"observation/{key}": ((n, *shape), dtype)
+            for key, (shape, dtype) in observation_fields(self.observation_space).items()
+        }
+        if not isinstance(self.action_space, gym.spaces.Box):
+            raise ConfigError(f"action_space: must be a Box, is {self.action_space}")
+        fields["actions"] = ((n, c, *self.action_space.shape), self.action_space.dtype)
+        fields["rewards"] = ((n, c), np.dtype(np.float32))
+        fields["terminated"] = fields["truncated"] = ((n,), np.dtype(np.bool_))
+        fields["num_steps"] = ((n,), np.dtype(np.int64))
+        fields |= {f"infos/{key}": ((n,), np.dtype(np.float64)) for key in self.info_keys}
+        return fields
+
+
+def observation_fields(space: gym.Space[Any]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Return observation key to (shape, dtype) for one environment.
+
+    Raises:
+        ConfigError: the space, or an entry of it, is no array of numbers; the message names it.
+    """
+    entries = space.spaces if isinstance(space, gym.spaces.Dict) else {STATE_KEY: space}
+    fields: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+    for key, entry in entries.items():
+        if entry.shape is None or entry.dtype is None:
+            raise ConfigError(f"observation_space[{key!r}]: must be an array of numbers, is {entry}")
+        fields[key] = (entry.shape, entry.dtype)
+    return fields
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Arrays over all N environments of a vector environment, as :class:`BufferLayout` has them."""
+
+    observation: dict[str, Array]
+    actions: Array
+    rewards: Array
+    terminated: Array
+    truncated: Array
+    num_steps: Array
+    infos: dict[str, Array]
+
+    @classmethod
+    def map(cls, path: str, layout: BufferLayout) -> "Buffers":
+        """Map the file at ``path``, made large enough, as the arrays of ``layout``."""
+        fields, offset, arrays = layout.fields(), 0, {}
+        sizes = {name: int(np.prod(shape)) * dtype.itemsize for name, (shape, dtype) in fields.items()}
+        total = sum(_aligned(size) for size in sizes.values())
+        with open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, total)  # out of memory is an error here, not a SIGBUS later
+            memory = mmap.mmap(file.fileno(), total)
+        for name, (shape, dtype) in fields.items():
+            arrays[name] = np.ndarray(shape, dtype, memory, offset)
+            offset += _aligned(sizes[name])
+        groups: dict[str, dict[str, Array]] = {"observation": {}, "infos": {}}
+        for name in [name for name in arrays if "/" in name]:
+            group, key = name.split("/", 1)
+            groups[group][key] = arrays.pop(name)
+        return cls(**groups, **arrays)  # type: ignore[arg-type]
+
+
+def _aligned(size: int) -> int:
+    """Round up to a cache line, so that arrays do not share one."""
+    return -(-size // 64) * 64
+
+
+class EnvGroup:
+    """Environments that one process steps, one after the other, a whole action chunk each."""
+
+    def __init__(self) -> None:
+        self._envs: dict[int, gym.Env[Any, Any]] = {}
+        self._buffers: Buffers
+
+    def build(self, pickled_env_fns: bytes) -> list[tuple[gym.Space[Any], gym.Space[Any]]]:
+        """Build environments from a cloudpickled ``{index: env_fn}``; return each's (observation, action) space."""
+        env_fns: Mapping[int, EnvFn] = cloudpickle.loads(pickled_env_fns)
+        for index, env_fn in env_fns.items():
+            with _blame(index):
+                self._envs[index] = env_fn()
+        return [(env.observation_space, env.action_space) for env in self._envs.values()]
+
+    def attach(self, path: str, layout: BufferLayout) -> None:
+        """Map the memory that observations, rewards and actions pass through."""
+        self._buffers = Buffers.map(path, layout)
+
+    def reset(
+        self, indices: Sequence[int], seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None]
+    ) -> None:
+        """Reset the environments ``indices`` and write their first observations."""
+        for index, seed, option in zip(indices, seeds, options, strict=True):
+            with _blame(index):
+                observation, _ = self._envs[index].reset(seed=seed, options=option)
+                self._write_observation(index, observation)
+
+    def step(self, indices: Sequence[int]) -> None:
+        """Execute the action chunks that lie in the buffers for ``indices``."""
+        index = -1
+        try:
+            for index in indices:
+                self._step_chunk(index)
+        except Exception as error:
+            raise EnvError(index, traceback.format_exc()) from error
+
+    def _step_chunk(self, index: int) -> None:
+        env, buffers = self._envs[index], self._buffers
+        actions = buffers.actions[index].copy()  # the environment may keep it; the buffer's row will change
+        rewards = np.zeros(len(actions), np.float32)
+        num_steps = 0
+        for action in actions:
+            observation, rewards[num_steps], terminated, truncated, info = env.step(action)
+            num_steps += 1
+            if terminated or truncated:
+                break
+        self._write_observation(index, observation)
+        buffers.rewards[index] = rewards
+        buffers.terminated[index] = terminated
+        buffers.truncated[index] = truncated
+        buffers.num_steps[index] = num_steps
+        for key, column in buffers.infos.items():
+            if key not in info:
+                raise KeyError(f"info_keys: info has no {key!r}, it has {sorted(info)}")
+            column[index] = info[key]
+
+    def _write_observation(self, index: int, observation: Any) -> None:
+        entries = observation if isinstance(observation, dict) else {STATE_KEY: observation}
+        for key, rows in self._buffers.observation.items():
+            rows[index] = entries[key]
+
+    def close(self) -> None:
+        """Close every environment."""
+        for index, env in self._envs.items():
+            with _blame(index):
+                env.close()
+        self._envs = {}
+
+
+@contextlib.contextmanager
+def _blame(index: int) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise EnvError(index, traceback.format_exc()) from error
+
+
+def send(connection: Connection, message: Any) -> None:
+    """Send an object; half the time of ``Connection.send``, whose pickler can also carry file descriptors."""
+    connection.send_bytes(pickle.dumps(message))
+
+
+def receive(connection: Connection) -> Any:
+    """Receive what :func:`send` sent.
+
+    Raises:
+        EOFError: the other side is gone; or ConnectionResetError.
+    """
+    return pickle.loads(connection.recv_bytes())
+
+
+def main(descriptor: int, parent_pid: int) -> None:
+    """Run an environment process: execute the messages that come until ``close`` or the caller's end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the caller closes us
+    threading.Thread(target=_exit_with, args=[parent_pid], daemon=True).start()
+    group, connection, method = EnvGroup(), Connection(descriptor), ""
+    with contextlib.suppress(
+        EOFError, BrokenPipeError, ConnectionResetError
+    ):  # the caller is gone: so are we
+        while method != "close":
+            method, arguments = receive(connection)
+            reply: Any
+            try:
+                reply = getattr(group, method)(*arguments)
+            except EnvError as error:
+                reply = error
+            except Exception:
+                reply = EnvError(None, traceback.format_exc())
+            send(connection, reply)
+
+
+def _exit_with(parent_pid: int) -> None:
+    """End this process when its parent does, even while an environment hangs and nobody reads the socket."""
+    while os.getppid() == parent_pid:
+        time.sleep(1.0)
+    os._exit(1)

@@ -1,0 +1,63 @@
+"""What every policy offers the rollout and trainer engines."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a policy decided for n environments.
+
+    Attributes:
+        tokens: int64 ``[n, L]``, the action tokens.
+        log_probs: float32 ``[n, L]``, of those tokens under the sampling distribution.
+        actions: float32 ``[n, C, A]``, the chunk of actions they stand for.
+    """
+
+    tokens: np.ndarray
+    log_probs: np.ndarray
+    actions: np.ndarray
+
+
+class Policy(Protocol):
+    """A policy that acts by tokens.
+
+    Attributes:
+        model: the module that is trained; FSDP shards it in place.
+        num_tokens: L, tokens of one decision.
+    """
+
+    model: nn.Module
+    num_tokens: int
+
+    def encode_instruction(self, instruction: str) -> np.ndarray:
+        """Return the instruction as int64 ``[I]``; 0 is padding."""
+
+    def act(
+        self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float
+    ) -> Decision:
+        """Decide for n environments.
+
+        Args:
+            observation: ``state`` float32 ``[n, S]``, ``instruction_ids`` int64 ``[n, I]`` and, where the policy looks
+                at images, ``image`` uint8 ``[n, H, W, 3]``.
+            uniforms: float32 ``[n, L]`` in [0, 1), the randomness each token is sampled with; ``None`` is greedy.
+            temperature: of the sampling distribution.
+        """
+
+    def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-probs and entropy, float32 ``[N, T, L]``, of a batch's ``action_tokens``; zero outside its mask."""
+
+    def imitation_loss(self, observation: TensorDict, actions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return the summed cross-entropy of expert actions.
+
+        Args:
+            observation: n observations.
+            actions: float32 ``[n, C, A]``.
+            mask: bool ``[n, C]``, false for actions after the end of a demonstration.
+        """

@@ -1,0 +1,148 @@
+"""Action tokens decoded in parallel, after OpenVLA's binning and OpenVLA-OFT's parallel head.
+
+OpenVLA (Kim et al., 2024, arXiv:2406.09246) gives each action dimension a token out of 256 bins, and
+OpenVLA-OFT (Kim et al., 2025, arXiv:2502.19645) predicts a whole chunk of actions in one forward pass. So
+does this policy, with a residual MLP in place of a language model.
+"""
+
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
+
+
+class TinyVLA(
+    nn.Module,
+    PyTorchModelHubMixin,
+    library_name="embodyflow",
+    tags=["robotics"],
+    coders={TinyVLAConfig: (lambda config: config.model_dump(mode="json"), TinyVLAConfig.model_validate)},
+):
+    """Maps observations to the logits of a chunk of action tokens.
+
+    ``embed`` adds up the modalities, ``blocks`` (the units that FSDP shards) refine, ``head`` decodes. The
+    state is standardised by statistics of the demonstrations, which are saved with the weights.
+    """
+
+    def __init__(self, config: TinyVLAConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = Embed(config)
+        self.blocks = nn.ModuleList(Block(config.hidden_size) for _ in range(config.num_layers))
+        self.norm = nn.LayerNorm(config.hidden_size)
+        self.head = nn.Linear(config.hidden_size, config.num_action_tokens * config.num_bins)
+
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        """Compute the logits of every action token of one decision.
+
+        Args:
+            observation: ``instruction_ids`` int64 [N, I]; ``state`` float32 [N, S] unless ``state_dim`` is 0;
+                ``image`` uint8 [N, H, W, 3] where ``image_size`` is set.
+
+        Returns:
+            float32 [N, L, bins]; tokens are ordered (chunk step, dimension).
+        """
+        hidden = self.embed(observation)
+        for block in self.blocks:
+            hidden = block(hidden)
+        logits = self.head(self.norm(hidden)).float()
+        return logits.unflatten(-1, (self.config.num_action_tokens, self.config.num_bins))
+
+
+class Embed(nn.Module):
+    """The sum of the embeddings of state, instruction and image."""
+
+    state_mean: Tensor
+    state_std: Tensor
+
+    def __init__(self, config: TinyVLAConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.words = nn.Embedding(config.vocab_size, size, padding_idx=0)
+        self.state = nn.Linear(config.state_dim, size) if config.state_dim else None
+        self.image = image_encoder(size) if config.image_size else None
+        self.register_buffer("state_mean", torch.zeros(config.state_dim))
+        self.register_buffer("state_std", torch.ones(config.state_dim))
+
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return the embedding of N observations, float32 [N, hidden]."""
+        ids = observation["instruction_ids"]
+        num_words = (ids != 0).sum(-1, keepdim=True).clamp(min=1)
+        hidden: Tensor = self.words(ids).sum(1) / num_words
+        if self.state is not None:
+            # A feature that hardly varied in the demonstrations must not explode where it does.
+            standard = ((observation["state"] - self.state_mean) / self.state_std).clamp(-5.0, 5.0)
+            hidden = hidden + self.state(standard)
+        if self.image is not None:
+            pixels = observation["image"].movedim(-1, 1).float() / 127.5 - 1.0
+            hidden = hidden + self.image(pixels)
+        return hidden
+
+
+class Block(nn.Module):
+    """A pre-norm residual MLP."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(size)
+        self.up = nn.Linear(size, 2 * size)
+        self.down = nn.Linear(2 * size, size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Refine float32 [N, hidden]."""
+        return hidden + self.down(F.gelu(self.up(self.norm(hidden))))
+
+
+def image_encoder(size: int) -> nn.Sequential:
+    """Three strided convolutions and an average over a 4 × 4 grid: any image size gives [N, size]."""
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 5, stride=2, padding=2),
+        nn.GELU(),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        nn.GELU(),
+        nn.Conv2d(32, 64, 3, stride=2, padding=1),
+        nn.GELU(),
+        nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(),
+        nn.Linear(64 * 16, size),
+    )
+
+
+def sample_tokens(logits: Tensor, uniforms: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Draw tokens by inverting the cumulative distribution at given uniforms.
+
+    The randomness is the caller's, one number a token: a row draws the same tokens whatever batch it is in.
+
+    Args:
+        logits: float32 [N, L, bins].
+        uniforms: float32 [N, L] in [0, 1).
+        temperature: positive; the logits are divided by it.
+
+    Returns:
+        tokens int64 [N, L] and their log-probabilities float32 [N, L], at that temperature.
+    """
+    log_probs = torch.log_softmax(logits / temperature, dim=-1)
+    cumulative = log_probs.double().exp().cumsum(-1)
+    # The sum may end at 1 - 1e-16: scaled to its own end, no uniform falls beyond the last bin.
+    threshold = uniforms.double().unsqueeze(-1) * cumulative[..., -1:]
+    tokens = torch.searchsorted(cumulative, threshold, right=True).clamp(max=logits.shape[-1] - 1)
+    return tokens.squeeze(-1), log_probs.gather(-1, tokens).squeeze(-1)
+
+
+def greedy_tokens(logits: Tensor) -> Tensor:
+    """Return the likeliest tokens, int64 [N, L], given logits float32 [N, L, bins]."""
+    return logits.argmax(-1)
+
+
+def token_log_probs(logits: Tensor, tokens: Tensor, temperature: float) -> Tensor:
+    """Return the log-probabilities, float32 [N, L], of tokens int64 [N, L] at the temperature."""
+    log_probs = torch.log_softmax(logits / temperature, dim=-1)
+    return log_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+
+
+def token_entropy(logits: Tensor, temperature: float) -> Tensor:
+    """Return the entropy of every token's distribution in nats, float32 [N, L], at the temperature."""
+    log_probs = torch.log_softmax(logits / temperature, dim=-1)
+    return -(log_probs.exp() * log_probs).sum(-1)

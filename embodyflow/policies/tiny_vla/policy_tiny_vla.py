@@ -1,0 +1,98 @@
+"""TinyVLA behind the interface of :mod:`embodyflow.policies.base`."""
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from embodyflow.policies.base import Decision
+from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
+from embodyflow.policies.tiny_vla.modeling_tiny_vla import (
+    TinyVLA,
+    greedy_tokens,
+    sample_tokens,
+    token_entropy,
+    token_log_probs,
+)
+from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
+
+
+class TinyVLAPolicy:
+    """Acts by sampling each token of the chunk, all decoded in parallel.
+
+    Args:
+        config: sizes.
+        device: where the model lies.
+    """
+
+    def __init__(self, config: TinyVLAConfig, device: str) -> None:
+        self.config = config
+        self.num_tokens = config.num_action_tokens
+        self.model: torch.nn.Module = TinyVLA(config).to(device)
+        self.processor = TinyVLAProcessor(config)
+        self._device = device
+        names = {"state": config.state_dim > 0, "image": config.image_size is not None}
+        self._keys = [name for name, used in names.items() if used]
+
+    def encode_instruction(self, instruction: str) -> np.ndarray:
+        """Return the instruction as int64 ``[I]``; 0 is padding."""
+        ids: np.ndarray = self.processor.instruction_ids([instruction])[0].numpy()
+        return ids
+
+    @torch.inference_mode()
+    def act(
+        self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float
+    ) -> Decision:
+        """Decide for n environments; see :class:`~embodyflow.policies.base.Policy`."""
+        keys = (*self._keys, "instruction_ids")
+        logits = self.model({key: torch.from_numpy(observation[key]).to(self._device) for key in keys})
+        if uniforms is None:
+            tokens = greedy_tokens(logits)
+            log_probs = token_log_probs(logits, tokens, temperature)
+        else:
+            draws = torch.from_numpy(uniforms).to(self._device)
+            tokens, log_probs = sample_tokens(logits, draws, temperature)
+        actions = self.processor.actions(tokens)
+        return Decision(tokens.cpu().numpy(), log_probs.cpu().numpy(), actions.cpu().numpy())
+
+    def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-probs and entropy, float32 ``[N, T, L]``, of a batch's tokens; zero outside its mask."""
+        mask = batch["loss_mask"].to(self._device)
+        decided = mask.any(-1)
+        tokens = batch["action_tokens"].to(self._device)[decided]
+        num_decisions = decided.shape[1]
+        ids = batch["instruction_ids"].to(self._device).unsqueeze(1).expand(-1, num_decisions, -1)
+        observation = {key: batch[key].to(self._device)[decided] for key in self._keys}
+        observation["instruction_ids"] = ids[decided]
+        if len(tokens) == 0:  # the forward pass is a collective: a rank without rows takes part with a blank one
+            blanks = {key: values.new_zeros(1, *values.shape[1:]) for key, values in observation.items()}
+            nothing = self.model(blanks).sum() * 0.0 + mask.new_zeros(mask.shape, dtype=torch.float32)
+            return nothing, nothing
+        logits = self.model(observation)
+        keep = mask[decided]
+        log_probs = token_log_probs(logits, tokens, temperature) * keep
+        entropy = token_entropy(logits, temperature) * keep
+        blank = torch.zeros(mask.shape, device=self._device)
+        where = (decided,)
+        return blank.index_put(where, log_probs), blank.index_put(where, entropy)
+
+    def set_normalization(self, states: torch.Tensor) -> None:
+        """Standardise states by the mean and deviation of these, float32 ``[n, S]``."""
+        embed = self.model.embed
+        embed.state_mean.copy_(states.mean(0))  # type: ignore[union-attr,operator]
+        embed.state_std.copy_(states.std(0).clamp(min=1e-2))  # type: ignore[union-attr,operator]
+
+    def imitation_loss(
+        self, observation: dict[str, torch.Tensor], actions: torch.Tensor, mask: torch.Tensor, sigma: float
+    ) -> torch.Tensor:
+        """Return the cross-entropy to smoothed expert actions, summed over the tokens inside the mask.
+
+        Args:
+            observation: n observations.
+            actions: float32 ``[n, C, A]``.
+            mask: bool ``[n, C]``, false for actions after the end of a demonstration.
+            sigma: deviation of the smoothing, in bins.
+        """
+        log_probs = torch.log_softmax(self.model(observation), dim=-1)
+        targets = self.processor.smoothed_targets(actions, sigma)
+        losses = -(targets * log_probs).sum(-1)
+        return (losses * mask.repeat_interleave(self.config.action_dim, dim=1)).sum()

@@ -1,0 +1,67 @@
+"""From instructions to ids, from tokens to actions, and back."""
+
+import re
+import zlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
+
+
+class TinyVLAProcessor:
+    """Turns what the environment says into what the policy reads, and what it decodes into actions.
+
+    Args:
+        config: the policy's configuration.
+    """
+
+    def __init__(self, config: TinyVLAConfig) -> None:
+        self.config = config
+
+    def instruction_ids(self, instructions: Sequence[str]) -> Tensor:
+        """Tokenise instructions: lower-case words, each hashed to an id in ``[1, vocab_size)``; 0 pads.
+
+        Returns:
+            int64 [N, I].
+
+        Raises:
+            ValueError: an instruction has no word, or more than ``max_instruction_length``.
+        """
+        length = self.config.max_instruction_length
+        ids = torch.zeros(len(instructions), length, dtype=torch.int64)
+        for row, instruction in enumerate(instructions):
+            words = re.findall(r"\w+", instruction.lower())
+            if not 0 < len(words) <= length:
+                raise ValueError(f"instruction {instruction!r}: must have 1 to {length} words")
+            buckets = [1 + zlib.crc32(word.encode()) % (self.config.vocab_size - 1) for word in words]
+            ids[row, : len(words)] = torch.tensor(buckets)
+        return ids
+
+    def actions(self, tokens: Tensor) -> Tensor:
+        """Return the bins' centres, float32 [N, C, A] in (-1, 1), of tokens int64 [N, L]."""
+        centres = (2.0 * tokens + 1.0) / self.config.num_bins - 1.0
+        return centres.unflatten(-1, (self.config.chunk_size, self.config.action_dim))
+
+    def tokens(self, actions: Tensor) -> Tensor:
+        """Return the bins, int64 [N, L], of actions float32 [N, C, A]; beyond [-1, 1] the outermost."""
+        bins = ((actions + 1.0) * (self.config.num_bins / 2)).floor().long()
+        return bins.clamp(0, self.config.num_bins - 1).flatten(1)
+
+    def smoothed_targets(self, actions: Tensor, sigma: float) -> Tensor:
+        """Return supervised targets: a Gaussian around each action, over the bins.
+
+        Neighbouring bins are neighbouring actions, which one-hot targets do not tell (histogram losses, Imani
+        & White, 2018, arXiv:1806.04613). The width is also what RL has left to explore with.
+
+        Args:
+            actions: float32 [N, C, A] in [-1, 1].
+            sigma: standard deviation in bins, positive.
+
+        Returns:
+            float32 [N, L, bins], each row of bins summing to 1.
+        """
+        position = ((actions.flatten(1) + 1.0) * self.config.num_bins - 1.0) / 2  # bin b has its centre at b
+        distance = torch.arange(self.config.num_bins, device=actions.device) - position.unsqueeze(-1)
+        return torch.softmax(-0.5 * (distance / sigma) ** 2, dim=-1)

@@ -1,0 +1,1 @@
+"""Rewards: what an episode or a response is worth."""

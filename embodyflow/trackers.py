@@ -1,0 +1,78 @@
+"""Metric sinks besides ``metrics.jsonl``, chosen by configuration."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from embodyflow.config import RunConfig
+
+
+class Tracker(Protocol):
+    """Where a run's metrics go."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of one iteration."""
+
+    def close(self) -> None:
+        """Flush and close."""
+
+
+class TensorBoardTracker:
+    """Event files for TensorBoard.
+
+    Args:
+        folder: where they are written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of one iteration."""
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._writer.close()
+
+
+class WandbTracker:
+    """A Weights & Biases run.
+
+    Args:
+        config: of the run.
+        mode: ``"offline"`` or ``"online"``.
+    """
+
+    def __init__(self, config: RunConfig, mode: str) -> None:
+        import wandb
+
+        self._run: Any = wandb.init(
+            project=config.tracking.wandb_project,
+            id=config.run_id,
+            resume="allow",
+            mode=mode,
+            dir=str(config.run_dir),
+            config=config.model_dump(mode="json"),
+        )
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of one iteration."""
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._run.finish()
+
+
+def open_trackers(config: RunConfig) -> list[Tracker]:
+    """Open the sinks that the configuration names."""
+    trackers: list[Tracker] = []
+    if config.tracking.tensorboard:
+        trackers.append(TensorBoardTracker(config.run_dir / "tensorboard"))
+    if config.tracking.wandb != "disabled":
+        trackers.append(WandbTracker(config, config.tracking.wandb))
+    return trackers

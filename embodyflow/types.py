@@ -1,0 +1,53 @@
+"""The records that travel between nodes.
+
+A **Batch** is a ``tensordict.TensorDict`` of rows (``batch_size=[num_rows]``). A row is one episode (embodied) or
+one response (language). Every row carries::
+
+    uid             int64 [N]   unique in the run
+    group_id        int64 [N]   siblings that share one prompt or initial state
+    policy_version  int64 [N]   version of the weights that acted
+    seed            int64 [N]   seed of the row's draws
+
+An embodied row adds, with T decisions (policy calls) of C actions (the chunk) of A dimensions, L = C·A tokens::
+
+    state            float32 [N, T, S]      observation before each decision
+    image            uint8   [N, T, H, W, 3]  where the policy looks at images
+    instruction_ids  int64   [N, I]         the instruction, tokenised; 0 is padding
+    action_tokens    int64   [N, T, L]      sampled bins, ordered (chunk step, dimension)
+    log_probs        float32 [N, T, L]      of those tokens, when sampled
+    loss_mask        bool    [N, T, L]      tokens whose action was executed
+    env_task_id      int64   [N]            which instruction of the experiment
+    goal             int64   [N]            index of the initial state in its split
+    num_steps        int64   [N]            executed environment steps
+    episode_return   float32 [N]            sum of the environment's own rewards
+    success, terminated, truncated   bool [N]
+
+and the nodes add ``rewards``, ``advantages``, ``returns``, ``old_log_probs``, ``ref_log_probs`` (float32 [N, T, L]).
+Episodes end at different decisions; what lies after the end is zero and outside ``loss_mask``.
+
+Worked example: ``max_steps=80``, chunk of 5, 4 dimensions: T=16, L=20. An episode that succeeds at step 12 has
+``num_steps=12`` and ``loss_mask`` true for all 20 tokens of decisions 0 and 1 and the first 2·4=8 of decision 2.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensordict import TensorDict
+
+Batch = TensorDict
+
+
+@dataclass
+class NodeOutput:
+    """What a node function returns.
+
+    Attributes:
+        batch: the rows the node passes on to its children.
+        metrics: name to number or :class:`embodyflow.data.metrics.Metric`; a bare number is a mean over ranks.
+        info: small JSON-able facts for people, shown with the node's Prefect task run.
+    """
+
+    batch: Batch | None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)

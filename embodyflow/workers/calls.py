@@ -1,0 +1,73 @@
+"""What the control plane says to a rank and what it hears back: names and numbers, never a tensor."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from embodyflow.data.metrics import Metric
+from embodyflow.data.plan import RankInput, ShardRef
+
+
+@dataclass(frozen=True)
+class NodeCall:
+    """One node of the graph, for one rank.
+
+    Attributes:
+        node_id: the node, or the name of work outside the graph (``evaluate_greedy``, ``publish``).
+        function: ``"module:function"`` that the rank runs.
+        iteration: index of the iteration, from 1; 0 before the first.
+        seed: the run's seed; functions derive theirs from it, the iteration, the node and the row.
+        parents: one entry per parent node: this rank's part of the parent's output.
+        config: the node's own configuration.
+        weights: the policy weights the node must act with, where it acts with any but the trainer's own.
+        policy_version: version of those weights.
+    """
+
+    node_id: str
+    function: str
+    iteration: int
+    seed: int
+    parents: tuple[RankInput, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    weights: ShardRef | None = None
+    policy_version: int = 0
+
+    @property
+    def offset(self) -> int:
+        """Position of the rank's first row in the whole batch."""
+        return self.parents[0].offset if self.parents else 0
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of the whole batch."""
+        return self.parents[0].total_rows if self.parents else 0
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One log record of a worker, to be shown in the flow run."""
+
+    level: int
+    created: float
+    message: str
+
+
+@dataclass(frozen=True)
+class NodeResult:
+    """What a rank answers.
+
+    Attributes:
+        shard: where its output rows lie; ``None`` for a node that passes no rows on.
+        metrics: with their reductions.
+        info: small JSON-able facts.
+        digest: SHA-256 of the output columns, empty without output.
+        seconds: spent in the node function and in moving its rows.
+        logs: what the function logged.
+    """
+
+    shard: ShardRef | None
+    metrics: dict[str, Metric]
+    info: dict[str, Any]
+    digest: str
+    seconds: float
+    logs: tuple[LogLine, ...] = ()

@@ -1,0 +1,114 @@
+"""A worker group: N ranks that run a node together, each on its shard."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from embodyflow.config import RunConfig
+from embodyflow.errors import ConfigError
+from embodyflow.workers.buffer import Buffer
+from embodyflow.workers.calls import NodeCall, NodeResult
+from embodyflow.workers.worker import Worker
+
+
+class WorkerGroup:
+    """Handles of the ranks of one role.
+
+    Args:
+        role: for people and names: ``rollout``, ``trainer``.
+        ranks: Ray handles, rank by rank.
+        timeout: seconds a call may take.
+    """
+
+    def __init__(self, role: str, ranks: Sequence[Any], timeout: float) -> None:
+        self.role = role
+        self._ranks = list(ranks)
+        self._timeout = timeout
+
+    def __len__(self) -> int:
+        """Return the number of ranks."""
+        return len(self._ranks)
+
+    async def run_node(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
+        """Run one node on all ranks at the same time; ``calls`` holds one call per rank.
+
+        Raises:
+            TimeoutError: a rank did not answer in time; the message names the node and the group.
+            Exception: whatever the node function raised on the first rank that failed.
+        """
+        refs = [rank.run_node.remote(call) for rank, call in zip(self._ranks, calls, strict=True)]
+        return await self._gather(refs, calls[0].node_id)
+
+    async def call(self, method: str, *args: Any) -> list[Any]:
+        """Call ``method`` on every rank with the same arguments and return the answers in rank order."""
+        refs = [getattr(rank, method).remote(*args) for rank in self._ranks]
+        return await self._gather(refs, method)
+
+    async def connect(self) -> None:
+        """Form the ranks' torch.distributed group on a free port of rank 0's machine."""
+        address = await asyncio.wait_for(self._ranks[0].free_address.remote(), self._timeout)
+        await self.call("invoke", "connect", address)
+
+    def kill(self) -> None:
+        """End the ranks' processes now."""
+        for rank in self._ranks:
+            ray.kill(rank)
+
+    async def _gather(self, refs: list[Any], what: str) -> list[Any]:
+        # Prefect's own task time-out does not interrupt a wait on Ray, so the deadline is set here.
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await asyncio.gather(*refs)
+        except TimeoutError as error:
+            raise TimeoutError(f"{what} on the {self.role} group took longer than {self._timeout:g} s") from error
+
+
+def start_buffers(run_id: str) -> dict[str, Any]:
+    """Start one buffer on every Ray node that is alive; return them by Ray node id."""
+    buffers = {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            pin = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            name = f"{run_id}/buffer/{node['NodeID'][:8]}"
+            buffers[node["NodeID"]] = Buffer.options(name=name, scheduling_strategy=pin).remote()
+    return buffers
+
+
+async def start_group(role: str, engine: str, num_ranks: int, config: RunConfig, buffers: dict[str, Any]) -> WorkerGroup:
+    """Start ``num_ranks`` named workers and wait until their engines are built.
+
+    The workers belong to the process that starts them: when it ends, however it ends, Ray ends them too.
+
+    Raises:
+        ConfigError: the cluster has not the CPUs or GPUs that the group asks for.
+        TimeoutError: the group was not ready within ``cluster.start_timeout``.
+    """
+    cluster = config.cluster
+    _check_resources(role, num_ranks, config)
+    options = {
+        "num_cpus": cluster.cpus_per_worker,
+        "num_gpus": cluster.gpus_per_worker,
+        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
+    }
+    ranks = [
+        Worker.options(name=f"{config.run_id}/{role}/{rank}", **options).remote(
+            engine, config, rank, num_ranks, buffers
+        )
+        for rank in range(num_ranks)
+    ]
+    group = WorkerGroup(role, ranks, cluster.start_timeout)
+    await group.call("ready")
+    group._timeout = cluster.node_timeout
+    return group
+
+
+def _check_resources(role: str, num_ranks: int, config: RunConfig) -> None:
+    have = ray.cluster_resources()
+    for resource, each in (("CPU", config.cluster.cpus_per_worker), ("GPU", config.cluster.gpus_per_worker)):
+        if num_ranks * each > have.get(resource, 0.0):
+            raise ConfigError(
+                f"cluster.{resource.lower()}s_per_worker={each:g}: {num_ranks} {role} workers need "
+                f"{num_ranks * each:g} {resource}s, the Ray cluster has {have.get(resource, 0.0):g}"
+            )

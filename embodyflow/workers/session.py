@@ -1,0 +1,189 @@
+"""The worker groups of one run and what passes between them, as the control plane sees it: names and numbers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from embodyflow.config import RunConfig
+from embodyflow.data.metrics import Metric, merge_metrics
+from embodyflow.data.plan import RankInput, ShardRef, keep_layout, replicate, split_evenly
+from embodyflow.workers.calls import LogLine, NodeCall
+from embodyflow.workers.group import WorkerGroup, start_buffers, start_group
+
+
+class Layout(StrEnum):
+    """How a node's rows are spread over its group."""
+
+    SPLIT = "split"
+    REPLICATE = "replicate"
+
+
+@dataclass(frozen=True)
+class NodeWork:
+    """A node to be run by a group.
+
+    Attributes:
+        node_id, function, config: see :class:`~embodyflow.workers.calls.NodeCall`.
+        group: ``"rollout"`` or ``"trainer"``; ``None`` runs it where its first parent's rows are.
+        iteration: index of the iteration.
+        layout: whether the group's ranks share the rows or each get all of them.
+    """
+
+    node_id: str
+    function: str
+    group: str | None
+    iteration: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+    layout: Layout = Layout.SPLIT
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """What a node's group answered, merged over its ranks.
+
+    Attributes:
+        node_id: the node.
+        group: that ran it.
+        shards: of its output, one per rank; empty for a node that passes no rows on.
+        metrics: merged by their reductions.
+        info: of rank 0.
+        digests: SHA-256 of each shard.
+        seconds: of the slowest rank.
+        logs: of all ranks, in order of time.
+    """
+
+    node_id: str
+    group: str
+    shards: tuple[ShardRef, ...]
+    metrics: dict[str, Metric]
+    info: dict[str, Any]
+    digests: tuple[str, ...]
+    seconds: float
+    logs: tuple[LogLine, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the output."""
+        return sum(shard.num_rows for shard in self.shards)
+
+
+class Session:
+    """A run's worker groups.
+
+    Args:
+        config: of the run.
+        groups: by name.
+        buffers: Ray handle of each node's buffer.
+    """
+
+    def __init__(self, config: RunConfig, groups: dict[str, WorkerGroup], buffers: dict[str, Any]) -> None:
+        self.config = config
+        self.policy_version = 0
+        self.weights_digest = ""
+        self._groups, self._buffers = groups, buffers
+        self._weights: ShardRef | None = None
+
+    async def run_node(self, work: NodeWork, parents: Sequence[NodeReport] = ()) -> NodeReport:
+        """Run a node on its group, its rows moved from wherever its parents left them."""
+        name = work.group or (parents[0].group if parents else "rollout")
+        group = self._groups[name]
+        inputs = [self._spread(parent, name, work.layout) for parent in parents]
+        calls = [
+            NodeCall(
+                node_id=work.node_id,
+                function=work.function,
+                iteration=work.iteration,
+                seed=self.config.seed,
+                parents=tuple(ranks[rank] for ranks in inputs),
+                config=work.config,
+                weights=self._weights if name == "rollout" else None,
+                policy_version=self.policy_version,
+            )
+            for rank in range(len(group))
+        ]
+        results = await group.run_node(calls)
+        return NodeReport(
+            node_id=work.node_id,
+            group=name,
+            shards=tuple(result.shard for result in results if result.shard is not None),
+            metrics=merge_metrics(result.metrics for result in results),
+            info=results[0].info,
+            digests=tuple(result.digest for result in results if result.digest),
+            seconds=max(result.seconds for result in results),
+            logs=tuple(sorted((line for result in results for line in result.logs), key=lambda line: line.created)),
+        )
+
+    async def publish_weights(self, version: int) -> str:
+        """Make the trainer's weights those the rollout workers act with from now on; return their digest."""
+        answers = await self._groups["trainer"].call("publish_weights", version)
+        previous = self._weights
+        self._weights, self.weights_digest = answers[0]
+        self.policy_version = version
+        if previous is not None:
+            await self.free(previous.shard_id)
+        return self.weights_digest
+
+    async def save(self, folder: Path) -> None:
+        """Write the trainer's state to a folder."""
+        await self._groups["trainer"].call("invoke", "save", str(folder.absolute()))
+
+    async def restore(self, folder: Path, reference: Path) -> None:
+        """Load the trainer's state, and its reference policy from the checkpoint of iteration 0."""
+        await self._groups["trainer"].call("invoke", "load_reference", str(reference.absolute()))
+        await self._groups["trainer"].call("invoke", "load", str(folder.absolute()))
+
+    async def load_weights(self, path: Path) -> None:
+        """Start from the full weights in a file."""
+        await self._groups["trainer"].call("invoke", "load_weights_file", str(path.absolute()))
+
+    async def export(self, method: str, path: Path) -> None:
+        """Have the trainer write its policy: ``save_weights_file`` or ``save_pretrained``."""
+        await self._groups["trainer"].call("invoke", method, str(path.absolute()))
+
+    async def free(self, prefix: str) -> None:
+        """Free every shard whose id starts with ``prefix``."""
+        await asyncio.gather(*(buffer.free.remote(prefix) for buffer in self._buffers.values()))
+
+    def close(self) -> None:
+        """End every process of the run."""
+        for group in self._groups.values():
+            group.kill()
+        for buffer in self._buffers.values():
+            ray.kill(buffer)
+
+    def _spread(self, parent: NodeReport, group: str, layout: Layout) -> list[RankInput]:
+        num_ranks = len(self._groups[group])
+        if layout is Layout.REPLICATE:
+            return replicate(parent.shards, num_ranks)
+        if parent.group == group:
+            return keep_layout(parent.shards)
+        return split_evenly(parent.shards, num_ranks)
+
+
+@asynccontextmanager
+async def open_session(config: RunConfig) -> AsyncIterator[Session]:
+    """Start a run's groups on the Ray cluster this process is connected to; end them when the block is left."""
+    if config.run_id is None:
+        raise ValueError("run_id is not set")
+    buffers = start_buffers(config.run_id)
+    groups: dict[str, WorkerGroup] = {}
+    session = Session(config, groups, buffers)
+    try:
+        sizes = {"rollout": config.rollout.num_workers, "trainer": config.trainer.num_ranks}
+        engines = {
+            "rollout": "embodyflow.engines.embodied_rollout:EmbodiedRollout",
+            "trainer": "embodyflow.engines.fsdp_trainer:FSDPTrainer",
+        }
+        started = [start_group(role, engines[role], sizes[role], config, buffers) for role in sizes]
+        for role, group in zip(sizes, await asyncio.gather(*started), strict=True):
+            groups[role] = group
+        await groups["trainer"].connect()
+        yield session
+    finally:
+        session.close()

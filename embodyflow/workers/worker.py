@@ -1,0 +1,130 @@
+"""The Ray worker: one rank of a group, which runs node functions on its shard of the rows."""
+
+import importlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from embodyflow.config import RunConfig
+from embodyflow.data.batches import digest_of, join_columns, to_batch, to_columns
+from embodyflow.data.metrics import as_metrics
+from embodyflow.types import NodeOutput
+from embodyflow.workers.buffer import BufferClient
+from embodyflow.workers.calls import LogLine, NodeCall, NodeResult
+
+
+def resolve(reference: str) -> Callable[..., NodeOutput]:
+    """Return the function that ``"module:attribute.path"`` names.
+
+    Raises:
+        ImportError: the module or the attribute does not exist on this worker.
+    """
+    module, _, path = reference.partition(":")
+    target: Any = importlib.import_module(module)
+    for name in path.split("."):
+        if not hasattr(target, name):
+            raise ImportError(f"{reference}: {target!r} has no attribute {name!r}")
+        target = getattr(target, name)
+    function: Callable[..., NodeOutput] = target
+    return function
+
+
+class _LogCapture(logging.Handler):
+    """Keeps a node's log records, so that its Prefect task run can show them."""
+
+    def __init__(self) -> None:
+        super().__init__(level=logging.INFO)
+        self.lines: list[LogLine] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(LogLine(record.levelno, record.created, record.getMessage()))
+
+
+@contextmanager
+def _captured_logs() -> Iterator[list[LogLine]]:
+    root, capture = logging.getLogger(), _LogCapture()
+    root.addHandler(capture)
+    try:
+        yield capture.lines
+    finally:
+        root.removeHandler(capture)
+
+
+@ray.remote
+class Worker:
+    """One rank.
+
+    Args:
+        engine: ``"module:Class"`` of what the rank holds: environments and policy, or the trainer. It is built here,
+            as ``Class(config, rank, world_size)``, and given to node functions as ``worker``.
+        config: of the run.
+        rank: 0 to ``world_size - 1``.
+        world_size: ranks of the group.
+        buffers: Ray node id to buffer.
+    """
+
+    def __init__(self, engine: str, config: RunConfig, rank: int, world_size: int, buffers: dict[str, Any]) -> None:
+        logging.getLogger().setLevel(logging.INFO)
+        self._rank = rank
+        self._buffer = BufferClient(buffers)
+        self._engine: Any = resolve(engine)(config, rank, world_size)
+        self._engine_version = -1
+
+    def ready(self) -> int:
+        """Return the process id: the answer says that the engine is built."""
+        return os.getpid()
+
+    def free_address(self) -> str:
+        """Return ``host:port`` at which this rank can lead a torch.distributed group."""
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return f"{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
+
+    def run_node(self, call: NodeCall) -> NodeResult:
+        """Fetch the rank's rows, run the node function, put its output into this node's buffer."""
+        started = time.perf_counter()
+        with _captured_logs() as logs:
+            self._load_weights(call)
+            batch = None
+            if call.parents:
+                batch = to_batch(join_columns([self._buffer.get(part) for part in call.parents]))
+            output = resolve(call.function)(batch, call.config, worker=self._engine, call=call)
+            shard, digest = None, ""
+            if output.batch is not None:
+                columns = to_columns(output.batch)
+                shard = self._buffer.put(f"{call.iteration}/{call.node_id}/{self._rank}", columns)
+                digest = digest_of(columns)
+        return NodeResult(
+            shard=shard,
+            metrics=as_metrics(output.metrics),
+            info=dict(output.info),
+            digest=digest,
+            seconds=time.perf_counter() - started,
+            logs=tuple(logs),
+        )
+
+    def publish_weights(self, version: int) -> Any:
+        """Put the engine's weights into the buffer as one shard; every rank must be called, rank 0 answers."""
+        columns = self._engine.weights()
+        if self._rank != 0:
+            return None
+        flat = {name: array[None] for name, array in columns.items()}  # one row: a shard's columns agree in rows
+        return self._buffer.put(f"weights/{version}", flat), digest_of(columns)
+
+    def invoke(self, method: str, *args: Any) -> Any:
+        """Call a method of the engine."""
+        return getattr(self._engine, method)(*args)
+
+    def _load_weights(self, call: NodeCall) -> None:
+        """Bring the engine to the version the call asks for."""
+        if call.weights is None or call.policy_version == self._engine_version:
+            return
+        columns = self._buffer.get_shard(call.weights)
+        self._engine.update_weights({name: array[0] for name, array in columns.items()}, call.policy_version)
+        self._engine_version = call.policy_version

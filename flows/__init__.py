@@ -1,0 +1,1 @@
+"""The lifecycle of a run as Prefect flows: validate, start workers, iterate, commit, stop."""

@@ -1,0 +1,40 @@
+"""How good the policy is now, on goals it was never trained on."""
+
+from prefect.logging import get_run_logger
+
+from embodyflow.data.metrics import merge_metrics, to_floats
+from embodyflow.statistics import wilson_interval
+from embodyflow.workers.session import NodeWork
+from flows.nodes import Run, submit_node
+
+MODES = ("greedy", "sampled")
+NUM_FILMED = 4
+
+
+async def evaluate(run: Run, index: int) -> dict[str, float]:
+    """Evaluate greedily and sampled, and record the rates with their Wilson intervals."""
+    run.folder.write_status("evaluate", index, run.config.iterations)
+    reports = [
+        await submit_node(NodeWork(f"evaluate_{mode}", "tasks:evaluate_policy", "rollout", index, {"mode": mode}))
+        for mode in MODES
+    ]
+    merged = merge_metrics(report.metrics for report in reports)
+    metrics = to_floats(merged)
+    for mode in MODES:
+        rate = merged[f"eval/{mode}_success_rate"]
+        low, high = wilson_interval(round(rate.value * rate.weight), rate.weight)
+        metrics |= {f"eval/{mode}_success_low": low, f"eval/{mode}_success_high": high}
+    metrics["eval/num_goals"] = merged["eval/greedy_success_rate"].weight
+    run.folder.append_metrics({"iteration": index, **metrics})
+    for tracker in run.trackers:
+        tracker.log(index, metrics)
+    return metrics
+
+
+async def film(run: Run, index: int) -> None:
+    """Record an episode video, where this machine can render."""
+    path = run.folder.subfolder("videos") / f"iteration-{index:06d}.gif"
+    config = {"path": str(path.absolute()), "num_episodes": NUM_FILMED}
+    report = await submit_node(NodeWork("record_video", "tasks:record_video", "rollout", index, config))
+    if report.info["problem"]:
+        get_run_logger().warning("no episode video: %s", report.info["problem"])

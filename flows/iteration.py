@@ -1,0 +1,91 @@
+"""One RL iteration: the graph's nodes as task runs, then the commit."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
+
+from embodyflow.data.metrics import merge_metrics, to_floats
+from embodyflow.workers.session import NodeReport, NodeWork
+from flows import reporting
+from flows.nodes import CURRENT_RUN, submit_node
+from pipelines import Node, NodeRole, TaskGraph
+
+GROUP_OF_ROLE = {
+    NodeRole.ROLLOUT: "rollout",
+    NodeRole.ACTOR: "trainer",
+    NodeRole.REFERENCE: "trainer",
+    NodeRole.CRITIC: "trainer",
+}
+
+
+async def run_graph(graph: TaskGraph, iteration: int) -> dict[str, NodeReport]:
+    """Run every node as soon as its parents are done; independent branches run at the same time.
+
+    Returns:
+        The nodes' reports, by node id.
+    """
+    running: dict[str, asyncio.Task[NodeReport]] = {}
+
+    async def run_after_parents(node: Node) -> NodeReport:
+        parents = [await running[parent] for parent in node.dependencies]
+        work = NodeWork(
+            node_id=node.node_id,
+            function=node.executable_ref,
+            group=GROUP_OF_ROLE.get(node.node_role),
+            iteration=iteration,
+            config=node.config,
+        )
+        return await submit_node(work, parents, retries=node.retries)
+
+    async with asyncio.TaskGroup() as group:
+        for node_id in graph.get_execution_order():
+            running[node_id] = group.create_task(run_after_parents(graph.nodes[node_id]))
+    return {node_id: running[node_id].result() for node_id in running}
+
+
+@flow(name="iteration", flow_run_name="iteration-{index}", persist_result=False)
+async def iteration(index: int, graph: dict[str, object]) -> dict[str, float]:
+    """Run the graph once and commit what it learned.
+
+    Args:
+        index: of the iteration, from 1.
+        graph: the task graph as plain data.
+
+    Returns:
+        The iteration's metrics.
+    """
+    started = time.perf_counter()
+    reports = await run_graph(TaskGraph.from_dict(graph), index)
+    metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))
+    metrics |= {f"perf/{node_id}_seconds": report.seconds for node_id, report in reports.items()}
+    metrics["perf/iteration_seconds"] = time.perf_counter() - started
+    digests = {node_id: list(report.digests) for node_id, report in reports.items() if report.digests}
+    await commit(index, metrics, digests)
+    return metrics
+
+
+@task(name="commit", task_run_name="commit", cache_policy=NO_CACHE, persist_result=False)
+async def commit(index: int, metrics: Mapping[str, float], digests: Mapping[str, list[str]]) -> None:
+    """Make the iteration count: new weights published, checkpoint and metrics on disk, its rows freed."""
+    run = CURRENT_RUN.get()
+    await commit_weights(index)
+    run.folder.append_metrics(
+        {"iteration": index, "weights_digest": run.session.weights_digest, "digests": digests, **metrics}
+    )
+    for tracker in run.trackers:
+        tracker.log(index, metrics)
+    await run.session.free(f"{index}/")
+    run.folder.write_status("train", index, run.config.iterations)
+    await reporting.iteration_done(run, index)
+
+
+async def commit_weights(index: int) -> None:
+    """Publish the trainer's weights as version ``index`` and write them to the iteration's checkpoint."""
+    run = CURRENT_RUN.get()
+    digest = await run.session.publish_weights(index)
+    await run.session.save(run.folder.new_checkpoint(index))
+    facts = {"iteration": index, "policy_version": index, "weights_digest": digest}
+    run.folder.commit_checkpoint(index, facts, run.config.trainer.keep_checkpoints)

@@ -1,0 +1,47 @@
+"""``python -m flows.<name> key=value …``: a training flow from the command line, without any server to start first."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from embodyflow.errors import ConfigError
+from flows.request import check, parse_arguments
+
+
+def main(flow: Callable[..., Any]) -> None:
+    """Check the command line, run the flow, print its result; end the process with its exit code."""
+    try:
+        request = parse_arguments(sys.argv[1:])
+        config = check(request)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    parameters = asdict(request) | {"overrides": list(request.overrides)}
+    if request.resume is None:
+        parameters["run_id"] = config.run_id
+    try:
+        summary = asyncio.run(_until_signalled(flow, parameters))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print(f"stopped; continue with resume={config.run_id}", file=sys.stderr)
+        sys.exit(130)
+    print(summary_line(summary))
+    print(f"run_dir={config.run_dir}")
+
+
+def summary_line(summary: dict[str, Any]) -> str:
+    """Return the line a run ends with."""
+    return (
+        f"success_rate before={summary['success_rate_before']:.3f} after={summary['success_rate_after']:.3f} "
+        f"goals={summary['num_goals']} seed={summary['seed']} seconds={summary['train_seconds']:.0f}"
+    )
+
+
+async def _until_signalled(flow: Callable[..., Any], parameters: dict[str, Any]) -> dict[str, Any]:
+    """Run the flow; SIGTERM cancels it as Ctrl-C does, so that its ``finally`` blocks stop what it started."""
+    running = asyncio.ensure_future(flow(**parameters))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    result: dict[str, Any] = await running
+    return result

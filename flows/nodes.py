@@ -1,0 +1,51 @@
+"""A node of the graph as a Prefect task."""
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+
+from embodyflow.data.metrics import to_floats
+from embodyflow.run_folder import RunFolder
+from embodyflow.trackers import Tracker
+from embodyflow.workers.session import NodeReport, NodeWork, Session
+
+
+class Run:
+    """What the flows of one run share in this process; it never becomes a Prefect parameter.
+
+    Attributes:
+        session: the run's worker groups.
+        folder: the run's folder.
+        trackers: the run's metric sinks.
+        progress_id: id of the progress artifact, once it exists.
+    """
+
+    def __init__(self, session: Session, folder: RunFolder, trackers: Sequence[Tracker]) -> None:
+        self.session, self.folder, self.trackers = session, folder, trackers
+        self.config = session.config
+        self.progress_id: object = None
+
+
+CURRENT_RUN: ContextVar[Run] = ContextVar("current_run")
+
+
+# Inputs are not a key to what a node does: the weights it acts with are not among them. So nothing is cached here.
+@task(name="node", cache_policy=NO_CACHE, persist_result=False)
+async def run_node(work: NodeWork, parents: Sequence[NodeReport]) -> NodeReport:
+    """Run a node on its worker group; show its logs and numbers in this task run."""
+    logger = get_run_logger()
+    report = await CURRENT_RUN.get().session.run_node(work, parents)
+    for line in report.logs:
+        logger.log(line.level, line.message)
+    numbers = " ".join(f"{name}={value:.4g}" for name, value in to_floats(report.metrics).items())
+    logger.info("%s on %s: %d rows in %.2f s %s", work.node_id, report.group, report.num_rows, report.seconds, numbers)
+    return report
+
+
+async def submit_node(work: NodeWork, parents: Sequence[NodeReport] = (), *, retries: int = 0) -> NodeReport:
+    """Run a node as a Prefect task run of its name."""
+    named = run_node.with_options(name=work.node_id, task_run_name=work.node_id, retries=retries)
+    return await named(work, parents)

@@ -1,0 +1,116 @@
+"""The life of a training run, whatever its algorithm: the graph makes the difference."""
+
+from typing import Any
+
+from prefect.logging import get_run_logger
+
+from embodyflow.config import RunConfig
+from embodyflow.run_folder import RunFolder
+from embodyflow.trackers import open_trackers
+from embodyflow.workers.session import open_session
+from flows import reporting
+from flows.cluster import ray_cluster
+from flows.evaluation import evaluate, film
+from flows.iteration import commit_weights, iteration
+from flows.nodes import CURRENT_RUN, Run
+from flows.request import RunRequest, check, open_folder
+from flows.sft import sft, warm_start_key
+from pipelines import TaskGraph, load_pipeline
+
+
+async def train(request: RunRequest) -> dict[str, Any]:
+    """Train as the request says, and return the run's summary.
+
+    Everything that can be wrong with the request is found before a process is started; every process that was
+    started has ended when this returns or raises.
+    """
+    config = check(request)
+    graph = load_pipeline(
+        name=config.pipeline.name, custom_fn=config.pipeline.custom_fn, yaml=config.pipeline.yaml
+    )
+    folder = open_folder(request, config)
+    get_run_logger().info("run %s in %s", config.run_id, folder.path)
+    folder.write_status("start", 0, config.iterations)
+    with ray_cluster(config):
+        async with open_session(config) as session:
+            trackers = open_trackers(config)
+            try:
+                run = Run(session, folder, trackers)
+                CURRENT_RUN.set(run)
+                return await _train(run, graph, resumed=request.resume is not None)
+            finally:
+                for tracker in trackers:
+                    tracker.close()
+
+
+async def _train(run: Run, graph: TaskGraph, *, resumed: bool) -> dict[str, Any]:
+    await reporting.run_started(run)
+    first = await _restore(run) if resumed else await _begin(run)
+    plain_graph = graph.to_dict()
+    for index in range(first, run.config.iterations + 1):
+        if index > first:
+            await iteration(index, plain_graph)
+        if _is_due(run.config, index) and not _evaluated(run.folder, index):
+            await evaluate(run, index)
+            if run.config.evaluation.video and index in (0, run.config.iterations):
+                await film(run, index)
+    await run.session.export("save_pretrained", run.folder.path / "policy")
+    summary = summarize(run)
+    run.folder.write_summary(summary)
+    await reporting.run_finished(run, summary)
+    run.folder.write_status("done", run.config.iterations, run.config.iterations)
+    return summary
+
+
+async def _begin(run: Run) -> int:
+    """Warm-start the policy and commit it as version 0."""
+    if run.config.warm_start is not None:
+        run.folder.write_status("sft", 0, run.config.iterations)
+        await sft(warm_start_key(run.config))
+    await commit_weights(0)
+    return 0
+
+
+async def _restore(run: Run) -> int:
+    """Bring workers and folder back to the last commit; return its iteration."""
+    last = run.folder.committed()[-1]
+    await run.session.restore(run.folder.checkpoint(last), run.folder.checkpoint(0))
+    digest = await run.session.publish_weights(last)
+    expected = run.folder.commit_facts(last)["weights_digest"]
+    if digest != expected:
+        raise RuntimeError(f"checkpoint {run.folder.checkpoint(last)} holds weights {digest[:12]}, not {expected[:12]}")
+    run.folder.drop_metrics_after(last)
+    get_run_logger().info("resumed after iteration %d", last)
+    return last
+
+
+def _is_due(config: RunConfig, index: int) -> bool:
+    every = config.evaluation.every
+    return index in (0, config.iterations) or (every is not None and index % every == 0)
+
+
+def _evaluated(folder: RunFolder, index: int) -> bool:
+    return any(r["iteration"] == index and "eval/greedy_success_rate" in r for r in folder.metrics())
+
+
+def summarize(run: Run) -> dict[str, Any]:
+    """Return what ``summary.json`` says of a finished run."""
+    records = run.folder.metrics()
+    evaluations = {r["iteration"]: r for r in records if "eval/greedy_success_rate" in r}
+    before, after = evaluations[0], evaluations[run.config.iterations]
+    seconds = sum(r.get("perf/iteration_seconds", 0.0) for r in records)
+    summary: dict[str, Any] = {
+        "run_id": run.config.run_id,
+        "success_rate_before": before["eval/greedy_success_rate"],
+        "success_rate_after": after["eval/greedy_success_rate"],
+        "sampled_success_rate_before": before["eval/sampled_success_rate"],
+        "sampled_success_rate_after": after["eval/sampled_success_rate"],
+        "success_interval_before": [before["eval/greedy_success_low"], before["eval/greedy_success_high"]],
+        "success_interval_after": [after["eval/greedy_success_low"], after["eval/greedy_success_high"]],
+        "num_goals": int(after["eval/num_goals"]),
+        "seed": run.config.seed,
+        "train_seconds": round(seconds, 2),
+        "iterations": run.config.iterations,
+        "weights_digest": run.session.weights_digest,
+    }
+    return summary

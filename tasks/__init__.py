@@ -1,0 +1,28 @@
+"""The nodes' functions: one verb each, run on the Ray workers that hold the rows.
+
+Every function has the form ``f(batch, config=None, *, worker, call, **kwargs) -> NodeOutput``: ``batch`` is the rank's
+rows, ``config`` the node's own configuration, ``worker`` the engine of the rank (rollout or trainer) and ``call`` says
+which iteration and seed it is. A pipeline names them ``"tasks:generate"`` and so on; a function of one's own takes the
+same place as ``"my_module:my_function"`` and may ignore the keywords.
+"""
+
+from tasks.evaluation import evaluate_policy, record_video
+from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
+from tasks.rewards import compute_advantage, compute_reward
+from tasks.rollout import demonstrate, generate
+from tasks.sampling import embodied_sampling
+from tasks.training import fit, train_actor
+
+__all__ = [
+    "compute_advantage",
+    "compute_old_log_prob",
+    "compute_ref_log_prob",
+    "compute_reward",
+    "demonstrate",
+    "embodied_sampling",
+    "evaluate_policy",
+    "fit",
+    "generate",
+    "record_video",
+    "train_actor",
+]

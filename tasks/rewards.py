@@ -1,0 +1,38 @@
+"""What the episodes are worth, and how much better than their siblings they were."""
+
+from typing import Any
+
+from embodyflow.algorithms import AdvantageInputs, compute_advantages, place_on_last_token
+from embodyflow.data.metrics import mean
+from embodyflow.node_fields import node
+from embodyflow.types import Batch, NodeOutput
+
+
+@node(reads=("success", "loss_mask"), writes=("rewards",))
+def compute_reward(batch: Batch, config: Any = None, **kwargs: Any) -> NodeOutput:
+    """Give each episode its outcome, 1 for success and 0 for failure, on its last executed token."""
+    mask = batch["loss_mask"]
+    rewards = place_on_last_token(batch["success"].float(), mask.flatten(1))
+    batch["rewards"] = rewards.view(mask.shape)
+    score = batch["success"].float().mean().item() if len(batch) else 0.0
+    return NodeOutput(batch, {"reward/score": mean(score, len(batch))})
+
+
+@node(reads=("rewards", "loss_mask", "group_id"), writes=("advantages", "returns"))
+def compute_advantage(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
+    """Compare rows by the configured estimator; a group's rows are on one rank."""
+    mask = batch["loss_mask"]
+    inputs = AdvantageInputs(batch["rewards"].flatten(1), mask.flatten(1), batch["group_id"])
+    advantages, returns = compute_advantages(inputs, worker.config.algorithm)
+    batch["advantages"] = advantages.view(mask.shape)
+    batch["returns"] = returns.view(mask.shape)
+    num_tokens = int(mask.sum())
+    size = advantages.abs().sum().item() / num_tokens if num_tokens else 0.0
+    return NodeOutput(batch, {"advantage/abs_mean": mean(size, num_tokens)})
+
+
+def zero_advantage(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
+    """Replace every advantage by zero: the control of an experiment, which must not learn."""
+    output = compute_advantage(batch, config, worker=worker)
+    batch["advantages"].zero_()
+    return NodeOutput(batch, output.metrics)

@@ -1,0 +1,49 @@
+"""Episodes: of the policy for training, of the scripted expert for the warm start."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from embodyflow.data.batches import Columns, to_batch
+from embodyflow.data.metrics import Metric, mean, total
+from embodyflow.node_fields import node
+from embodyflow.types import Batch, NodeOutput
+
+
+@node(
+    reads=(),
+    writes=(
+        *("uid", "group_id", "policy_version", "seed", "env_task_id", "goal", "instruction_ids"),
+        *("action_tokens", "log_probs", "loss_mask", "num_steps", "episode_return"),
+        *("success", "terminated", "truncated"),
+    ),
+)
+def generate(batch: Batch | None, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
+    """Play this rank's groups of episodes with the present policy, sampling its actions."""
+    started = time.perf_counter()
+    episodes = worker.training_episodes(call.seed, call.iteration)
+    rows = worker.play(episodes, "train", (call.seed, call.iteration, call.node_id))
+    return NodeOutput(to_batch(rows), rollout_metrics(rows, time.perf_counter() - started))
+
+
+@node(reads=(), writes=("state", "actions", "num_steps", "uid", "instruction_ids"))
+def demonstrate(batch: Batch | None, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
+    """Record successful episodes of the environment's scripted expert."""
+    rows = worker.demonstrate()
+    metrics = {"sft/num_demos": total(len(rows["uid"])), "sft/demo_steps": mean(rows["num_steps"].mean())}
+    return NodeOutput(to_batch(rows), metrics)
+
+
+def rollout_metrics(rows: Columns, seconds: float) -> dict[str, Metric]:
+    """Summarise played episodes; ``perf/`` names are timings and differ from run to run."""
+    count = len(rows["uid"])
+    steps = rows["num_steps"]
+    return {
+        "rollout/success_rate": mean(rows["success"].mean(), count),
+        "rollout/reward": mean(rows["episode_return"].mean(), count),
+        "rollout/episode_steps": mean(steps.mean(), count),
+        "rollout/num_episodes": total(count),
+        "rollout/num_steps": total(int(np.sum(steps))),
+        "perf/env_steps_per_second": total(float(np.sum(steps)) / seconds),
+    }

@@ -1,0 +1,29 @@
+"""Changing weights."""
+
+from typing import Any
+
+from embodyflow.node_fields import node
+from embodyflow.seeding import derive_seed
+from embodyflow.types import Batch, NodeOutput
+
+
+@node(
+    reads=("action_tokens", "loss_mask", "instruction_ids", "advantages", "old_log_probs", "ref_log_probs"),
+    writes=(),
+)
+def train_actor(batch: Batch, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
+    """Take the iteration's optimizer steps."""
+    metrics = worker.step(
+        batch,
+        offset=call.offset,
+        total_rows=call.total_rows,
+        seed=derive_seed(call.seed, call.iteration, call.node_id),
+    )
+    return NodeOutput(None, metrics)
+
+
+@node(reads=("state", "actions", "num_steps", "instruction_ids"), writes=())
+def fit(batch: Batch, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
+    """Fine-tune the policy on demonstrations, in the order of their uid."""
+    ordered = batch[batch["uid"].argsort()]
+    return NodeOutput(None, worker.fit(ordered, derive_seed(call.seed, call.iteration, call.node_id)))
