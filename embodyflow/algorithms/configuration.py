@@ -148,9 +148,7 @@ class AlgorithmConfig(_Config):
         estimator, loss = ADVANTAGES.resolve(self.advantage), LOSSES.resolve(self.loss)
         if estimator.losses is not None and self.loss not in estimator.losses:
             allowed = ", ".join(estimator.losses)
-            raise ValueError(
-                f"advantage={self.advantage} does not belong with loss={self.loss}; allowed: {allowed}"
-            )
+            raise ValueError(f"advantage={self.advantage} does not belong with loss={self.loss}; allowed: {allowed}")
         if loss.per_row and not estimator.per_row:
             allowed = ", ".join(
                 name

@@ -59,7 +59,7 @@ def highest_covariance(
 ) -> Tensor:
     """Select the ``fraction`` of tokens with the highest positive covariance (kl_cov)."""
     covariance = _covariance(log_probs, advantages, mask, all_reduce)
-    return _highest(covariance, mask & (covariance > 0), mask, config.fraction, all_reduce)
+    return _highest(covariance, mask, mask, config.fraction, all_reduce)
 
 
 def random_in_band(
@@ -88,20 +88,17 @@ def _covariance(log_probs: Tensor, advantages: Tensor, mask: Tensor, all_reduce:
 
 def _draws(row_seeds: Tensor, mask: Tensor) -> Tensor:
     """Return uniform numbers in (0, 1] that depend on a token's row seed and column only: float64 [B, L]."""
-    rows = [
-        1.0 - torch.rand(mask.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        for seed in row_seeds.tolist()
-    ]
-    return torch.stack(rows).to(mask.device) if rows else torch.zeros(mask.shape, dtype=torch.float64)
+    draws = torch.empty(mask.shape, dtype=torch.float64)
+    for row, seed in zip(draws, row_seeds.tolist(), strict=True):
+        torch.rand(row.shape, generator=torch.Generator().manual_seed(seed), out=row)
+    return 1.0 - draws.to(mask.device)
 
 
-def _highest(
-    scores: Tensor, candidates: Tensor, mask: Tensor, fraction: float, all_reduce: AllReduce
-) -> Tensor:
-    """Select the candidates of highest score over all ranks: ``fraction`` of the tokens, at least one.
+def _highest(scores: Tensor, candidates: Tensor, mask: Tensor, fraction: float, all_reduce: AllReduce) -> Tensor:
+    """Select the candidates of highest positive score over all ranks: ``fraction`` of the tokens, at least one.
 
     The threshold is found by bisection because that needs sums only and treats ties alike on every rank:
-    tokens that tie with the last one selected are selected too. Scores of candidates must be positive.
+    tokens that tie with the last one selected are selected too.
     """
     scores = scores.masked_fill(~candidates, 0.0)
     num_tokens, squares = all_reduce(torch.stack([mask.sum().double(), scores.square().sum()]))

@@ -1,6 +1,5 @@
 """Which rows are worth training on: whole groups, kept or dropped. Filters return bool [B], true to keep."""
 
-import torch
 from torch import Tensor
 
 from embodyflow.algorithms.groups import Groups
@@ -55,7 +54,7 @@ def group_metrics(success: Tensor, group_ids: Tensor) -> Metrics:
         group_ids: int64 [B].
     """
     groups = Groups(group_ids)
-    rate, count = groups.mean(success), torch.tensor(len(groups))
+    rate, count = groups.mean(success), group_ids.new_tensor(len(groups))
     return {
         "groups/mixed_fraction": (((rate > 0) & (rate < 1)).sum(), count),
         "groups/all_success_fraction": ((rate == 1).sum(), count),

@@ -47,7 +47,7 @@ def _estimate(log_probs: Tensor, ref_log_probs: Tensor, estimator: str) -> Tenso
             return (negative.expm1() - negative).clamp(max=_MAX_K3)
         case "abs":
             return difference.abs()
-    raise ValueError(f"estimator={estimator}: allowed are k1, k2, k3, abs and each but k2 with + at its end")
+    raise ValueError(f"estimator={estimator}: allowed are k1, k2, k3, abs, k1+, k3+, abs+")
 
 
 def subtract_kl(

@@ -21,7 +21,7 @@ MAX_LOG_RATIO = 20.0
 """Bound on |d| of a token: exp(20) ≈ 5e8 says all there is to say, and exp(90) is infinite in float32."""
 
 MAX_ROW_LOG_RATIO = 10.0
-"""Bound on the log of a row's ratio, of gspo and gmpo."""
+"""Upper bound on the log of gspo's ratio."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,7 @@ class LossInputs:
         tensors = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
         for name, tensor in tensors.items():
             if tensor.shape != self.mask.shape:
-                raise ValueError(
-                    f"{name}: shape {list(tensor.shape)}; allowed: {list(self.mask.shape)} as the mask"
-                )
+                raise ValueError(f"{name}: shape {list(tensor.shape)}; allowed: {list(self.mask.shape)} as the mask")
         return replace(self, **{name: tensor.masked_fill(~self.mask, 0) for name, tensor in tensors.items()})
 
 
@@ -118,7 +116,7 @@ def gmpo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
     log_ratio, sign = _log_ratio(inputs), inputs.advantages.sign()
     clipped = log_ratio.clamp(-config.clip_low, config.clip_high)
     pessimistic = torch.minimum(sign * log_ratio, sign * clipped) * sign
-    ratio = row_mean(pessimistic, inputs.mask).clamp(max=MAX_ROW_LOG_RATIO).exp()
+    ratio = row_mean(pessimistic, inputs.mask).exp()
     acted = sign * clipped < sign * log_ratio
     return -inputs.advantages * ratio, {"policy/clip_fraction": token_mean(acted, inputs.mask)}
 

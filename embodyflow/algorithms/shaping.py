@@ -21,9 +21,7 @@ def place_on_last_token(scores: Tensor, mask: Tensor) -> Tensor:
     """
     lost = ~mask.any(1) & (scores != 0)
     if lost.any():
-        raise ValueError(
-            f"scores: rows {lost.nonzero().flatten().tolist()} have a score but no token in the mask"
-        )
+        raise ValueError(f"scores: rows {lost.nonzero().flatten().tolist()} have a score but no token in the mask")
     positions = torch.arange(mask.shape[1], device=mask.device)
     last = torch.where(mask, positions, -1).amax(1, keepdim=True)
     return scores[:, None] * (positions == last)
