@@ -1,0 +1,62 @@
+"""How much memory a model takes on each worker: an estimate, to choose a placement before there is a cluster.
+
+Per parameter: 16 bytes to train it (weights 4, gradients 4, Adam's two moments 8, in fp32; mixed precision,
+with 16-bit weights and gradients beside fp32 master weights, comes to the same), 2 to run it in 16 bits.
+Activations: 34 bytes for each token, hidden unit and layer (arXiv:2205.05198, section 4, without the
+attention matrix, which flash attention does not store). Key-value caches and simulators come on top.
+"""
+
+import re
+from dataclasses import dataclass
+
+from embodyflow.errors import ConfigError
+
+TRAINING_BYTES = 16
+INFERENCE_BYTES = 2
+ACTIVATION_BYTES = 34
+_SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """What the estimate needs to know of a model.
+
+    Attributes:
+        num_params: parameters.
+        hidden_size, num_layers: of its transformer; 0 leaves activations out.
+        micro_batch_tokens: tokens of one forward and backward pass on one worker.
+    """
+
+    num_params: float = 0.0
+    hidden_size: int = 0
+    num_layers: int = 0
+    micro_batch_tokens: int = 0
+
+
+def parse_num_params(text: object, where: str) -> float:
+    """Read ``"7B"``, ``"350M"`` or a plain number of parameters.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([KMBT]?)", str(text).strip(), re.IGNORECASE)
+    if match is None:
+        raise ConfigError(f"{where}: model_params={text!r}: must be a number, or one with K, M, B or T like '7B'")
+    return float(match[1]) * _SUFFIXES[match[2].upper()]
+
+
+def training_bytes(model: ModelSize, num_ranks: int, model_parallel: int) -> float:
+    """Return the bytes per worker of a model in training.
+
+    Args:
+        model: its size.
+        num_ranks: workers of its group; parameters, gradients and moments are sharded over all of them.
+        model_parallel: tensor times pipeline ranks, which share the activations of a micro-batch.
+    """
+    tokens = model.micro_batch_tokens * model.hidden_size * model.num_layers
+    return TRAINING_BYTES * model.num_params / num_ranks + ACTIVATION_BYTES * tokens / model_parallel
+
+
+def inference_bytes(model: ModelSize, num_shards: int) -> float:
+    """Return the bytes per worker of a model's 16-bit weights, cut into ``num_shards``."""
+    return INFERENCE_BYTES * model.num_params / num_shards

@@ -1,0 +1,88 @@
+"""One node of a graph: a function, what it waits for and which worker group it runs on."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, ValidationInfo, field_validator
+
+NodeId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=100)]
+Reference = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
+
+
+class _Name(StrEnum):
+    """Members are their own upper-case names and are found in any case."""
+
+    @staticmethod
+    def _generate_next_value_(name: str, *_: object) -> str:
+        return name
+
+    @classmethod
+    def _missing_(cls, value: object) -> "_Name | None":
+        return cls.__members__.get(value.upper()) if isinstance(value, str) else None
+
+
+class NodeType(_Name):
+    """What a node does, and so where it runs.
+
+    ``COMPUTE`` runs where its rows already are; ``MODEL_INFERENCE`` and ``MODEL_TRAIN`` on the worker group
+    of the node's role; ``DATA_LOAD`` brings rows in.
+    """
+
+    COMPUTE = "COMPUTE"
+    DATA_LOAD = "DATA_LOAD"
+    MODEL_INFERENCE = "MODEL_INFERENCE"
+    MODEL_TRAIN = "MODEL_TRAIN"
+
+    @property
+    def is_model(self) -> bool:
+        """Whether nodes of this type need a model's weights."""
+        return self in (NodeType.MODEL_INFERENCE, NodeType.MODEL_TRAIN)
+
+
+class NodeRole(_Name):
+    """Which part of the algorithm a node plays; of a model node, whose weights it uses."""
+
+    DEFAULT = "DEFAULT"
+    ACTOR = "ACTOR"
+    ADVANTAGE = "ADVANTAGE"
+    CRITIC = "CRITIC"
+    DYNAMIC_SAMPLING = "DYNAMIC_SAMPLING"
+    REFERENCE = "REFERENCE"
+    REWARD = "REWARD"
+    ROLLOUT = "ROLLOUT"
+
+
+class Node(BaseModel):
+    """One node, as names and numbers: it travels as JSON and is written the same in YAML."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    node_id: NodeId
+    """Unique in the graph."""
+    executable_ref: Reference
+    """The node's function, `module:function` or `module:Class.method`."""
+    node_type: NodeType
+    """What the node does, and so where it runs."""
+    node_role: NodeRole = Field(default=NodeRole.DEFAULT, validate_default=True)
+    """Which part of the algorithm it plays; of a model node, whose weights it uses."""
+    dependencies: tuple[str, ...] = ()
+    """Nodes whose output it reads; all of them reach it."""
+    only_forward_compute: StrictBool = False
+    """The node uses weights and never changes them."""
+    config: dict[str, JsonValue] = {}
+    """Given to the function as its `config`."""
+    retries: Annotated[int, Field(ge=0, strict=True)] = 0
+    """How often it is run again after it fails."""
+    timeout_seconds: Annotated[float, Field(gt=0, strict=True)] | None = None
+    """How long it may take; null means as long as the cluster's node_timeout."""
+    reads: tuple[str, ...] | None = None
+    """Columns it needs; null means those that the function declares."""
+    writes: tuple[str, ...] | None = None
+    """Columns it adds; null means those that the function declares."""
+
+    @field_validator("node_role")
+    @classmethod
+    def _role_fits_type(cls, role: NodeRole, info: ValidationInfo) -> NodeRole:
+        if role is not NodeRole.DEFAULT and info.data.get("node_type") is NodeType.DATA_LOAD:
+            raise ValueError(f"{role} is not allowed on {NodeType.DATA_LOAD}; allowed there is {NodeRole.DEFAULT}")
+        return role

@@ -1,0 +1,71 @@
+"""Functions by name: ``"module:function"``, which every process of a run can look up for itself."""
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+
+def resolve(reference: str) -> Any:
+    """Return what ``"module:attribute.path"`` names.
+
+    Raises:
+        ImportError: the module cannot be imported, or it has no such attribute.
+    """
+    module, _, path = reference.partition(":")
+    target: Any = _import(module)
+    for name in path.split("."):
+        if not hasattr(target, name):
+            raise ImportError(f"{getattr(target, '__name__', target)!r} has no attribute {name!r}")
+        target = getattr(target, name)
+    return target
+
+
+def reference_to(function: str | Callable[..., Any]) -> str:
+    """Return the ``"module:attribute.path"`` of a function.
+
+    Args:
+        function: a callable, ``"module:function"`` or ``"module:Class.method"``; a dot may replace the colon.
+
+    Raises:
+        ValueError: another process could not find the callable under its name.
+        ImportError: the module of a dotted path cannot be imported.
+    """
+    if isinstance(function, str):
+        return function if ":" in function else _with_colon(function)
+    module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if module is None or path is None:
+        raise ValueError(f"{function!r} has no name to import it by; wrap it in a function of a module")
+    if "<" in path:
+        kind = "a lambda" if path.endswith("<lambda>") else "defined inside another function"
+        raise ValueError(f"{path} is {kind}, which workers cannot import; define it at the top of a module")
+    if module == "__main__":
+        raise ValueError(f"{path} is defined in the script that was started, which workers cannot import; move it")
+    reference = f"{module}:{path}"
+    if resolve(reference) != function:
+        raise ValueError(f"{reference} names another object than the one given, so workers would run that one")
+    return reference
+
+
+def _with_colon(dotted: str) -> str:
+    """Put the colon after the longest part of ``dotted`` that is a module."""
+    parts = dotted.split(".")
+    if len(parts) < 2:
+        raise ValueError(f"{dotted!r} names no module; write 'module:function'")
+    cut = 1
+    while cut < len(parts) - 1 and _has_submodule(".".join(parts[:cut]), parts[cut]):
+        cut += 1
+    return f"{'.'.join(parts[:cut])}:{'.'.join(parts[cut:])}"
+
+
+def _has_submodule(module: str, name: str) -> bool:
+    is_package = hasattr(_import(module), "__path__")
+    return is_package and importlib.util.find_spec(f"{module}.{name}") is not None
+
+
+def _import(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # whatever a user's module raises while it is imported is told as one line
+        raise ImportError(f"cannot import module {module!r}: {type(error).__name__}: {error}") from error

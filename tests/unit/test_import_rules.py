@@ -1,0 +1,144 @@
+"""Imports point down: a test over the syntax trees keeps the layers true."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# From top to bottom. A package may import itself and what stands on a lower line, nothing of its own line.
+LAYERS = (
+    ("deployments",),
+    ("flows",),
+    ("pipelines",),
+    ("tasks",),
+    ("embodyflow.compose", "embodyflow.run_folder", "embodyflow.trackers"),
+    ("embodyflow.workers",),
+    ("embodyflow.engines",),
+    ("embodyflow.config",),
+    ("embodyflow.policies", "embodyflow.rewards", "embodyflow.data", "embodyflow.algorithms"),
+    (
+        "embodyflow.types",
+        "embodyflow.seeding",
+        "embodyflow.errors",
+        "embodyflow.node_fields",
+        "embodyflow.statistics",
+    ),
+)
+LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
+LEAF = "envs"  # reached by Gymnasium id
+TOP_LEVEL = {package.partition(".")[0] for package in LEVEL} | {LEAF}
+ALLOWED_ONLY_IN = {
+    "prefect": ("deployments", "flows", "tasks"),
+    "ray": ("embodyflow.workers", "flows"),
+}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(source: str, package: str) -> Iterator[str]:
+    """Yield the full names that ``source`` imports, wherever in it; ``package`` resolves relative imports."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            yield from (".".join([*base, *filter(None, [node.module]), alias.name]) for alias in node.names)
+
+
+def package_of(name: str) -> str | None:
+    """Return the entry of ``LAYERS`` that ``name`` belongs to; ``None`` for the bare root of the library."""
+    parts = name.split(".")
+    if name == "embodyflow" or name.startswith("embodyflow.__"):
+        return None
+    return ".".join(parts[:2]) if parts[0] == "embodyflow" else parts[0]
+
+
+def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
+    """Return what the imports of a module break, one sentence each."""
+    own = package_of(module)
+    found = []
+    if own is not None and own != LEAF and own not in LEVEL:
+        return [f"{module}: place {own} in LAYERS"]
+    for name in imports_of(source, module if is_package else module.rpartition(".")[0]):
+        top = name.partition(".")[0]
+        if top in ALLOWED_ONLY_IN and own not in ALLOWED_ONLY_IN[top]:
+            found.append(f"{module} imports {name}: {top} is for {', '.join(ALLOWED_ONLY_IN[top])}")
+        target = package_of(name) if top in TOP_LEVEL else None
+        if target is None or target == own:
+            continue
+        if LEAF in (own, target):
+            found.append(f"{module} imports {name}: {LEAF} is a leaf, reached by Gymnasium id")
+        elif target not in LEVEL:
+            found.append(f"{module} imports {name}: place {target} in LAYERS")
+        elif own is None or LEVEL[target] <= LEVEL[own]:
+            found.append(f"{module} imports {name}: imports point down only")
+    return found
+
+
+def our_modules() -> list[Path]:
+    return sorted(path for package in TOP_LEVEL for path in (ROOT / package).rglob("*.py"))
+
+
+def test_all_rooms_are_looked_into():
+    rooms = {module_name(path).partition(".")[0] for path in our_modules()}
+    assert rooms == TOP_LEVEL and len(our_modules()) > 40
+
+
+def test_imports_point_down_and_prefect_and_ray_stay_in_their_rooms():
+    broken = [
+        violation
+        for path in our_modules()
+        for violation in violations(
+            path.read_text(encoding="utf-8"), module_name(path), is_package=path.name == "__init__.py"
+        )
+    ]
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "part"),
+    [
+        ("tasks.rewards", "from pipelines import TaskGraph", "point down"),
+        ("embodyflow.engines.fsdp", "import embodyflow.workers.group as g", "point down"),
+        ("embodyflow.data.plan", "from embodyflow.policies import base", "point down"),
+        ("embodyflow.data.plan", "from embodyflow import policies", "point down"),
+        ("embodyflow.data.plan", "from ..policies import base", "point down"),
+        ("embodyflow.data.plan", "from .. import engines", "point down"),
+        ("embodyflow.types", "def f():\n    from embodyflow.seeding import derive_seed", "point down"),
+        ("embodyflow.algorithms.losses", "if True:\n    import prefect", "prefect is for"),
+        ("pipelines.graph", "from prefect.logging import get_run_logger", "prefect is for"),
+        ("tasks.rollout", "import os, ray.util", "ray is for"),
+        ("envs.metaworld", "from embodyflow.errors import ConfigError", "reached by Gymnasium id"),
+        ("embodyflow.engines.rollout", "import envs.metaworld", "reached by Gymnasium id"),
+        ("embodyflow.data.plan", "import embodyflow.surprise", "place embodyflow.surprise in LAYERS"),
+        ("embodyflow.surprise", "", "place embodyflow.surprise in LAYERS"),
+    ],
+)
+def test_a_planted_violation_is_found(module, source, part):
+    [message] = violations(source, module)
+    assert message.startswith(module) and part in message
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("flows.grpo", "import prefect, ray\nfrom pipelines import load_pipeline\nfrom . import training"),
+        ("embodyflow.workers.group", "import ray\nfrom embodyflow.config import RunConfig"),
+        ("pipelines.registry", "import tasks\nfrom pipelines.graph import TaskGraph"),
+        ("envs.metaworld", "import gymnasium\nfrom envs.wrappers import Chunk"),
+        ("embodyflow.data.plan", "from .batches import Columns\nimport embodyflow\nimport rays"),
+    ],
+)
+def test_what_is_allowed_passes(module, source):
+    assert violations(source, module) == []
+
+
+def test_relative_imports_of_a_package_start_in_the_package():
+    assert violations("from .base import Policy", "embodyflow.policies", is_package=True) == []
+    assert violations("from ..engines import x", "embodyflow.policies", is_package=True) != []
