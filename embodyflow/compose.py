@@ -11,23 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from embodyflow.config import RunConfig
+from embodyflow.engines.environments import make_env
 from embodyflow.errors import ConfigError
+from embodyflow.policies.fit import check_fits
 
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 
 
 def experiments() -> list[str]:
     """Return the names of the shipped experiments."""
-    return sorted(path.stem for path in (CONFIG_DIR / "experiment").glob("*.yaml"))
+    return _options("experiment")
 
 
 def compose_config(overrides: Sequence[str]) -> RunConfig:
@@ -39,52 +41,64 @@ def compose_config(overrides: Sequence[str]) -> RunConfig:
     Raises:
         ConfigError: one line per mistake, each naming the key and what is allowed.
     """
-    config = _validate(_compose(overrides))
+    config = validate_config(_compose(overrides))
     _check_environment(config)
     _check_run_root(config)
     _check_trackers(config)
     return config
 
 
+def validate_config(values: dict[str, Any]) -> RunConfig:
+    """Check plain values by themselves, leaving out what depends on this machine.
+
+    Raises:
+        ConfigError: one line per mistake, each naming the key and what is allowed.
+    """
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_line(mistake) for mistake in error.errors())) from error
+
+
 def _compose(overrides: Sequence[str]) -> dict[str, Any]:
-    _check_experiment(overrides)
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             composed = compose("config", overrides=list(overrides))
         return OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(_explain(error, overrides)) from error
-
-
-def _check_experiment(overrides: Sequence[str]) -> None:
-    for override in overrides:
-        key, _, value = override.partition("=")
-        if key == "experiment" and value not in experiments():
-            raise ConfigError(f"experiment={value}: allowed are {', '.join(experiments())}")
 
 
 def _explain(error: Exception, overrides: Sequence[str]) -> str:
     """Say in one line which override Hydra did not take, and what it would have."""
-    first, *rest = [line.strip() for line in str(error).strip().splitlines()]
-    if rest and rest[0].startswith("Available options"):
-        first = f"no such group; allowed are {', '.join(option for option in rest[1:] if option)}"
-        return next((f"{o}: {first}" for o in overrides if o.partition("=")[2] in str(error)), first)
-    cause = str(error.__cause__ or "")
+    first = str(error).strip().partition("\n")[0].rstrip(".")
+    if isinstance(error, OverrideParseException):
+        return f"{error.override}: is not in Hydra's grammar; allowed is key=value, special characters in quotes"
+    if isinstance(error, MissingConfigException):
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        return f"{group}={name}: allowed are {', '.join(_options(group))}"
+    if isinstance(error, OmegaConfBaseException):
+        return f"{error.full_key}: {first}"
     for override in overrides:
-        key = override.lstrip("+~").partition("=")[0]
-        leaf = key.rsplit(".", 1)[-1]
-        if key in first or leaf in cause.partition("\n")[0]:
-            near = difflib.get_close_matches(key, _known_keys(), n=3, cutoff=0.5)
-            hint = f"; did you mean {' or '.join(near)}?" if near and key not in near else ""
-            return f"{override}: {_reason(first)}{hint}"
-    return _reason(first)
+        key, _, value = override.lstrip("+~").partition("=")
+        if f"'{key}'" in first:
+            return f"{override}: " + (f"no such key{_hint(key)}" if first.startswith("Could not override") else first)
+        if "group override" in first and value not in _options(key):  # a group given anything but a name
+            return f"{override}: allowed are {', '.join(_options(key))}"
+    return first
 
 
-def _reason(line: str) -> str:
-    if line.startswith("Could not override"):
-        return "no such key"
-    return line.rstrip(".")
+def _options(group: str) -> list[str]:
+    """Return the names of a group's files."""
+    return sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
+
+
+def _hint(key: str) -> str:
+    if key.startswith("env.kwargs."):
+        return f"; write +{key}=… to add it"
+    near = difflib.get_close_matches(key, _known_keys(), n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(near)}?" if near else f"; allowed are {', '.join(RunConfig.model_fields)}"
 
 
 def _known_keys(model: Any = RunConfig, prefix: str = "") -> list[str]:
@@ -97,41 +111,57 @@ def _known_keys(model: Any = RunConfig, prefix: str = "") -> list[str]:
     return keys
 
 
-def _validate(values: dict[str, Any]) -> RunConfig:
-    try:
-        return RunConfig.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError("\n".join(_line(mistake) for mistake in error.errors())) from error
-
-
 def _line(mistake: Any) -> str:
     key = ".".join(str(part) for part in mistake["loc"])
     message = mistake["msg"].removeprefix("Value error, ")
     if mistake["type"] == "value_error":
         return f"{key}: {message}" if key else message
     if mistake["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, _known_keys(), n=3, cutoff=0.5)
-        return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
+        return f"{key}: no such key{_hint(key)}"
+    if mistake["type"] == "missing":
+        return f"{key}: must be set"
     return f"{key}={mistake['input']!r}: {message[0].lower()}{message[1:]}"
 
 
 def _check_environment(config: RunConfig) -> None:
-    module, _, name = config.env.id.rpartition(":")
-    if module and importlib.util.find_spec(module) is None:
-        raise ConfigError(f"env.id={config.env.id}: there is no module {module!r} to import")
+    """Refuse an environment that cannot be made here, or that policy, warm start and evaluation do not fit."""
+    env = config.env
+    creator = load_env_creator(_env_spec(env.id).entry_point)  # type: ignore[arg-type]
+    known = getattr(creator, "tasks", None)
+    if known is None:
+        raise ConfigError(f"env.id={env.id}: is not made for policies that follow instructions: it names no tasks")
+    for task in env.tasks:
+        if task not in known:
+            near = difflib.get_close_matches(task, known, n=3) or sorted(known)
+            raise ConfigError(f"env.tasks: {task!r} is unknown; allowed are, for example, {', '.join(near[:5])}")
+    try:
+        made = make_env(env, env.tasks[0], "train")
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"env.kwargs={env.kwargs}: {str(error).partition(' was raised')[0]}") from error
+    check_fits(config.policy, made)
+    num_goals = made.get_wrapper_attr("num_goals")
+    made.close()
+    wanted = {("evaluation.num_goals", "eval"): config.evaluation.num_goals}
+    if config.warm_start is not None:
+        wanted["warm_start.num_demos", "demo"] = config.warm_start.num_demos
+    for (key, split), number in wanted.items():
+        if number > num_goals[split]:
+            raise ConfigError(f"{key}={number}: allowed are 1 to {num_goals[split]}, the goals of split {split!r}")
+
+
+def _env_spec(env_id: str) -> EnvSpec:
+    module, _, name = env_id.rpartition(":")
     try:
         if module:
             importlib.import_module(module)
-        spec = gymnasium.spec(name)
+        return gymnasium.spec(name)
     except ImportError as error:
-        raise ConfigError(f"env.id={config.env.id}: {error}; install what it needs") from error
+        raise ConfigError(f"env.id={env_id}: {error}; install what it needs or correct the module's name") from error
     except gymnasium.error.Error as error:
-        raise ConfigError(f"env.id={config.env.id}: {str(error).splitlines()[0]}") from error
-    known = getattr(load_env_creator(spec.entry_point), "tasks", config.env.tasks)  # type: ignore[arg-type]
-    for task in config.env.tasks:
-        if task not in known:
-            near = difflib.get_close_matches(task, known, n=3) or sorted(known)
-            raise ConfigError(f"env.tasks: {task!r} is unknown; allowed are, for example, {', '.join(near)}")
+        registered = sorted(other for other in gymnasium.registry if other.startswith("embodyflow/"))
+        raise ConfigError(
+            f"env.id={env_id}: {str(error).splitlines()[0].rstrip('.')}; registered by us are {', '.join(registered)}"
+        ) from error
 
 
 def _check_run_root(config: RunConfig) -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from embodyflow.algorithms.configuration import AlgorithmConfig
 from embodyflow.policies.tiny_vla import TinyVLAConfig
 
-PositiveInt = Annotated[int, Field(ge=1)]
+PositiveInt = Annotated[int, Field(ge=1, strict=True)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
@@ -203,7 +203,7 @@ class RunConfig(Config):
     """Everything a run is made of."""
 
     experiment: RunName
-    seed: Annotated[int, Field(ge=0, lt=2**31)]
+    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)]
     iterations: PositiveInt
     run_id: RunName | None = None
     run_root: str = "runs"
@@ -235,6 +235,16 @@ class RunConfig(Config):
             raise ValueError(
                 f"trainer.num_ranks × trainer.num_minibatches must not exceed the {rows} rows of an iteration"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _every_worker_has_work(self) -> "RunConfig":
+        wanted = {"evaluation.num_goals": self.evaluation.num_goals * len(self.env.tasks)}
+        if self.warm_start is not None:
+            wanted["warm_start.num_demos"] = self.warm_start.num_demos
+        for key, episodes in wanted.items():
+            if episodes < self.rollout.num_workers:
+                raise ValueError(f"{key} must give each of rollout.num_workers={self.rollout.num_workers} an episode")
         return self
 
     @property

@@ -83,10 +83,11 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of ``metrics.jsonl``."""
+        """Return the lines of ``metrics.jsonl``; one that a killed process left half written does not count."""
         if not self.metrics_path.exists():
             return []
-        return [json.loads(line) for line in self.metrics_path.read_text().splitlines()]
+        lines = self.metrics_path.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def drop_metrics_after(self, iteration: int) -> None:
         """Forget lines of iterations that were not committed: a resumed run makes them again."""

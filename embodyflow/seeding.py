@@ -5,6 +5,7 @@ same draws whatever the number of workers, and a node that is run again makes th
 """
 
 import hashlib
+import operator
 
 import numpy as np
 
@@ -17,8 +18,12 @@ def derive_seed(*parts: int | str) -> int:
 
     Returns:
         The first 63 bits of the SHA-256 of the parts: independent of the process, unlike ``hash``.
+
+    Raises:
+        TypeError: a part is neither a string nor a whole number.
     """
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
+    # operator.index takes NumPy's integers for what they are and refuses floats.
+    text = "\x1f".join(f"str:{part}" if isinstance(part, str) else f"int:{operator.index(part)}" for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 

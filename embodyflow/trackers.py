@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from embodyflow.config import RunConfig
 
@@ -47,7 +47,7 @@ class WandbTracker:
         mode: ``"offline"`` or ``"online"``.
     """
 
-    def __init__(self, config: RunConfig, mode: str) -> None:
+    def __init__(self, config: RunConfig, mode: Literal["offline", "online"]) -> None:
         import wandb
 
         self._run: Any = wandb.init(

@@ -31,11 +31,11 @@ Worked example: ``max_steps=80``, chunk of 5, 4 dimensions: T=16, L=20. An episo
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from tensordict import TensorDict
 
-Batch = TensorDict
+Batch: TypeAlias = TensorDict
 
 
 @dataclass

@@ -9,21 +9,24 @@ from typing import Any
 
 from prefect import flow
 
-from flows.request import Experiment, Iterations, Overrides, Resume, RunId, RunRequest, Seed
-from flows.training import train
+from flows.request import Experiment, Iterations, Overrides, Resume, RunId, RunRequest, Seed, flow_run_name
 
 
-@flow(name="grpo", flow_run_name="{experiment}-{run_id}", persist_result=False)
+@flow(name="grpo", flow_run_name=flow_run_name, persist_result=False)
 async def grpo(
     experiment: Experiment = "embodied",
     iterations: Iterations = None,
     seed: Seed = None,
     run_id: RunId = None,
     resume: Resume = None,
-    overrides: Overrides = [],  # noqa: B006 Prefect shows the default in its form and never changes it
+    overrides: Overrides = (),
 ) -> dict[str, Any]:
     """Train a policy by group-relative policy optimisation; returns the run's summary."""
-    return await train(RunRequest(experiment, iterations, seed, run_id, resume, tuple(overrides)))
+    from flows.training import (
+        train,
+    )  # torch and Ray take seconds to import, and a mistake is to be told in one
+
+    return await train(RunRequest(experiment, iterations, seed, run_id, resume, overrides))
 
 
 if __name__ == "__main__":

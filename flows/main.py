@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from embodyflow.errors import ConfigError
+from embodyflow.run_folder import RunFolder
 from flows.request import check, parse_arguments
 
 
@@ -25,7 +26,8 @@ def main(flow: Callable[..., Any]) -> None:
     try:
         summary = asyncio.run(_until_signalled(flow, parameters))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        print(f"stopped; continue with resume={config.run_id}", file=sys.stderr)
+        committed = RunFolder(config.run_dir).committed()
+        print(f"stopped; continue with resume={config.run_id}" if committed else "stopped", file=sys.stderr)
         sys.exit(130)
     print(summary_line(summary))
     print(f"run_dir={config.run_dir}")

@@ -20,7 +20,7 @@ from prefect.artifacts import (
 from flows.nodes import Run
 
 matplotlib.use("Agg")
-from matplotlib.figure import Figure  # noqa: E402 the backend is chosen first
+from matplotlib.figure import Figure
 
 SHOWN = (
     "rollout/success_rate",

@@ -1,16 +1,19 @@
 """What a run is asked for, checked before anything is started."""
 
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from prefect.runtime import flow_run
+from pydantic import Field
 
-from embodyflow.compose import compose_config, experiments
+from embodyflow.compose import compose_config, experiments, validate_config
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
+from pipelines import load_pipeline
 
 # Prefect shows these types as a form and refuses what does not fit when a run is submitted.
 Experiment = Annotated[str, Field(json_schema_extra={"enum": experiments()}, description="configs/experiment")]
@@ -18,7 +21,7 @@ Iterations = Annotated[int | None, Field(ge=1, description="RL iterations; the e
 Seed = Annotated[int | None, Field(ge=0, lt=2**31, description="of every random draw")]
 RunId = Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="names the run's folder")]
 Resume = Annotated[str | None, Field(description="run_id of a run to continue from its last commit")]
-Overrides = Annotated[list[str], Field(description="Hydra overrides, such as trainer.epochs=2")]
+Overrides = Annotated[tuple[str, ...], Field(description="Hydra overrides, such as trainer.epochs=2")]
 
 FLOW_KEYS = ("experiment", "iterations", "seed", "run_id", "resume")
 
@@ -57,21 +60,26 @@ def parse_arguments(arguments: Sequence[str]) -> RunRequest:
     Raises:
         ConfigError: a word is not of that form, or a number is none.
     """
-    request = RunRequest()
+    named: dict[str, Any] = {}
+    overrides = []
     for word in arguments:
         key, equals, value = word.partition("=")
         if not equals or not key:
             raise ConfigError(f"{word}: must be of the form key=value, such as iterations=5")
-        if key in ("iterations", "seed"):
-            try:
-                request = replace(request, **{key: int(value)})
-            except ValueError:
-                raise ConfigError(f"{word}: must be a whole number") from None
-        elif key in FLOW_KEYS:
-            request = replace(request, **{key: value})
+        if key not in FLOW_KEYS:
+            overrides.append(word)
+        elif key in ("iterations", "seed"):
+            named[key] = _whole_number(word)
         else:
-            request = replace(request, overrides=(*request.overrides, word))
-    return request
+            named[key] = value
+    return RunRequest(**named, overrides=tuple(overrides))
+
+
+def _whole_number(word: str) -> int:
+    try:
+        return int(word.partition("=")[2])
+    except ValueError:
+        raise ConfigError(f"{word}: must be a whole number") from None
 
 
 def check(request: RunRequest) -> RunConfig:
@@ -80,8 +88,13 @@ def check(request: RunRequest) -> RunConfig:
     Raises:
         ConfigError: one line per mistake.
     """
-    if request.resume is not None:
-        return _resumed_config(request)
+    config = _resumed_config(request) if request.resume is not None else _new_config(request)
+    pipeline = config.pipeline
+    load_pipeline(pipeline.name, custom_fn=pipeline.custom_fn, yaml=pipeline.yaml)  # raises where the graph is wrong
+    return config
+
+
+def _new_config(request: RunRequest) -> RunConfig:
     config = compose_config(request.hydra_overrides())
     if config.run_id is None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -98,23 +111,52 @@ def open_folder(request: RunRequest, config: RunConfig) -> RunFolder:
     return RunFolder.create(config)
 
 
+def flow_run_name() -> str:
+    """Return what a training flow's run is called in the UI."""
+    parameters = flow_run.parameters
+    return str(parameters["run_id"] or parameters["resume"] or parameters["experiment"])
+
+
+def of_this_flow_run(request: RunRequest) -> RunRequest:
+    """Tie a request to the Prefect flow run that executes it.
+
+    Without a ``run_id`` the run is named after the flow run. A flow run that Prefect retries goes on from what its
+    earlier attempt committed.
+    """
+    if request.resume is None and request.run_id is None:
+        request = replace(request, run_id=f"{request.experiment}-{str(flow_run.id)[:8]}")
+    if request.resume is None and (flow_run.run_count or 1) > 1:
+        config = compose_config(request.hydra_overrides())
+        folder = RunFolder(config.run_dir)
+        if folder.committed():
+            return RunRequest(
+                request.experiment,
+                request.iterations,
+                resume=request.run_id,
+                overrides=(f"run_root={config.run_root}",),
+            )
+        shutil.rmtree(folder.path, ignore_errors=True)  # nothing in it counts
+    return request
+
+
 def _resumed_config(request: RunRequest) -> RunConfig:
-    if request.seed is not None or request.overrides or request.run_id not in (None, request.resume):
+    """Return the configuration of the run to resume; ``run_root`` says where it lies."""
+    others = [override for override in request.overrides if not override.startswith("run_root=")]
+    if request.seed is not None or others or request.run_id not in (None, request.resume):
         raise ConfigError(
-            f"resume={request.resume}: a resumed run keeps its configuration; allowed beside it is iterations"
+            f"resume={request.resume}: a resumed run keeps its configuration; "
+            "allowed beside it are iterations and run_root"
         )
-    run_root = compose_config([f"experiment={request.experiment}"]).run_root
+    run_root = compose_config([f"experiment={request.experiment}", *request.overrides]).run_root
     folder = RunFolder.open(run_root, str(request.resume))
     try:
-        config = RunConfig.model_validate(folder.config())
-    except ValidationError as error:
-        raise ConfigError(f"resume={request.resume}: {folder.path}/config.yaml does not fit: {error}") from error
-    if not folder.committed():
+        config = validate_config(folder.config() | {"run_root": run_root})
+    except ConfigError as error:
+        raise ConfigError(f"resume={request.resume}: its config.yaml does not fit this version: {error}") from error
+    done = folder.committed()
+    if not done:
         raise ConfigError(f"resume={request.resume}: the run has no committed checkpoint; start it anew")
-    if request.iterations is not None:
-        if request.iterations < folder.committed()[-1]:
-            raise ConfigError(
-                f"iterations={request.iterations}: the run has done {folder.committed()[-1]}; allowed are more"
-            )
-        config = config.model_copy(update={"iterations": request.iterations})
-    return config
+    iterations = config.iterations if request.iterations is None else request.iterations
+    if iterations < done[-1]:
+        raise ConfigError(f"iterations={iterations}: the run has done {done[-1]}; allowed are more")
+    return config.model_copy(update={"iterations": iterations})

@@ -19,7 +19,10 @@ from flows.nodes import CURRENT_RUN
 def warm_start_key(config: RunConfig) -> str:
     """Return the name of a warm start: the digest of all that its weights depend on."""
     parts = config.model_dump(mode="json", include={"seed", "env", "policy", "warm_start"})
-    parts |= {"layout": [config.rollout.num_workers, config.trainer.num_ranks], "version": embodyflow.__version__}
+    parts |= {
+        "layout": [config.rollout.num_workers, config.trainer.num_ranks],
+        "version": embodyflow.__version__,
+    }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 

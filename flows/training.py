@@ -13,7 +13,7 @@ from flows.cluster import ray_cluster
 from flows.evaluation import evaluate, film
 from flows.iteration import commit_weights, iteration
 from flows.nodes import CURRENT_RUN, Run
-from flows.request import RunRequest, check, open_folder
+from flows.request import RunRequest, check, of_this_flow_run, open_folder
 from flows.sft import sft, warm_start_key
 from pipelines import TaskGraph, load_pipeline
 
@@ -24,10 +24,9 @@ async def train(request: RunRequest) -> dict[str, Any]:
     Everything that can be wrong with the request is found before a process is started; every process that was
     started has ended when this returns or raises.
     """
+    request = of_this_flow_run(request)
     config = check(request)
-    graph = load_pipeline(
-        name=config.pipeline.name, custom_fn=config.pipeline.custom_fn, yaml=config.pipeline.yaml
-    )
+    graph = load_pipeline(name=config.pipeline.name, custom_fn=config.pipeline.custom_fn, yaml=config.pipeline.yaml)
     folder = open_folder(request, config)
     get_run_logger().info("run %s in %s", config.run_id, folder.path)
     folder.write_status("start", 0, config.iterations)

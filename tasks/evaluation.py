@@ -8,9 +8,7 @@ from embodyflow.data.metrics import mean
 from embodyflow.types import Batch, NodeOutput
 
 
-def evaluate_policy(
-    batch: Batch | None, config: Any = None, *, worker: Any, call: Any, **kwargs: Any
-) -> NodeOutput:
+def evaluate_policy(batch: Batch | None, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
     """Play this rank's evaluation goals; ``config["mode"]`` is ``"greedy"`` or ``"sampled"``."""
     started = time.perf_counter()
     mode = config["mode"]
@@ -28,9 +26,7 @@ def evaluate_policy(
     )
 
 
-def record_video(
-    batch: Batch | None, config: Any = None, *, worker: Any, call: Any, **kwargs: Any
-) -> NodeOutput:
+def record_video(batch: Batch | None, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
     """Film a few evaluation episodes on rank 0; ``config`` has ``path`` and ``num_episodes``."""
     problem = None
     if worker.rank == 0:

@@ -30,9 +30,3 @@ def compute_advantage(batch: Batch, config: Any = None, *, worker: Any, **kwargs
     size = advantages.abs().sum().item() / num_tokens if num_tokens else 0.0
     return NodeOutput(batch, {"advantage/abs_mean": mean(size, num_tokens)})
 
-
-def zero_advantage(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Replace every advantage by zero: the control of an experiment, which must not learn."""
-    output = compute_advantage(batch, config, worker=worker)
-    batch["advantages"].zero_()
-    return NodeOutput(batch, output.metrics)

@@ -20,6 +20,6 @@ def embodied_sampling(batch: Batch, config: Any = None, *, worker: Any, **kwargs
         keep &= keep_mixed(success, groups)
     if rules.drop_truncated:
         keep &= keep_untruncated(batch["truncated"], groups)
-    metrics = {name: mean(s / n, n) for name, (s, n) in group_metrics(success, groups).items()}
+    metrics = {name: mean(float(s / n), float(n)) for name, (s, n) in group_metrics(success, groups).items()}
     metrics["groups/num_kept_rows"] = total(int(torch.sum(keep)))
     return NodeOutput(batch[keep], metrics)

@@ -16,9 +16,7 @@ Columns = dict[str, np.ndarray]
 
 def to_columns(batch: TensorDict) -> Columns:
     """Return the batch's columns as contiguous arrays ``[N, ...]`` on the CPU."""
-    return {
-        str(name): np.ascontiguousarray(value.detach().cpu().numpy()) for name, value in sorted(batch.items())
-    }
+    return {str(name): np.ascontiguousarray(value.detach().cpu().numpy()) for name, value in sorted(batch.items())}
 
 
 def to_batch(columns: Columns) -> TensorDict:
@@ -29,7 +27,7 @@ def to_batch(columns: Columns) -> TensorDict:
     """
     num_rows = num_rows_of(columns)
     tensors = {name: torch.from_numpy(np.array(array)) for name, array in columns.items()}
-    return TensorDict(tensors, batch_size=[num_rows])  # type: ignore[arg-type]
+    return TensorDict(tensors, batch_size=[num_rows])
 
 
 def num_rows_of(columns: Mapping[str, np.ndarray]) -> int:
@@ -70,7 +68,7 @@ def join_columns(batches: Sequence[Columns]) -> Columns:
     for other in batches[1:]:
         position = {uid: i for i, uid in enumerate(other["uid"].tolist())}
         uids = joined["uid"].tolist()
-        if len(position) != len(uids) or any(uid not in position for uid in uids):
+        if len(position) != len(uids) or sorted(uids) != sorted(other["uid"].tolist()):
             raise ValueError("parents of one node hold different rows: join needs the same uids on each side")
         order = np.array([position[uid] for uid in uids], dtype=np.int64)
         for name, array in other.items():
@@ -87,5 +85,5 @@ def digest_of(columns: Mapping[str, np.ndarray]) -> str:
     for name in sorted(columns):
         array = np.ascontiguousarray(columns[name])
         sha.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
-        sha.update(array.tobytes() if array.dtype == bool else memoryview(array).cast("B"))
+        sha.update(array.view(np.uint8).data if array.ndim else array.tobytes())
     return sha.hexdigest()

@@ -44,9 +44,11 @@ class Metric:
             raise ValueError(f"a metric is declared both {self.reduction} and {other.reduction}")
         match self.reduction:
             case Reduction.MEAN:
-                weight = self.weight + other.weight
-                if weight == 0:
+                if other.weight == 0:  # a mean over no samples says nothing, whatever its value
                     return self
+                if self.weight == 0:
+                    return other
+                weight = self.weight + other.weight
                 value = (self.value * self.weight + other.value * other.weight) / weight
                 return Metric(Reduction.MEAN, value, weight)
             case Reduction.SUM:

@@ -3,6 +3,7 @@
 The control plane plans with counts alone; the ranks then fetch their rows from the buffers that hold them.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -69,10 +70,7 @@ def split_evenly(shards: Sequence[ShardRef], num_ranks: int) -> list[RankInput]:
         raise ValueError(f"num_ranks={num_ranks}: allowed are whole numbers from 1")
     total = sum(shard.num_rows for shard in shards)
     bounds = [total * rank // num_ranks for rank in range(num_ranks + 1)]
-    return [
-        RankInput(_cut(shards, start, stop), start, total)
-        for start, stop in zip(bounds, bounds[1:], strict=False)
-    ]
+    return [RankInput(_cut(shards, start, stop), start, total) for start, stop in itertools.pairwise(bounds)]
 
 
 def replicate(shards: Sequence[ShardRef], num_ranks: int) -> list[RankInput]:

@@ -16,13 +16,14 @@ import imageio.v3 as iio
 import numpy as np
 import torch
 
-from embodyflow.config import EnvConfig, RunConfig
+from embodyflow.config import RunConfig
 from embodyflow.data.batches import Columns
+from embodyflow.engines.environments import make_env
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import ChunkStep, VectorEnv
 from embodyflow.errors import ConfigError
-from embodyflow.policies import build_policy
 from embodyflow.policies.base import Decision
+from embodyflow.policies.registry import build_policy
 from embodyflow.seeding import derive_rng, derive_seed
 
 
@@ -42,11 +43,6 @@ class Episode:
     group_id: int
     env_task_id: int
     goal: int
-
-
-def make_env(env: EnvConfig, task: str, split: str, **kwargs: Any) -> gym.Env[Any, Any]:
-    """Make one environment of the configuration."""
-    return gym.make(env.id, task=task, split=split, max_steps=env.max_steps, **env.kwargs, **kwargs)
 
 
 class EmbodiedRollout:
@@ -229,7 +225,9 @@ class EmbodiedRollout:
 
     def close(self) -> None:
         """Close every environment."""
-        for env in (*self._envs.values(), *self.prototypes):
+        for vector_env in self._envs.values():
+            vector_env.close()
+        for env in self.prototypes:
             env.close()
 
 

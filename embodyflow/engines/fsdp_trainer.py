@@ -6,11 +6,11 @@ gradient does not depend on how the rows are cut.
 
 import copy
 import math
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from safetensors.numpy import load_file, save_file
 from tensordict import TensorDict
 from torch.distributed.checkpoint.state_dict import (
@@ -20,16 +20,25 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
+from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from embodyflow.algorithms import LossInputs, Metrics, count_tokens, policy_objective, select_tokens, token_weights
+from embodyflow.algorithms import (
+    LossInputs,
+    Metrics,
+    count_tokens,
+    policy_objective,
+    select_tokens,
+    token_weights,
+)
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, last, mean
-from embodyflow.engines.embodied_rollout import make_env
-from embodyflow.policies import build_policy
+from embodyflow.engines.environments import make_env
+from embodyflow.policies.registry import build_policy
 from embodyflow.policies.tiny_vla import TinyVLA
-from embodyflow.seeding import derive_rng, derive_seed
+from embodyflow.seeding import derive_seed
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
@@ -56,13 +65,12 @@ class FSDPTrainer:
         """Join the process group that rank 0 leads at ``address`` and shard the policy over it."""
         cluster = self.config.cluster
         backend = "cpu:gloo" if cluster.device == "cpu" else f"cpu:gloo,cuda:{cluster.backend}"
-        dist.init_process_group(
-            backend, init_method=f"tcp://{address}", rank=self.rank, world_size=self.world_size
-        )
+        dist.init_process_group(backend, init_method=f"tcp://{address}", rank=self.rank, world_size=self.world_size)
         mesh = init_device_mesh(cluster.device, (self.world_size,))
         for policy in (self.policy, self.reference):
-            for block in policy.model.blocks:  # type: ignore[union-attr]
-                fully_shard(block, mesh=mesh)  # type: ignore[arg-type]
+            blocks: Any = policy.model.blocks
+            for block in blocks:
+                fully_shard(block, mesh=mesh)
             fully_shard(policy.model, mesh=mesh)
         self.reference.model.requires_grad_(False)
         self._new_optimizer()
@@ -139,7 +147,7 @@ class FSDPTrainer:
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return the full weights by name; a collective: every rank calls it and rank 0 gets them."""
-        state = get_model_state_dict(self.policy.model, options=FULL)
+        state: dict[str, Any] = get_model_state_dict(self.policy.model, options=FULL)
         return {name: value.numpy() for name, value in state.items()}
 
     def save_weights_file(self, path: str) -> None:
@@ -150,7 +158,7 @@ class FSDPTrainer:
 
     def load_weights_file(self, path: str) -> None:
         """Start RL from the weights in a file: they become policy and reference, with a fresh optimizer."""
-        state = {name: torch.from_numpy(array) for name, array in load_file(path).items()}
+        state: dict[str, Any] = {name: torch.from_numpy(array) for name, array in load_file(path).items()}
         set_model_state_dict(self.policy.model, state, options=StateDictOptions(full_state_dict=True))
         self._restart_from_policy()
 
@@ -165,13 +173,13 @@ class FSDPTrainer:
     def save(self, folder: str) -> None:
         """Write policy and optimizer to a folder (torch.distributed.checkpoint; loads on any number of ranks)."""
         model, optimizer = get_state_dict(self.policy.model, self._optimizer)
-        dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
+        save_checkpoint({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
 
     def load(self, folder: str) -> None:
         """Restore what :meth:`save` wrote."""
         model, optimizer = get_state_dict(self.policy.model, self._optimizer)
-        state = {"model": model, "optimizer": optimizer}
-        dcp.load(state, checkpoint_id=folder)
+        state: dict[str, Any] = {"model": model, "optimizer": optimizer}
+        load_checkpoint(state, checkpoint_id=folder)
         set_state_dict(
             self.policy.model,
             self._optimizer,
@@ -181,8 +189,8 @@ class FSDPTrainer:
 
     def load_reference(self, folder: str) -> None:
         """Restore the reference policy from the checkpoint of iteration 0."""
-        model = {"model": get_model_state_dict(self.reference.model)}
-        dcp.load(model, checkpoint_id=folder)
+        model: dict[str, Any] = {"model": get_model_state_dict(self.reference.model)}
+        load_checkpoint(model, checkpoint_id=folder)
         set_model_state_dict(self.reference.model, model["model"])
 
     def close(self) -> None:
@@ -224,10 +232,8 @@ class FSDPTrainer:
             for name, (value, count) in metrics.items():
                 pair = torch.stack([value.double(), count.double()])
                 totals[name] = totals[name] + pair if name in totals else pair
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.policy.model.parameters(), self.config.trainer.max_grad_norm
-        )
-        norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+        clipped: Any = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.config.trainer.max_grad_norm)
+        norm = float(clipped.full_tensor())
         if not math.isfinite(norm):
             raise FloatingPointError(f"the gradient's norm is {norm}: the step was not taken")
         self._optimizer.step()
@@ -275,9 +281,7 @@ class _Samples:
         ahead = step[:, None] + torch.arange(chunk_size)
         self.mask = ahead < demos["num_steps"][row][:, None]
         self.actions = demos["actions"][row[:, None], ahead.clamp(max=demos["actions"].shape[1] - 1)]
-        self.observation = {
-            key: demos[key][row, step] for key in ("state", "image") if key in demos.keys()  # noqa: SIM118
-        }
+        self.observation = {key: demos[key][row, step] for key in ("state", "image") if key in set(demos.keys())}
         self.observation["instruction_ids"] = demos["instruction_ids"][row]
 
     def __len__(self) -> int:

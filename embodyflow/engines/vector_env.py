@@ -125,15 +125,11 @@ class VectorEnv:
         expected = [(observation_fields(obs), action.shape, action.dtype) for obs, action in spaces]
         for other in expected:
             if other != expected[0]:
-                raise ConfigError(
-                    f"env_fns: environments must have equal shapes, got {expected[0]} and {other}"
-                )
+                raise ConfigError(f"env_fns: environments must have equal shapes, got {expected[0]} and {other}")
         return spaces[0]
 
     def _share(self, info_keys: tuple[str, ...]) -> Buffers:
-        layout = BufferLayout(
-            self.num_envs, self.chunk_size, info_keys, self.observation_space, self.action_space
-        )
+        layout = BufferLayout(self.num_envs, self.chunk_size, info_keys, self.observation_space, self.action_space)
         directory = "/dev/shm" if os.path.isdir("/dev/shm") else None
         descriptor, path = tempfile.mkstemp(prefix="embodyflow-vector-env-", dir=directory)
         try:
@@ -275,9 +271,7 @@ class VectorEnv:
         for rank, shard in enumerate(self._shards):
             places = np.flatnonzero(rows % len(self._shards) == rank).tolist()
             if places:
-                shard.submit(
-                    method, rows[places].tolist(), *([column[k] for k in places] for column in columns)
-                )
+                shard.submit(method, rows[places].tolist(), *([column[k] for k in places] for column in columns))
                 busy.append(shard)
         return busy
 
@@ -382,9 +376,7 @@ class _WorkerProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
         code = self._process.returncode
-        return EnvProcessDiedError(
-            f"environment process {self._rank} (pid {self._process.pid}) died, exit code {code}"
-        )
+        return EnvProcessDiedError(f"environment process {self._rank} (pid {self._process.pid}) died, exit code {code}")
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # it died: nothing to close

@@ -232,9 +232,7 @@ def main(descriptor: int, parent_pid: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the caller closes us
     threading.Thread(target=_exit_with, args=[parent_pid], daemon=True).start()
     group, connection, method = EnvGroup(), Connection(descriptor), ""
-    with contextlib.suppress(
-        EOFError, BrokenPipeError, ConnectionResetError
-    ):  # the caller is gone: so are we
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the caller is gone: so are we
         while method != "close":
             method, arguments = receive(connection)
             reply: Any

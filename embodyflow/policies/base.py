@@ -38,9 +38,7 @@ class Policy(Protocol):
     def encode_instruction(self, instruction: str) -> np.ndarray:
         """Return the instruction as int64 ``[I]``; 0 is padding."""
 
-    def act(
-        self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float
-    ) -> Decision:
+    def act(self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float) -> Decision:
         """Decide for n environments.
 
         Args:
@@ -51,13 +49,19 @@ class Policy(Protocol):
         """
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probs and entropy, float32 ``[N, T, L]``, of a batch's ``action_tokens``; zero outside its mask."""
+        """Return log-probs and entropy of a batch's tokens, float32 ``[N, T, L]``; zero outside its mask."""
 
-    def imitation_loss(self, observation: TensorDict, actions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return the summed cross-entropy of expert actions.
+    def set_normalization(self, states: torch.Tensor) -> None:
+        """Standardise states by the mean and deviation of these, float32 ``[n, S]``."""
+
+    def imitation_loss(
+        self, observation: dict[str, torch.Tensor], actions: torch.Tensor, mask: torch.Tensor, sigma: float
+    ) -> torch.Tensor:
+        """Return the cross-entropy to smoothed expert actions, summed over the tokens inside the mask.
 
         Args:
             observation: n observations.
             actions: float32 ``[n, C, A]``.
             mask: bool ``[n, C]``, false for actions after the end of a demonstration.
+            sigma: deviation of the smoothing, in bins.
         """

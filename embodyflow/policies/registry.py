@@ -1,32 +1,16 @@
-"""Policies: one folder each, with its configuration, its model and its processing."""
+"""Which policy a configuration means."""
 
 from typing import Any
 
 import gymnasium as gym
 
-from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Policy
+from embodyflow.policies.fit import check_fits
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 from embodyflow.policies.tiny_vla.policy_tiny_vla import TinyVLAPolicy
 
 
 def build_policy(config: TinyVLAConfig, env: gym.Env[Any, Any], device: str) -> Policy:
-    """Build the policy, randomly initialised, after checking that it fits the environment.
-
-    Raises:
-        ConfigError: it looks at what the environment does not show, or acts in another number of dimensions.
-    """
-    spaces = getattr(env.observation_space, "spaces", {"state": env.observation_space})
-    shapes = {name: space.shape for name, space in spaces.items()}
-    if config.state_dim and shapes.get("state") != (config.state_dim,):
-        raise ConfigError(f"policy.state_dim={config.state_dim}: the environment's state has {shapes.get('state')}")
-    if config.image_size and shapes.get("image") != (config.image_size, config.image_size, 3):
-        raise ConfigError(
-            f"policy.image_size={config.image_size}: the environment's image has {shapes.get('image')}; "
-            f"set env.kwargs.image_size={config.image_size}"
-        )
-    if env.action_space.shape != (config.action_dim,):
-        raise ConfigError(
-            f"policy.action_dim={config.action_dim}: the environment's actions have {env.action_space.shape}"
-        )
+    """Build the policy, randomly initialised, after :func:`check_fits`."""
+    check_fits(config, env)
     return TinyVLAPolicy(config, device)

@@ -59,10 +59,17 @@ class WorkerGroup:
     async def _gather(self, refs: list[Any], what: str) -> list[Any]:
         # Prefect's own task time-out does not interrupt a wait on Ray, so the deadline is set here.
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout) as deadline:
                 return await asyncio.gather(*refs)
         except TimeoutError as error:
+            if not deadline.expired():  # it is what a rank raised
+                raise
             raise TimeoutError(f"{what} on the {self.role} group took longer than {self._timeout:g} s") from error
+
+
+def _actor(remote_class: Any) -> Any:
+    """Return what ``@ray.remote`` made of a class; type checkers still see the class."""
+    return remote_class
 
 
 def start_buffers(run_id: str) -> dict[str, Any]:
@@ -72,11 +79,13 @@ def start_buffers(run_id: str) -> dict[str, Any]:
         if node["Alive"]:
             pin = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             name = f"{run_id}/buffer/{node['NodeID'][:8]}"
-            buffers[node["NodeID"]] = Buffer.options(name=name, scheduling_strategy=pin).remote()
+            buffers[node["NodeID"]] = _actor(Buffer).options(name=name, scheduling_strategy=pin).remote()
     return buffers
 
 
-async def start_group(role: str, engine: str, num_ranks: int, config: RunConfig, buffers: dict[str, Any]) -> WorkerGroup:
+async def start_group(
+    role: str, engine: str, num_ranks: int, config: RunConfig, buffers: dict[str, Any]
+) -> WorkerGroup:
     """Start ``num_ranks`` named workers and wait until their engines are built.
 
     The workers belong to the process that starts them: when it ends, however it ends, Ray ends them too.
@@ -93,9 +102,9 @@ async def start_group(role: str, engine: str, num_ranks: int, config: RunConfig,
         "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
     }
     ranks = [
-        Worker.options(name=f"{config.run_id}/{role}/{rank}", **options).remote(
-            engine, config, rank, num_ranks, buffers
-        )
+        _actor(Worker)
+        .options(name=f"{config.run_id}/{role}/{rank}", **options)
+        .remote(engine, config, rank, num_ranks, buffers)
         for rank in range(num_ranks)
     ]
     group = WorkerGroup(role, ranks, cluster.start_timeout)

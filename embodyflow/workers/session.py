@@ -125,7 +125,7 @@ class Session:
         previous = self._weights
         self._weights, self.weights_digest = answers[0]
         self.policy_version = version
-        if previous is not None:
+        if previous is not None and previous != self._weights:
             await self.free(previous.shard_id)
         return self.weights_digest
 

@@ -39,9 +39,7 @@ class TinyVLAPolicy:
         return ids
 
     @torch.inference_mode()
-    def act(
-        self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float
-    ) -> Decision:
+    def act(self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float) -> Decision:
         """Decide for n environments; see :class:`~embodyflow.policies.base.Policy`."""
         keys = (*self._keys, "instruction_ids")
         logits = self.model({key: torch.from_numpy(observation[key]).to(self._device) for key in keys})

@@ -1,0 +1,1 @@
+"""Policies: one folder each, with its configuration, its model and its processing."""
