@@ -84,8 +84,9 @@ def _explain(error: Exception, overrides: Sequence[str]) -> str:
         key, _, value = override.lstrip("+~").partition("=")
         if f"'{key}'" in first:
             return f"{override}: " + (f"no such key{_hint(key)}" if first.startswith("Could not override") else first)
-        if "group override" in first and value not in _options(key):  # a group given anything but a name
-            return f"{override}: allowed are {', '.join(_options(key))}"
+        options = _options(key)
+        if "group override" in first and options and value not in options:  # a group given anything but a name
+            return f"{override}: allowed are {', '.join(options)}"
     return first
 
 

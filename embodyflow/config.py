@@ -26,23 +26,31 @@ class Config(BaseModel):
 
 
 class PipelineConfig(Config):
-    """Where the graph comes from: exactly one of the three.
+    """Where the graph comes from.
 
     Attributes:
-        name: a built-in pipeline.
+        name: a built-in pipeline, used when neither of the other two is set.
         custom_fn: ``"module:function"`` returning a ``TaskGraph``.
         yaml: path of a YAML graph.
     """
 
-    name: str | None = None
+    name: str
     custom_fn: str | None = None
     yaml: str | None = None
 
     @model_validator(mode="after")
-    def _exactly_one(self) -> "PipelineConfig":
-        if sum(value is not None for value in (self.name, self.custom_fn, self.yaml)) != 1:
-            raise ValueError("exactly one of name, custom_fn and yaml must be set (the others null)")
+    def _one_source(self) -> "PipelineConfig":
+        if self.custom_fn is not None and self.yaml is not None:
+            raise ValueError("custom_fn and yaml must not both be set")
         return self
+
+    def source(self) -> dict[str, str]:
+        """Return the one setting that counts, by its name."""
+        for key in ("custom_fn", "yaml"):
+            value = getattr(self, key)
+            if value is not None:
+                return {key: value}
+        return {"name": self.name}
 
 
 class FilterConfig(Config):

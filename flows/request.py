@@ -13,7 +13,7 @@ from embodyflow.compose import compose_config, experiments, validate_config
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
-from pipelines import load_pipeline
+from pipelines import BUILT_IN, load_pipeline
 
 # Prefect shows these types as a form and refuses what does not fit when a run is submitted.
 Experiment = Annotated[str, Field(json_schema_extra={"enum": experiments()}, description="configs/experiment")]
@@ -89,9 +89,16 @@ def check(request: RunRequest) -> RunConfig:
         ConfigError: one line per mistake.
     """
     config = _resumed_config(request) if request.resume is not None else _new_config(request)
-    pipeline = config.pipeline
-    load_pipeline(pipeline.name, custom_fn=pipeline.custom_fn, yaml=pipeline.yaml)  # raises where the graph is wrong
+    _check_pipeline(config)
     return config
+
+
+def _check_pipeline(config: RunConfig) -> None:
+    source = config.pipeline.source()
+    if "name" not in source:
+        load_pipeline(**source)
+    elif source["name"] not in BUILT_IN:  # a built-in graph is right; loading it would import torch first
+        raise ConfigError(f"pipeline.name={source['name']}: allowed are {', '.join(BUILT_IN)}")
 
 
 def _new_config(request: RunRequest) -> RunConfig:

@@ -26,7 +26,7 @@ async def train(request: RunRequest) -> dict[str, Any]:
     """
     request = of_this_flow_run(request)
     config = check(request)
-    graph = load_pipeline(name=config.pipeline.name, custom_fn=config.pipeline.custom_fn, yaml=config.pipeline.yaml)
+    graph = load_pipeline(**config.pipeline.source())
     folder = open_folder(request, config)
     get_run_logger().info("run %s in %s", config.run_id, folder.path)
     folder.write_status("start", 0, config.iterations)

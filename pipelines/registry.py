@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from embodyflow.errors import ConfigError
+from embodyflow.references import reference_to, resolve
 from pipelines.graph import TaskGraph
-from pipelines.references import reference_to, resolve
 from pipelines.yaml_loader import load_yaml
 
 BUILT_IN = {

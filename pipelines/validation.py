@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from embodyflow.errors import ConfigError
 from embodyflow.node_fields import declared
+from embodyflow.references import reference_to, resolve
 from pipelines.node import Node
-from pipelines.references import reference_to, resolve
 
 Spec = Mapping[str, Any]
 

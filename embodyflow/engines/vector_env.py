@@ -191,7 +191,6 @@ class VectorEnv:
 
         Raises:
             ValueError: wrong shape, or an environment that is finished, under way or was never reset.
-            EnvProcessDiedError: a process is gone.
         """
         rows = self._rows(indices)
         if not self._running[rows].all():
@@ -354,10 +353,8 @@ class _WorkerProcess:
         self._poll.register(self._connection.fileno(), select.POLLIN)
 
     def submit(self, method: str, *arguments: Any) -> None:
-        try:
+        with contextlib.suppress(OSError):  # it died: result() says so, once the others have answered
             send(self._connection, (method, arguments))
-        except OSError as error:
-            raise self._died() from error
 
     def result(self) -> Any:
         # The end of the process ends the socket too, unless an environment left a child that holds it open.

@@ -1,11 +1,10 @@
 """The Ray worker: one rank of a group, which runs node functions on its shard of the rows."""
 
-import importlib
 import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,25 +13,9 @@ import ray
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import digest_of, join_columns, to_batch, to_columns
 from embodyflow.data.metrics import as_metrics
-from embodyflow.types import NodeOutput
+from embodyflow.references import resolve
 from embodyflow.workers.buffer import BufferClient
 from embodyflow.workers.calls import LogLine, NodeCall, NodeResult
-
-
-def resolve(reference: str) -> Callable[..., NodeOutput]:
-    """Return the function that ``"module:attribute.path"`` names.
-
-    Raises:
-        ImportError: the module or the attribute does not exist on this worker.
-    """
-    module, _, path = reference.partition(":")
-    target: Any = importlib.import_module(module)
-    for name in path.split("."):
-        if not hasattr(target, name):
-            raise ImportError(f"{reference}: {target!r} has no attribute {name!r}")
-        target = getattr(target, name)
-    function: Callable[..., NodeOutput] = target
-    return function
 
 
 class _LogCapture(logging.Handler):

@@ -23,6 +23,7 @@ LAYERS = (
         "embodyflow.types",
         "embodyflow.seeding",
         "embodyflow.errors",
+        "embodyflow.references",
         "embodyflow.node_fields",
         "embodyflow.statistics",
     ),

@@ -9,8 +9,8 @@ import pytest
 import tasks
 from embodyflow.errors import ConfigError
 from embodyflow.node_fields import node
+from embodyflow.references import reference_to, resolve
 from pipelines import GraphError, Node, NodeRole, NodeType, Pipeline, TaskGraph, load_pipeline
-from pipelines.references import reference_to, resolve
 
 
 def source(batch, config=None, **kwargs):

@@ -1,0 +1,89 @@
+# make run          install what is missing, run an experiment with a local Ray and Prefect, stop everything
+# make run SEED=3   make run ARGS="iterations=5 trainer.epochs=2"   make run EXPERIMENT=embodied
+# make up, down     the local stack by itself: Ray, Prefect server, Prefect worker, deployments
+# make test, lint   what .ci/run runs
+#
+# Needs Python 3.11 with venv and pip, make, git. Everything is installed into .venv.
+
+PYTHON ?= python3
+EXTRAS ?= dev
+EXPERIMENT ?= embodied
+SEED ?=
+ARGS ?=
+
+BIN := .venv/bin
+INSTALLED := .venv/installed-$(EXTRAS)
+
+.PHONY: install run up down test lint clean rendering
+
+install: $(INSTALLED)
+
+run: install
+	@$(BIN)/embodyflow run --experiment $(EXPERIMENT) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+up: install
+	@$(BIN)/embodyflow up $(ARGS)
+
+down:
+	@$(BIN)/embodyflow down
+
+test: install
+	$(BIN)/python -m pytest tests/unit -m "not slow and not gpu"
+	$(BIN)/python -m pytest tests/integration -m "not slow and not gpu"
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	-@$(BIN)/embodyflow down
+	rm -rf .venv .embodyflow build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# --- Installing -----------------------------------------------------------------------------------------------------
+#
+# Which build of torch? With an NVIDIA GPU, the index's own (CUDA). Without, a CPU build where an index or find-links
+# of pip's configuration has one (2.13.0+cpu counts as newer than 2.13.0), else whatever suits this machine's driver
+# by uv's own knowledge of PyTorch's indexes, else the index's own, which works without a GPU but is large.
+# `make install TORCH_INDEX=<address>` adds an index that has the build you want.
+TORCH_INDEX ?=
+GPU := $(shell nvidia-smi -L 2>/dev/null | head -1)
+
+# uv resolves our pyproject.toml's [tool.uv], which pip cannot, but it does not read pip's configuration. Whoever has
+# set up pip on this machine has said where packages come from: that is handed on.
+pip_option = $(or $(PIP_$2),$(shell $(PYTHON) -m pip config list 2>/dev/null \
+	| sed -n "s/^\(global\|install\)\.$1='\(.*\)'$$/\2/p" | sed 's/\\n/ /g' | tail -1))
+find_links = $(call pip_option,find-links,FIND_LINKS)
+default_index = $(call pip_option,index-url,INDEX_URL)
+more_indexes = $(strip $(TORCH_INDEX) $(call pip_option,extra-index-url,EXTRA_INDEX_URL))
+certificates = $(call pip_option,cert,CERT)
+# pip takes the best version of all indexes; uv by default the first index that has the package.
+uv_settings = UV_INDEX_STRATEGY=unsafe-best-match $(if $(find_links),UV_FIND_LINKS="$(find_links)") \
+	$(if $(default_index),UV_DEFAULT_INDEX="$(default_index)") $(if $(more_indexes),UV_INDEX="$(more_indexes)") \
+	$(if $(certificates),SSL_CERT_FILE="$(certificates)")
+
+# Compiling all bytecode now makes every process of a run start in half the time.
+uv_install = $(uv_settings) $(BIN)/uv pip install --python $(BIN)/python --compile-bytecode \
+	-c constraints.txt $(if $(GPU),'torch!=2.13.0+cpu',$(if $(TORCH_INDEX),,--override overrides-cpu.txt)) -e '.[$(EXTRAS)]'
+
+# With nothing configured, uv is asked for the build of this machine; without a way to PyTorch's index, PyPI's does.
+configured = $(strip $(find_links)$(default_index)$(more_indexes))
+install_packages = $(if $(configured),$(uv_install),UV_TORCH_BACKEND=auto $(uv_install) || { \
+	echo "note: PyTorch's own index is out of reach: the default index's build of torch then"; $(uv_install); })
+
+$(INSTALLED): pyproject.toml constraints.txt overrides-cpu.txt | rendering
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt uv
+	@$(install_packages)
+	@touch '$@'
+
+# MuJoCo draws episode videos through these; nothing else needs them.
+RENDERING := libegl1 libgles2 libgl1
+rendering:
+	@if ! command -v dpkg >/dev/null || dpkg -s $(RENDERING) >/dev/null 2>&1; then exit 0; fi; \
+	packages="$(RENDERING)"; \
+	if [ "$$(id -u)" = 0 ]; then \
+		export DEBIAN_FRONTEND=noninteractive; \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends $$packages >/dev/null && exit 0; \
+	fi; \
+	echo "note: no episode videos until root runs: apt-get install $$packages"

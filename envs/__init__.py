@@ -1,0 +1,15 @@
+"""Gymnasium environments, reached by id: ``gym.make("envs:embodyflow/MetaWorld-v0", task="reach-v3")``."""
+
+import os
+import sys
+
+from gymnasium.envs.registration import register
+
+if sys.platform == "linux":
+    os.environ.setdefault("MUJOCO_GL", "egl")  # renders without a display; read when mujoco is first imported
+
+register(
+    id="embodyflow/MetaWorld-v0",
+    entry_point="envs.metaworld:MetaWorldEnv",
+    disable_env_checker=True,  # it would inspect every step
+)

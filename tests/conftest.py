@@ -1,0 +1,45 @@
+"""A run small enough for a test, with the real environment and policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from embodyflow.config import RunConfig
+
+# Two groups of two episodes of 20 steps (four decisions), a policy of 32 units.
+TINY = (
+    "experiment=embodied",
+    "iterations=1",
+    "run_id=tiny",
+    "env.max_steps=20",
+    "policy.hidden_size=32",
+    "policy.num_layers=1",
+    "rollout.num_workers=1",
+    "rollout.envs_per_worker=2",
+    "rollout.num_groups=2",
+    "rollout.group_size=2",
+    "trainer.epochs=1",
+    "trainer.num_minibatches=1",
+    "warm_start.num_demos=2",
+    "warm_start.steps=3",
+    "warm_start.batch_size=4",
+    "evaluation.num_goals=2",
+    "tracking.tensorboard=false",
+)
+
+
+@pytest.fixture(scope="session")
+def tiny_config() -> Callable[..., RunConfig]:
+    """Compose the tiny run with further overrides, later ones winning."""
+
+    from embodyflow.compose import compose_config  # seconds to import; most tests do without
+
+    def compose(*overrides: str) -> RunConfig:
+        chosen = {override.partition("=")[0]: override for override in (*TINY, *overrides)}
+        return compose_config(list(chosen.values()))
+
+    return compose

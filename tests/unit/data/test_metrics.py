@@ -1,0 +1,71 @@
+import functools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embodyflow.data.metrics import (
+    Metric,
+    Reduction,
+    as_metrics,
+    last,
+    maximum,
+    mean,
+    merge_metrics,
+    minimum,
+    to_floats,
+    total,
+)
+
+SAMPLES = st.lists(st.lists(st.floats(-1e3, 1e3), max_size=5), min_size=1, max_size=5).filter(any)
+NOTHING = math.nan  # what a rank without samples may say its mean is
+
+
+def merged(metrics: list[Metric]) -> Metric:
+    return functools.reduce(Metric.merge, metrics)
+
+
+@given(SAMPLES, st.randoms(use_true_random=False))
+def test_means_of_ranks_merge_to_the_mean_of_all_samples_in_any_order(
+    ranks: list[list[float]], random: "st.random.Random"
+) -> None:
+    samples = [sample for rank in ranks for sample in rank]
+    metrics = [mean(sum(rank) / len(rank) if rank else NOTHING, len(rank)) for rank in ranks]
+    random.shuffle(metrics)
+    result = merged(metrics)
+    assert result.value == pytest.approx(sum(samples) / len(samples), abs=1e-9)
+    assert result.weight == len(samples)
+
+
+@pytest.mark.parametrize(("declare", "reduce"), [(total, sum), (minimum, min), (maximum, max)])
+@given(values=st.lists(st.floats(-1e3, 1e3), min_size=1), random=st.randoms(use_true_random=False))
+def test_sums_and_extremes_merge_to_those_of_all_ranks_in_any_order(declare, reduce, values, random) -> None:
+    metrics = [declare(value) for value in values]
+    random.shuffle(metrics)
+    assert merged(metrics).value == pytest.approx(reduce(values), abs=1e-9)
+
+
+def test_the_last_rank_has_the_last_word() -> None:
+    assert merged([last(1), last(5), last(3)]).value == 3
+
+
+@pytest.mark.parametrize("other", [total, minimum, maximum, last])
+def test_one_name_with_two_reductions_is_refused(other) -> None:
+    with pytest.raises(ValueError, match="both mean and"):
+        merge_metrics([{"reward": mean(1)}, {"reward": other(1)}])
+
+
+def test_a_bare_number_is_a_mean_over_ranks_and_a_declared_one_stays() -> None:
+    metrics = as_metrics({"a": 2, "b": total(3)})
+    assert metrics == {"a": Metric(Reduction.MEAN, 2.0, 1.0), "b": Metric(Reduction.SUM, 3.0)}
+    assert to_floats(merge_metrics([metrics, as_metrics({"a": 4, "b": total(3)})])) == {"a": 3.0, "b": 6.0}
+
+
+def test_a_metric_that_only_some_ranks_have_is_kept() -> None:
+    assert to_floats(merge_metrics([{"b": mean(1)}, {"a": mean(2)}])) == {"a": 2.0, "b": 1.0}
+
+
+def test_something_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="could not convert"):
+        as_metrics({"a": "many"})

@@ -1,0 +1,73 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embodyflow.data.plan import RankInput, ShardRef, keep_layout, replicate, split_evenly
+
+COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
+RANKS = st.integers(1, 9)
+
+
+def shards_of(counts: list[int]) -> list[ShardRef]:
+    return [ShardRef(f"1/node/{rank}", "host", count) for rank, count in enumerate(counts)]
+
+
+def rows_of(part: RankInput) -> list[tuple[str, int]]:
+    return [(piece.shard.shard_id, row) for piece in part.slices for row in range(piece.start, piece.stop)]
+
+
+def all_rows(counts: list[int]) -> list[tuple[str, int]]:
+    return [(shard.shard_id, row) for shard in shards_of(counts) for row in range(shard.num_rows)]
+
+
+@given(COUNTS, RANKS)
+def test_splitting_loses_doubles_and_reorders_nothing(counts: list[int], num_ranks: int) -> None:
+    parts = split_evenly(shards_of(counts), num_ranks)
+    assert len(parts) == num_ranks
+    assert [row for part in parts for row in rows_of(part)] == all_rows(counts)
+    sizes = [len(rows_of(part)) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(COUNTS, RANKS)
+def test_an_offset_is_where_the_rank_stands_in_the_whole_batch(counts: list[int], num_ranks: int) -> None:
+    shards = shards_of(counts)
+    for part in (*split_evenly(shards, num_ranks), *keep_layout(shards), *replicate(shards, num_ranks)):
+        rows = rows_of(part)
+        assert part.total_rows == sum(counts)
+        assert all_rows(counts)[part.offset : part.offset + len(rows)] == rows
+
+
+@given(COUNTS, RANKS)
+def test_every_rank_reads_at_least_an_empty_slice_for_its_columns(counts: list[int], num_ranks: int) -> None:
+    shards = shards_of(counts)
+    for part in (*split_evenly(shards, num_ranks), *keep_layout(shards), *replicate(shards, num_ranks)):
+        assert part.slices
+        assert all(0 <= piece.start <= piece.stop <= piece.shard.num_rows for piece in part.slices)
+
+
+def test_splitting_by_hand() -> None:
+    a, b, c = shards_of([3, 0, 4])
+    first, second = split_evenly([a, b, c], 2)
+    assert [(piece.shard, piece.start, piece.stop) for piece in first.slices] == [(a, 0, 3)]
+    assert [(piece.shard, piece.start, piece.stop) for piece in second.slices] == [(c, 0, 4)]
+    assert (first.offset, second.offset) == (0, 3)
+
+
+@given(COUNTS)
+def test_keeping_the_layout_moves_no_row(counts: list[int]) -> None:
+    shards = shards_of(counts)
+    for shard, part in zip(shards, keep_layout(shards), strict=True):
+        assert rows_of(part) == [(shard.shard_id, row) for row in range(shard.num_rows)]
+
+
+@given(COUNTS, RANKS)
+def test_replicating_gives_everyone_everything(counts: list[int], num_ranks: int) -> None:
+    parts = replicate(shards_of(counts), num_ranks)
+    assert [rows_of(part) for part in parts] == [all_rows(counts)] * num_ranks
+
+
+@pytest.mark.parametrize("num_ranks", [0, -1])
+def test_no_ranks_are_refused(num_ranks: int) -> None:
+    with pytest.raises(ValueError, match="num_ranks"):
+        split_evenly(shards_of([1]), num_ranks)

@@ -1,0 +1,145 @@
+"""Whatever is wrong with what was asked for is one line that names the key, before anything is started."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from embodyflow.compose import compose_config
+from embodyflow.errors import ConfigError
+from flows.request import check, parse_arguments
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# (the command line, what its one line of an answer must say): the key, then what is allowed.
+MISTAKES = {
+    "not key=value": ("--help", "--help: must be of the form key=value, such as iterations=5"),
+    "no grammar": ("trainer.epochs=[1", "trainer.epochs=[1: is not in Hydra's grammar; allowed is key=value"),
+    "unknown key": ("trainer.epoch=2", "trainer.epoch=2: no such key; did you mean trainer.epochs"),
+    "unknown key, section left out": ("learning_rate=1", "did you mean trainer.learning_rate"),
+    "unknown key, like none": ("foo=1", "foo=1: no such key; allowed are experiment, seed, iterations, run_id"),
+    "unknown key, added": ("+trainer.foo=1", "trainer.foo: no such key; did you mean trainer"),
+    "key taken away": ("~trainer.epochs=3", "trainer.epochs: must be set"),
+    "misspelt experiment": ("experiment=embodyed", "experiment=embodyed: allowed are embodied"),
+    "misspelt group": ("trainer=fspd", "trainer=fspd: allowed are fsdp"),
+    "group given a number": ("trainer=3", "trainer=3: allowed are fsdp"),
+    "word for a number": ("trainer.epochs=two", "trainer.epochs='two': input should be a valid integer"),
+    "truth for a number": ("trainer.epochs=true", "trainer.epochs=True: input should be a valid integer"),
+    "fraction of an iteration": ("iterations=1.5", "iterations=1.5: must be a whole number"),
+    "nothing for a number": ("trainer.epochs=null", "trainer.epochs=None: input should be a valid integer"),
+    "not among the choices": ("cluster.device=tpu", "cluster.device='tpu': input should be 'cpu' or 'cuda'"),
+    "no reference": ("trainer.epochs=${foo}", "trainer.epochs: Interpolation key 'foo' not found"),
+    "negative size": ("rollout.num_groups=-1", "rollout.num_groups=-1: input should be greater than or equal to 1"),
+    "no iterations": ("iterations=0", "iterations=0: input should be greater than or equal to 1"),
+    "negative seed": ("seed=-1", "seed=-1: input should be greater than or equal to 0"),
+    "infinite number": ("trainer.learning_rate=inf", "trainer.learning_rate=inf: input should be a finite number"),
+    "indivisible groups": ("rollout.num_groups=3", "num_groups=3 must be a multiple of num_workers=2"),
+    "indivisible steps": ("env.max_steps=81", "env.max_steps=81 must be a multiple of policy.chunk_size=5"),
+    "more ranks than rows": ("trainer.num_ranks=100", "trainer.num_ranks × trainer.num_minibatches must not exceed"),
+    "idle workers": ("evaluation.num_goals=1", "evaluation.num_goals must give each of rollout.num_workers=2"),
+    "too few demonstrations": ("warm_start.num_demos=1", "warm_start.num_demos must give each of rollout.num_workers=2"),
+    "more goals than there are": ("evaluation.num_goals=300", "evaluation.num_goals=300: allowed are 1 to 256"),
+    "nccl without a GPU": ("cluster.backend=nccl", "backend=nccl needs device=cuda; allowed with device=cpu is gloo"),
+    "unnamed files": ("run_id=a/b", "run_id='a/b': string should match pattern"),
+    "run folder in a file": ("run_root={file}/runs", "run_root={file}/runs: {file} is not a folder that can be written"),
+    "run that exists": ("run_id=old", "run_id=old: {root}/old exists; choose another or resume=old"),
+    "unknown environment": (
+        "env.id=envs:embodyflow/Mars-v0",
+        "env.id=envs:embodyflow/Mars-v0: Environment `Mars` doesn't exist in namespace embodyflow; "
+        "registered by us are embodyflow/MetaWorld-v0",
+    ),
+    "malformed environment": ("env.id=mars", "env.id=mars: "),
+    "unknown module": ("env.id=marslab.envs:Mars-v0", "env.id=marslab.envs:Mars-v0: No module named 'marslab'"),
+    "environment without tasks": ("env.id=CartPole-v1", "env.id=CartPole-v1: is not made for policies that follow"),
+    "unknown task": ("env.tasks=[raech-v3]", "env.tasks: 'raech-v3' is unknown; allowed are, for example, reach-v3"),
+    "no task": ("env.tasks=[]", "env.tasks=[]: tuple should have at least 1 item"),
+    "unknown camera": ("+env.kwargs.camera=left", "env.kwargs={{'camera': 'left'}}: camera='left': must be one of corner"),
+    "unknown argument": ("+env.kwargs.gravity=1", "unexpected keyword argument 'gravity'"),
+    "argument not added": ("env.kwargs.image_size=64", "write +env.kwargs.image_size=… to add it"),
+    "policy too wide": ("policy.state_dim=31", "policy.state_dim=31: the environment's state has (30,)"),
+    "policy that looks": ("policy.image_size=64", "set +env.kwargs.image_size=64"),
+    "unknown estimator": ("algorithm.advantage=gea", "unknown advantage 'gea'; allowed are grpo"),
+    "unknown pipeline": ("pipeline.name=embodied", "pipeline.name=embodied: allowed are grpo, ppo"),
+    "two pipelines": ("pipeline.yaml=mine.yaml", "pipeline: exactly one of name, custom_fn and yaml must be set"),
+    "resume of no run": ("resume=nope", "resume=nope: there is no such run in {root}/; allowed are old"),
+    "resume without a commit": ("resume=old", "resume=old: the run has no committed checkpoint; start it anew"),
+    "resume with another seed": ("resume=old seed=1", "allowed beside it are iterations and run_root"),
+}
+
+
+@pytest.fixture
+def run_root(tmp_path: Path) -> Path:
+    """A folder with one run that died before its first commit, and a file."""
+    root = tmp_path / "runs"
+    (root / "old").mkdir(parents=True)
+    config = compose_config(["experiment=embodied", f"run_root={root}", "run_id=old"])
+    (root / "old" / "config.yaml").write_text(config.model_dump_json())  # JSON is YAML
+    (tmp_path / "file").write_text("")
+    return root
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(("words", "answer"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line_that_names_the_key(words: str, answer: str, run_root: Path) -> None:
+    places = {"root": str(run_root), "file": str(run_root.parent / "file")}
+    words = words.replace("{file}", places["file"])
+    before = listing(run_root.parent)
+    with pytest.raises(ConfigError) as caught:
+        check(parse_arguments([f"run_root={run_root}", *words.split()]))
+    assert answer.format(**places) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert listing(run_root.parent) == before
+
+
+def test_several_mistakes_are_told_at_once_a_line_each() -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose_config(["experiment=embodied", "trainer.epochs=0", "rollout.group_size=1", "seed=x"])
+    assert [line.partition("=")[0] for line in str(caught.value).splitlines()] == [
+        "seed",
+        "rollout.group_size",
+        "trainer.epochs",
+    ]
+
+
+def test_a_missing_optional_dependency_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # what an import of a missing module finds
+    expected = r"tracking.wandb=offline: wandb is not installed; pip install 'embodyflow\[wandb\]' or use .*=disabled"
+    with pytest.raises(ConfigError, match=expected):
+        compose_config(["experiment=embodied", "tracking.wandb=offline"])
+
+
+def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    tmp_path.chmod(0o500)
+    with pytest.raises(ConfigError, match=f"run_root={tmp_path}/runs: {tmp_path} is not a folder that can be written"):
+        compose_config(["experiment=embodied", f"run_root={tmp_path}/runs"])
+
+
+@pytest.mark.parametrize("name", ["misspelt experiment", "indivisible groups", "resume of no run"])
+def test_the_command_line_answers_at_once_and_starts_nothing(name: str, tmp_path: Path) -> None:
+    words, answer = MISTAKES[name]
+    home = tmp_path / "home"
+    home.mkdir()
+    started = time.monotonic()
+    process = subprocess.run(
+        [sys.executable, "-m", "flows.grpo", *words.split(), f"run_root={tmp_path}/runs"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(home), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    print(f"{time.monotonic() - started:.1f} s")
+    assert process.returncode == 2, process.stderr
+    assert answer.format(root=f"{tmp_path}/runs").partition("; allowed are")[0] in process.stderr
+    assert len(process.stderr.splitlines()) == 1
+    assert process.stdout == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    assert not any(path.is_file() for path in home.rglob("*"))
