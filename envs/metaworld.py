@@ -19,6 +19,8 @@ from metaworld.env_dict import ENV_CLS_MAP
 from metaworld.policies import ENV_POLICY_MAP
 from numpy.typing import NDArray
 
+from envs.metaworld_step import FastStep
+
 INSTRUCTIONS: dict[str, str] = {
     "assembly-v3": "put the ring on the peg",
     "basketball-v3": "dunk the basketball into the hoop",
@@ -260,13 +262,14 @@ class _RecordedResets:
 
 def _build_simulator(task: str, camera: str, image_size: int) -> Any:
     base = ENV_CLS_MAP[task]
-    simulator = type(base.__name__, (_RecordedResets, base), {})
+    simulator = type(base.__name__, (_RecordedResets, FastStep, base), {})
     sim = simulator(camera_name=camera, width=image_size, height=image_size)
     sim._partially_observable = False  # the goal is part of the observation
     sim.__dict__.pop("sawyer_observation_space", None)  # cached with the goal hidden
     sim._set_task_called = True
     sim.max_path_length = np.iinfo(np.int64).max  # truncation is the adapter's
     sim.model.vis.quality.shadowsize = sim.model.vis.quality.offsamples = 0  # a tenth of the time in software
+    sim.prepare()
     return sim
 
 

@@ -155,8 +155,7 @@ class EmbodiedRollout:
                 raise ConfigError(f"env.id={self.config.env.id}: has no scripted expert; set warm_start=null")
             wanted = len(range(self.rank, self.config.warm_start.num_demos, self.world_size))
             num_goals = env.get_wrapper_attr("num_goals")["demo"]
-            goals = derive_rng(self.config.seed, "demonstrations", task).permutation(num_goals).tolist()
-            for goal in goals[self.rank :: self.world_size]:
+            for goal in range(self.rank, num_goals, self.world_size):
                 if wanted == 0:
                     break
                 demo = self._demonstrate_one(env, goal)

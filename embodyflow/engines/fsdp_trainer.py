@@ -148,7 +148,8 @@ class FSDPTrainer:
     def weights(self) -> dict[str, np.ndarray]:
         """Return the full weights by name; a collective: every rank calls it and rank 0 gets them."""
         state: dict[str, Any] = get_model_state_dict(self.policy.model, options=FULL)
-        return {name: value.numpy() for name, value in state.items()}
+        # On one rank the state is the parameters themselves, which the next step changes: hence the copy.
+        return {name: value.numpy().copy() for name, value in state.items()}
 
     def save_weights_file(self, path: str) -> None:
         """Write the full weights to a safetensors file; a collective, rank 0 writes."""

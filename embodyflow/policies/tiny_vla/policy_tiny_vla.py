@@ -77,7 +77,7 @@ class TinyVLAPolicy:
         """Standardise states by the mean and deviation of these, float32 ``[n, S]``."""
         embed = self.model.embed
         embed.state_mean.copy_(states.mean(0))  # type: ignore[union-attr,operator]
-        embed.state_std.copy_(states.std(0).clamp(min=2e-2))  # type: ignore[union-attr,operator]
+        embed.state_std.copy_(states.std(0).clamp(min=1e-2))  # type: ignore[union-attr,operator]
 
     def imitation_loss(
         self, observation: dict[str, torch.Tensor], actions: torch.Tensor, mask: torch.Tensor, sigma: float

@@ -118,8 +118,9 @@ def test_truncation_comes_at_max_steps_even_beyond_metaworlds_limit_of_500() -> 
     assert flags == [(False, False)] * 519 + [(False, True)]
 
 
-@pytest.mark.skipif(rendering_problem() is not None, reason=f"no rendering: {rendering_problem()}")
 def test_images_have_the_size_asked_for_and_show_the_robot_move() -> None:
+    if problem := rendering_problem():
+        pytest.skip(f"no rendering: {problem}")
     env = gym.make(ID, task="reach-v3", image_size=48)
     before = env.reset(options={"goal": 0})[0]["image"]
     for _ in range(15):
