@@ -1,0 +1,41 @@
+"""What the workers of ``orchestration.py`` run: an engine without weights and a node without work."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from embodyflow.config import RunConfig
+from embodyflow.types import Batch, NodeOutput
+
+METRICS = {"rollout/success_rate": 0.5, "rollout/reward": 0.5, "policy/entropy": 4.0, "policy/kl_to_reference": 0.0}
+
+
+class EmptyEngine:
+    """Has the methods that a session asks of its trainer and rollout engines; they do nothing.
+
+    Args:
+        config: of the run.
+        rank: 0 to ``world_size - 1``.
+        world_size: ranks of the group.
+    """
+
+    def __init__(self, config: RunConfig, rank: int, world_size: int) -> None:
+        pass
+
+    def weights(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return one number."""
+        return {"weight": np.zeros(1, np.float32)}
+
+    def update_weights(self, weights: dict[str, np.ndarray[Any, Any]], version: int) -> None:
+        """Do nothing."""
+
+    def save(self, folder: str) -> None:
+        """Write an empty checkpoint."""
+        (Path(folder) / "empty").touch()
+
+
+def empty_node(batch: Batch | None, config: Any = None, **kwargs: Any) -> NodeOutput:
+    """Pass one row on, so that rows do move from node to node."""
+    return NodeOutput(Batch({"uid": torch.zeros(1, dtype=torch.int64)}, [1]) if batch is None else batch, METRICS)

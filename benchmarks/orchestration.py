@@ -1,0 +1,344 @@
+"""What orchestration costs: milliseconds per iteration of seven empty nodes.
+
+Run ``python benchmarks/orchestration.py`` (under four minutes). Contenders:
+
+* ``raw Ray loop``: the seven calls to the workers, one after the other, and nothing else;
+* ``ours``: the real ``iteration`` subflow with a Prefect task run per node, its commit and its artifacts, on the same
+  workers: with a Prefect server on SQLite, and with one on Postgres where this machine has Postgres.
+
+The graph is that of the default job with its functions replaced by one that passes a single row on. Servers and
+contenders live side by side and take turns in blocks, so that whatever else the machine does hits all of them alike.
+``--job runs/<run_id>`` compares with the iterations of a real run.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import pwd
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from prefect import flow
+
+import flows.iteration
+from deployments.processes import exit_on_signals, free_port, start_process, stop_processes
+from deployments.services import server_command
+from embodyflow.compose import compose_config
+from embodyflow.data.plan import RankInput, Slice
+from embodyflow.run_folder import RunFolder
+from embodyflow.trackers import open_trackers
+from embodyflow.workers.calls import NodeCall, NodeResult
+from embodyflow.workers.group import start_buffers, start_group
+from embodyflow.workers.session import Session
+from flows import reporting
+from flows.cluster import ray_cluster
+from flows.nodes import CURRENT_RUN, Run
+from flows.prefect_settings import BATCHED_WRITES, NO_TELEMETRY
+from pipelines import load_pipeline
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = Path(__file__).parent / "results" / "orchestration.json"
+TARGET_MS = 150.0
+TARGET_SHARE = 0.05
+
+# What an iteration's time is spent on, and the functions that tell: (owner, name).
+TIMED = {
+    "submit_node": flows.iteration,
+    "run_node": Session,
+    "commit": flows.iteration,
+    "iteration_done": reporting,
+}
+
+
+def empty_graph() -> dict[str, Any]:
+    graph = load_pipeline(name="embodied_grpo", custom_fn=None, yaml=None).to_dict()
+    for node in graph["nodes"]:
+        node["executable_ref"] = "empty_nodes:empty_node"
+    return graph
+
+
+# ---- one contender: a process with its own workers, attached to one Prefect server
+
+
+@flow(name="orchestration", persist_result=False)
+async def contend(run_id: str, folder: str, iterations: int) -> None:
+    """Run the blocks that stdin asks for, ``raw <n>`` or ``ours <n>``, and print each one's times as JSON."""
+    sizes = ["rollout.num_workers=1", "trainer.num_ranks=1", "cluster.cpus_per_worker=0"]
+    config = compose_config([f"run_id={run_id}", f"run_root={folder}", f"iterations={iterations}", *sizes])
+    with ray_cluster(config):
+        buffers = start_buffers(run_id)
+        groups = {r: await start_group(r, "empty_nodes:EmptyEngine", 1, config, buffers) for r in ("rollout", "trainer")}
+        run = Run(Session(config, groups, buffers), RunFolder.create(config), open_trackers(config))
+        CURRENT_RUN.set(run)
+        await reporting.run_started(run)
+        await flows.iteration.commit_weights(0)
+        spent: Counter[str] = Counter()
+        for name, owner in TIMED.items():
+            setattr(owner, name, timed(getattr(owner, name), name, spent))
+        graph, index = empty_graph(), 0
+        while block := (await asyncio.to_thread(sys.stdin.readline)).split():
+            records = []
+            for _ in range(int(block[1])):
+                if block[0] == "raw":
+                    records.append({"raw": raw_iteration(run_id, graph)})
+                else:
+                    index += 1
+                    records.append(await our_iteration(index, graph, spent))
+            print(json.dumps(records), flush=True)
+
+
+def timed(function: Callable[..., Any], name: str, spent: Counter[str]) -> Callable[..., Any]:
+    @wraps(function, updated=())
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return await function(*args, **kwargs)
+        finally:
+            spent[name] += time.perf_counter() - started
+
+    return call
+
+
+async def our_iteration(index: int, graph: dict[str, Any], spent: Counter[str]) -> dict[str, float]:
+    spent.clear()
+    started, cpu = time.perf_counter(), time.process_time()
+    await flows.iteration.iteration(index, graph)
+    total = time.perf_counter() - started
+    return {
+        "ours": total,
+        "subflow run": total - spent["submit_node"] - spent["commit"],
+        "node task runs": spent["submit_node"] - spent["run_node"],
+        "Ray": spent["run_node"],
+        "commit": spent["commit"] - spent["iteration_done"],
+        "artifacts": spent["iteration_done"],
+        "client CPU": time.process_time() - cpu,
+    }
+
+
+def raw_iteration(run_id: str, graph: dict[str, Any]) -> float:
+    """Call the workers as a loop without any framework would, each with the row of the one before."""
+    workers = {name: ray.get_actor(f"{run_id}/{name}/0") for name in ("rollout", "trainer")}
+    started = time.perf_counter()
+    group, parents = "rollout", ()
+    for node in graph["nodes"]:
+        group = "trainer" if node["node_type"] == "MODEL_TRAIN" else group
+        call = NodeCall(node["node_id"], node["executable_ref"], 0, seed=0, parents=parents)
+        result: NodeResult = ray.get(workers[group].run_node.remote(call))
+        assert result.shard is not None
+        parents = (RankInput((Slice(result.shard, 0, 1),), 0, 1),)
+    return time.perf_counter() - started
+
+
+# ---- the servers
+
+
+@contextmanager
+def prefect_server(folder: Path, database: str | None) -> Iterator[tuple[str, psutil.Process]]:
+    """Run a Prefect server with our settings; yields its API address and its process.
+
+    Raises:
+        TimeoutError: it did not answer in time.
+    """
+    port = free_port(0)
+    env = {**os.environ, **NO_TELEMETRY, **BATCHED_WRITES, "PREFECT_HOME": str(folder)}
+    if database:
+        env["PREFECT_API_DATABASE_CONNECTION_URL"] = database
+    process = start_process(server_command(port), log=folder / "server.log", env=env, cwd=ROOT)
+    try:
+        url = f"http://127.0.0.1:{port}/api"
+        wait_until_healthy(f"{url}/health", seconds=120.0)
+        yield url, process
+    finally:
+        stop_processes([process], grace=10)
+
+
+def wait_until_healthy(url: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        except OSError:  # it does not listen yet
+            time.sleep(0.2)
+    raise TimeoutError(f"{url} did not answer within {seconds:g} s")
+
+
+@contextmanager
+def postgres(folder: Path) -> Iterator[str]:
+    """Run a Postgres of our own; yields its address.
+
+    Raises:
+        FileNotFoundError: this machine has none.
+    """
+    found = shutil.which("postgres") or max(map(str, Path("/usr/lib/postgresql").glob("*/bin/postgres")), default="")
+    if not found:
+        raise FileNotFoundError("this machine has no program `postgres` (package postgresql)")
+    programs, data, port = Path(found).resolve().parent, folder / "data", free_port(0)
+    as_user: list[str] = []
+    if os.geteuid() == 0:  # Postgres refuses to run as root
+        as_user = ["runuser", "-u", "postgres", "--"]
+        owner = pwd.getpwnam("postgres")
+        os.chown(folder, owner.pw_uid, owner.pw_gid)
+
+    def postgres_program(name: str, *options: str) -> None:
+        command = [*as_user, str(programs / name), "--pgdata", str(data), *options]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
+
+    postgres_program("initdb", "--username=postgres", "--auth=trust")
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
+    postgres_program("pg_ctl", "start", "--wait", "--log", str(folder / "log"), "--options", options)
+    try:
+        yield f"postgresql+asyncpg://postgres@127.0.0.1:{port}/postgres"
+    finally:
+        postgres_program("pg_ctl", "stop", "--mode=fast")
+
+
+# ---- the race
+
+
+class Contender:
+    """A child process that runs blocks of iterations on demand.
+
+    Args:
+        name: of its database.
+        folder: for its files.
+        api: address of its Prefect server.
+        server: the process of that server.
+        iterations: of ours it will be asked for.
+    """
+
+    def __init__(self, name: str, folder: Path, api: str, server: psutil.Process, iterations: int) -> None:
+        self.name, self.records, self._server = name, [], server
+        env = {**os.environ, **NO_TELEMETRY, "PREFECT_API_URL": api, "PREFECT_HOME": str(folder / "client")}
+        with (folder / f"{name}.log").open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, "--contend", name.lower(), str(folder), str(iterations)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=env,
+                cwd=ROOT,
+            )
+
+    def run(self, kind: str, count: int) -> list[dict[str, float]]:
+        """Run a block; returns seconds by what they were spent on, one dict per iteration."""
+        assert self._process.stdin and self._process.stdout
+        cpu = self._server_cpu()
+        print(kind, count, file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the {self.name} contender ended with exit code {self._process.wait()}")
+        server_cpu = (self._server_cpu() - cpu) / count
+        return [record | ({"server CPU": server_cpu} if kind == "ours" else {}) for record in json.loads(line)]
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate("\n", timeout=60)
+
+    def _server_cpu(self) -> float:
+        family = [self._server, *self._server.children(recursive=True)]
+        return sum(sum(process.cpu_times()[:2]) for process in family)
+
+
+def race(rounds: int, block: int) -> dict[str, list[dict[str, float]]]:
+    """Return the records of all iterations, by database."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+        folder.chmod(0o755)
+        databases: dict[str, str | None] = {"SQLite": None}
+        try:
+            (folder / "postgres").mkdir()
+            databases["Postgres"] = stack.enter_context(postgres(folder / "postgres"))
+        except FileNotFoundError as error:
+            print(f"Postgres is left out: {error}")
+        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+        stack.callback(ray.shutdown)
+        os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+        contenders = []
+        for name, database in databases.items():
+            (home := folder / name).mkdir(exist_ok=True)
+            api, server = stack.enter_context(prefect_server(home, database))
+            contenders.append(Contender(name, home, api, server, rounds * block + 3))
+            stack.callback(contenders[-1].close)
+        for contender in contenders:
+            contender.run("raw", 3)
+            contender.run("ours", 3)
+        records: dict[str, list[dict[str, float]]] = {contender.name: [] for contender in contenders}
+        for turn in range(rounds):
+            for contender in contenders if turn % 2 else reversed(contenders):
+                for kind in ("raw", "ours"):
+                    records[contender.name] += contender.run(kind, block)
+        return records
+
+
+def summarize(records: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Return median, 90th percentile and mean in ms, by what was timed."""
+    summary = {}
+    for name in dict.fromkeys(name for record in records for name in record):
+        values = [1e3 * record[name] for record in records if name in record]
+        summary[name] = {
+            "median": statistics.median(values),
+            "p90": statistics.quantiles(values, n=10)[-1],
+            "mean": statistics.fmean(values),
+        }
+    return summary
+
+
+def job_seconds(run_folder: Path) -> float:
+    """Return the median seconds of an iteration of a real run."""
+    lines = map(json.loads, (run_folder / "metrics.jsonl").read_text().splitlines())
+    return statistics.median(line["perf/iteration_seconds"] for line in lines if "perf/iteration_seconds" in line)
+
+
+def show(results: dict[str, dict[str, dict[str, float]]], job: float | None) -> None:
+    for database, summary in results.items():
+        print(f"\n{database}: ms per iteration of seven empty nodes" + f"{'median':>11}{'p90':>9}{'mean':>9}")
+        for name, values in summary.items():
+            label = {"raw": "raw Ray loop", "ours": "our iteration"}.get(name, f"    {name}")
+            print(f"{label:<50}" + "".join(f"{values[key]:9.1f}" for key in ("median", "p90", "mean")))
+        ours, raw = summary["ours"]["median"], summary["raw"]["median"]
+        print(f"ours/raw {ours / raw:.1f}; {ours - raw:.0f} ms more; at most {TARGET_MS:g} ms: {ours <= TARGET_MS}")
+        if job is not None:
+            share = (ours - raw) / 1e3 / job
+            print(f"{share:.1%} of an iteration of {job:.2f} s; under {TARGET_SHARE:.0%}: {share < TARGET_SHARE}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--block", type=int, default=15, help="iterations in a block")
+    parser.add_argument("--job", type=Path, help="folder of a run to compare with")
+    parser.add_argument("--contend", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.contend:
+        run_id, folder, iterations = args.contend
+        asyncio.run(contend(run_id, folder, int(iterations)))
+        return
+    exit_on_signals()
+    started = time.perf_counter()
+    job = job_seconds(args.job) if args.job else None
+    results = {name: summarize(records) for name, records in race(args.rounds, args.block).items()}
+    show(results, job)
+    print(f"{time.perf_counter() - started:.0f} s")
+    settings = {"rounds": args.rounds, "block": args.block, "job_iteration_seconds": job, "cpus": os.cpu_count()}
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"settings": settings, "milliseconds": results}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""Vector environments side by side: ours, gymnasium's SyncVectorEnv and AsyncVectorEnv, SB3's SubprocVecEnv.
+
+Run ``python -m benchmarks.vector_env`` or ``python benchmarks/vector_env.py`` (about three minutes on an idle
+machine of two cores). Sixteen environments, a small MLP policy in the loop. The policy acts once per chunk and its
+actions are then executed one by one; chunks of 1 are ordinary control. Every contender steps the same environments,
+built by the same functions without Gymnasium's checker. The contenders live side by side and take turns, so that
+whatever else the machine does meets all of them; medians over the rounds of wall seconds and of CPU seconds (this
+process and its children).
+
+Before anything is timed each contender executes the same actions from the same seeds; observations and rewards must
+agree bit for bit.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from functools import partial
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import gymnasium as gym
+import metaworld
+import numpy as np
+import psutil
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from metaworld.env_dict import ENV_CLS_MAP
+from stable_baselines3.common.vec_env import SubprocVecEnv
+
+from embodyflow.engines.vector_env import VectorEnv
+
+NUM_ENVS = 16
+NUM_WORKERS = min(os.cpu_count() or 1, NUM_ENVS)
+TARGETS = {5: 2.0, 1: 1.2}  # chunk size to least speed-up over the best peer, in wall seconds
+RESULTS = Path(__file__).parent / "results" / "vector_env.json"
+
+Array = Any  # NumPy's
+EnvFns = list[Callable[[], gym.Env[Any, Any]]]
+Policy = Callable[[Array], Array]
+
+
+def half_cheetah() -> gym.Env[Any, Any]:
+    return gym.make("HalfCheetah-v5", disable_env_checker=True)
+
+
+def reach(task: Any) -> gym.Env[Any, Any]:
+    env = ENV_CLS_MAP["reach-v3"]()
+    env.set_task(task)
+    return gym.wrappers.TimeLimit(env, env.max_path_length)
+
+
+def reach_with_goals() -> EnvFns:
+    return [partial(reach, task) for task in metaworld.MT1("reach-v3", seed=0).train_tasks[:NUM_ENVS]]
+
+
+ENVIRONMENTS: dict[str, Callable[[], EnvFns]] = {
+    "HalfCheetah-v5": lambda: [half_cheetah] * NUM_ENVS,
+    "Meta-World reach-v3": reach_with_goals,
+}
+
+
+class Contender(Protocol):
+    """A vector environment of N environments with actions [A], behind what the benchmark asks of it."""
+
+    def reset(self) -> Array:
+        """Reset every environment to its own fixed seed; return the observations [N, S]."""
+
+    def execute(self, actions: Array) -> tuple[Array, Array]:
+        """Execute actions float32 [N, C, A]; return the last observations [N, S] and the rewards [N, C]."""
+
+    def play(self, observation: Array, policy: Policy, num_chunks: int) -> None:
+        """Let the policy act ``num_chunks`` times in every environment, from the first observation on."""
+
+    def close(self) -> None: ...
+
+
+class Embodyflow:
+    """Ours: a call per chunk. With two halves, one steps while the policy sees the other."""
+
+    def __init__(self, env_fns: EnvFns, chunk_size: int, num_workers: int, halves: int) -> None:
+        self._env = VectorEnv(env_fns, num_workers=num_workers, chunk_size=chunk_size)
+        self._halves = np.array_split(np.arange(NUM_ENVS), halves)
+        self.close = self._env.close
+
+    def reset(self) -> Array:
+        return self._env.reset(seeds=range(NUM_ENVS))["state"]
+
+    def execute(self, actions: Array) -> tuple[Array, Array]:
+        step = self._env.step(actions)
+        return step.observation["state"], step.rewards
+
+    def play(self, observation: Array, policy: Policy, num_chunks: int) -> None:
+        for half in self._halves:
+            self._env.step_async(policy(observation[half]), half)
+        for _ in range(num_chunks - 1):
+            for half in self._halves:
+                self._env.step_async(policy(self._env.step_wait().observation["state"]), half)
+        for _ in self._halves:
+            self._env.step_wait()
+
+
+class Peer:
+    """A vector environment with a call per step."""
+
+    def __init__(self, env: Any, reset: Callable[[Any], Array]) -> None:
+        self._env, self._reset, self.close = env, reset, env.close
+
+    @classmethod
+    def gymnasium(cls, vector_class: Callable[..., Any], env_fns: EnvFns) -> "Peer":
+        """Gymnasium's, as cheap as they go: no copy of the observations, no autoreset."""
+        env = vector_class(env_fns, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+        return cls(env, lambda env: env.reset(seed=list(range(NUM_ENVS)))[0])
+
+    @classmethod
+    def stable_baselines3(cls, env_fns: EnvFns) -> "Peer":
+        def reset(env: SubprocVecEnv) -> Array:
+            env.seed(0)  # environment i gets 0 + i
+            return env.reset()
+
+        return cls(SubprocVecEnv(env_fns, start_method="fork"), reset)
+
+    def reset(self) -> Array:
+        return self._reset(self._env)
+
+    def execute(self, actions: Array) -> tuple[Array, Array]:
+        rewards = []
+        for action in actions.swapaxes(0, 1):
+            observation, reward, *_ = self._env.step(action)
+            rewards.append(np.array(reward))
+        return observation, np.stack(rewards, axis=1)
+
+    def play(self, observation: Array, policy: Policy, num_chunks: int) -> None:
+        for _ in range(num_chunks):
+            for action in policy(observation).swapaxes(0, 1):
+                observation, *_ = self._env.step(action)
+
+
+def build_peers(env_fns: EnvFns) -> Iterator[tuple[str, Contender]]:
+    yield "gymnasium SyncVectorEnv", Peer.gymnasium(SyncVectorEnv, env_fns)
+    yield "gymnasium AsyncVectorEnv", Peer.gymnasium(AsyncVectorEnv, env_fns)
+    yield "SB3 SubprocVecEnv", Peer.stable_baselines3(env_fns)
+
+
+def build_ours(env_fns: EnvFns, chunk_size: int) -> Iterator[tuple[str, Contender]]:
+    yield "embodyflow, this process", Embodyflow(env_fns, chunk_size, num_workers=0, halves=1)
+    yield f"embodyflow, {NUM_WORKERS} processes", Embodyflow(env_fns, chunk_size, NUM_WORKERS, halves=1)
+    yield f"embodyflow, {NUM_WORKERS} processes, halves", Embodyflow(env_fns, chunk_size, NUM_WORKERS, halves=2)
+
+
+def build_policy(state_dim: int, chunk_size: int, action_dim: int) -> Policy:
+    torch.manual_seed(0)
+    widths = [state_dim, 256, 256, chunk_size * action_dim]
+    layers = [layer for a, b in pairwise(widths) for layer in (torch.nn.Linear(a, b), torch.nn.Tanh())]
+    network = torch.nn.Sequential(*layers)
+
+    @torch.inference_mode()
+    def policy(observation: Array) -> Array:
+        actions = network(torch.as_tensor(observation, dtype=torch.float32))
+        return actions.view(len(observation), chunk_size, action_dim).numpy()
+
+    return policy
+
+
+def check_agreement(contenders: dict[str, Contender], chunk_size: int, action_dim: int, num_chunks: int = 4) -> None:
+    """Raise unless all contenders have the same observations and rewards for the same seeds and actions."""
+    shape = (num_chunks, NUM_ENVS, chunk_size, action_dim)
+    chunks = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
+    reference = None
+    for name, contender in contenders.items():
+        trajectory = [np.array(contender.reset())]
+        for chunk in chunks:
+            observation, rewards = contender.execute(chunk)
+            trajectory += [np.array(observation), rewards.astype(np.float32)]
+        reference = reference or trajectory
+        if not all(np.array_equal(a, b) for a, b in zip(reference, trajectory, strict=True)):
+            raise RuntimeError(f"{name}: another trajectory than {next(iter(contenders))}")
+
+
+def cpu_seconds() -> float:
+    """CPU seconds so far of this process and its children, which all live on while anything is measured."""
+    process = psutil.Process()
+    times = [one.cpu_times() for one in [process, *process.children(recursive=True)]]
+    return float(sum(time.user + time.system for time in times))
+
+
+def measure(contenders: dict[str, Contender], policy: Policy, num_rounds: int, num_chunks: int) -> dict[str, Any]:
+    """Let the contenders take turns; return name to median wall and CPU seconds of a round."""
+    samples: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+    for _ in range(num_rounds):
+        for name, contender in contenders.items():
+            observation = contender.reset()
+            cpu, wall = cpu_seconds(), time.perf_counter()
+            contender.play(observation, policy, num_chunks)
+            samples[name].append((time.perf_counter() - wall, cpu_seconds() - cpu))
+    return {
+        name: {
+            "wall_seconds": statistics.median(wall for wall, _ in rounds),
+            "cpu_seconds": statistics.median(cpu for _, cpu in rounds),
+            "wall_seconds_per_round": [round(wall, 4) for wall, _ in rounds],
+        }
+        for name, rounds in samples.items()
+    }
+
+
+def report(environment: str, chunk_size: int, num_steps: int, rows: dict[str, Any]) -> dict[str, Any]:
+    """Print one comparison and return it for the results file."""
+    ours = {name: row for name, row in rows.items() if name.startswith("embodyflow")}
+    peers = {name: row for name, row in rows.items() if name not in ours}
+    best_of_ours, best_peer = (min(group, key=lambda name: group[name]["wall_seconds"]) for group in (ours, peers))
+    ratios = {key: rows[best_peer][key] / rows[best_of_ours][key] for key in ("wall_seconds", "cpu_seconds")}
+    print(f"\n{environment}, {NUM_ENVS} environments, chunks of {chunk_size}")
+    print(f"  {'':34}{'wall s':>8}{'CPU s':>8}{'steps/s':>9}")
+    for name, row in rows.items():
+        row["steps_per_second"] = NUM_ENVS * num_steps / row["wall_seconds"]
+        print(f"  {name:34}{row['wall_seconds']:8.3f}{row['cpu_seconds']:8.3f}{row['steps_per_second']:9.0f}")
+    print(
+        f"  {best_of_ours} against {best_peer}: {ratios['wall_seconds']:.2f}x wall "
+        f"(target {TARGETS[chunk_size]}x), {ratios['cpu_seconds']:.2f}x CPU"
+    )
+    return {
+        "environment": environment,
+        "chunk_size": chunk_size,
+        "contenders": rows,
+        "ours": best_of_ours,
+        "best_peer": best_peer,
+        "wall_ratio": ratios["wall_seconds"],
+        "cpu_ratio": ratios["cpu_seconds"],
+        "target": TARGETS[chunk_size],
+        "reached": ratios["wall_seconds"] >= TARGETS[chunk_size],
+    }
+
+
+def compare(environment: str, num_rounds: int, num_steps: int) -> Iterator[dict[str, Any]]:
+    """Build the peers once and ours per chunk size; check, measure, report."""
+    env_fns = ENVIRONMENTS[environment]()
+    with closing(env_fns[0]()) as probe:
+        (state_dim,), (action_dim,) = probe.observation_space.shape or (), probe.action_space.shape or ()
+    with ExitStack() as peers_stack:
+        peers = {name: peers_stack.enter_context(closing(peer)) for name, peer in build_peers(env_fns)}
+        for chunk_size in TARGETS:
+            with ExitStack() as stack:
+                ours = {name: stack.enter_context(closing(one)) for name, one in build_ours(env_fns, chunk_size)}
+                contenders = {**peers, **ours}
+                check_agreement(contenders, chunk_size, action_dim)
+                policy = build_policy(state_dim, chunk_size, action_dim)
+                rows = measure(contenders, policy, num_rounds, num_steps // chunk_size)
+            yield report(environment, chunk_size, num_steps, rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=200, help="of each environment in a round, at most 500")
+    parser.add_argument("--environment", choices=ENVIRONMENTS, action="append", help="may be repeated; default all")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    began = time.perf_counter()
+    comparisons = [
+        comparison
+        for environment in arguments.environment or ENVIRONMENTS
+        for comparison in compare(environment, arguments.rounds, arguments.steps)
+    ]
+    packages = ("gymnasium", "stable-baselines3", "metaworld", "mujoco", "numpy", "torch")
+    document = {
+        "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
+        "versions": {package: version(package) for package in packages},
+        "num_envs": NUM_ENVS,
+        "steps_per_round": arguments.steps,
+        "rounds": arguments.rounds,
+        "comparisons": comparisons,
+    }
+    arguments.output.parent.mkdir(exist_ok=True)
+    arguments.output.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"\n{time.perf_counter() - began:.0f} s, written to {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()
