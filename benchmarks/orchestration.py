@@ -81,7 +81,8 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
     config = compose_config([f"run_id={run_id}", f"run_root={folder}", f"iterations={iterations}", *sizes])
     with ray_cluster(config):
         buffers = start_buffers(run_id)
-        groups = {r: await start_group(r, "empty_nodes:EmptyEngine", 1, config, buffers) for r in ("rollout", "trainer")}
+        engine = "empty_nodes:EmptyEngine"
+        groups = {role: await start_group(role, engine, 1, config, buffers) for role in ("rollout", "trainer")}
         run = Run(Session(config, groups, buffers), RunFolder.create(config), open_trackers(config))
         CURRENT_RUN.set(run)
         await reporting.run_started(run)
@@ -268,7 +269,7 @@ def race(rounds: int, block: int) -> dict[str, list[dict[str, float]]]:
             print(f"Postgres is left out: {error}")
         ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
         stack.callback(ray.shutdown)
-        os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+        os.environ |= {"RAY_ADDRESS": ray.get_runtime_context().gcs_address, "RAY_AUTH_MODE": "token"}
         contenders = []
         for name, database in databases.items():
             (home := folder / name).mkdir(exist_ok=True)

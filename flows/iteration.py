@@ -46,7 +46,7 @@ async def run_graph(graph: TaskGraph, iteration: int) -> dict[str, NodeReport]:
     return {node_id: running[node_id].result() for node_id in running}
 
 
-@flow(name="iteration", flow_run_name="iteration-{index}", persist_result=False)
+@flow(name="iteration", flow_run_name="iteration-{index}", persist_result=False, validate_parameters=False)
 async def iteration(index: int, graph: dict[str, object]) -> dict[str, float]:
     """Run the graph once and commit what it learned.
 

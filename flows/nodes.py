@@ -1,11 +1,15 @@
 """A node of the graph as a Prefect task."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
+from prefect.utilities.annotations import opaque
 
 from embodyflow.data.metrics import to_floats
 from embodyflow.run_folder import RunFolder
@@ -21,12 +25,14 @@ class Run:
         folder: the run's folder.
         trackers: the run's metric sinks.
         progress_id: id of the progress artifact, once it exists.
+        shown_at: when progress and table were last renewed, on the monotonic clock.
     """
 
     def __init__(self, session: Session, folder: RunFolder, trackers: Sequence[Tracker]) -> None:
         self.session, self.folder, self.trackers = session, folder, trackers
         self.config = session.config
         self.progress_id: object = None
+        self.shown_at = -math.inf
 
 
 CURRENT_RUN: ContextVar[Run] = ContextVar("current_run")
@@ -47,5 +53,10 @@ async def run_node(work: NodeWork, parents: Sequence[NodeReport]) -> NodeReport:
 
 async def submit_node(work: NodeWork, parents: Sequence[NodeReport] = (), *, retries: int = 0) -> NodeReport:
     """Run a node as a Prefect task run of its name."""
-    named = run_node.with_options(name=work.node_id, task_run_name=work.node_id, retries=retries)
-    return await named(work, parents)
+    # Opaque: Prefect finds the task run that each report is from, and does not walk through its every metric.
+    return await _named_task(work.node_id, retries)(opaque(work), [opaque(parent) for parent in parents])
+
+
+@lru_cache
+def _named_task(name: str, retries: int) -> Callable[..., Coroutine[Any, Any, NodeReport]]:
+    return run_node.with_options(name=name, task_run_name=name, retries=retries)

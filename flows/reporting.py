@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 import re
+import time
 from typing import Any, cast
 from uuid import UUID
 
@@ -34,6 +35,9 @@ SHOWN = (
 NUM_CURVES = 10
 """Pictures of the learning curve in a run: enough to watch, few enough for the database."""
 
+REFRESH_SECONDS = 1.0
+"""Progress and table are renewed at most that often: faster than that, nobody reads and the server has work."""
+
 
 def artifact_key(run: Run, name: str) -> str:
     """Return an artifact key: Prefect allows lower-case letters, digits and dashes."""
@@ -52,11 +56,13 @@ async def run_started(run: Run) -> None:
 async def iteration_done(run: Run, index: int) -> None:
     """Move the progress bar, renew the table and, now and then, the curve."""
     iterations = run.config.iterations
-    await aupdate_progress_artifact(cast(UUID, run.progress_id), 100.0 * index / iterations)
-    records = [record for record in run.folder.metrics() if "rollout/success_rate" in record]
-    table = [{"iteration": r["iteration"], **{name: _short(r.get(name)) for name in SHOWN}} for r in records[-20:]]
-    await acreate_table_artifact(table, key=artifact_key(run, "metrics"), description="latest iterations")
-    if index == iterations or index % max(1, iterations // NUM_CURVES) == 0:
+    if index == iterations or time.monotonic() - run.shown_at >= REFRESH_SECONDS:
+        await aupdate_progress_artifact(cast(UUID, run.progress_id), 100.0 * index / iterations)
+        records = [record for record in run.folder.metrics() if "rollout/success_rate" in record]
+        table = [{"iteration": r["iteration"], **{name: _short(r.get(name)) for name in SHOWN}} for r in records[-20:]]
+        await acreate_table_artifact(table, key=artifact_key(run, "metrics"), description="latest iterations")
+        run.shown_at = time.monotonic()
+    if index < iterations and index % max(1, iterations // NUM_CURVES) == 0:  # run_finished draws the last one
         await learning_curve(run)
 
 
@@ -82,8 +88,9 @@ def draw_curve(records: list[dict[str, Any]], title: str) -> bytes:
         records: lines of ``metrics.jsonl``.
         title: of the picture.
     """
-    figure = Figure(figsize=(7, 3.2), dpi=110, layout="constrained")
-    axes = figure.subplots(1, 2, width_ratios=(2, 1))
+    figure = Figure(figsize=(7, 3.2), dpi=110)
+    margins = {"left": 0.08, "right": 0.985, "bottom": 0.15, "top": 0.9, "wspace": 0.17}  # a layout engine draws twice
+    axes = figure.subplots(1, 2, width_ratios=(2, 1), gridspec_kw=margins)
     training = [r for r in records if "rollout/success_rate" in r]
     evaluated = [r for r in records if "eval/greedy_success_rate" in r]
     steps = [r["iteration"] for r in training]

@@ -29,4 +29,3 @@ def compute_advantage(batch: Batch, config: Any = None, *, worker: Any, **kwargs
     num_tokens = int(mask.sum())
     size = advantages.abs().sum().item() / num_tokens if num_tokens else 0.0
     return NodeOutput(batch, {"advantage/abs_mean": mean(size, num_tokens)})
-

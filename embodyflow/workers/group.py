@@ -86,21 +86,17 @@ def start_buffers(run_id: str) -> dict[str, Any]:
 async def start_group(
     role: str, engine: str, num_ranks: int, config: RunConfig, buffers: dict[str, Any]
 ) -> WorkerGroup:
-    """Start ``num_ranks`` named workers and wait until their engines are built.
+    """Start ``num_ranks`` named workers and wait until their engines are built; where that fails none is left.
 
     The workers belong to the process that starts them: when it ends, however it ends, Ray ends them too.
 
     Raises:
-        ConfigError: the cluster has not the CPUs or GPUs that the group asks for.
         TimeoutError: the group was not ready within ``cluster.start_timeout``.
+        Exception: whatever an engine raised while it was built.
     """
     cluster = config.cluster
-    _check_resources(role, num_ranks, config)
-    options = {
-        "num_cpus": cluster.cpus_per_worker,
-        "num_gpus": cluster.gpus_per_worker,
-        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
-    }
+    # No runtime_env: with one, Ray starts fresh processes instead of handing out those it has ready.
+    options = {"num_cpus": cluster.cpus_per_worker, "num_gpus": cluster.gpus_per_worker}
     ranks = [
         _actor(Worker)
         .options(name=f"{config.run_id}/{role}/{rank}", **options)
@@ -108,16 +104,25 @@ async def start_group(
         for rank in range(num_ranks)
     ]
     group = WorkerGroup(role, ranks, cluster.start_timeout)
-    await group.call("ready")
+    try:
+        await group.call("ready")
+    except BaseException:  # a cancelled start too
+        group.kill()
+        raise
     group._timeout = cluster.node_timeout
     return group
 
 
-def _check_resources(role: str, num_ranks: int, config: RunConfig) -> None:
+def check_resources(num_workers: int, config: RunConfig) -> None:
+    """Refuse workers that would wait for ever for a place on the cluster.
+
+    Raises:
+        ConfigError: the cluster has not the CPUs or GPUs that so many workers ask for together.
+    """
     have = ray.cluster_resources()
     for resource, each in (("CPU", config.cluster.cpus_per_worker), ("GPU", config.cluster.gpus_per_worker)):
-        if num_ranks * each > have.get(resource, 0.0):
+        if num_workers * each > have.get(resource, 0.0):
             raise ConfigError(
-                f"cluster.{resource.lower()}s_per_worker={each:g}: {num_ranks} {role} workers need "
-                f"{num_ranks * each:g} {resource}s, the Ray cluster has {have.get(resource, 0.0):g}"
+                f"cluster.{resource.lower()}s_per_worker={each:g}: {num_workers} workers need "
+                f"{num_workers * each:g} {resource}s, the Ray cluster has {have.get(resource, 0.0):g}"
             )

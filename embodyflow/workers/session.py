@@ -14,7 +14,7 @@ from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, merge_metrics
 from embodyflow.data.plan import RankInput, ShardRef, keep_layout, replicate, split_evenly
 from embodyflow.workers.calls import LogLine, NodeCall
-from embodyflow.workers.group import WorkerGroup, start_buffers, start_group
+from embodyflow.workers.group import WorkerGroup, check_resources, start_buffers, start_group
 
 
 class Layout(StrEnum):
@@ -168,21 +168,33 @@ class Session:
 
 @asynccontextmanager
 async def open_session(config: RunConfig) -> AsyncIterator[Session]:
-    """Start a run's groups on the Ray cluster this process is connected to; end them when the block is left."""
+    """Start a run's groups on the Ray cluster this process is connected to; end them when the block is left.
+
+    Raises:
+        ConfigError: the cluster has no room for all workers.
+        Exception: the first that a group failed to start with; see :func:`~embodyflow.workers.group.start_group`.
+    """
     if config.run_id is None:
         raise ValueError("run_id is not set")
+    sizes = {"rollout": config.rollout.num_workers, "trainer": config.trainer.num_ranks}
+    check_resources(sum(sizes.values()), config)
     buffers = start_buffers(config.run_id)
     groups: dict[str, WorkerGroup] = {}
     session = Session(config, groups, buffers)
     try:
-        sizes = {"rollout": config.rollout.num_workers, "trainer": config.trainer.num_ranks}
         engines = {
             "rollout": "embodyflow.engines.embodied_rollout:EmbodiedRollout",
             "trainer": "embodyflow.engines.fsdp_trainer:FSDPTrainer",
         }
         started = [start_group(role, engines[role], sizes[role], config, buffers) for role in sizes]
-        for role, group in zip(sizes, await asyncio.gather(*started), strict=True):
-            groups[role] = group
+        # Every start is waited for: whoever started must be in the session when it is closed.
+        results = await asyncio.gather(*started, return_exceptions=True)
+        for role, result in zip(sizes, results, strict=True):
+            if isinstance(result, WorkerGroup):
+                groups[role] = result
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
         await groups["trainer"].connect()
         yield session
     finally:

@@ -40,11 +40,17 @@ MISTAKES = {
     "indivisible steps": ("env.max_steps=81", "env.max_steps=81 must be a multiple of policy.chunk_size=5"),
     "more ranks than rows": ("trainer.num_ranks=100", "trainer.num_ranks × trainer.num_minibatches must not exceed"),
     "idle workers": ("evaluation.num_goals=1", "evaluation.num_goals must give each of rollout.num_workers=2"),
-    "too few demonstrations": ("warm_start.num_demos=1", "warm_start.num_demos must give each of rollout.num_workers=2"),
+    "too few demonstrations": (
+        "warm_start.num_demos=1",
+        "warm_start.num_demos must give each of rollout.num_workers=2",
+    ),
     "more goals than there are": ("evaluation.num_goals=300", "evaluation.num_goals=300: allowed are 1 to 256"),
     "nccl without a GPU": ("cluster.backend=nccl", "backend=nccl needs device=cuda; allowed with device=cpu is gloo"),
     "unnamed files": ("run_id=a/b", "run_id='a/b': string should match pattern"),
-    "run folder in a file": ("run_root={file}/runs", "run_root={file}/runs: {file} is not a folder that can be written"),
+    "run folder in a file": (
+        "run_root={file}/runs",
+        "run_root={file}/runs: {file} is not a folder that can be written",
+    ),
     "run that exists": ("run_id=old", "run_id=old: {root}/old exists; choose another or resume=old"),
     "unknown environment": (
         "env.id=envs:embodyflow/Mars-v0",
@@ -56,7 +62,10 @@ MISTAKES = {
     "environment without tasks": ("env.id=CartPole-v1", "env.id=CartPole-v1: is not made for policies that follow"),
     "unknown task": ("env.tasks=[raech-v3]", "env.tasks: 'raech-v3' is unknown; allowed are, for example, reach-v3"),
     "no task": ("env.tasks=[]", "env.tasks=[]: tuple should have at least 1 item"),
-    "unknown camera": ("+env.kwargs.camera=left", "env.kwargs={{'camera': 'left'}}: camera='left': must be one of corner"),
+    "unknown camera": (
+        "+env.kwargs.camera=left",
+        "env.kwargs={{'camera': 'left'}}: camera='left': must be one of corner",
+    ),
     "unknown argument": ("+env.kwargs.gravity=1", "unexpected keyword argument 'gravity'"),
     "argument not added": ("env.kwargs.image_size=64", "write +env.kwargs.image_size=… to add it"),
     "policy too wide": ("policy.state_dim=31", "policy.state_dim=31: the environment's state has (30,)"),

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -46,7 +48,7 @@ def test_columns_of_different_lengths_are_refused_by_name() -> None:
 def test_concatenating_the_parts_of_a_batch_gives_the_batch(data: st.DataObject, counts: list[int]) -> None:
     whole = data.draw(columns(num_rows=sum(counts)))
     bounds = np.cumsum([0, *counts])
-    parts = [{n: a[low:high] for n, a in whole.items()} for low, high in zip(bounds, bounds[1:], strict=False)]
+    parts = [{n: a[low:high] for n, a in whole.items()} for low, high in itertools.pairwise(bounds)]
     assert digest_of(concatenate(parts)) == digest_of(whole)
 
 

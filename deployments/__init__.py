@@ -1,0 +1,1 @@
+"""How an experiment is run on a machine: the local stack, the command line, the Prefect deployments."""

@@ -1,0 +1,136 @@
+"""The few calls we make to a Prefect server's REST API.
+
+Prefect's own client takes two seconds to import; a launcher that is only to poll and to tidy up should not.
+"""
+
+import base64
+import json
+import os
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import psutil
+
+ACTIVE = ("RUNNING", "PENDING", "CANCELLING")
+ERROR_LEVEL = 40
+
+
+class PrefectApi:
+    """A Prefect server.
+
+    Args:
+        url: its API's address, such as ``http://127.0.0.1:4200/api``.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+
+    @property
+    def ui_url(self) -> str:
+        """Where people look at it."""
+        return self.url.removesuffix("/api")
+
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Return the JSON answer to one request, None when it has no body.
+
+        Raises:
+            urllib.error.URLError: the server cannot be reached or refuses; HTTPError carries its answer.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", **_authorization()}
+        request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            content = answer.read()
+        return json.loads(content) if content else None
+
+    def is_healthy(self) -> bool:
+        """Whether the server answers."""
+        try:
+            return bool(self.request("GET", "/health"))
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+
+    def create_work_pool(self, name: str) -> None:
+        """Create a work pool of type process, unless there is one of that name."""
+        try:
+            self.request("POST", "/work_pools/", {"name": name, "type": "process"})
+        except urllib.error.HTTPError as error:
+            if error.code != 409:
+                raise
+
+    def work_pool_is_ready(self, name: str) -> bool:
+        """Whether a worker polls the pool."""
+        return bool(self.request("GET", f"/work_pools/{name}")["status"] == "READY")
+
+    def flow_run(self, flow_run_id: str) -> dict[str, Any]:
+        """Return the flow run as the server knows it."""
+        run: dict[str, Any] = self.request("GET", f"/flow_runs/{flow_run_id}")
+        return run
+
+    def flow_runs(self, condition: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the flow runs that meet a condition in the API's filter language, all pages of them."""
+        runs: list[dict[str, Any]] = []
+        while True:
+            page = {"flow_runs": condition, "limit": 200, "offset": len(runs)}
+            more = self.request("POST", "/flow_runs/filter", page)
+            runs += more
+            if len(more) < 200:
+                return runs
+
+    def set_state(self, flow_run_id: str, kind: str, message: str, *, force: bool = True) -> None:
+        """Move a flow run to a state such as CRASHED; concurrency slots that it held are free again."""
+        state = {"type": kind, "name": kind.capitalize(), "message": message}
+        self.request("POST", f"/flow_runs/{flow_run_id}/set_state", {"state": state, "force": force})
+
+    def last_error(self, flow_run_id: str) -> str | None:
+        """Return the last message that the flow run logged as an error."""
+        condition = {"flow_run_id": {"any_": [flow_run_id]}, "level": {"ge_": ERROR_LEVEL}}
+        logs = self.request("POST", "/logs/filter", {"logs": condition, "sort": "TIMESTAMP_DESC", "limit": 1})
+        return str(logs[0]["message"]) if logs else None
+
+
+def end_stale_runs(api: PrefectApi, message: str, *, ours_alone: bool) -> int:
+    """End what a killed stack left behind: runs that look active, and scheduled ones whose hour has passed.
+
+    The first would hold their deployment's concurrency slot for ever; the second would all start at once.
+
+    Args:
+        api: the server.
+        message: why, shown with the runs.
+        ours_alone: whether no other server or worker uses this database. If one may, only runs whose process
+            was on this machine and is gone are ended.
+
+    Returns:
+        How many runs were ended.
+    """
+    stale = api.flow_runs({"state": {"type": {"any_": list(ACTIVE)}}})
+    if not ours_alone:
+        stale = [run for run in stale if _process_is_gone(run["infrastructure_pid"])]
+    for run in stale:
+        api.set_state(run["id"], "CRASHED", message)
+    if not ours_alone:
+        return len(stale)
+    now = datetime.now(UTC).isoformat()
+    late = api.flow_runs({"state": {"type": {"any_": ["SCHEDULED"]}}, "expected_start_time": {"before_": now}})
+    missed = [run for run in late if run["start_time"] is None]
+    for run in missed:
+        api.set_state(run["id"], "CANCELLED", "Its time passed while no stack was up.")
+    return len(stale) + len(missed)
+
+
+def _process_is_gone(infrastructure: str | None) -> bool:
+    host, _, pid = (infrastructure or "").rpartition(":")
+    return host == socket.gethostname() and not psutil.pid_exists(int(pid))
+
+
+def _authorization() -> dict[str, str]:
+    """The credentials that Prefect's own client would send."""
+    if key := os.environ.get("PREFECT_API_KEY"):
+        return {"Authorization": f"Bearer {key}"}
+    if secret := os.environ.get("PREFECT_API_AUTH_STRING"):
+        return {"Authorization": "Basic " + base64.b64encode(secret.encode()).decode()}
+    return {}

@@ -1,0 +1,86 @@
+"""The ``embodyflow`` command."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from urllib.error import URLError
+
+from embodyflow.errors import ConfigError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code: 0, 1 failed, 2 refused, 130 and 143 stopped by a signal."""
+    options = _parser().parse_args(arguments)
+    # What the commands need is imported when one runs: --help is quick.
+    from deployments.processes import exit_on_signals
+    from deployments.stack import StackError
+
+    exit_on_signals()
+    try:
+        return int(options.command(options))
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except (StackError, URLError) as error:  # URLError: the Prefect server went away
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+_DESCRIPTION = "Prefect runs the experiment, Ray runs the tensors."
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="embodyflow", description=_DESCRIPTION)
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    up = commands.add_parser("up", help="start Ray, Prefect server and worker; Ctrl-C stops them")
+    up.add_argument("--detach", action="store_true", help="return as soon as they run")
+    up.set_defaults(command=_up)
+    commands.add_parser("down", help="stop them from another terminal").set_defaults(command=_down)
+    commands.add_parser("status", help="show what runs").set_defaults(command=_status)
+    commands.add_parser("doctor", help="show what this machine offers").set_defaults(command=_doctor)
+
+    run = commands.add_parser("run", help="run an experiment, with a stack of its own if none is up")
+    run.add_argument("--flow", default="grpo", help="flow of the deployment (default: %(default)s)")
+    run.add_argument("--experiment", default="embodied", help="a deployment's name (default: %(default)s)")
+    run.add_argument("--seed", type=int, help="of every random draw (default: the experiment's own)")
+    run.add_argument("words", nargs="*", metavar="key=value", help="iterations, run_id, resume or Hydra overrides")
+    run.set_defaults(command=_run)
+    return parser
+
+
+def _up(options: argparse.Namespace) -> int:
+    from deployments import up
+
+    return up.detached() if options.detach else up.foreground()
+
+
+def _down(options: argparse.Namespace) -> int:
+    from deployments.folder import StackFolder
+    from deployments.stack import stop_stack
+
+    print("stopped" if stop_stack(StackFolder.here()) else "nothing is up here")
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    from deployments import up
+
+    return up.status()
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from deployments.doctor import report
+
+    print(report())
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from deployments.run import run_experiment
+
+    return run_experiment(options.flow, options.experiment, options.seed, options.words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

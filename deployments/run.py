@@ -1,0 +1,150 @@
+"""``embodyflow run``: one experiment from start to end, with or without a stack that is already up."""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+import yaml
+from rich.console import Console
+
+from deployments.api import PrefectApi
+from deployments.folder import StackFolder, live_stack
+from deployments.processes import start_process, stop_processes
+from deployments.progress import RunProgress
+from deployments.services import base_environment, run_command
+from deployments.stack import Stack
+from embodyflow.errors import ConfigError
+
+
+class FlowRun:
+    """A flow run submitted to a deployment, watched by the ``prefect`` command.
+
+    Args:
+        folder: the project's.
+        api_url: of the server.
+        deployment: ``<flow>/<name>``.
+        parameters: the flow's.
+    """
+
+    def __init__(self, folder: StackFolder, api_url: str, deployment: str, parameters: dict[str, object]) -> None:
+        self._api = PrefectApi(api_url)
+        self._log = folder.log(f"watch-{parameters['run_id']}")
+        command = run_command(deployment, json.dumps(parameters))
+        env = base_environment(folder) | {"PREFECT_API_URL": api_url}
+        self._watch: psutil.Popen = start_process(command, log=self._log, env=env, cwd=folder.root)
+
+    @property
+    def exit_code(self) -> int | None:
+        """The watch's exit code; None while it lasts."""
+        code: int | None = self._watch.poll()
+        return code
+
+    @property
+    def id(self) -> str | None:
+        """The flow run's id; None if it was not submitted (yet)."""
+        found = re.search(r"UUID: ([0-9a-f-]{36})", self._log.read_text())
+        return found.group(1) if found else None
+
+    def cancel(self) -> None:
+        """Ask the Prefect worker to end the run, which it does within seconds, and stop watching."""
+        if self.exit_code is None and self.id is not None and self._api.is_healthy():
+            self._api.set_state(self.id, "CANCELLING", "Cancelled by `embodyflow run`.", force=False)
+        stop_processes([self._watch], grace=1.0)
+
+    def failure(self) -> str:
+        """Return why the run failed, or was not even accepted."""
+        if self.id is None:
+            return self._log.read_text().strip()
+        state = self._api.flow_run(self.id)["state"]
+        if state["type"] == "FAILED":  # an exception in the flow, told by Prefect in the state
+            return str(state["message"])
+        return self._api.last_error(self.id) or str(state["message"])
+
+
+def run_experiment(flow: str, experiment: str, seed: int | None, words: Sequence[str]) -> int:
+    """Run an experiment and show it; return the exit code.
+
+    Args:
+        flow: name of the flow, such as ``grpo``.
+        experiment: name of its deployment and of the configuration.
+        seed: of every random draw; None for the configuration's own.
+        words: ``key=value``: the flow's parameters, and Hydra overrides.
+
+    Raises:
+        ConfigError: one line that names what is wrong and what is allowed; nothing was started.
+        StackError: the local stack did not start.
+    """
+    folder = StackFolder.here()
+    _check_deployment(folder, f"{flow}/{experiment}")
+    parameters, run_dir = _check_parameters(experiment, seed, words)
+    console = Console(stderr=True)
+    with _stack(folder, console) as (api_url, check_stack):
+        run = FlowRun(folder, api_url, f"{flow}/{experiment}", parameters)
+        try:
+            code = _follow(run, run_dir, console, check_stack)
+        except BaseException:
+            run.cancel()
+            raise
+        if code != 0:
+            print(f"error: {run.failure()}", file=sys.stderr)
+            print(f"log: {folder.log('prefect-worker')}", file=sys.stderr)
+            return code
+    _print_summary(run_dir)
+    return 0
+
+
+@contextmanager
+def _stack(folder: StackFolder, console: Console) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Use the stack that is up in this folder, or one of our own; yield its API's address and its check."""
+    state = live_stack(folder)
+    if state is None:
+        console.print("starting Ray and Prefect …")
+        with Stack(folder) as stack:
+            console.print(f"Prefect UI: {PrefectApi(stack.state.api_url).ui_url}", soft_wrap=True)
+            yield stack.state.api_url, stack.check
+    elif state.ready:
+        console.print(f"Prefect UI: {PrefectApi(state.api_url).ui_url}", soft_wrap=True)
+        yield state.api_url, lambda: None  # whoever started it looks after it
+    else:
+        raise ConfigError(f"{folder.root}: the stack of process {state.pid} is still starting; try again shortly")
+
+
+def _follow(run: FlowRun, run_dir: Path, console: Console, check_stack: Callable[[], None]) -> int:
+    with RunProgress(run_dir, console) as progress:
+        while (code := run.exit_code) is None:
+            progress.update()
+            check_stack()
+            time.sleep(0.2)
+        progress.update()
+    return code
+
+
+def _check_deployment(folder: StackFolder, name: str) -> None:
+    deployments = yaml.safe_load(folder.prefect_yaml.read_text())["deployments"]
+    known = [f"{each['entrypoint'].rpartition(':')[2].replace('_', '-')}/{each['name']}" for each in deployments]
+    if name not in known:
+        raise ConfigError(f"deployment {name}: there is none of that name; allowed are {', '.join(known)}")
+
+
+def _check_parameters(experiment: str, seed: int | None, words: Sequence[str]) -> tuple[dict[str, object], Path]:
+    """Return the flow's parameters, checked, with a ``run_id`` chosen, and the folder of the run."""
+    from flows.request import check, parse_arguments  # takes seconds to import
+
+    named = [f"experiment={experiment}"] + ([] if seed is None else [f"seed={seed}"])
+    request = parse_arguments([*words, *named])
+    config = check(request)
+    parameters = asdict(request) | {"overrides": list(request.overrides), "run_id": config.run_id}
+    return parameters, config.run_dir
+
+
+def _print_summary(run_dir: Path) -> None:
+    from flows.main import summary_line
+
+    print(summary_line(json.loads((run_dir / "summary.json").read_text())))
+    print(f"run_dir={run_dir}")

@@ -1,0 +1,101 @@
+"""The programs a stack is made of: their commands and their settings."""
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+
+from deployments.folder import StackFolder
+from deployments.processes import STACK_VARIABLE, free_port
+from flows.prefect_settings import BATCHED_WRITES, NO_TELEMETRY
+
+WORK_POOL = "embodyflow"
+
+
+def base_environment(folder: StackFolder) -> dict[str, str]:
+    """Return the environment of every process of the stack."""
+    return {
+        **os.environ,
+        **NO_TELEMETRY,
+        STACK_VARIABLE: str(folder.root),
+        "PREFECT_WORKER_QUERY_SECONDS": "1",  # a run waits for its worker that long; the default is 10
+        "PREFECT_CLI_PROMPT": "false",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def server_environment(folder: StackFolder) -> dict[str, str]:
+    """Return what our own Prefect server and its clients need in addition."""
+    return {"PREFECT_HOME": str(folder.prefect_home), **BATCHED_WRITES}
+
+
+def uses_own_database() -> bool:
+    """Whether our server keeps its data in the stack's folder, rather than in a database the user names."""
+    names = ("PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_SERVER_DATABASE_CONNECTION_URL")
+    return not any(os.environ.get(name) for name in names)
+
+
+def ray_environment(folder: StackFolder) -> dict[str, str]:
+    """Return what our own Ray cluster and its drivers need in addition; makes the cluster's secret."""
+    folder.private.mkdir(exist_ok=True)
+    with open(os.open(folder.ray_token, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(folder.ray_token),
+        # Ray takes 127.0.0.1 to mean "this machine's address" and listens on every interface. This switch,
+        # its default on macOS and Windows, keeps it on the loopback.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_DEDUP_LOGS": "0",
+    }
+
+
+def ray_command(port: int, temp_dir: str) -> list[str]:
+    """Return the command that runs a Ray head node in the foreground."""
+    return [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+        *("--node-ip-address=127.0.0.1", f"--port={port}", f"--temp-dir={temp_dir}"),
+        *("--disable-usage-stats", "--include-dashboard=false", "--no-monitor"),
+        f"--num-cpus={num_cores()}",
+        f"--ray-client-server-port={free_port(10001)}",
+        *("--dashboard-agent-listen-port=0", "--metrics-export-port=0"),
+    ]
+
+
+def server_command(port: int) -> list[str]:
+    """Return the command that runs a Prefect server in the foreground, for this machine only."""
+    return [*_prefect("server", "start"), "--host=127.0.0.1", f"--port={port}", "--analytics-off"]
+
+
+def worker_command(name: str) -> list[str]:
+    """Return the command that runs a Prefect worker for our work pool."""
+    return [*_prefect("worker", "start"), f"--pool={WORK_POOL}", "--type=process", f"--name={name}"]
+
+
+def deploy_command(folder: StackFolder) -> list[str]:
+    """Return the command that makes the server know all our deployments."""
+    return [*_prefect("deploy"), "--all", "--prefect-file", str(folder.prefect_yaml)]
+
+
+def run_command(deployment: str, parameters: str) -> list[str]:
+    """Return the command that submits a flow run and waits for its end.
+
+    Args:
+        deployment: ``<flow>/<name>``.
+        parameters: the flow's, as JSON.
+    """
+    return [*_prefect("deployment", "run"), deployment, "--params", parameters, "--watch"]
+
+
+def num_cores() -> int:
+    """Return the number of cores this process may use (not those a container hides from it)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def attached(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """Return the Prefect API and the Ray address the user asks us to use; None for what we are to start."""
+    return environ.get("PREFECT_API_URL") or None, environ.get("RAY_ADDRESS") or None
+
+
+def _prefect(*words: str) -> list[str]:
+    return [sys.executable, "-m", "prefect", *words]

@@ -1,0 +1,63 @@
+"""``embodyflow up`` and ``status``: a stack of its own, in the foreground or the background."""
+
+import os
+import sys
+import time
+
+from deployments.api import PrefectApi
+from deployments.folder import StackFolder, StackState, live_stack
+from deployments.processes import start_process, stop_processes
+from deployments.stack import Stack
+
+
+def foreground() -> int:
+    """Start the stack and keep it until a signal comes; return the exit code."""
+    with Stack(StackFolder.here()) as stack:
+        print(_describe(stack.state), flush=True)
+        print("Ctrl-C, or `embodyflow down` in another terminal, stops everything", flush=True)
+        try:
+            while True:
+                stack.check()
+                time.sleep(0.5)
+        except SystemExit:  # the signal handler's: this is how a stack is meant to end
+            return 0
+
+
+def detached() -> int:
+    """Start the stack in the background, wait until it is ready; return the exit code."""
+    folder = StackFolder.here()
+    log = folder.log("stack")
+    log.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "deployments.cli", "up"]
+    launcher = start_process(command, log=log, env=os.environ, cwd=folder.root, outlives_us=True)
+    try:
+        while (state := live_stack(folder)) is None or state.pid != launcher.pid or not state.ready:
+            if launcher.poll() is not None:
+                print(log.read_text().strip(), file=sys.stderr)
+                return int(launcher.returncode)
+            time.sleep(0.2)
+    except SystemExit:
+        stop_processes([launcher], grace=30.0)
+        raise
+    print(_describe(state))
+    return 0
+
+
+def status() -> int:
+    """Print what runs; exit code 0 if a stack is ready, 1 otherwise."""
+    state = live_stack(StackFolder.here())
+    if state is None:
+        print("down")
+        return 1
+    print(_describe(state))
+    return 0 if state.ready and PrefectApi(state.api_url).is_healthy() else 1
+
+
+def _describe(state: StackState) -> str:
+    lines = {
+        "Prefect UI": PrefectApi(state.api_url).ui_url,
+        "Ray": state.ray_address,
+        "processes": ", ".join(f"{name} {pid}" for name, pid in state.processes.items()),
+        "to run": "prefect deployment run grpo/embodied --watch",
+    }
+    return "\n".join(f"{name:<12}{value}" for name, value in lines.items())

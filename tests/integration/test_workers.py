@@ -1,0 +1,246 @@
+"""Worker groups on a real Ray cluster of this machine: nodes, failures, and what is left behind."""
+
+import asyncio
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import ray
+
+from embodyflow.config import RunConfig
+from embodyflow.data.batches import digest_of
+from embodyflow.data.metrics import total
+from embodyflow.data.plan import RankInput, Slice, split_evenly
+from embodyflow.errors import ConfigError
+from embodyflow.types import NodeOutput
+from embodyflow.workers.buffer import BufferClient
+from embodyflow.workers.group import start_buffers
+from embodyflow.workers.session import Layout, NodeReport, NodeWork, Session, open_session
+
+pytestmark = pytest.mark.integration
+PATIENCE = 60.0  # seconds, for a machine that is busy with something else
+
+
+def count_rows(batch: Any, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
+    batch["offset"] = batch["uid"] * 0 + call.offset
+    info = {"ranks": worker.world_size, "total": call.total_rows, "greeting": config.get("greeting")}
+    return NodeOutput(batch, {"rows": total(len(batch))}, info)
+
+
+def fail_on_the_last_rank(batch: Any, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
+    if worker.rank == worker.world_size - 1:
+        raise LookupError("the drawer is stuck")
+    return NodeOutput(None)
+
+
+def sleep(batch: Any, config: Any = None, **kwargs: Any) -> NodeOutput:
+    time.sleep(config["seconds"])
+    return NodeOutput(None)
+
+
+def run_out_of_time(batch: Any, config: Any = None, **kwargs: Any) -> NodeOutput:
+    raise TimeoutError("the camera did not answer")
+
+
+class Run:
+    """A session held open between tests, and the event loop it lives in."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._loop = asyncio.Runner()
+        self._opened = open_session(config)
+        self.session: Session = self._loop.run(self._opened.__aenter__())
+
+    def node(self, name: str, group: str | None, *parents: NodeReport, **config: Any) -> NodeReport:
+        function = name if ":" in name else f"{__name__}:{name}"
+        work = NodeWork(name.rpartition(":")[2], function, group, iteration=1, config=config)
+        return self.wait(self.session.run_node(work, parents))
+
+    def wait(self, coroutine: Any) -> Any:
+        async def within_patience() -> Any:
+            return await asyncio.wait_for(coroutine, PATIENCE)
+
+        return self._loop.run(within_patience())
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._loop.run(self._opened.__aexit__(None, None, None))
+            self._loop.close()
+            self._opened = None  # type: ignore[assignment]
+
+
+def our_processes() -> dict[int, str]:
+    """Return the Ray actors among this process's descendants, by process id."""
+    actors = {}
+    for process in psutil.Process().children(recursive=True):
+        try:
+            title = " ".join(process.cmdline())
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+        if re.match(r"ray::(Worker|Buffer)", title):
+            actors[process.pid] = title
+    return actors
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        namespace="test",
+        runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}},  # where workers find this module
+    )
+    started = psutil.Process().children(recursive=True)
+    yield
+    ray.shutdown()
+    _, alive = psutil.wait_procs(started, timeout=PATIENCE)
+    assert not alive
+
+
+@pytest.fixture(scope="module")
+def config(tiny_config) -> RunConfig:
+    return tiny_config("rollout.num_workers=2", "rollout.num_groups=4")
+
+
+@pytest.fixture(scope="module")
+def run(cluster: None, config: RunConfig) -> Iterator[Run]:
+    run = Run(config)
+    yield run
+    run.close()
+
+
+def test_a_buffer_holds_rows_until_they_are_freed() -> None:
+    [(host, buffer)] = start_buffers("buffer-test").items()
+    client = BufferClient({host: buffer})
+    shards = [client.put(f"1/node/{rank}", {"uid": np.arange(3) + 3 * rank}) for rank in (0, 1)]
+    other = client.put("10/node/0", {"uid": np.arange(2)})
+    assert [(shard.host, shard.num_rows) for shard in (*shards, other)] == [(host, 3), (host, 3), (host, 2)]
+    parts = [client.get(part)["uid"].tolist() for part in split_evenly(shards, 4)]
+    assert parts == [[0], [1, 2], [3], [4, 5]]
+    whole = client.get(RankInput((Slice(shards[0], 0, 3),), 0, 3))
+    assert not whole["uid"].flags.writeable  # the shared memory itself, not a copy
+    client.put("1/node/0", {"uid": np.array([9])})  # the node ran again
+    assert client.get_shard(shards[0])["uid"].tolist() == [9]
+    assert ray.get(buffer.free.remote("1/")) == 2
+    assert ray.get(buffer.num_shards.remote()) == 1
+    with pytest.raises(KeyError, match="1/node/0"):
+        client.get_shard(shards[0])
+    ray.kill(buffer)
+
+
+def test_rows_go_from_the_rollout_workers_to_the_trainer_in_order(run: Run, config: RunConfig) -> None:
+    digest = run.wait(run.session.publish_weights(3))
+    assert digest == run.session.weights_digest and len(digest) == 64
+    episodes = run.node("tasks:generate", "rollout")
+    assert [shard.num_rows for shard in episodes.shards] == [4, 4]
+    assert (episodes.group, episodes.num_rows, len(episodes.digests)) == ("rollout", 8, 2)
+    assert episodes.metrics["rollout/num_episodes"].value == 8
+    counted = run.node("count_rows", "trainer", episodes, greeting="hello")
+    assert (counted.num_rows, counted.metrics["rows"].value) == (8, 8)
+    assert counted.info == {"ranks": 1, "total": 8, "greeting": "hello"}
+    [buffer] = run.session._buffers.values()
+    client = BufferClient(run.session._buffers)
+    [rows] = [client.get_shard(shard) for shard in counted.shards]
+    assert rows["uid"].tolist() == list(range(8, 16))  # iteration 1 of 8 rows each
+    assert rows["policy_version"].tolist() == [3] * 8
+    assert counted.digests == (digest_of(rows),)
+
+    halves = run.node("count_rows", None, episodes)  # where the rows are
+    assert (halves.group, halves.info["ranks"]) == ("rollout", 2)
+    offsets = [client.get_shard(shard)["offset"].tolist() for shard in halves.shards]
+    assert offsets == [[0] * 4, [4] * 4]
+    replicated = NodeWork("everywhere", f"{__name__}:count_rows", "rollout", 1, {}, Layout.REPLICATE)
+    assert run.wait(run.session.run_node(replicated, [counted])).metrics["rows"].value == 16
+
+    before = ray.get(buffer.num_shards.remote())
+    run.wait(run.session.free("1/"))
+    assert ray.get(buffer.num_shards.remote()) == 1 < before  # the weights stay
+
+
+def test_the_same_node_again_gives_the_same_rows(run: Run) -> None:
+    run.wait(run.session.publish_weights(4))
+    first, again = (run.node("tasks:generate", "rollout") for _ in range(2))
+    assert first.digests == again.digests and len(set(first.digests)) == 2
+
+
+def test_new_weights_replace_the_old_ones_and_may_be_published_again(run: Run) -> None:
+    [buffer] = run.session._buffers.values()
+    run.wait(run.session.free(""))
+    digests = {run.wait(run.session.publish_weights(version)) for version in (8, 9, 9)}
+    assert len(digests) == 1  # nothing was trained
+    assert ray.get(buffer.num_shards.remote()) == 1
+    assert run.node("tasks:generate", "rollout").num_rows == 8
+
+
+def test_what_a_node_raises_reaches_the_caller_with_the_workers_traceback(run: Run) -> None:
+    with pytest.raises(LookupError) as caught:
+        run.node("fail_on_the_last_rank", "rollout")
+    for part in ("the drawer is stuck", "in fail_on_the_last_rank", "test_workers.py", "raise LookupError"):
+        assert part in str(caught.value)
+    assert run.node("sleep", "rollout", seconds=0).num_rows == 0  # the group works on
+
+
+def test_a_function_that_does_not_exist_is_named(run: Run) -> None:
+    with pytest.raises(ImportError, match=r"tasks:generate_all: .* has no attribute 'generate_all'"):
+        run.node("tasks:generate_all", "rollout")
+
+
+def test_a_node_that_takes_too_long_is_named_with_its_group(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run.session._groups["trainer"], "_timeout", 0.5)
+    with pytest.raises(TimeoutError, match=r"^sleep on the trainer group took longer than 0.5 s$"):
+        run.node("sleep", "trainer", seconds=2)
+
+
+def test_a_time_out_inside_a_node_is_told_as_what_it_is(run: Run) -> None:
+    with pytest.raises(TimeoutError, match="the camera did not answer"):
+        run.node("run_out_of_time", "rollout")
+
+
+def test_workers_that_the_cluster_has_no_room_for_are_refused_before_any_starts(config: RunConfig) -> None:
+    cluster = config.cluster.model_copy(update={"cpus_per_worker": 0.75})
+    crowded = config.model_copy(update={"cluster": cluster, "run_id": "crowded"})
+    before = our_processes()
+    with pytest.raises(ConfigError, match=r"cluster.cpus_per_worker=0.75: 3 workers need 2.25 CPUs, .* has 2$"):
+        Run(crowded)
+    assert our_processes().keys() <= before.keys()
+
+
+def test_a_start_that_fails_leaves_no_process(config: RunConfig) -> None:
+    env = config.env.model_copy(update={"kwargs": {"gravity": 0}})  # found out by each worker
+    before = our_processes()
+    with pytest.raises(ray.exceptions.ActorDiedError, match="unexpected keyword argument 'gravity'"):
+        Run(config.model_copy(update={"env": env, "run_id": "broken"}))
+    wait_until(lambda: our_processes().keys() <= before.keys(), "a worker is left")
+
+
+def test_a_killed_worker_is_an_error_and_not_a_wait(run: Run) -> None:
+    pids = run.wait(run.session._groups["rollout"].call("ready"))
+    assert set(pids) <= our_processes().keys()
+    os.kill(pids[1], signal.SIGKILL)
+    started = time.monotonic()
+    with pytest.raises(ray.exceptions.ActorDiedError):
+        run.node("sleep", "rollout", seconds=0)
+    assert time.monotonic() - started < PATIENCE / 2
+
+
+def test_closing_leaves_no_process_of_ours(run: Run) -> None:
+    titles = sorted(our_processes().values())
+    assert sum("Worker" in title for title in titles) >= 2 and any("Buffer" in title for title in titles), titles
+    run.close()
+    wait_until(lambda: not our_processes(), "a process is left")

@@ -1,0 +1,122 @@
+"""What a killed stack leaves on the server is ended; what others run there is not."""
+
+import json
+import os
+import socket
+import threading
+import urllib.error
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from deployments.api import PrefectApi, end_stale_runs
+
+GONE = f"{socket.gethostname()}:{2**22 - 1}"  # above Linux's largest pid on most machines, below its limit
+ALIVE = f"{socket.gethostname()}:{os.getpid()}"
+
+
+class Server:
+    """A Prefect server with flow runs that remembers what state they were moved to."""
+
+    def __init__(self) -> None:
+        self.runs: list[dict[str, Any]] = []
+        self.moved: dict[str, str] = {}
+        self.headers: dict[str, str] = {}
+        self.pools = ["taken"]
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if path == "/api/flow_runs/filter":
+            kinds = body["flow_runs"]["state"]["type"]["any_"]
+            found = [run for run in self.runs if run["state_type"] in kinds]
+            return 200, found[body["offset"] : body["offset"] + body["limit"]]
+        if path.endswith("/set_state"):
+            self.moved[path.split("/")[3]] = body["state"]["type"]
+            return 201, {}
+        if path == "/api/work_pools/":
+            return (409, {}) if body["name"] in self.pools else (201, self.pools.append(body["name"]))
+        return 404, {}
+
+
+def run(name: str, kind: str, pid: str | None = None, started: str | None = "2026-01-01") -> dict[str, Any]:
+    return {"id": name, "state_type": kind, "infrastructure_pid": pid, "start_time": started}
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[Server, PrefectApi]]:
+    fake = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            fake.headers = dict(self.headers)
+            code, answer = fake.answer("POST", self.path, body)
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield fake, PrefectApi(f"http://127.0.0.1:{http.server_port}/api")
+        http.shutdown()
+
+
+def test_on_our_own_server_all_active_and_missed_runs_are_ended(server: tuple[Server, PrefectApi]) -> None:
+    fake, api = server
+    fake.runs = [
+        run("running", "RUNNING", ALIVE),
+        run("pending", "PENDING"),
+        run("cancelling", "CANCELLING"),
+        run("done", "COMPLETED"),
+        run("missed", "SCHEDULED", started=None),
+        run("awaiting-retry", "SCHEDULED"),
+    ]
+    assert end_stale_runs(api, "why", ours_alone=True) == 4
+    assert fake.moved == {"running": "CRASHED", "pending": "CRASHED", "cancelling": "CRASHED", "missed": "CANCELLED"}
+
+
+def test_on_a_shared_server_only_runs_of_a_dead_process_of_this_machine_are(
+    server: tuple[Server, PrefectApi],
+) -> None:
+    fake, api = server
+    fake.runs = [
+        run("gone", "RUNNING", GONE),
+        run("alive", "RUNNING", ALIVE),
+        run("elsewhere", "RUNNING", "another-machine:1"),
+        run("unknown", "PENDING"),
+        run("missed", "SCHEDULED", started=None),
+    ]
+    assert end_stale_runs(api, "why", ours_alone=False) == 1
+    assert fake.moved == {"gone": "CRASHED"}
+
+
+def test_all_pages_are_read(server: tuple[Server, PrefectApi]) -> None:
+    fake, api = server
+    fake.runs = [run(str(index), "RUNNING") for index in range(450)]
+    assert len(api.flow_runs({"state": {"type": {"any_": ["RUNNING"]}}})) == 450
+
+
+def test_an_existing_work_pool_is_kept_and_other_refusals_are_raised(server: tuple[Server, PrefectApi]) -> None:
+    fake, api = server
+    api.create_work_pool("taken")
+    api.create_work_pool("new")
+    assert fake.pools == ["taken", "new"]
+    with pytest.raises(urllib.error.HTTPError):
+        api.request("POST", "/nothing", {})
+
+
+def test_credentials_are_those_of_prefects_own_client(
+    server: tuple[Server, PrefectApi], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, api = server
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "admin:pass")
+    api.create_work_pool("new")
+    assert fake.headers["Authorization"] == "Basic YWRtaW46cGFzcw=="
+
+
+def test_a_server_that_is_not_there_is_not_healthy() -> None:
+    assert not PrefectApi("http://127.0.0.1:9/api").is_healthy()

@@ -1,0 +1,68 @@
+"""The deployments and the commands that start them."""
+
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+import yaml
+
+from deployments import services
+from deployments.run import run_experiment
+from deployments.services import WORK_POOL, ray_command, server_command, uses_own_database
+from embodyflow.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
+DEPLOYMENTS = {
+    each["name"]: each for each in yaml.safe_load((ROOT / "deployments/prefect.yaml").read_text())["deployments"]
+}
+
+
+def test_every_deployment_names_a_flow_of_ours_and_our_work_pool() -> None:
+    for deployment in DEPLOYMENTS.values():
+        path, _, function = deployment["entrypoint"].partition(":")
+        assert f"def {function}(" in (ROOT / path).read_text()
+        assert deployment["work_pool"]["name"] == WORK_POOL
+        assert (ROOT / "configs" / "experiment" / f"{deployment['parameters']['experiment']}.yaml").is_file()
+
+
+def test_the_nightly_run_states_its_time_zone_and_what_a_collision_does() -> None:
+    nightly = DEPLOYMENTS["embodied-nightly"]
+    (schedule,) = nightly["schedules"]
+    assert schedule["cron"] == "0 2 * * *"
+    ZoneInfo(schedule["timezone"])
+    assert nightly["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
+
+
+def test_servers_listen_on_this_machine_alone() -> None:
+    assert "--host=127.0.0.1" in server_command(4200)
+    assert "--node-ip-address=127.0.0.1" in ray_command(6379, "/tmp/ray")
+    assert "--disable-usage-stats" in ray_command(6379, "/tmp/ray")
+
+
+def test_a_database_of_the_users_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_SERVER_DATABASE_CONNECTION_URL"):
+        monkeypatch.delenv(name, raising=False)
+    assert uses_own_database()
+    monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "postgresql+asyncpg://localhost/prefect")
+    assert not uses_own_database()
+
+
+def test_empty_addresses_count_as_none() -> None:
+    assert services.attached({"PREFECT_API_URL": "", "RAY_ADDRESS": "auto"}) == (None, "auto")
+
+
+@pytest.mark.parametrize(
+    ("flow", "experiment", "named"),
+    [
+        ("grpo", "embodyed", ["grpo/embodyed", "grpo/embodied", "grpo/embodied-nightly"]),
+        ("grop", "embodied", ["grop/embodied", "grpo/embodied"]),
+    ],
+)
+def test_an_unknown_deployment_is_refused_with_those_that_exist(
+    flow: str, experiment: str, named: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(ConfigError) as refusal:
+        run_experiment(flow, experiment, None, [])
+    (line,) = str(refusal.value).splitlines()
+    assert all(name in line for name in named)

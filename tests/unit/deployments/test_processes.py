@@ -1,0 +1,117 @@
+"""Processes are stopped with all their descendants, whatever they do about it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from deployments.processes import (
+    STACK_VARIABLE,
+    find_process,
+    free_port,
+    processes_of_stack,
+    start_process,
+    stop_processes,
+)
+
+STUBBORN = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+ignoring = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
+child = subprocess.Popen([sys.executable, "-c", ignoring])
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def start(tmp_path: Path, code: str, **env: str) -> psutil.Popen:
+    return start_process([sys.executable, "-c", code], log=tmp_path / "log", env=os.environ | env, cwd=tmp_path)
+
+
+def eventually(condition: Callable[[], object], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not (met := condition()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return bool(met)
+
+
+def test_a_process_that_ignores_sigterm_dies_with_its_child(tmp_path: Path) -> None:
+    process = start(tmp_path, STUBBORN)
+    assert eventually(lambda: (tmp_path / "log").read_text().strip())
+    child = psutil.Process(int((tmp_path / "log").read_text()))
+
+    stop_processes([process], grace=0.2)
+
+    assert process.poll() == -signal.SIGKILL
+    assert eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 2.0)
+
+
+def test_an_obedient_process_is_not_waited_for(tmp_path: Path) -> None:
+    process = start(tmp_path, "import time; time.sleep(60)")
+    began = time.monotonic()
+    stop_processes([process], grace=30.0)
+    assert process.poll() == -signal.SIGTERM
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_child_obeys_sigint_even_if_we_were_started_to_ignore_it(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = start(tmp_path, "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert process.wait(timeout=10) == 0
+    assert (tmp_path / "log").read_text() == "True\n"
+
+
+def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    parent_code = f"""
+import os, sys, time
+from pathlib import Path
+from deployments.processes import start_process
+child = start_process([sys.executable, "-c", "import time; time.sleep(60)"], log=Path("child"), env=os.environ,
+                      cwd=Path({str(tmp_path)!r}))
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    parent = subprocess.Popen([sys.executable, "-c", parent_code], stdout=subprocess.PIPE, env=env, cwd=tmp_path)
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+
+    parent.kill()
+    parent.communicate()
+
+    assert eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_processes_of_a_stack_are_found_by_its_name(tmp_path: Path) -> None:
+    mine = start(tmp_path, "import time; time.sleep(60)", **{STACK_VARIABLE: "mine"})
+    other = start(tmp_path, "import time; time.sleep(60)", **{STACK_VARIABLE: "other"})
+    try:
+        assert eventually(lambda: mine.pid in [process.pid for process in processes_of_stack("mine")])
+        assert other.pid not in [process.pid for process in processes_of_stack("mine")]
+    finally:
+        stop_processes([mine, other], grace=1.0)
+    assert eventually(lambda: processes_of_stack("mine") == [])
+
+
+def test_a_reused_pid_is_not_taken_for_the_process() -> None:
+    me = psutil.Process()
+    assert find_process(me.pid, me.create_time()) == me
+    assert find_process(me.pid, me.create_time() - 60.0) is None
+
+
+def test_a_taken_port_is_replaced_by_a_free_one() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert free_port(port) != port
+    assert free_port(port) == port

@@ -1,0 +1,243 @@
+"""Real Meta-World episodes, as small as they come."""
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+from embodyflow.config import RunConfig
+from embodyflow.data.batches import Columns, digest_of
+from embodyflow.engines.embodied_rollout import EmbodiedRollout, Episode
+from embodyflow.engines.rendering import rendering_problem
+from embodyflow.errors import ConfigError
+from embodyflow.policies.base import Decision
+from embodyflow.policies.tiny_vla import TinyVLAProcessor
+
+DRAWS = (0, 1, "rollout")
+
+
+@pytest.fixture(scope="module")
+def config(tiny_config) -> RunConfig:
+    return tiny_config("rollout.envs_per_worker=3")
+
+
+@pytest.fixture(scope="module")
+def rollout(config: RunConfig) -> EmbodiedRollout:
+    return new_rollout(config)
+
+
+@pytest.fixture(scope="module")
+def played(rollout: EmbodiedRollout) -> Columns:
+    return rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+
+
+def new_rollout(config: RunConfig, rank: int = 0, world_size: int = 1) -> EmbodiedRollout:
+    torch.manual_seed(0)  # the weights
+    return EmbodiedRollout(config, rank, world_size)
+
+
+class GoalSeeker:
+    """Moves the hand towards the goal: an expert that acts by tokens."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config, self._processor = config.policy, TinyVLAProcessor(config.policy)
+
+    def act(self, observation: dict[str, np.ndarray], uniforms: object, temperature: float) -> Decision:
+        towards = torch.from_numpy(observation["state"][:, 21:24])
+        action = torch.nn.functional.pad((10 * towards).clamp(-1, 1), (0, 1))
+        tokens = self._processor.tokens(action.unsqueeze(1).expand(-1, self._config.chunk_size, -1))
+        actions = self._processor.actions(tokens)
+        return Decision(tokens.numpy(), np.full(tokens.shape, -1, np.float32), actions.numpy())
+
+
+def test_the_columns_are_those_of_an_embodied_row(config: RunConfig, played: Columns) -> None:
+    decisions = (4, 4, 20)
+    shapes = {name: (array.dtype.name, array.shape) for name, array in played.items()}
+    assert shapes == {
+        **dict.fromkeys(["uid", "group_id", "policy_version", "seed", "env_task_id", "goal"], ("int64", (4,))),
+        **dict.fromkeys(["success", "terminated", "truncated"], ("bool", (4,))),
+        "num_steps": ("int64", (4,)),
+        "episode_return": ("float32", (4,)),
+        "state": ("float32", (4, 4, 30)),
+        "instruction_ids": ("int64", (4, config.policy.max_instruction_length)),
+        "action_tokens": ("int64", decisions),
+        "log_probs": ("float32", decisions),
+        "loss_mask": ("bool", decisions),
+    }
+
+
+def test_the_same_seed_plays_the_same_rows(config: RunConfig, played: Columns, rollout: EmbodiedRollout) -> None:
+    other = new_rollout(config)
+    again = other.play(other.training_episodes(0, 1), "train", DRAWS)
+    other.close()
+    assert digest_of(again) == digest_of(played)
+    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)  # in environments that have played before
+    assert digest_of(rows) == digest_of(played)
+
+
+def test_another_draw_plays_other_actions(rollout: EmbodiedRollout, played: Columns) -> None:
+    other = rollout.play(rollout.training_episodes(0, 1), "train", (0, 2, "rollout"))
+    assert (other["action_tokens"] != played["action_tokens"]).any(axis=(1, 2)).all()
+    assert np.array_equal(other["goal"], played["goal"])
+
+
+@pytest.mark.parametrize("chosen", [[2], [3, 0], [1, 2, 3]])
+def test_a_row_does_not_depend_on_its_neighbours(rollout: EmbodiedRollout, played: Columns, chosen: list[int]) -> None:
+    episodes = rollout.training_episodes(0, 1)
+    alone = rollout.play([episodes[row] for row in chosen], "train", DRAWS)
+    for name, array in alone.items():
+        expected = played[name][chosen]
+        if name == "log_probs":  # a matrix product's last bit depends on the number of rows
+            np.testing.assert_allclose(array, expected, atol=1e-6, rtol=0)
+        else:
+            assert np.array_equal(array, expected), name
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_the_ranks_together_play_every_group_once(config: RunConfig, world_size: int) -> None:
+    episodes = []
+    for rank in range(world_size):
+        rollout = new_rollout(config, rank, world_size)
+        episodes += rollout.training_episodes(seed=3, iteration=5)
+        rollout.close()
+    assert [episode.row for episode in episodes] == [0, 1, 2, 3]
+    assert [episode.uid for episode in episodes] == [20, 21, 22, 23]
+    assert [episode.group_id for episode in episodes] == [10, 10, 11, 11]
+    assert len({(episode.group_id, episode.goal) for episode in episodes}) == 2
+    whole = new_rollout(config)
+    assert episodes == whole.training_episodes(seed=3, iteration=5)
+
+
+def test_several_tasks_share_the_groups_and_the_goals(tiny_config) -> None:
+    config = tiny_config("env.tasks=[reach-v3,push-v3]", "evaluation.num_goals=3")
+    rollout = new_rollout(config)
+    episodes = rollout.training_episodes(0, 1)
+    assert [episode.env_task_id for episode in episodes] == [0, 0, 1, 1]
+    wanted = sorted((task, goal) for task in (0, 1) for goal in range(3))
+    assert sorted((episode.env_task_id, episode.goal) for episode in rollout.evaluation_episodes()) == wanted
+    halves = [new_rollout(config, rank, 2).evaluation_episodes() for rank in (0, 1)]
+    assert sorted((e.env_task_id, e.goal) for half in halves for e in half) == wanted
+    rows = rollout.play(episodes, "train", DRAWS)
+    ids = [rollout.policy.encode_instruction(text) for text in ("reach the goal position", "push the puck to the goal")]
+    assert np.array_equal(rows["instruction_ids"], np.stack([ids[0], ids[0], ids[1], ids[1]]))
+    assert (rows["state"][0, 0, 18:21] != rows["state"][2, 0, 18:21]).any()
+    rollout.close()
+
+
+def test_siblings_start_alike_and_act_apart(played: Columns) -> None:
+    for a, b in ((0, 1), (2, 3)):
+        assert np.array_equal(played["state"][a, 0], played["state"][b, 0])
+        assert (played["action_tokens"][a, 0] != played["action_tokens"][b, 0]).any()
+    assert (played["state"][0, 0] != played["state"][2, 0]).any()
+
+
+def test_what_is_masked_in_is_what_was_executed(tiny_config) -> None:
+    config = tiny_config("env.max_steps=30")
+    rollout = new_rollout(config)
+    rollout.policy.act = GoalSeeker(config).act  # type: ignore[method-assign]
+    rows = rollout.play([Episode(i, i, i, 0, goal=i) for i in range(6)], "train", DRAWS)
+    rollout.close()
+    steps, mask, dims = rows["num_steps"], rows["loss_mask"], config.policy.action_dim
+    assert rows["success"].any() and not rows["success"].all()  # both ends are seen
+    assert np.array_equal(mask.sum(axis=(1, 2)), steps * dims)
+    for row in range(6):
+        executed = mask[row].reshape(-1)  # decisions, chunk steps, dimensions: one flat time line
+        assert executed[: steps[row] * dims].all() and not executed[steps[row] * dims :].any()
+    assert not rows["action_tokens"][~mask].any() and not rows["log_probs"][~mask].any()
+    assert not rows["state"][~mask.any(axis=2)].any()
+    assert rows["state"][mask.any(axis=2)].any(axis=-1).all()
+    # An episode is over by success or by its length, never both, and success is what terminates it.
+    assert np.array_equal(rows["terminated"], rows["success"])
+    assert np.array_equal(rows["truncated"], ~rows["success"])
+    assert (steps[rows["truncated"]] == 30).all() and (steps[rows["terminated"]] <= 30).all()
+
+
+def test_an_episode_replayed_from_its_row_gives_its_return(rollout: EmbodiedRollout, played: Columns) -> None:
+    from embodyflow.engines.embodied_rollout import make_env
+
+    env = make_env(rollout.config.env, "reach-v3", "train")
+    tokens = torch.from_numpy(played["action_tokens"][3])
+    actions = TinyVLAProcessor(rollout.config.policy).actions(tokens).flatten(0, 1).numpy()
+    env.reset(options={"goal": int(played["goal"][3])})
+    rewards = [env.step(action)[1] for action in actions[: played["num_steps"][3]]]
+    assert played["episode_return"][3] == pytest.approx(sum(rewards), rel=1e-5)
+
+
+def test_acting_greedily_draws_nothing(rollout: EmbodiedRollout) -> None:
+    episodes = rollout.evaluation_episodes()
+    first, again = (rollout.play(episodes, "eval", None) for _ in range(2))
+    assert digest_of(first) == digest_of(again)
+    assert not first["seed"].any()
+    observation = {"state": first["state"][:, 0], "instruction_ids": first["instruction_ids"]}
+    likeliest = rollout.policy.act(observation, None, 1.0).tokens
+    assert np.array_equal(first["action_tokens"][:, 0], likeliest)
+
+
+def test_new_weights_act_under_their_version(config: RunConfig) -> None:
+    rollout = new_rollout(config)
+    episodes = rollout.training_episodes(0, 1)
+    before = rollout.play(episodes, "train", DRAWS)
+    weights = {name: value.numpy().copy() for name, value in rollout.policy.model.state_dict().items()}
+    weights["head.bias"] = weights["head.bias"] + np.linspace(0, 3, len(weights["head.bias"]), dtype=np.float32)
+    for array in weights.values():
+        array.flags.writeable = False  # as they come out of a buffer
+    rollout.update_weights(weights, version=7)
+    after = rollout.play(episodes, "train", DRAWS)
+    rollout.close()
+    assert before["policy_version"].tolist() == [-1] * 4 and after["policy_version"].tolist() == [7] * 4
+    assert (before["action_tokens"] != after["action_tokens"]).any()
+
+
+def test_demonstrations_are_the_experts_successes_on_goals_of_their_own(tiny_config) -> None:
+    config = tiny_config("env.max_steps=80", "warm_start.num_demos=3", "rollout.num_groups=2", "rollout.num_workers=2")
+    whole = new_rollout(config).demonstrate()
+    halves = [new_rollout(config, rank, 2).demonstrate() for rank in (0, 1)]
+    assert sorted(uid for half in halves for uid in half["uid"].tolist()) == sorted(whole["uid"].tolist())
+    assert whole["state"].shape == (3, 80, 30) and whole["actions"].shape == (3, 80, 4)
+    for row, length in enumerate(whole["num_steps"]):
+        assert 0 < length < 80
+        state, action = whole["state"][row], whole["actions"][row]
+        assert np.abs(action[:length]).sum(axis=1).all() and not action[length:].any() and not state[length:].any()
+        # Success is the hand within 5 cm of the goal, and an action moves it by 1 cm at most.
+        assert np.linalg.norm(state[length - 1, 21:24]) < 0.06
+    goals = {tuple(state) for state in whole["state"][:, 0, 18:21].tolist()}
+    trained = new_rollout(config)
+    rows = trained.play([Episode(i, i, i, 0, goal=i) for i in range(3)], "train", None)
+    assert goals.isdisjoint(tuple(state) for state in rows["state"][:, 0, 18:21].tolist())
+
+
+def test_an_expert_that_fails_too_often_is_an_error(tiny_config, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollout = new_rollout(tiny_config("env.max_steps=5"))  # no goal is that near
+    monkeypatch.setattr("envs.metaworld.MetaWorldEnv.num_goals", {"train": 8, "demo": 3, "eval": 8})
+    with pytest.raises(ConfigError, match=r"warm_start.num_demos: the expert of reach-v3 lacks 2 successful"):
+        rollout.demonstrate()
+
+
+def test_an_environment_without_an_expert_is_an_error(
+    rollout: EmbodiedRollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("envs.metaworld.MetaWorldEnv.expert_action")
+    with pytest.raises(ConfigError, match="has no scripted expert; set warm_start=null"):
+        rollout.demonstrate()
+
+
+def test_a_video_shows_the_episodes_side_by_side(rollout: EmbodiedRollout, tmp_path) -> None:
+    iio = pytest.importorskip("imageio.v3")
+    if (problem := rendering_problem()) is not None:
+        pytest.skip(problem)
+    assert rollout.record_video(tmp_path / "episodes.gif", num_episodes=2) is None
+    frames = iio.imread(tmp_path / "episodes.gif")
+    height, width = frames.shape[1:3]
+    assert width == 2 * height and len(frames) == 1 + rollout.config.num_decisions
+    assert frames[0].std() > 10  # not blank
+    assert (frames[0] != frames[-1]).any()
+
+
+def test_without_rendering_the_reason_is_told(
+    rollout: EmbodiedRollout, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = functools.partial(str, "no EGL here")
+    monkeypatch.setattr("embodyflow.engines.embodied_rollout.rendering_problem", probe)
+    assert rollout.record_video(tmp_path / "episodes.gif", num_episodes=1) == "no EGL here"
+    assert not (tmp_path / "episodes.gif").exists()

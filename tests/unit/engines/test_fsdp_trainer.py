@@ -1,0 +1,295 @@
+"""The trainer against a plain loop, against itself on two ranks, and against the rollout."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing as mp
+from safetensors.numpy import save_file
+from tensordict import TensorDict
+
+from embodyflow.config import RunConfig
+from embodyflow.data.batches import digest_of, to_batch
+from embodyflow.engines.embodied_rollout import EmbodiedRollout
+from embodyflow.engines.fsdp_trainer import FSDPTrainer, _Samples
+from embodyflow.policies.tiny_vla import TinyVLA, TinyVLAProcessor
+
+SEED = 5
+Weights = dict[str, np.ndarray]
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def new_trainer(config: RunConfig) -> FSDPTrainer:
+    trainer = FSDPTrainer(config, 0, 1)
+    trainer.connect(free_address())
+    return trainer
+
+
+@pytest.fixture
+def close() -> Iterator[list[FSDPTrainer]]:
+    """Trainers put in here leave their process group after the test."""
+    trainers: list[FSDPTrainer] = []
+    yield trainers
+    for trainer in trainers:
+        trainer.close()
+
+
+def rows_for(config: RunConfig, num_rows: int) -> TensorDict:
+    """Make rows with episodes of different lengths, log-probs a little off the policy's."""
+    rng, decisions, tokens = np.random.default_rng(0), config.num_decisions, config.policy.num_action_tokens
+    shape = (num_rows, decisions, tokens)
+    num_tokens = rng.integers(1, decisions * tokens, size=(num_rows, 1))
+    mask = (np.arange(decisions * tokens) < num_tokens).reshape(shape)
+    words = TinyVLAProcessor(config.policy).instruction_ids(["reach the goal"] * num_rows)
+    old = -5.5 + 0.2 * rng.standard_normal(shape)
+    columns = {
+        "seed": rng.integers(1000, size=num_rows),
+        "state": rng.standard_normal((num_rows, decisions, config.policy.state_dim)),
+        "action_tokens": rng.integers(config.policy.num_bins, size=shape) * mask,
+        "loss_mask": mask,
+        "old_log_probs": old * mask,
+        "ref_log_probs": (old + 0.1 * rng.standard_normal(shape)) * mask,
+        "advantages": rng.standard_normal((num_rows, 1, 1)) * mask,
+        "instruction_ids": words.numpy(),
+    }
+    floats = {name: array.astype(np.float32) for name, array in columns.items() if array.dtype == np.float64}
+    return to_batch(columns | floats)
+
+
+def demos_for(config: RunConfig) -> TensorDict:
+    rng, length = np.random.default_rng(1), config.env.max_steps
+    words = TinyVLAProcessor(config.policy).instruction_ids(["reach the goal"] * 2)
+    return to_batch(
+        {
+            "state": rng.standard_normal((2, length, config.policy.state_dim)).astype(np.float32),
+            "actions": rng.uniform(-1, 1, (2, length, config.policy.action_dim)).astype(np.float32),
+            "num_steps": np.array([length, 7]),
+            "instruction_ids": words.numpy(),
+        }
+    )
+
+
+def largest_gap(left: Weights, right: Weights) -> float:
+    assert left.keys() == right.keys()
+    return max(float(np.abs(left[name] - right[name]).max()) for name in left)
+
+
+def plain_training(config: RunConfig, weights: Weights, rows: TensorDict) -> Weights:
+    """Train as a textbook would: the whole batch at once, one process, no engine."""
+    model = TinyVLA(config.policy)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.trainer.learning_rate, weight_decay=0.1)
+    mask, algorithm = rows["loss_mask"], config.algorithm
+    num_rows, decisions = mask.shape[:2]
+    observation = {
+        "state": rows["state"].flatten(0, 1),
+        "instruction_ids": rows["instruction_ids"].repeat_interleave(decisions, dim=0),
+    }
+    for _ in range(config.trainer.epochs):
+        distribution = torch.distributions.Categorical(
+            logits=model(observation).unflatten(0, (num_rows, decisions)) / config.rollout.temperature
+        )
+        log_probs = distribution.log_prob(rows["action_tokens"])
+        ratio, advantages = (log_probs - rows["old_log_probs"]).exp(), rows["advantages"]
+        clipped = ratio.clamp(1 - algorithm.clip_low, 1 + algorithm.clip_high)
+        pessimistic = torch.minimum(ratio * advantages, clipped * advantages)
+        bounded = torch.maximum(pessimistic, algorithm.clip_ratio_c * advantages)
+        objective = torch.where(advantages < 0, bounded, pessimistic)
+        to_reference = rows["ref_log_probs"] - log_probs
+        kl = to_reference.exp() - to_reference - 1
+        token_loss = -objective + algorithm.kl.coef * kl - algorithm.entropy_coef * distribution.entropy()
+        optimizer.zero_grad()
+        token_loss[mask].mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.trainer.max_grad_norm)
+        optimizer.step()
+    return {name: value.detach().numpy() for name, value in model.state_dict().items()}
+
+
+def test_steps_are_those_of_a_plain_loop(tiny_config, close: list[FSDPTrainer]) -> None:
+    config = tiny_config(
+        *("trainer.epochs=3", "trainer.weight_decay=0.1", "trainer.max_grad_norm=0.05", "rollout.temperature=1.3"),
+        *("+algorithm.kl.coef=0.05", "algorithm.entropy_coef=0.01"),
+    )
+    close.append(trainer := new_trainer(config))
+    rows, start = rows_for(config, 4), trainer.weights()
+    metrics = trainer.step(rows, offset=0, total_rows=4, seed=SEED)
+    expected = plain_training(config, start, rows)
+    assert largest_gap(trainer.weights(), start) > 1e-3
+    assert largest_gap(trainer.weights(), expected) <= 1e-6
+    assert metrics["train/optimizer_steps"].value == 3
+    assert metrics["policy/entropy"].weight == 3 * rows["loss_mask"].sum()
+    assert 5.0 < metrics["policy/entropy"].value < np.log(256) + 1e-6
+
+
+def test_how_rows_are_cut_into_micro_batches_changes_nothing(tiny_config, close: list[FSDPTrainer]) -> None:
+    results = []
+    for size in ("null", "3", "1"):
+        config = tiny_config(f"trainer.micro_batch_rows={size}", "trainer.num_minibatches=2", "trainer.epochs=2")
+        close.append(trainer := new_trainer(config))
+        trainer.step(rows_for(config, 7), offset=0, total_rows=7, seed=SEED)
+        results.append(trainer.weights())
+        trainer.close()
+    whole, *cut = (np.concatenate([array.ravel() for array in weights.values()]) for weights in results)
+    for weights in cut:
+        assert np.linalg.norm(weights - whole) <= 1e-6 * np.linalg.norm(whole)
+        assert np.abs(weights - whole).max() <= 1e-5  # AdamW turns the sign of a gradient of almost zero into a step
+
+
+def test_the_same_step_twice_gives_the_same_bits(tiny_config, close: list[FSDPTrainer]) -> None:
+    config = tiny_config("trainer.num_minibatches=2")
+    digests = set()
+    for seed in (SEED, SEED, SEED + 1):
+        close.append(trainer := new_trainer(config))
+        trainer.step(rows_for(config, 6), offset=0, total_rows=6, seed=seed)
+        digests.add((seed, digest_of(trainer.weights())))
+        trainer.close()
+    assert len(digests) == 2 and len({digest for _, digest in digests}) == 2
+
+
+def test_without_rows_nothing_is_trained(tiny_config, close: list[FSDPTrainer]) -> None:
+    config = tiny_config()
+    close.append(trainer := new_trainer(config))
+    before = digest_of(trainer.weights())
+    metrics = trainer.step(rows_for(config, 2)[:0], offset=0, total_rows=0, seed=SEED)
+    assert digest_of(trainer.weights()) == before
+    assert {name: metric.value for name, metric in metrics.items()} == {"train/optimizer_steps": 0}
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_weights_do_harm(tiny_config, close: list[FSDPTrainer]) -> None:
+    config = tiny_config()
+    close.append(trainer := new_trainer(config))
+    rows, before = rows_for(config, 2), digest_of(trainer.weights())
+    rows["advantages"][0, 0, 0] = torch.inf
+    with pytest.raises(FloatingPointError, match="the step was not taken"):
+        trainer.step(rows, offset=0, total_rows=2, seed=SEED)
+    assert digest_of(trainer.weights()) == before
+
+
+def test_a_restored_trainer_goes_on_as_if_nothing_had_happened(
+    tiny_config, close: list[FSDPTrainer], tmp_path: Path
+) -> None:
+    config = tiny_config("trainer.num_minibatches=2", "trainer.epochs=2")
+    close.append(trainer := new_trainer(config))
+    rows = rows_for(config, 6)
+    trainer.save(str(tmp_path / "0"))
+    at_start = trainer.log_probs(rows, reference=False)
+    trainer.step(rows, offset=0, total_rows=6, seed=1)
+    trainer.save(str(tmp_path / "1"))
+    trainer.step(rows, offset=0, total_rows=6, seed=2)
+    expected = digest_of(trainer.weights())
+    trainer.close()
+
+    other = config.model_copy(update={"seed": 99})  # other initial weights, no optimizer state
+    close.append(trainer := new_trainer(other))
+    trainer.load_reference(str(tmp_path / "0"))
+    trainer.load(str(tmp_path / "1"))
+    assert torch.equal(trainer.log_probs(rows, reference=True), at_start)
+    trainer.step(rows, offset=0, total_rows=6, seed=2)
+    assert digest_of(trainer.weights()) == expected
+
+
+def test_an_exported_policy_is_loaded_by_its_from_pretrained(
+    tiny_config, close: list[FSDPTrainer], tmp_path: Path
+) -> None:
+    config = tiny_config()
+    close.append(trainer := new_trainer(config))
+    trainer.step(rows := rows_for(config, 4), offset=0, total_rows=4, seed=SEED)
+    trainer.save_pretrained(str(tmp_path))
+    loaded = TinyVLA.from_pretrained(tmp_path)
+    observation = {"state": rows["state"][:, 0], "instruction_ids": rows["instruction_ids"]}
+    with torch.no_grad():
+        assert torch.equal(loaded(observation), trainer.policy.model(observation))
+
+
+def test_rollout_and_trainer_agree_on_what_was_likely(tiny_config, close: list[FSDPTrainer]) -> None:
+    config = tiny_config("rollout.temperature=1.6", "seed=3")
+    close.append(trainer := new_trainer(config))
+    rollout = EmbodiedRollout(config, 0, 1)
+    rollout.update_weights(trainer.weights(), version=1)
+    batch = to_batch(rollout.play(rollout.training_episodes(0, 1), "train", (0, 1, "rollout")))
+    rollout.close()
+    log_probs = trainer.log_probs(batch, reference=False)
+    assert log_probs.dtype == torch.float32
+    assert (log_probs - batch["log_probs"]).abs().max() <= 1e-5
+    assert torch.equal(log_probs, trainer.log_probs(batch, reference=True))  # nothing is trained yet
+
+
+def test_fitting_learns_the_demonstrations_and_starts_rl_from_there(tiny_config, close: list[FSDPTrainer]) -> None:
+    config = tiny_config("warm_start.steps=60", "warm_start.learning_rate=1e-2", "warm_start.smoothing_bins=4.0")
+    close.append(trainer := new_trainer(config))
+    demos = demos_for(config)
+    early = trainer.fit(demos, seed=SEED)["sft/loss"].value
+    late = trainer.fit(demos, seed=SEED)["sft/loss"].value  # the mean over the last 50 steps
+    assert late < early - 0.5
+    steps = torch.cat([demos["state"][0], demos["state"][1, :7]])
+    weights = trainer.weights()
+    np.testing.assert_allclose(weights["embed.state_mean"], steps.mean(0), atol=1e-6)
+    np.testing.assert_allclose(weights["embed.state_std"], steps.std(0), atol=1e-6)
+    rows = rows_for(config, 2)
+    assert torch.equal(trainer.log_probs(rows, reference=True), trainer.log_probs(rows, reference=False))
+
+
+def test_a_sample_is_a_step_with_the_actions_that_follow() -> None:
+    actions = torch.arange(8.0).view(2, 4, 1)
+    demos = TensorDict(
+        {
+            "state": 10 * actions,
+            "actions": actions,
+            "num_steps": torch.tensor([4, 2]),
+            "instruction_ids": torch.tensor([[1], [2]]),
+        },
+        batch_size=[2],
+    )
+    samples = _Samples(demos, chunk_size=3)
+    assert samples.observation["state"].flatten().tolist() == [0, 10, 20, 30, 40, 50]
+    assert samples.observation["instruction_ids"].flatten().tolist() == [1, 1, 1, 1, 2, 2]
+    followed = [chunk[mask].flatten().tolist() for chunk, mask in zip(samples.actions, samples.mask, strict=True)]
+    assert followed == [[0, 1, 2], [1, 2, 3], [2, 3], [3], [4, 5], [5]]
+
+
+# How the rows of a batch lie on two ranks. The last two leave a rank without rows in some mini-batch, and in all.
+CUTS = {"even": 3, "uneven": 1, "one rank without rows": 6}
+
+
+def train_every_cut(rank: int, config: RunConfig, address: str, folder: str) -> None:
+    """Run as rank ``rank`` of two: train from the same start on each cut, then fit, saving the weights of each."""
+    trainer = FSDPTrainer(config, rank, 2)
+    trainer.connect(address)
+    rows = rows_for(config, 6)
+    for name, first in CUTS.items():
+        trainer.load_weights_file(f"{folder}/start.safetensors")
+        part, offset = (rows[:first], 0) if rank == 0 else (rows[first:], first)
+        trainer.step(part, offset=offset, total_rows=6, seed=SEED)
+        trainer.save_weights_file(f"{folder}/{name}.safetensors")
+    trainer.load_weights_file(f"{folder}/start.safetensors")
+    trainer.fit(demos_for(config), seed=SEED)
+    trainer.save_weights_file(f"{folder}/fit.safetensors")
+    trainer.close()
+
+
+def test_two_ranks_train_as_one_however_the_rows_lie(tiny_config, close: list[FSDPTrainer], tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    config = tiny_config("trainer.num_minibatches=3", "trainer.micro_batch_rows=1", "trainer.epochs=2")
+    close.append(trainer := new_trainer(config))
+    save_file(start := trainer.weights(), tmp_path / "start.safetensors")
+    trainer.step(rows_for(config, 6), offset=0, total_rows=6, seed=SEED)
+    stepped = trainer.weights()
+    trainer.load_weights_file(str(tmp_path / "start.safetensors"))
+    assert largest_gap(trainer.weights(), start) == 0
+    trainer.fit(demos_for(config), seed=SEED)
+    expected = dict.fromkeys(CUTS, stepped) | {"fit": trainer.weights()}
+
+    mp.spawn(train_every_cut, (config, free_address(), str(tmp_path)), nprocs=2)
+    gaps = {name: largest_gap(load_file(tmp_path / f"{name}.safetensors"), one) for name, one in expected.items()}
+    print(gaps)
+    assert max(gaps.values()) <= 1e-5
+    assert min(largest_gap(one, start) for one in expected.values()) > 1e-3

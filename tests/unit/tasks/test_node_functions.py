@@ -1,0 +1,188 @@
+"""The verbs of the graph, on rows made by hand and on a stand-in for the engine."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tasks
+from embodyflow.config import RunConfig
+from embodyflow.data.batches import to_batch
+from embodyflow.data.metrics import as_metrics, to_floats
+from embodyflow.errors import ParityError
+from embodyflow.node_fields import declared
+from embodyflow.seeding import derive_seed
+from embodyflow.types import Batch, NodeOutput
+from embodyflow.workers.calls import NodeCall
+
+CALL = NodeCall("node", "tasks:node", iteration=4, seed=7)
+
+
+def rows(success: list[int], group_id: list[int], num_tokens: list[int] | None = None) -> Batch:
+    """Rows of two decisions of two tokens; row i acted by its first ``num_tokens[i]`` tokens."""
+    count = len(success)
+    lengths = np.array(num_tokens or [4] * count).reshape(-1, 1)
+    mask = (np.arange(4) < lengths).reshape(count, 2, 2)
+    return to_batch(
+        {
+            "uid": np.arange(10, 10 + count),
+            "group_id": np.array(group_id, np.int64),
+            "success": np.array(success, bool),
+            "truncated": ~np.array(success, bool),
+            "loss_mask": mask,
+            "log_probs": np.where(mask, -1.0, 0.0).astype(np.float32),
+        }
+    )
+
+
+def numbers(output: NodeOutput) -> dict[str, float]:
+    return to_floats(as_metrics(output.metrics))
+
+
+def test_every_verb_is_exported_and_says_what_it_reads_and_writes() -> None:
+    for name in ("generate", "compute_reward", "compute_advantage", "train_actor", "embodied_sampling"):
+        function = getattr(tasks, name)
+        assert declared(function, "__reads__") is not None and declared(function, "__writes__") is not None, name
+    assert sorted(tasks.__all__) == tasks.__all__ and all(hasattr(tasks, name) for name in tasks.__all__)
+
+
+def test_the_reward_is_the_outcome_on_the_last_executed_token() -> None:
+    output = tasks.compute_reward(rows([1, 0, 1], [0, 0, 0], num_tokens=[3, 4, 1]))
+    assert output.batch is not None
+    assert output.batch["rewards"].flatten(1).tolist() == [[0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0]]
+    assert numbers(output) == {"reward/score": pytest.approx(2 / 3)}
+
+
+def test_siblings_are_compared_with_each_other_only(tiny_config) -> None:
+    worker = SimpleNamespace(config=tiny_config())
+    batch = tasks.compute_reward(rows([1, 0, 1, 1], [5, 5, 6, 6], num_tokens=[2, 4, 4, 4])).batch
+    assert batch is not None
+    output = tasks.compute_advantage(batch, worker=worker)
+    assert output.batch is not None
+    # Mean 0.5 and sample deviation 0.5·√2 in the first group; the second has nothing to tell.
+    expected = 0.5 / (0.5 * 2**0.5)
+    advantages = output.batch["advantages"].flatten(1)
+    torch.testing.assert_close(advantages[0], torch.tensor([expected, expected, 0, 0]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(advantages[1], torch.full((4,), -expected), atol=1e-5, rtol=0)
+    assert not advantages[2:].any()
+    assert numbers(output)["advantage/abs_mean"] == pytest.approx(6 * expected / 14, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kept"),
+    [
+        ((), [10, 11]),  # only the mixed group teaches
+        (("filter.drop_uniform=false",), [10, 11, 12, 13, 14, 15]),
+        (("filter.drop_uniform=false", "filter.min_success=0.5"), [10, 11, 12, 13]),
+        (("filter.drop_uniform=false", "filter.max_success=0.5"), [10, 11, 14, 15]),
+        (("filter.drop_uniform=false", "filter.drop_truncated=true"), [12, 13]),
+        (("filter.drop_truncated=true",), []),
+    ],
+)
+def test_groups_are_kept_or_dropped_whole(tiny_config, overrides: tuple[str, ...], kept: list[int]) -> None:
+    worker = SimpleNamespace(config=tiny_config(*overrides))
+    output = tasks.embodied_sampling(rows([1, 0, 1, 1, 0, 0], [0, 0, 1, 1, 2, 2]), worker=worker)
+    assert output.batch is not None
+    assert output.batch["uid"].tolist() == kept
+    assert set(output.batch.keys()) == {"uid", "group_id", "success", "truncated", "loss_mask", "log_probs"}
+    metrics = numbers(output)
+    assert metrics["groups/num_kept_rows"] == len(kept)
+    assert metrics["groups/mixed_fraction"] == pytest.approx(1 / 3)
+    assert as_metrics(output.metrics)["groups/mixed_fraction"].weight == 3
+
+
+class Trainer:
+    """Answers with log-probs that are off by a given amount."""
+
+    def __init__(self, config: RunConfig, policy: float = 0.0, reference: float = 0.0) -> None:
+        self.config, self._off = config, {False: policy, True: reference}
+
+    def log_probs(self, batch: Batch, *, reference: bool) -> torch.Tensor:
+        return batch["log_probs"] + self._off[reference] * batch["loss_mask"]
+
+
+def test_log_probs_of_rollout_and_trainer_must_agree(tiny_config) -> None:
+    config = tiny_config("trainer.parity_tolerance=1e-3")
+    output = tasks.compute_old_log_prob(rows([1, 0], [0, 0]), worker=Trainer(config, policy=5e-4))
+    assert numbers(output) == {"parity/log_prob_gap": pytest.approx(5e-4, rel=1e-3)}
+    with pytest.raises(ParityError, match=r"uid=1\d differ by 0.002 .* trainer.parity_tolerance=0.001"):
+        tasks.compute_old_log_prob(rows([1, 0], [0, 0]), worker=Trainer(config, policy=2e-3))
+    with pytest.raises(ParityError, match="differ by nan"):
+        tasks.compute_old_log_prob(rows([1, 0], [0, 0]), worker=Trainer(config, policy=float("nan")))
+
+
+def test_the_distance_to_the_reference_is_a_mean_over_tokens(tiny_config) -> None:
+    batch = rows([1, 0], [0, 0], num_tokens=[1, 3])
+    batch["old_log_probs"] = batch["log_probs"].clone()
+    output = tasks.compute_ref_log_prob(batch, worker=Trainer(tiny_config(), reference=0.5))
+    k3 = np.exp(0.5) - 0.5 - 1  # Schulman's third estimator at log-ratio 0.5, the same for every token
+    assert numbers(output) == {"policy/kl_to_reference": pytest.approx(k3, rel=1e-5)}
+    assert as_metrics(output.metrics)["policy/kl_to_reference"].weight == 4
+
+
+def test_a_rank_without_rows_has_nothing_to_say_and_does_not_fail(tiny_config) -> None:
+    worker: Any = Trainer(tiny_config())
+    batch = rows([], [])
+    for verb in ("compute_reward", "compute_advantage", "compute_old_log_prob", "compute_ref_log_prob"):
+        output = getattr(tasks, verb)(batch, worker=worker)
+        assert len(output.batch) == 0
+        assert all(metric.value == 0 for metric in as_metrics(output.metrics).values())
+
+
+def test_training_draws_from_run_iteration_and_node() -> None:
+    seen: dict[str, Any] = {}
+    worker = SimpleNamespace(step=lambda batch, **arguments: seen.update(arguments) or {"train/steps": 1})
+    output = tasks.train_actor(rows([1], [0]), worker=worker, call=CALL)
+    assert seen == {"offset": 0, "total_rows": 0, "seed": derive_seed(7, 4, "node")}
+    assert output.batch is None and output.metrics == {"train/steps": 1}
+
+
+def test_fitting_sees_the_demonstrations_in_one_order_wherever_they_were_recorded() -> None:
+    seen: list[list[int]] = []
+    worker = SimpleNamespace(fit=lambda demos, seed: seen.append(demos["uid"].tolist()) or {})
+    for order in ([0, 1, 2], [2, 0, 1]):
+        tasks.fit(rows([1, 1, 1], [0, 0, 0])[order], worker=worker, call=CALL)
+    assert seen == [[10, 11, 12]] * 2
+
+
+@pytest.mark.parametrize(("mode", "draws"), [("greedy", None), ("sampled", (7, "evaluate"))])
+def test_evaluation_reports_a_rate_over_its_goals(mode: str, draws: object) -> None:
+    seen: list[object] = []
+    played = {"uid": np.arange(4), "success": np.array([1, 0, 1, 1], bool), "num_steps": np.array([10, 20, 10, 20])}
+    worker = SimpleNamespace(
+        evaluation_episodes=lambda: "goals",
+        play=lambda episodes, split, draws: seen.append((episodes, split, draws)) or played,
+    )
+    output = tasks.evaluate_policy(None, {"mode": mode}, worker=worker, call=CALL)
+    assert seen == [("goals", "eval", draws)]
+    metrics = as_metrics(output.metrics)
+    assert (metrics[f"eval/{mode}_success_rate"].value, metrics[f"eval/{mode}_success_rate"].weight) == (0.75, 4)
+    assert metrics[f"eval/{mode}_episode_steps"].value == 15
+
+
+def test_generating_plays_the_iterations_episodes_with_its_own_draws(tiny_config) -> None:
+    seen: list[object] = []
+    played = {
+        "uid": np.arange(2),
+        "success": np.array([1, 0], bool),
+        "num_steps": np.array([10, 20]),
+        "episode_return": np.array([3.0, 4.0], np.float32),
+    }
+    worker = SimpleNamespace(
+        training_episodes=lambda seed, iteration: (seed, iteration),
+        play=lambda *arguments: seen.append(arguments) or played,
+    )
+    output = tasks.generate(None, worker=worker, call=CALL)
+    assert seen == [((7, 4), "train", (7, 4, "node"))]
+    assert output.batch is not None and output.batch["uid"].tolist() == [0, 1]
+    metrics = numbers(output)
+    assert metrics.pop("perf/env_steps_per_second") > 0
+    assert metrics == {
+        "rollout/success_rate": 0.5,
+        "rollout/reward": 3.5,
+        "rollout/episode_steps": 15.0,
+        "rollout/num_episodes": 2.0,
+        "rollout/num_steps": 30.0,
+    }
