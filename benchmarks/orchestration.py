@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -87,7 +87,7 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
         CURRENT_RUN.set(run)
         await reporting.run_started(run)
         await flows.iteration.commit_weights(0)
-        spent: Counter[str] = Counter()
+        spent: dict[str, float] = defaultdict(float)
         for name, owner in TIMED.items():
             setattr(owner, name, timed(getattr(owner, name), name, spent))
         graph, index = empty_graph(), 0
@@ -102,7 +102,7 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
             print(json.dumps(records), flush=True)
 
 
-def timed(function: Callable[..., Any], name: str, spent: Counter[str]) -> Callable[..., Any]:
+def timed(function: Callable[..., Any], name: str, spent: dict[str, float]) -> Callable[..., Any]:
     @wraps(function, updated=())
     async def call(*args: Any, **kwargs: Any) -> Any:
         started = time.perf_counter()
@@ -114,7 +114,7 @@ def timed(function: Callable[..., Any], name: str, spent: Counter[str]) -> Calla
     return call
 
 
-async def our_iteration(index: int, graph: dict[str, Any], spent: Counter[str]) -> dict[str, float]:
+async def our_iteration(index: int, graph: dict[str, Any], spent: dict[str, float]) -> dict[str, float]:
     spent.clear()
     started, cpu = time.perf_counter(), time.process_time()
     await flows.iteration.iteration(index, graph)
@@ -134,7 +134,8 @@ def raw_iteration(run_id: str, graph: dict[str, Any]) -> float:
     """Call the workers as a loop without any framework would, each with the row of the one before."""
     workers = {name: ray.get_actor(f"{run_id}/{name}/0") for name in ("rollout", "trainer")}
     started = time.perf_counter()
-    group, parents = "rollout", ()
+    group = "rollout"
+    parents: tuple[RankInput, ...] = ()
     for node in graph["nodes"]:
         group = "trainer" if node["node_type"] == "MODEL_TRAIN" else group
         call = NodeCall(node["node_id"], node["executable_ref"], 0, seed=0, parents=parents)
@@ -223,9 +224,10 @@ class Contender:
     """
 
     def __init__(self, name: str, folder: Path, api: str, server: psutil.Process, iterations: int) -> None:
-        self.name, self.records, self._server = name, [], server
+        self.name, self._server = name, server
         env = {**os.environ, **NO_TELEMETRY, "PREFECT_API_URL": api, "PREFECT_HOME": str(folder / "client")}
-        with (folder / f"{name}.log").open("w") as log:
+        self._log = folder / f"{name}.log"
+        with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, "--contend", name.lower(), str(folder), str(iterations)],
                 stdin=subprocess.PIPE,
@@ -243,13 +245,16 @@ class Contender:
         print(kind, count, file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the {self.name} contender ended with exit code {self._process.wait()}")
+            raise RuntimeError(f"the {self.name} contender failed:\n{self._log.read_text()[-3000:]}")
         server_cpu = (self._server_cpu() - cpu) / count
         return [record | ({"server CPU": server_cpu} if kind == "ours" else {}) for record in json.loads(line)]
 
     def close(self) -> None:
         """End it."""
-        self._process.communicate("\n", timeout=60)
+        try:
+            self._process.communicate("\n", timeout=60)
+        finally:
+            self._process.kill()  # nothing, where it has ended by itself
 
     def _server_cpu(self) -> float:
         family = [self._server, *self._server.children(recursive=True)]
@@ -303,7 +308,9 @@ def summarize(records: list[dict[str, float]]) -> dict[str, dict[str, float]]:
 def job_seconds(run_folder: Path) -> float:
     """Return the median seconds of an iteration of a real run."""
     lines = map(json.loads, (run_folder / "metrics.jsonl").read_text().splitlines())
-    return statistics.median(line["perf/iteration_seconds"] for line in lines if "perf/iteration_seconds" in line)
+    return float(
+        statistics.median(line["perf/iteration_seconds"] for line in lines if "perf/iteration_seconds" in line)
+    )
 
 
 def show(results: dict[str, dict[str, dict[str, float]]], job: float | None) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 ACTIVE = ("RUNNING", "PENDING", "CANCELLING")
+TERMINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 ERROR_LEVEL = 40
 
 
@@ -51,7 +52,7 @@ class PrefectApi:
         """Whether the server answers."""
         try:
             return bool(self.request("GET", "/health"))
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
+        except OSError:  # URLError, a refused or broken connection, a time-out
             return False
 
     def create_work_pool(self, name: str) -> None:

@@ -47,6 +47,7 @@ def ignore_signals() -> None:
 
 def _exit(signum: int, frame: FrameType | None) -> None:
     ignore_signals()
+    print(f"{signal.Signals(signum).name}: stopping …", file=sys.stderr, flush=True)
     raise SystemExit(128 + signum)
 
 

@@ -13,13 +13,16 @@ import psutil
 import yaml
 from rich.console import Console
 
-from deployments.api import PrefectApi
+from deployments.api import TERMINAL, PrefectApi
 from deployments.folder import StackFolder, live_stack
 from deployments.processes import start_process, stop_processes
 from deployments.progress import RunProgress
-from deployments.services import base_environment, run_command
+from deployments.services import environment, run_command
 from deployments.stack import Stack
 from embodyflow.errors import ConfigError
+
+LOOK_EVERY = 5.0
+"""Seconds between two looks at a flow run's state, beside the events that the watch receives."""
 
 
 class FlowRun:
@@ -36,14 +39,32 @@ class FlowRun:
         self._api = PrefectApi(api_url)
         self._log = folder.log(f"watch-{parameters['run_id']}")
         command = run_command(deployment, json.dumps(parameters))
-        env = base_environment(folder) | {"PREFECT_API_URL": api_url}
+        env = environment(folder) | {"PREFECT_API_URL": api_url}
         self._watch: psutil.Popen = start_process(command, log=self._log, env=env, cwd=folder.root)
+        self._next_look = 0.0
+        self._seen_over = False
 
-    @property
-    def exit_code(self) -> int | None:
-        """The watch's exit code; None while it lasts."""
+    def poll(self) -> int | None:
+        """Return the watch's exit code: 0 completed, 1 not; None while the run lasts.
+
+        The watch ends on an event, and a busy server may lose one. A run that the server has known to be over for
+        some seconds is over.
+        """
         code: int | None = self._watch.poll()
-        return code
+        if code is not None or time.monotonic() < self._next_look or self.id is None:
+            return code
+        self._next_look = time.monotonic() + LOOK_EVERY
+        try:
+            kind = self._api.flow_run(self.id)["state_type"]
+        except OSError:  # the server is away; the watch, too, waits for it to come back
+            return None
+        if kind not in TERMINAL:
+            return None
+        if self._seen_over:
+            stop_processes([self._watch], grace=1.0)
+            return 0 if kind == "COMPLETED" else 1
+        self._seen_over = True
+        return None
 
     @property
     def id(self) -> str | None:
@@ -53,7 +74,7 @@ class FlowRun:
 
     def cancel(self) -> None:
         """Ask the Prefect worker to end the run, which it does within seconds, and stop watching."""
-        if self.exit_code is None and self.id is not None and self._api.is_healthy():
+        if self._watch.poll() is None and self.id is not None and self._api.is_healthy():
             self._api.set_state(self.id, "CANCELLING", "Cancelled by `embodyflow run`.", force=False)
         stop_processes([self._watch], grace=1.0)
 
@@ -117,7 +138,7 @@ def _stack(folder: StackFolder, console: Console) -> Iterator[tuple[str, Callabl
 
 def _follow(run: FlowRun, run_dir: Path, console: Console, check_stack: Callable[[], None]) -> int:
     with RunProgress(run_dir, console) as progress:
-        while (code := run.exit_code) is None:
+        while (code := run.poll()) is None:
             progress.update()
             check_stack()
             time.sleep(0.2)

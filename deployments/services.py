@@ -12,21 +12,22 @@ from flows.prefect_settings import BATCHED_WRITES, NO_TELEMETRY
 WORK_POOL = "embodyflow"
 
 
-def base_environment(folder: StackFolder) -> dict[str, str]:
-    """Return the environment of every process of the stack."""
+def environment(folder: StackFolder) -> dict[str, str]:
+    """Return the environment of every process of the stack, addresses left out."""
+    # The user's own server may need the profile in their home; ours has its home in the project.
+    home = {} if os.environ.get("PREFECT_API_URL") else {"PREFECT_HOME": str(folder.prefect_home)}
     return {
         **os.environ,
         **NO_TELEMETRY,
+        **BATCHED_WRITES,
+        **home,
         STACK_VARIABLE: str(folder.root),
-        "PREFECT_WORKER_QUERY_SECONDS": "1",  # a run waits for its worker that long; the default is 10
+        # A run waits for its worker that long. The default is 10; each query writes to the database, and at 1 the
+        # server's own retries collide on SQLite without end.
+        "PREFECT_WORKER_QUERY_SECONDS": "4",
         "PREFECT_CLI_PROMPT": "false",
         "PYTHONUNBUFFERED": "1",
     }
-
-
-def server_environment(folder: StackFolder) -> dict[str, str]:
-    """Return what our own Prefect server and its clients need in addition."""
-    return {"PREFECT_HOME": str(folder.prefect_home), **BATCHED_WRITES}
 
 
 def uses_own_database() -> bool:

@@ -28,12 +28,11 @@ from deployments.processes import (
 from deployments.services import (
     WORK_POOL,
     attached,
-    base_environment,
     deploy_command,
+    environment,
     ray_command,
     ray_environment,
     server_command,
-    server_environment,
     uses_own_database,
     worker_command,
 )
@@ -135,9 +134,7 @@ class Stack:
         me = psutil.Process()
         self._set_state(StackState(me.pid, me.create_time(), False, api_url, ray_address, temp_dir, {}))
         self._api = PrefectApi(api_url)
-        self.env = base_environment(self.folder) | {"PREFECT_API_URL": api_url, "RAY_ADDRESS": ray_address}
-        if self._api_url is None:
-            self.env |= server_environment(self.folder)
+        self.env = environment(self.folder) | {"PREFECT_API_URL": api_url, "RAY_ADDRESS": ray_address}
         if self._ray_address is None:
             self.env |= ray_environment(self.folder)
 

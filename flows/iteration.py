@@ -71,10 +71,10 @@ async def iteration(index: int, graph: dict[str, object]) -> dict[str, float]:
 async def commit(index: int, metrics: Mapping[str, float], digests: Mapping[str, list[str]]) -> None:
     """Make the iteration count: new weights published, checkpoint and metrics on disk, its rows freed."""
     run = CURRENT_RUN.get()
-    await commit_weights(index)
-    run.folder.append_metrics(
-        {"iteration": index, "weights_digest": run.session.weights_digest, "digests": digests, **metrics}
-    )
+    digest = await run.session.publish_weights(index)
+    # Before the checkpoint: a line too many is dropped on resume, a line too few would be lost.
+    run.folder.append_metrics({"iteration": index, "weights_digest": digest, "digests": digests, **metrics})
+    await write_checkpoint(index)
     for tracker in run.trackers:
         tracker.log(index, metrics)
     await run.session.free(f"{index}/")
@@ -82,10 +82,9 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Mapping[str,
     await reporting.iteration_done(run, index)
 
 
-async def commit_weights(index: int) -> None:
-    """Publish the trainer's weights as version ``index`` and write them to the iteration's checkpoint."""
+async def write_checkpoint(index: int) -> None:
+    """Write the published weights and the optimizer to the iteration's checkpoint: from then on it is committed."""
     run = CURRENT_RUN.get()
-    digest = await run.session.publish_weights(index)
     await run.session.save(run.folder.new_checkpoint(index))
-    facts = {"iteration": index, "policy_version": index, "weights_digest": digest}
+    facts = {"iteration": index, "policy_version": index, "weights_digest": run.session.weights_digest}
     run.folder.commit_checkpoint(index, facts, run.config.trainer.keep_checkpoints)

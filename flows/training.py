@@ -11,7 +11,7 @@ from embodyflow.workers.session import open_session
 from flows import reporting
 from flows.cluster import ray_cluster
 from flows.evaluation import evaluate, film
-from flows.iteration import commit_weights, iteration
+from flows.iteration import iteration, write_checkpoint
 from flows.nodes import CURRENT_RUN, Run
 from flows.request import RunRequest, check, of_this_flow_run, open_folder
 from flows.sft import sft, warm_start_key
@@ -66,7 +66,8 @@ async def _begin(run: Run) -> int:
     if run.config.warm_start is not None:
         run.folder.write_status("sft", 0, run.config.iterations)
         await sft(warm_start_key(run.config))
-    await commit_weights(0)
+    await run.session.publish_weights(0)
+    await write_checkpoint(0)
     return 0
 
 

@@ -70,7 +70,15 @@ class BufferClient:
         return concatenate(pieces)
 
     def get_shard(self, shard: ShardRef) -> Columns:
-        """Fetch one whole shard."""
+        """Fetch one whole shard.
+
+        Raises:
+            RuntimeError: the shard was replaced by one with another number of rows than the plan counts on.
+        """
         [ref] = ray.get(self._buffers[shard.host].get.remote([shard.shard_id]))
         columns: Columns = ray.get(ref)
+        if num_rows_of(columns) != shard.num_rows:
+            raise RuntimeError(
+                f"shard {shard.shard_id} has {num_rows_of(columns)} rows, not the {shard.num_rows} it was planned with"
+            )
         return columns

@@ -38,7 +38,7 @@ MISTAKES = {
     "infinite number": ("trainer.learning_rate=inf", "trainer.learning_rate=inf: input should be a finite number"),
     "indivisible groups": ("rollout.num_groups=3", "num_groups=3 must be a multiple of num_workers=2"),
     "indivisible steps": ("env.max_steps=81", "env.max_steps=81 must be a multiple of policy.chunk_size=5"),
-    "more ranks than rows": ("trainer.num_ranks=100", "trainer.num_ranks × trainer.num_minibatches must not exceed"),
+    "more ranks than rows": ("trainer.num_ranks=1000", "trainer.num_ranks × trainer.num_minibatches must not exceed"),
     "idle workers": ("evaluation.num_goals=1", "evaluation.num_goals must give each of rollout.num_workers=2"),
     "too few demonstrations": (
         "warm_start.num_demos=1",
@@ -72,7 +72,11 @@ MISTAKES = {
     "policy that looks": ("policy.image_size=64", "set +env.kwargs.image_size=64"),
     "unknown estimator": ("algorithm.advantage=gea", "unknown advantage 'gea'; allowed are grpo"),
     "unknown pipeline": ("pipeline.name=embodied", "pipeline.name=embodied: allowed are grpo, ppo"),
-    "two pipelines": ("pipeline.yaml=mine.yaml", "pipeline: exactly one of name, custom_fn and yaml must be set"),
+    "two pipelines": (
+        "pipeline.yaml=mine.yaml pipeline.custom_fn=mine:graph",
+        "pipeline: custom_fn and yaml must not both be set",
+    ),
+    "unreadable pipeline": ("pipeline.yaml=mine.yaml", "mine.yaml: cannot be read"),
     "resume of no run": ("resume=nope", "resume=nope: there is no such run in {root}/; allowed are old"),
     "resume without a commit": ("resume=old", "resume=old: the run has no committed checkpoint; start it anew"),
     "resume with another seed": ("resume=old seed=1", "allowed beside it are iterations and run_root"),

@@ -15,6 +15,7 @@ class TinyVLAConfig(BaseModel):
     action_dim: int = Field(4, ge=1, le=64, description="A, dimensions of one action")
     chunk_size: int = Field(5, ge=1, le=64, description="C, actions of one decision")
     num_bins: int = Field(256, ge=2, le=1024, description="values of an action token")
+    num_bumps: int = Field(32, ge=2, le=1024, description="smooth functions that a token's logits are a sum of")
     vocab_size: int = Field(512, ge=2, le=65536, description="hash buckets of words; 0 is padding")
     max_instruction_length: int = Field(16, ge=1, le=128, description="I, words read of an instruction")
     hidden_size: int = Field(256, ge=8, le=4096)

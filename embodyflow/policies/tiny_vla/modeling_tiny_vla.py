@@ -32,7 +32,7 @@ class TinyVLA(
         self.embed = Embed(config)
         self.blocks = nn.ModuleList(Block(config.hidden_size) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.hidden_size)
-        self.head = nn.Linear(config.hidden_size, config.num_action_tokens * config.num_bins)
+        self.head = Head(config)
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
         """Compute the logits of every action token of one decision.
@@ -47,8 +47,8 @@ class TinyVLA(
         hidden = self.embed(observation)
         for block in self.blocks:
             hidden = block(hidden)
-        logits = self.head(self.norm(hidden)).float()
-        return logits.unflatten(-1, (self.config.num_action_tokens, self.config.num_bins))
+        logits: Tensor = self.head(self.norm(hidden))
+        return logits
 
 
 class Embed(nn.Module):
@@ -79,6 +79,30 @@ class Embed(nn.Module):
             pixels = observation["image"].movedim(-1, 1).float() / 127.5 - 1.0
             hidden = hidden + self.image(pixels)
         return hidden
+
+
+class Head(nn.Module):
+    """Logits that are smooth over the bins: each token's are a sum of few broad bumps.
+
+    Neighbouring bins are neighbouring actions. With a free logit a bin, the update for one sampled bin leaves its
+    neighbours where they were; the distribution grows rough, and its highest bin, the greedy action, wanders off.
+    """
+
+    basis: Tensor
+
+    def __init__(self, config: TinyVLAConfig) -> None:
+        super().__init__()
+        self.num_tokens = config.num_action_tokens
+        self.coefficients = nn.Linear(config.hidden_size, config.num_action_tokens * config.num_bumps)
+        centres = torch.linspace(0, config.num_bins - 1, config.num_bumps)
+        width = (config.num_bins - 1) / (config.num_bumps - 1)
+        distance = torch.arange(config.num_bins) - centres.unsqueeze(-1)
+        self.register_buffer("basis", torch.exp(-0.5 * (distance / width) ** 2))  # [bumps, bins]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return float32 [N, L, bins] for hidden [N, hidden]."""
+        coefficients = self.coefficients(hidden).float().unflatten(-1, (self.num_tokens, -1))
+        return coefficients @ self.basis
 
 
 class Block(nn.Module):

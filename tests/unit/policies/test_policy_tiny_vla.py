@@ -101,8 +101,8 @@ def test_rows_without_a_decision_still_take_part_in_forward_and_backward(num_row
 def test_the_imitation_loss_by_hand() -> None:
     policy = new_policy()
     model = policy.model
-    torch.nn.init.zeros_(model.head.weight)
-    torch.nn.init.zeros_(model.head.bias)  # every bin is as likely
+    torch.nn.init.zeros_(model.head.coefficients.weight)
+    torch.nn.init.zeros_(model.head.coefficients.bias)  # every bin is as likely
     observation = {name: torch.from_numpy(values) for name, values in observe(policy, 2).items()}
     actions = torch.zeros(2, 3, 2)
     mask = torch.tensor([[True, True, True], [True, False, False]])

@@ -194,3 +194,17 @@ def test_smoothed_targets_are_a_gaussian_around_the_action() -> None:
     assert ((middle * (bins - 100) ** 2).sum().sqrt()).item() == pytest.approx(4.0, abs=1e-3)
     sharp = processor.smoothed_targets(actions, sigma=0.05)
     assert sharp[0, :, [100, 0]].diagonal().tolist() == [1.0, 1.0]
+
+
+def test_raising_one_bin_raises_its_neighbours() -> None:
+    model = TinyVLA(TinyVLAConfig(num_bumps=32))
+    observation = {"state": torch.zeros(1, 30), "instruction_ids": torch.ones(1, 16, dtype=torch.int64)}
+    before = model(observation)
+    before[0, 0, 100].backward()
+    with torch.no_grad():
+        for parameter in model.head.parameters():
+            parameter += 1e-3 * parameter.grad
+    rise = (model(observation) - before)[0, 0].detach()
+    assert rise.argmax().item() in range(98, 103)
+    assert (rise[96:105] > 0.8 * rise.max()).all(), "neighbouring actions rise with it"
+    assert rise[[0, 255]].abs().max() < 1e-3 * rise.max(), "far ones stay"

@@ -1,0 +1,100 @@
+"""A flow run is over when its watch says so, or when the server has said so for a while."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deployments import run as module
+from deployments.folder import StackFolder
+from deployments.run import FlowRun
+
+RUN_ID = "3fbcd7e8-d274-45f4-bd12-e79f2f76c772"
+SUBMITTED = f"print('UUID: {RUN_ID}', flush=True)"
+
+
+class Api:
+    """A server that knows one run."""
+
+    kind = "RUNNING"
+    message = ""
+    logged: str | None = None
+
+    def __init__(self, url: str) -> None:
+        pass
+
+    def flow_run(self, flow_run_id: str) -> dict[str, object]:
+        assert flow_run_id == RUN_ID
+        return {"state_type": self.kind, "state": {"type": self.kind, "message": self.message}}
+
+    def last_error(self, flow_run_id: str) -> str | None:
+        return self.logged
+
+    def is_healthy(self) -> bool:
+        return False
+
+
+class Watched:
+    """Makes flow runs whose watch is a program of ours."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = StackFolder(tmp_path)
+        self.patch = monkeypatch
+        self.runs: list[FlowRun] = []
+
+    def start(self, watch: str, kind: str = "RUNNING", message: str = "", logged: str | None = None) -> FlowRun:
+        self.patch.setattr(Api, "kind", kind)
+        self.patch.setattr(Api, "message", message)
+        self.patch.setattr(Api, "logged", logged)
+        self.patch.setattr(module, "run_command", lambda deployment, parameters: [sys.executable, "-c", watch])
+        self.runs.append(FlowRun(self.folder, "http://unused/api", "grpo/embodied", {"run_id": "mine"}))
+        return self.runs[-1]
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    monkeypatch.setattr(module, "PrefectApi", Api)
+    monkeypatch.setattr(module, "LOOK_EVERY", 0.05)
+    made = Watched(tmp_path, monkeypatch)
+    yield made
+    for each in made.runs:
+        each.cancel()
+
+
+def outcome(run: FlowRun, seconds: float) -> int | None:
+    deadline = time.monotonic() + seconds
+    while (code := run.poll()) is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return code
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_watch_tells_the_outcome(watched: Watched, code: int) -> None:
+    assert outcome(watched.start(f"{SUBMITTED}; raise SystemExit({code})"), 10.0) == code
+
+
+@pytest.mark.parametrize(("kind", "code"), [("COMPLETED", 0), ("FAILED", 1), ("CRASHED", 1), ("CANCELLED", 1)])
+def test_a_watch_that_missed_the_end_is_ended(watched: Watched, kind: str, code: int) -> None:
+    assert outcome(watched.start(f"{SUBMITTED}; import time; time.sleep(60)", kind), 10.0) == code
+
+
+def test_a_run_goes_on_as_long_as_neither_says_it_is_over(watched: Watched) -> None:
+    assert outcome(watched.start(f"{SUBMITTED}; import time; time.sleep(60)"), 1.0) is None
+
+
+def test_a_refused_submission_is_told_in_the_commands_words(watched: Watched) -> None:
+    run = watched.start("print('iterations: not an integer'); raise SystemExit(1)")
+    assert outcome(run, 10.0) == 1
+    assert run.failure() == "iterations: not an integer"
+
+
+def test_an_exception_is_told_by_the_state_and_a_crash_by_the_log(watched: Watched) -> None:
+    ends = f"{SUBMITTED}; raise SystemExit(1)"
+    failed = watched.start(ends, "FAILED", "ConfigError: seed: must be ≥ 0", logged="Traceback …")
+    assert outcome(failed, 10.0) == 1
+    assert failed.failure() == "ConfigError: seed: must be ≥ 0"
+    crashed = watched.start(ends, "CRASHED", "exit status -9", logged="out of memory")
+    assert outcome(crashed, 10.0) == 1
+    assert crashed.failure() == "out of memory"
