@@ -179,7 +179,9 @@ def test_new_weights_act_under_their_version(config: RunConfig) -> None:
     episodes = rollout.training_episodes(0, 1)
     before = rollout.play(episodes, "train", DRAWS)
     weights = {name: value.numpy().copy() for name, value in rollout.policy.model.state_dict().items()}
-    weights["head.bias"] = weights["head.bias"] + np.linspace(0, 3, len(weights["head.bias"]), dtype=np.float32)
+    weights["head.coefficients.bias"] = weights["head.coefficients.bias"] + np.linspace(
+        0, 3, len(weights["head.coefficients.bias"]), dtype=np.float32
+    )
     for array in weights.values():
         array.flags.writeable = False  # as they come out of a buffer
     rollout.update_weights(weights, version=7)
