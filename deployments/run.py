@@ -16,10 +16,10 @@ from rich.console import Console
 from deployments.api import TERMINAL, PrefectApi
 from deployments.folder import StackFolder, live_stack
 from deployments.processes import start_process, stop_processes
-from deployments.progress import RunProgress
 from deployments.services import environment, run_command
 from deployments.stack import Stack
 from embodyflow.errors import ConfigError
+from flows.progress import RunProgress
 
 LOOK_EVERY = 5.0
 """Seconds between two looks at a flow run's state, beside the events that the watch receives."""

@@ -1,6 +1,7 @@
 """The lifecycle of a run as Prefect flows: validate, start workers, iterate, commit, stop."""
 
 import os
+import sys
 
 from flows.prefect_settings import BATCHED_WRITES, NO_TELEMETRY, PATIENCE
 
@@ -8,3 +9,5 @@ from flows.prefect_settings import BATCHED_WRITES, NO_TELEMETRY, PATIENCE
 # has none. What the user has set stays.
 for _name, _value in (NO_TELEMETRY | BATCHED_WRITES | PATIENCE).items():
     os.environ.setdefault(_name, _value)
+if sys.stderr.isatty():  # flows.main draws a progress bar there; the log is in the UI
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")

@@ -5,10 +5,14 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
+from flows.progress import RunProgress
 from flows.request import check, parse_arguments
 
 
@@ -24,7 +28,7 @@ def main(flow: Callable[..., Any]) -> None:
     if request.resume is None:
         parameters["run_id"] = config.run_id
     try:
-        summary = asyncio.run(_until_signalled(flow, parameters))
+        summary = asyncio.run(_run(flow, parameters, config.run_dir))
     except (KeyboardInterrupt, asyncio.CancelledError):
         committed = RunFolder(config.run_dir).committed()
         print(f"stopped; continue with resume={config.run_id}" if committed else "stopped", file=sys.stderr)
@@ -41,9 +45,18 @@ def summary_line(summary: dict[str, Any]) -> str:
     )
 
 
-async def _until_signalled(flow: Callable[..., Any], parameters: dict[str, Any]) -> dict[str, Any]:
-    """Run the flow; SIGTERM cancels it as Ctrl-C does, so that its ``finally`` blocks stop what it started."""
+async def _run(flow: Callable[..., Any], parameters: dict[str, Any], run_dir: Path) -> dict[str, Any]:
+    """Run the flow, on a terminal beside a progress bar.
+
+    SIGTERM cancels it as Ctrl-C does, so that its ``finally`` blocks stop what it started.
+    """
     running = asyncio.ensure_future(flow(**parameters))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with RunProgress(run_dir, console) as progress:
+            while not (await asyncio.wait([running], timeout=0.2))[0]:
+                progress.update()
+            progress.update()
     result: dict[str, Any] = await running
     return result

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from deployments.progress import RunProgress
+from flows.progress import RunProgress
 
 
 def write_status(folder: Path, stage: str, iteration: int) -> None:
