@@ -1,12 +1,30 @@
 """The Ray cluster of a run: the user's own, or one for the length of the run."""
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import ray
 
 from embodyflow.config import RunConfig
+
+
+NUM_STARTS = 3
+"""Ray gives a node 30 s to start, whatever the machine is busy with, and has no setting for it."""
+
+
+def _start_local(options: dict[str, Any]) -> None:
+    for attempt in range(1, NUM_STARTS + 1):
+        try:
+            ray.init(address="local", include_dashboard=False, **options)
+            return
+        except Exception as error:
+            ray.shutdown()
+            if "timed out during startup" not in str(error) or attempt == NUM_STARTS:
+                raise
+            logging.getLogger(__name__).warning("Ray did not start in time (attempt %d of %d)", attempt, NUM_STARTS)
 
 
 @contextmanager
@@ -18,11 +36,15 @@ def ray_cluster(config: RunConfig) -> Iterator[None]:
     """
     address = os.environ.get("RAY_ADDRESS")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    options = {"namespace": f"embodyflow-{config.run_id}", "log_to_driver": False, "configure_logging": False}
+    options: dict[str, Any] = {
+        "namespace": f"embodyflow-{config.run_id}",
+        "log_to_driver": False,
+        "configure_logging": False,
+    }
     if address:
         ray.init(address=address, **options)
     else:
-        ray.init(address="local", include_dashboard=False, **options)
+        _start_local(options)
     try:
         yield
     finally:
