@@ -10,7 +10,6 @@ import ray
 
 from embodyflow.config import RunConfig
 
-
 NUM_STARTS = 3
 """Ray gives a node 30 s to start, whatever the machine is busy with, and has no setting for it."""
 
