@@ -12,6 +12,7 @@ from rich.console import Console
 
 from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
+from flows.orphans import watch_over_this_process
 from flows.progress import RunProgress
 from flows.request import check, parse_arguments
 
@@ -27,6 +28,7 @@ def main(flow: Callable[..., Any]) -> None:
     parameters = asdict(request) | {"overrides": list(request.overrides)}
     if request.resume is None:
         parameters["run_id"] = config.run_id
+    watch_over_this_process()
     try:
         summary = asyncio.run(_run(flow, parameters, config.run_dir))
     except (KeyboardInterrupt, asyncio.CancelledError):
