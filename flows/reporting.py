@@ -89,7 +89,7 @@ def draw_curve(records: list[dict[str, Any]], title: str) -> bytes:
         title: of the picture.
     """
     figure = Figure(figsize=(7, 3.2), dpi=110)
-    margins = {"left": 0.08, "right": 0.985, "bottom": 0.15, "top": 0.9, "wspace": 0.17}  # a layout engine draws twice
+    margins = {"left": 0.08, "right": 0.985, "bottom": 0.15, "top": 0.9, "wspace": 0.24}  # a layout engine draws twice
     axes = figure.subplots(1, 2, width_ratios=(2, 1), gridspec_kw=margins)
     training = [r for r in records if "rollout/success_rate" in r]
     evaluated = [r for r in records if "eval/greedy_success_rate" in r]
