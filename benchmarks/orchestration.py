@@ -86,7 +86,8 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
         run = Run(Session(config, groups, buffers), RunFolder.create(config), open_trackers(config))
         CURRENT_RUN.set(run)
         await reporting.run_started(run)
-        await flows.iteration.commit_weights(0)
+        await run.session.publish_weights(0)
+        await flows.iteration.write_checkpoint(0)
         spent: dict[str, float] = defaultdict(float)
         for name, owner in TIMED.items():
             setattr(owner, name, timed(getattr(owner, name), name, spent))
