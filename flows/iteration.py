@@ -9,7 +9,7 @@ from prefect.cache_policies import NO_CACHE
 
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.workers.session import NodeReport, NodeWork
-from flows import reporting
+from flows.evaluation import evaluation_is_due
 from flows.nodes import CURRENT_RUN, submit_node
 from pipelines import Node, NodeRole, TaskGraph
 
@@ -46,19 +46,18 @@ async def run_graph(graph: TaskGraph, iteration: int) -> dict[str, NodeReport]:
     return {node_id: running[node_id].result() for node_id in running}
 
 
-@flow(name="iteration", flow_run_name="iteration-{index}", persist_result=False, validate_parameters=False)
-async def iteration(index: int, graph: dict[str, object]) -> dict[str, float]:
-    """Run the graph once and commit what it learned.
+@flow(name="iteration", persist_result=False, validate_parameters=False)
+async def iteration(index: int) -> dict[str, float]:
+    """Run the graph once and commit what it learned; returns the iteration's metrics.
 
     Args:
         index: of the iteration, from 1.
-        graph: the task graph as plain data.
-
-    Returns:
-        The iteration's metrics.
     """
+    run = CURRENT_RUN.get()
     started = time.perf_counter()
-    reports = await run_graph(TaskGraph.from_dict(graph), index)
+    reports = await run_graph(run.graph, index)
+    if index < run.config.iterations and not evaluation_is_due(run.config, index):
+        run.iterations.open(index + 1)
     metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))
     metrics |= {f"perf/{node_id}_seconds": report.seconds for node_id, report in reports.items()}
     metrics["perf/iteration_seconds"] = time.perf_counter() - started
@@ -79,7 +78,6 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Mapping[str,
         tracker.log(index, metrics)
     await run.session.free(f"{index}/")
     run.folder.write_status("train", index, run.config.iterations)
-    await reporting.iteration_done(run, index)
 
 
 async def write_checkpoint(index: int) -> None:

@@ -1,8 +1,8 @@
 """A node of the graph as a Prefect task."""
 
-import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -11,12 +11,16 @@ from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 from prefect.utilities.annotations import opaque
 
+from embodyflow.config import RunConfig
 from embodyflow.data.metrics import to_floats
 from embodyflow.run_folder import RunFolder
 from embodyflow.trackers import Tracker
 from embodyflow.workers.session import NodeReport, NodeWork, Session
+from flows.iteration_runs import IterationRuns
+from pipelines import TaskGraph
 
 
+@dataclass(frozen=True)
 class Run:
     """What the flows of one run share in this process; it never becomes a Prefect parameter.
 
@@ -24,15 +28,20 @@ class Run:
         session: the run's worker groups.
         folder: the run's folder.
         trackers: the run's metric sinks.
-        progress_id: id of the progress artifact, once it exists.
-        shown_at: when progress and table were last renewed, on the monotonic clock.
+        graph: what an iteration runs.
+        iterations: their flow runs.
     """
 
-    def __init__(self, session: Session, folder: RunFolder, trackers: Sequence[Tracker]) -> None:
-        self.session, self.folder, self.trackers = session, folder, trackers
-        self.config = session.config
-        self.progress_id: object = None
-        self.shown_at = -math.inf
+    session: Session
+    folder: RunFolder
+    trackers: Sequence[Tracker]
+    graph: TaskGraph
+    iterations: IterationRuns
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's configuration."""
+        return self.session.config
 
 
 CURRENT_RUN: ContextVar[Run] = ContextVar("current_run")

@@ -3,11 +3,15 @@
 import asyncio
 import base64
 import io
+import math
 import re
 import time
-from typing import Any, cast
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 from uuid import UUID
 
+import httpx
 import matplotlib
 from prefect.artifacts import (
     acreate_image_artifact,
@@ -17,8 +21,11 @@ from prefect.artifacts import (
     acreate_table_artifact,
     aupdate_progress_artifact,
 )
+from prefect.exceptions import PrefectException
+from prefect.logging import get_run_logger
 
-from flows.nodes import Run
+from embodyflow.config import RunConfig
+from embodyflow.run_folder import RunFolder
 
 matplotlib.use("Agg")
 from matplotlib.figure import Figure
@@ -32,53 +39,90 @@ SHOWN = (
     "perf/env_steps_per_second",
     "perf/iteration_seconds",
 )
-NUM_CURVES = 10
-"""Pictures of the learning curve in a run: enough to watch, few enough for the database."""
-
-REFRESH_SECONDS = 1.0
-"""Progress and table are renewed at most that often: faster than that, nobody reads and the server has work."""
+NUMBERS_SECONDS, CURVE_SECONDS = 2.0, 10.0
+"""How often progress and table, and the picture, are renewed: faster than that nobody reads."""
 
 
-def artifact_key(run: Run, name: str) -> str:
-    """Return an artifact key: Prefect allows lower-case letters, digits and dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", f"{run.config.run_id}-{name}".lower()).strip("-")
+class Reporter:
+    """Keeps a run's artifacts in the Prefect UI up to date, beside the training and never in its way.
 
+    Args:
+        config: of the run.
+        folder: where the numbers are.
+    """
 
-async def run_started(run: Run) -> None:
-    """Create the progress bar and the link to the run's folder."""
-    run.progress_id = await acreate_progress_artifact(
-        0.0, key=artifact_key(run, "progress"), description=f"{run.config.iterations} iterations"
-    )
-    folder = run.folder.path.absolute()
-    await acreate_link_artifact(folder.as_uri(), key=artifact_key(run, "folder"), link_text=str(run.folder.path))
+    def __init__(self, config: RunConfig, folder: RunFolder) -> None:
+        self._config, self._folder = config, folder
+        self._progress_id: UUID | None = None
+        self._done = 0
+        self._news = asyncio.Event()
+        self._curve_at = -math.inf
 
+    async def start(self) -> None:
+        """Create the progress bar and the link to the run's folder."""
+        self._progress_id = await acreate_progress_artifact(
+            0.0, key=self._key("progress"), description=f"{self._config.iterations} iterations"
+        )
+        uri = self._folder.path.absolute().as_uri()
+        await acreate_link_artifact(uri, key=self._key("folder"), link_text=str(self._folder.path))
 
-async def iteration_done(run: Run, index: int) -> None:
-    """Move the progress bar, renew the table and, now and then, the curve."""
-    iterations = run.config.iterations
-    if index == iterations or time.monotonic() - run.shown_at >= REFRESH_SECONDS:
-        await aupdate_progress_artifact(cast(UUID, run.progress_id), 100.0 * index / iterations)
-        records = [record for record in run.folder.metrics() if "rollout/success_rate" in record]
+    def iteration_done(self, index: int) -> None:
+        """Take note of a committed iteration."""
+        self._done = index
+        self._news.set()
+
+    async def keep_up(self) -> None:
+        """Show what is new, for as long as nobody cancels it."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                await self._show_numbers()
+                if time.monotonic() - self._curve_at >= CURVE_SECONDS:
+                    await self._show_curve()
+            except (httpx.HTTPError, PrefectException):  # the run outlives its server; the next news tries again
+                get_run_logger().warning("the artifacts in the UI are behind the run", exc_info=True)
+            await asyncio.sleep(NUMBERS_SECONDS)
+
+    async def finished(self, summary: dict[str, Any]) -> None:
+        """Show the last numbers, the summary and the whole curve."""
+        await self._show_numbers()
+        rows = "\n".join(f"| {name} | {_short(value)} |" for name, value in summary.items())
+        await acreate_markdown_artifact(f"| | |\n|---|---|\n{rows}\n", key=self._key("summary"))
+        await self._show_curve()
+
+    async def _show_numbers(self) -> None:
+        assert self._progress_id is not None
+        await aupdate_progress_artifact(self._progress_id, 100.0 * self._done / self._config.iterations)
+        records = [record for record in self._folder.metrics() if "rollout/success_rate" in record]
         table = [{"iteration": r["iteration"], **{name: _short(r.get(name)) for name in SHOWN}} for r in records[-20:]]
-        await acreate_table_artifact(table, key=artifact_key(run, "metrics"), description="latest iterations")
-        run.shown_at = time.monotonic()
-    if index < iterations and index % max(1, iterations // NUM_CURVES) == 0:  # run_finished draws the last one
-        await learning_curve(run)
+        await acreate_table_artifact(table, key=self._key("metrics"), description="latest iterations")
+
+    async def _show_curve(self) -> None:
+        self._curve_at = time.monotonic()
+        picture = await asyncio.to_thread(draw_curve, self._folder.metrics(), str(self._config.run_id))
+        (self._folder.subfolder("plots") / "learning_curve.png").write_bytes(picture)
+        data = base64.b64encode(picture).decode()
+        await acreate_image_artifact(f"data:image/png;base64,{data}", key=self._key("learning-curve"))
+
+    def _key(self, name: str) -> str:
+        # Prefect allows lower-case letters, digits and dashes.
+        return re.sub(r"[^a-z0-9]+", "-", f"{self._config.run_id}-{name}".lower()).strip("-")
 
 
-async def learning_curve(run: Run) -> None:
-    """Draw the learning curve into the run's folder and the UI."""
-    picture = await asyncio.to_thread(draw_curve, run.folder.metrics(), str(run.config.run_id))
-    (run.folder.subfolder("plots") / "learning_curve.png").write_bytes(picture)
-    data = base64.b64encode(picture).decode()
-    await acreate_image_artifact(f"data:image/png;base64,{data}", key=artifact_key(run, "learning-curve"))
-
-
-async def run_finished(run: Run, summary: dict[str, Any]) -> None:
-    """Show the summary and the last curve."""
-    rows = "\n".join(f"| {name} | {_short(value)} |" for name, value in summary.items())
-    await acreate_markdown_artifact(f"| | |\n|---|---|\n{rows}\n", key=artifact_key(run, "summary"))
-    await learning_curve(run)
+@asynccontextmanager
+async def reporting(config: RunConfig, folder: RunFolder) -> AsyncIterator[Reporter]:
+    """Report a run to the UI while the block runs."""
+    reporter = Reporter(config, folder)
+    await reporter.start()
+    keeping_up = asyncio.create_task(reporter.keep_up())
+    try:
+        yield reporter
+    finally:
+        keeping_up.cancel()
+        await asyncio.wait([keeping_up])
+    if not keeping_up.cancelled():
+        keeping_up.result()  # raises what ended it early
 
 
 def draw_curve(records: list[dict[str, Any]], title: str) -> bytes:

@@ -4,18 +4,18 @@ from typing import Any
 
 from prefect.logging import get_run_logger
 
-from embodyflow.config import RunConfig
 from embodyflow.run_folder import RunFolder
 from embodyflow.trackers import open_trackers
 from embodyflow.workers.session import open_session
-from flows import reporting
 from flows.cluster import ray_cluster
-from flows.evaluation import evaluate, film
+from flows.evaluation import evaluate, evaluation_is_due, film
 from flows.iteration import iteration, write_checkpoint
+from flows.iteration_runs import iteration_runs
 from flows.nodes import CURRENT_RUN, Run
+from flows.reporting import reporting
 from flows.request import RunRequest, check, of_this_flow_run, open_folder
 from flows.sft import sft, warm_start_key
-from pipelines import TaskGraph, load_pipeline
+from pipelines import load_pipeline
 
 
 async def train(request: RunRequest) -> dict[str, Any]:
@@ -31,32 +31,32 @@ async def train(request: RunRequest) -> dict[str, Any]:
     get_run_logger().info("run %s in %s", config.run_id, folder.path)
     folder.write_status("start", 0, config.iterations)
     with ray_cluster(config):
-        async with open_session(config) as session:
+        async with open_session(config) as session, iteration_runs(iteration) as iterations:
             trackers = open_trackers(config)
             try:
-                run = Run(session, folder, trackers)
+                run = Run(session, folder, trackers, graph, iterations)
                 CURRENT_RUN.set(run)
-                return await _train(run, graph, resumed=request.resume is not None)
+                return await _train(run, resumed=request.resume is not None)
             finally:
                 for tracker in trackers:
                     tracker.close()
 
 
-async def _train(run: Run, graph: TaskGraph, *, resumed: bool) -> dict[str, Any]:
-    await reporting.run_started(run)
-    first = await _restore(run) if resumed else await _begin(run)
-    plain_graph = graph.to_dict()
-    for index in range(first, run.config.iterations + 1):
-        if index > first:
-            await iteration(index, plain_graph)
-        if _is_due(run.config, index) and not _evaluated(run.folder, index):
-            await evaluate(run, index)
-            if run.config.evaluation.video and index in (0, run.config.iterations):
-                await film(run, index)
-    await run.session.export("save_pretrained", run.folder.path / "policy")
-    summary = summarize(run)
-    run.folder.write_summary(summary)
-    await reporting.run_finished(run, summary)
+async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
+    async with reporting(run.config, run.folder) as report:
+        first = await _restore(run) if resumed else await _begin(run)
+        for index in range(first, run.config.iterations + 1):
+            if index > first:
+                await run.iterations.run(index)
+                report.iteration_done(index)
+            if evaluation_is_due(run.config, index) and not _evaluated(run.folder, index):
+                await evaluate(run, index)
+                if run.config.evaluation.video and index in (0, run.config.iterations):
+                    await film(run, index)
+        await run.session.export("save_pretrained", run.folder.path / "policy")
+        summary = summarize(run)
+        run.folder.write_summary(summary)
+        await report.finished(summary)
     run.folder.write_status("done", run.config.iterations, run.config.iterations)
     return summary
 
@@ -82,11 +82,6 @@ async def _restore(run: Run) -> int:
     run.folder.drop_metrics_after(last)
     get_run_logger().info("resumed after iteration %d", last)
     return last
-
-
-def _is_due(config: RunConfig, index: int) -> bool:
-    every = config.evaluation.every
-    return index in (0, config.iterations) or (every is not None and index % every == 0)
 
 
 def _evaluated(folder: RunFolder, index: int) -> bool:
