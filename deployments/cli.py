@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="run an experiment, with a stack of its own if none is up")
     run.add_argument("--flow", default="grpo", help="flow of the deployment (default: %(default)s)")
-    run.add_argument("--experiment", default="embodied", help="a deployment's name (default: %(default)s)")
+    run.add_argument("--experiment", help="a deployment's name (default: embodied)")
     run.add_argument("--seed", type=int, help="of every random draw (default: the experiment's own)")
     run.add_argument("words", nargs="*", metavar="key=value", help="iterations, run_id, resume or Hydra overrides")
     run.set_defaults(command=_run)
@@ -79,7 +79,8 @@ def _doctor(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from deployments.run import run_experiment
 
-    return run_experiment(options.flow, options.experiment, options.seed, options.words)
+    flags = [f"{key}={value}" for key in ("experiment", "seed") if (value := getattr(options, key)) is not None]
+    return run_experiment(options.flow, [*flags, *options.words])
 
 
 if __name__ == "__main__":

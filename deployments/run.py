@@ -88,25 +88,30 @@ class FlowRun:
         return self._api.last_error(self.id) or str(state["message"])
 
 
-def run_experiment(flow: str, experiment: str, seed: int | None, words: Sequence[str]) -> int:
+def run_experiment(flow: str, words: Sequence[str]) -> int:
     """Run an experiment and show it; return the exit code.
 
     Args:
         flow: name of the flow, such as ``grpo``.
-        experiment: name of its deployment and of the configuration.
-        seed: of every random draw; None for the configuration's own.
-        words: ``key=value``: the flow's parameters, and Hydra overrides.
+        words: ``key=value``: the flow's parameters, among them the experiment, which also names the deployment, and
+            Hydra overrides.
 
     Raises:
         ConfigError: one line that names what is wrong and what is allowed; nothing was started.
         StackError: the local stack did not start.
     """
+    from flows.request import check, parse_arguments  # takes seconds to import
+
     folder = StackFolder.here()
-    _check_deployment(folder, f"{flow}/{experiment}")
-    parameters, run_dir = _check_parameters(experiment, seed, words)
+    request = parse_arguments(words)
+    deployment = f"{flow}/{request.experiment}"
+    _check_deployment(folder, deployment)
+    config = check(request)
+    parameters = asdict(request) | {"overrides": list(request.overrides), "run_id": config.run_id}
+    run_dir = config.run_dir
     console = Console(stderr=True)
     with _stack(folder, console) as (api_url, check_stack):
-        run = FlowRun(folder, api_url, f"{flow}/{experiment}", parameters)
+        run = FlowRun(folder, api_url, deployment, parameters)
         try:
             code = _follow(run, run_dir, console, check_stack)
         except BaseException:
@@ -151,17 +156,6 @@ def _check_deployment(folder: StackFolder, name: str) -> None:
     known = [f"{each['entrypoint'].rpartition(':')[2].replace('_', '-')}/{each['name']}" for each in deployments]
     if name not in known:
         raise ConfigError(f"deployment {name}: there is none of that name; allowed are {', '.join(known)}")
-
-
-def _check_parameters(experiment: str, seed: int | None, words: Sequence[str]) -> tuple[dict[str, object], Path]:
-    """Return the flow's parameters, checked, with a ``run_id`` chosen, and the folder of the run."""
-    from flows.request import check, parse_arguments  # takes seconds to import
-
-    named = [f"experiment={experiment}"] + ([] if seed is None else [f"seed={seed}"])
-    request = parse_arguments([*words, *named])
-    config = check(request)
-    parameters = asdict(request) | {"overrides": list(request.overrides), "run_id": config.run_id}
-    return parameters, config.run_dir
 
 
 def _print_summary(run_dir: Path) -> None:

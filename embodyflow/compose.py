@@ -24,6 +24,7 @@ from embodyflow.engines.environments import make_env
 from embodyflow.errors import ConfigError
 from embodyflow.policies.fit import check_fits
 
+EXAMPLE_ENV_ID = "envs:embodyflow/MetaWorld-v0"
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 
 
@@ -159,9 +160,9 @@ def _env_spec(env_id: str) -> EnvSpec:
     except ImportError as error:
         raise ConfigError(f"env.id={env_id}: {error}; install what it needs or correct the module's name") from error
     except gymnasium.error.Error as error:
-        registered = sorted(other for other in gymnasium.registry if other.startswith("embodyflow/"))
         raise ConfigError(
-            f"env.id={env_id}: {str(error).splitlines()[0].rstrip('.')}; registered by us are {', '.join(registered)}"
+            f"env.id={env_id}: {str(error).splitlines()[0].rstrip('.')}; "
+            f"allowed are an id that Gymnasium knows and module:id, such as {EXAMPLE_ENV_ID}"
         ) from error
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from embodyflow.algorithms.configuration import AlgorithmConfig
-from embodyflow.policies.tiny_vla import TinyVLAConfig
+from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
 PositiveFloat = Annotated[float, Field(gt=0)]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from embodyflow.algorithms import estimate_kl
+from embodyflow.algorithms.kl import estimate_kl
 from embodyflow.data.metrics import maximum, mean
 from embodyflow.errors import ParityError
 from embodyflow.node_fields import node

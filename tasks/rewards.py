@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from embodyflow.algorithms import AdvantageInputs, compute_advantages, place_on_last_token
+from embodyflow.algorithms.advantages import AdvantageInputs, compute_advantages
+from embodyflow.algorithms.shaping import place_on_last_token
 from embodyflow.data.metrics import mean
 from embodyflow.node_fields import node
 from embodyflow.types import Batch, NodeOutput

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from embodyflow.algorithms import group_metrics, keep_mixed, keep_untruncated, keep_within
+from embodyflow.algorithms.filters import group_metrics, keep_mixed, keep_untruncated, keep_within
 from embodyflow.data.metrics import mean, total
 from embodyflow.node_fields import node
 from embodyflow.types import Batch, NodeOutput

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from embodyflow.config import RunConfig
+
+settings.register_profile("shared machine", deadline=None)  # how long an example takes is the machine's business
+settings.load_profile("shared machine")
 
 # Two groups of two episodes of 20 steps (four decisions), a policy of 32 units.
 TINY = (

@@ -13,7 +13,7 @@ from torch import Tensor
 from embodyflow.algorithms.configuration import AlgorithmConfig
 from embodyflow.algorithms.groups import Groups
 from embodyflow.algorithms.masked import AllReduce, one_rank, whiten
-from embodyflow.algorithms.registry import ADVANTAGES, register_advantage
+from embodyflow.algorithms.registry import ADVANTAGES
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,6 @@ def _spread(row_advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return advantages, advantages
 
 
-@register_advantage("grpo", per_row=True)
 def grpo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
     """Score minus the group's mean, over its standard deviation: A = (s − μ) / (σ + 1e-6).
 
@@ -106,7 +105,6 @@ def grpo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tens
     return _spread(_center(scores, groups) / (deviation + 1e-6), inputs.mask)
 
 
-@register_advantage("dr_grpo", per_row=True)
 def dr_grpo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
     """Score minus the group's mean: A = s − μ; a single row has μ = 0.
 
@@ -118,7 +116,6 @@ def dr_grpo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, T
     return _spread(_center(scores, groups), inputs.mask)
 
 
-@register_advantage("rloo", per_row=True)
 def rloo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
     """Score minus the mean of the *other* rows of the group: A = (s − μ)·n / (n − 1).
 
@@ -130,7 +127,6 @@ def rloo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tens
     return _spread(_center(scores, groups) * factor, inputs.mask)
 
 
-@register_advantage("cpgd", per_row=True, losses=("cpgd",))
 def cpgd(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
     """CPGD's weighted score: ``std`` as GRPO; ``naive`` s − μ; ``clip_filter`` (s − μ)·min(G/G′, max_weight).
 
@@ -150,7 +146,6 @@ def cpgd(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tens
     return _spread(centered, inputs.mask)
 
 
-@register_advantage("gae", needs_values=True)
 def gae(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimation.
 
@@ -171,7 +166,6 @@ def gae(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tenso
     return advantages, returns
 
 
-@register_advantage("reinforce_plus_plus")
 def reinforce_plus_plus(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
     """Discounted return from each token on, whitened over the whole batch.
 

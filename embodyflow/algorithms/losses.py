@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 
 from embodyflow.algorithms.configuration import AlgorithmConfig
-from embodyflow.algorithms.covariance import highest_covariance, random_in_band
 from embodyflow.algorithms.masked import Metrics, row_mean, token_mean
-from embodyflow.algorithms.registry import register_loss
 
 MAX_LOG_RATIO = 20.0
 """Bound on |d| of a token: exp(20) ≈ 5e8 says all there is to say, and exp(90) is infinite in float32."""
@@ -79,7 +77,6 @@ def _selected(inputs: LossInputs, loss: str) -> Tensor:
     return inputs.selected
 
 
-@register_loss("ppo")
 def ppo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
     """Clipped surrogate with dual clip.
 
@@ -94,7 +91,6 @@ def ppo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
     return torch.where(bounded, bound, loss), metrics
 
 
-@register_loss("gspo", per_row=True)
 def gspo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
     """PPO's surrogate on the row's ratio s = exp(mean d), no dual clip.
 
@@ -106,7 +102,6 @@ def gspo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
     return _two_sided(log_ratio.clamp(max=MAX_ROW_LOG_RATIO).exp(), inputs, config)
 
 
-@register_loss("gmpo", per_row=True)
 def gmpo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
     """−A times the geometric mean over the row of the clipped token ratios.
 
@@ -121,7 +116,6 @@ def gmpo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
     return -inputs.advantages * ratio, {"policy/clip_fraction": token_mean(acted, inputs.mask)}
 
 
-@register_loss("cispo")
 def cispo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
     """−sg[clip(ρ, 1−ε_low, 1+ε_high)]·A·log π: the weight is clipped, so no token loses its gradient.
 
@@ -133,7 +127,6 @@ def cispo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]
     return -weight * inputs.advantages * inputs.log_probs, metrics
 
 
-@register_loss("cpgd")
 def cpgd(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
     """Policy gradient clipped in log space, with a policy drift that pulls back to the old policy.
 
@@ -152,7 +145,6 @@ def cpgd(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
     return loss + config.cpgd.drift_coef * drift * log_probs, metrics
 
 
-@register_loss("clip_cov", select=random_in_band)
 def clip_cov(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
     """PPO's surrogate, with the selected tokens, some of high covariance drawn at random, left out.
 
@@ -164,7 +156,6 @@ def clip_cov(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metri
     return loss.masked_fill(selected, 0.0), metrics
 
 
-@register_loss("kl_cov", select=highest_covariance)
 def kl_cov(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
     """−A·ρ, and on the selected tokens, those of highest covariance, a penalty kl_coef·|d| more.
 
@@ -176,7 +167,6 @@ def kl_cov(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics
     return loss, {"policy/selected_fraction": token_mean(selected, inputs.mask)}
 
 
-@register_loss("gpg")
 def gpg(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
     """−A·log π, the plain policy gradient: no ratio, so one pass over fresh rows only.
 

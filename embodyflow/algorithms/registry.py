@@ -1,28 +1,29 @@
 """Estimators and losses by name: the built-in ones and those of other packages.
 
-A new one needs no change here: decorate a function with :func:`register_advantage` or :func:`register_loss`
-and name it in the configuration, or name it ``"module:function"``, which is imported where it is used, Ray
-workers included.
+A function is known by its ``"module:function"`` and imported where it is used, Ray workers included: a configuration
+is checked without it, and without torch. One of another package needs no change here: decorate it with
+:func:`register_advantage` or :func:`register_loss` and name it in the configuration, or name it
+``"module:function"``.
 """
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from torch import Tensor
-
-from embodyflow.algorithms.masked import AllReduce, Metrics
 from embodyflow.errors import ConfigError
+from embodyflow.references import resolve
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from embodyflow.algorithms.advantages import AdvantageInputs
     from embodyflow.algorithms.configuration import AlgorithmConfig, CovarianceConfig
     from embodyflow.algorithms.losses import LossInputs
+    from embodyflow.algorithms.masked import AllReduce, Metrics
 
-EstimatorFunction = Callable[["AdvantageInputs", "AlgorithmConfig"], tuple[Tensor, Tensor]]
-LossFunction = Callable[["LossInputs", "AlgorithmConfig"], tuple[Tensor, Metrics]]
-SelectFunction = Callable[[Tensor, Tensor, Tensor, Tensor, "CovarianceConfig", AllReduce], Tensor]
+EstimatorFunction = Callable[["AdvantageInputs", "AlgorithmConfig"], "tuple[Tensor, Tensor]"]
+LossFunction = Callable[["LossInputs", "AlgorithmConfig"], "tuple[Tensor, Metrics]"]
+SelectFunction = Callable[["Tensor", "Tensor", "Tensor", "Tensor", "CovarianceConfig", "AllReduce"], "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -30,16 +31,22 @@ class Estimator:
     """An advantage estimator.
 
     Attributes:
-        compute: ``(inputs, config) -> (advantages, returns)``, both [B, L] and zero outside the mask.
+        function: ``"module:function"`` of ``(inputs, config) -> (advantages, returns)``, both [B, L] and zero outside
+            the mask.
         per_row: all tokens of a row get the same advantage.
         needs_values: it needs a critic.
         losses: the only losses it belongs with; ``None`` for any.
     """
 
-    compute: EstimatorFunction
+    function: str
     per_row: bool = False
     needs_values: bool = False
     losses: tuple[str, ...] | None = None
+
+    @property
+    def compute(self) -> EstimatorFunction:
+        """The function itself."""
+        return cast(EstimatorFunction, resolve(self.function))
 
 
 @dataclass(frozen=True)
@@ -47,37 +54,48 @@ class PolicyLoss:
     """A policy loss.
 
     Attributes:
-        compute: ``(inputs, config) -> (loss [B, L], metrics)``; what it says outside the mask is not read.
+        function: ``"module:function"`` of ``(inputs, config) -> (loss [B, L], metrics)``; what it says outside the
+            mask is not read.
         per_row: its ratio is that of the whole row, so it needs one advantage per row, an aggregation that
             weighs rows alike, and uncut rows.
-        select: chooses the tokens it treats apart (:mod:`embodyflow.algorithms.covariance`).
+        selection: ``"module:function"`` that chooses the tokens it treats apart
+            (:mod:`embodyflow.algorithms.covariance`).
     """
 
-    compute: LossFunction
+    function: str
     per_row: bool = False
-    select: SelectFunction | None = None
+    selection: str | None = None
+
+    @property
+    def compute(self) -> LossFunction:
+        """The function itself."""
+        return cast(LossFunction, resolve(self.function))
+
+    @property
+    def select(self) -> SelectFunction | None:
+        """The selecting function itself."""
+        return None if self.selection is None else cast(SelectFunction, resolve(self.selection))
 
 
-Entry = TypeVar("Entry", bound=Estimator | PolicyLoss)
+Entry = TypeVar("Entry", Estimator, PolicyLoss)
 
 
 class Registry(Generic[Entry]):
     """Entries by name.
 
+    Args:
+        kind: what an entry is called in messages.
+        make: makes an entry of a function that was never registered.
+        built_in: the entries it starts with.
+
     Attributes:
         entries: name to entry.
     """
 
-    def __init__(self, kind: str, wrap: Callable[[Any], Entry]) -> None:
-        """Start empty.
-
-        Args:
-            kind: what an entry is called in messages.
-            wrap: makes an entry of a function that was never registered.
-        """
-        self.entries: dict[str, Entry] = {}
+    def __init__(self, kind: str, make: Callable[[str], Entry], built_in: dict[str, Entry]) -> None:
+        self.entries: dict[str, Entry] = dict(built_in)
         self._kind = kind
-        self._wrap = wrap
+        self._make: Callable[[str], Entry] = make
 
     def add(self, name: str, entry: Entry) -> None:
         """Add an entry.
@@ -99,52 +117,84 @@ class Registry(Generic[Entry]):
         """
         if name in self.entries:
             return self.entries[name]
-        module, colon, attribute = name.partition(":")
-        if not colon:
+        if ":" not in name:
             raise ConfigError(
                 f"unknown {self._kind} {name!r}; allowed are {', '.join(self.entries)} or 'module:function'"
             )
         try:
-            function = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
+            function = resolve(name)
+        except ImportError as error:
             raise ConfigError(f"{self._kind} {name!r} cannot be imported: {error}") from error
         if not callable(function):
             raise ConfigError(f"{self._kind} {name!r} is not a function")
-        registered = (entry for entry in self.entries.values() if entry.compute is function)
-        return next(registered, None) or self._wrap(function)
+        registered = (entry for entry in self.entries.values() if entry.function == name)
+        return next(registered, None) or self._make(name)
 
 
-ADVANTAGES: Registry[Estimator] = Registry("advantage", Estimator)
-LOSSES: Registry[PolicyLoss] = Registry("loss", PolicyLoss)
+_ADVANTAGES = "embodyflow.algorithms.advantages"
+_LOSSES = "embodyflow.algorithms.losses"
+_COVARIANCE = "embodyflow.algorithms.covariance"
+
+ADVANTAGES: Registry[Estimator] = Registry(
+    "advantage",
+    Estimator,
+    {
+        "grpo": Estimator(f"{_ADVANTAGES}:grpo", per_row=True),
+        "dr_grpo": Estimator(f"{_ADVANTAGES}:dr_grpo", per_row=True),
+        "rloo": Estimator(f"{_ADVANTAGES}:rloo", per_row=True),
+        "cpgd": Estimator(f"{_ADVANTAGES}:cpgd", per_row=True, losses=("cpgd",)),
+        "gae": Estimator(f"{_ADVANTAGES}:gae", needs_values=True),
+        "reinforce_plus_plus": Estimator(f"{_ADVANTAGES}:reinforce_plus_plus"),
+    },
+)
+LOSSES: Registry[PolicyLoss] = Registry(
+    "loss",
+    PolicyLoss,
+    {
+        "ppo": PolicyLoss(f"{_LOSSES}:ppo"),
+        "gspo": PolicyLoss(f"{_LOSSES}:gspo", per_row=True),
+        "gmpo": PolicyLoss(f"{_LOSSES}:gmpo", per_row=True),
+        "cispo": PolicyLoss(f"{_LOSSES}:cispo"),
+        "cpgd": PolicyLoss(f"{_LOSSES}:cpgd"),
+        "clip_cov": PolicyLoss(f"{_LOSSES}:clip_cov", selection=f"{_COVARIANCE}:random_in_band"),
+        "kl_cov": PolicyLoss(f"{_LOSSES}:kl_cov", selection=f"{_COVARIANCE}:highest_covariance"),
+        "gpg": PolicyLoss(f"{_LOSSES}:gpg"),
+    },
+)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def register_advantage(
     name: str, *, per_row: bool = False, needs_values: bool = False, losses: tuple[str, ...] | None = None
-) -> Callable[[EstimatorFunction], EstimatorFunction]:
+) -> Callable[[Function], Function]:
     """Return a decorator that registers an advantage estimator; see :class:`Estimator`.
 
     Raises:
         ConfigError: the name is taken.
     """
 
-    def register(function: EstimatorFunction) -> EstimatorFunction:
-        ADVANTAGES.add(name, Estimator(function, per_row, needs_values, losses))
+    def register(function: Function) -> Function:
+        ADVANTAGES.add(name, Estimator(_reference(function), per_row, needs_values, losses))
         return function
 
     return register
 
 
-def register_loss(
-    name: str, *, per_row: bool = False, select: SelectFunction | None = None
-) -> Callable[[LossFunction], LossFunction]:
+def register_loss(name: str, *, per_row: bool = False) -> Callable[[Function], Function]:
     """Return a decorator that registers a policy loss; see :class:`PolicyLoss`.
 
     Raises:
         ConfigError: the name is taken.
     """
 
-    def register(function: LossFunction) -> LossFunction:
-        LOSSES.add(name, PolicyLoss(function, per_row, select))
+    def register(function: Function) -> Function:
+        LOSSES.add(name, PolicyLoss(_reference(function), per_row))
         return function
 
     return register
+
+
+def _reference(function: Callable[..., Any]) -> str:
+    # Not checked here as embodyflow.references does: a decorator runs before its module has the function.
+    return f"{function.__module__}:{function.__qualname__}"

@@ -25,19 +25,16 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoin
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from embodyflow.algorithms import (
-    LossInputs,
-    Metrics,
-    count_tokens,
-    policy_objective,
-    select_tokens,
-    token_weights,
-)
+from embodyflow.algorithms.aggregation import count_tokens, token_weights
+from embodyflow.algorithms.covariance import select_tokens
+from embodyflow.algorithms.losses import LossInputs
+from embodyflow.algorithms.masked import Metrics
+from embodyflow.algorithms.objective import policy_objective
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, last, mean
 from embodyflow.engines.environments import make_env
 from embodyflow.policies.registry import build_policy
-from embodyflow.policies.tiny_vla import TinyVLA
+from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLA
 from embodyflow.seeding import derive_seed
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)

@@ -54,8 +54,7 @@ MISTAKES = {
     "run that exists": ("run_id=old", "run_id=old: {root}/old exists; choose another or resume=old"),
     "unknown environment": (
         "env.id=envs:embodyflow/Mars-v0",
-        "env.id=envs:embodyflow/Mars-v0: Environment `Mars` doesn't exist in namespace embodyflow; "
-        "registered by us are embodyflow/MetaWorld-v0",
+        "env.id=envs:embodyflow/Mars-v0: Environment `Mars` doesn't exist in namespace embodyflow",
     ),
     "malformed environment": ("env.id=mars", "env.id=mars: "),
     "unknown module": ("env.id=marslab.envs:Mars-v0", "env.id=marslab.envs:Mars-v0: No module named 'marslab'"),

@@ -1,6 +1,8 @@
 """Imports point down: a test over the syntax trees keeps the layers true."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,3 +145,12 @@ def test_what_is_allowed_passes(module, source):
 def test_relative_imports_of_a_package_start_in_the_package():
     assert violations("from .base import Policy", "embodyflow.policies", is_package=True) == []
     assert violations("from ..engines import x", "embodyflow.policies", is_package=True) != []
+
+
+@pytest.mark.parametrize("module", ["embodyflow.compose", "flows.request", "deployments.run"])
+def test_a_configuration_is_checked_without_the_slow_libraries(module: str) -> None:
+    """A mistake is told in a second or two; torch, Ray and tensordict take longer than that to import."""
+    slow = "{'torch', 'ray', 'tensordict', 'mujoco'} & set(sys.modules)"
+    command = f"import sys, {module}; print(sorted({slow}))"
+    done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -6,7 +6,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from embodyflow.algorithms import AdvantageInputs, AlgorithmConfig, compute_advantages
+from embodyflow.algorithms.advantages import AdvantageInputs, compute_advantages
+from embodyflow.algorithms.configuration import AlgorithmConfig
 
 GROUP_ESTIMATORS = {
     "grpo": AlgorithmConfig(advantage="grpo"),

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodyflow.algorithms import GlobalCounts, count_tokens, token_weights
+from embodyflow.algorithms.aggregation import GlobalCounts, count_tokens, token_weights
 
 MASK = torch.tensor([[True, True, True, False], [True, False, False, False], [False] * 4])
 LOSS = torch.tensor([[1.0, 2.0, 6.0, 9.0], [5.0, 9.0, 9.0, 9.0], [9.0] * 4], dtype=torch.float64)

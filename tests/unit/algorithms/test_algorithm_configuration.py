@@ -5,18 +5,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from embodyflow.algorithms import (
-    AdvantageInputs,
-    AlgorithmConfig,
-    LossInputs,
-    compute_advantages,
-    count_tokens,
-    policy_objective,
-    register_advantage,
-    register_loss,
-    token_weights,
-)
-from embodyflow.algorithms.registry import ADVANTAGES, LOSSES
+from embodyflow.algorithms.advantages import AdvantageInputs, compute_advantages
+from embodyflow.algorithms.aggregation import count_tokens, token_weights
+from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.losses import LossInputs
+from embodyflow.algorithms.objective import policy_objective
+from embodyflow.algorithms.registry import ADVANTAGES, LOSSES, register_advantage, register_loss
 from embodyflow.errors import ConfigError
 
 
@@ -79,7 +73,7 @@ def test_config_survives_json():
 
 OUTSIDE = '''
 import torch
-from embodyflow.algorithms import register_advantage
+from embodyflow.algorithms.registry import register_advantage
 
 
 def squared(inputs, config):

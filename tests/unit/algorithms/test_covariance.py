@@ -3,7 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodyflow.algorithms import AlgorithmConfig, select_tokens
+from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.covariance import select_tokens
 
 # log-probs deviate from their mean −3 by −2, −1, 0, 3; advantages from their mean 0 by −2, 1, −1, 2.
 # Covariances: 4, −1, 0, 6; the token outside the mask would spoil both means.

@@ -2,7 +2,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodyflow.algorithms import group_metrics, keep_mixed, keep_untruncated, keep_within
+from embodyflow.algorithms.filters import group_metrics, keep_mixed, keep_untruncated, keep_within
 
 IDS = torch.tensor([8, 2, 8, 2, 5, 2**40])
 SUCCESS = torch.tensor([True, True, False, True, False, False])

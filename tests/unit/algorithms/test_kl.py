@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodyflow.algorithms import estimate_kl, subtract_kl, update_kl_coef
 from embodyflow.algorithms.configuration import KLConfig
+from embodyflow.algorithms.kl import estimate_kl, subtract_kl, update_kl_coef
 
 
 def value_and_gradient(difference, estimator):

@@ -7,15 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodyflow.algorithms import (
-    AlgorithmConfig,
-    LossInputs,
-    count_tokens,
-    policy_objective,
-    select_tokens,
-    token_weights,
-    value_objective,
-)
+from embodyflow.algorithms.aggregation import count_tokens, token_weights
+from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.covariance import select_tokens
+from embodyflow.algorithms.losses import LossInputs
+from embodyflow.algorithms.objective import policy_objective, value_objective
 
 AGGREGATIONS = ("token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm")
 TOKEN_LOSSES = ("ppo", "cispo", "cpgd", "clip_cov", "kl_cov", "gpg")

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodyflow.algorithms import AlgorithmConfig, LossInputs
+from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.losses import LossInputs
 from embodyflow.algorithms.registry import LOSSES
 
 ROW_LOSSES = ("gspo", "gmpo")

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from embodyflow.algorithms import overlong_penalty, place_on_last_token
 from embodyflow.algorithms.configuration import OverlongConfig
+from embodyflow.algorithms.shaping import overlong_penalty, place_on_last_token
 
 
 def test_score_lands_on_the_last_token_inside():

@@ -63,6 +63,6 @@ def test_an_unknown_deployment_is_refused_with_those_that_exist(
 ) -> None:
     monkeypatch.chdir(ROOT)
     with pytest.raises(ConfigError) as refusal:
-        run_experiment(flow, experiment, None, [])
+        run_experiment(flow, [f"experiment={experiment}"])
     (line,) = str(refusal.value).splitlines()
     assert all(name in line for name in named)

@@ -12,7 +12,7 @@ from embodyflow.engines.embodied_rollout import EmbodiedRollout, Episode
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Decision
-from embodyflow.policies.tiny_vla import TinyVLAProcessor
+from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
 
 DRAWS = (0, 1, "rollout")
 

@@ -15,7 +15,8 @@ from embodyflow.config import RunConfig
 from embodyflow.data.batches import digest_of, to_batch
 from embodyflow.engines.embodied_rollout import EmbodiedRollout
 from embodyflow.engines.fsdp_trainer import FSDPTrainer, _Samples
-from embodyflow.policies.tiny_vla import TinyVLA, TinyVLAProcessor
+from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLA
+from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
 
 SEED = 5
 Weights = dict[str, np.ndarray]

@@ -9,7 +9,7 @@ from tensordict import TensorDict
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.registry import build_policy
-from embodyflow.policies.tiny_vla import TinyVLAConfig
+from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 from embodyflow.policies.tiny_vla.policy_tiny_vla import TinyVLAPolicy
 
 SIZES = {"state_dim": 6, "action_dim": 2, "chunk_size": 3, "num_bins": 8, "hidden_size": 16}

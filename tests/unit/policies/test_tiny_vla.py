@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from embodyflow.policies.tiny_vla import (
+from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
+from embodyflow.policies.tiny_vla.modeling_tiny_vla import (
     TinyVLA,
-    TinyVLAConfig,
-    TinyVLAProcessor,
     greedy_tokens,
     sample_tokens,
     token_entropy,
     token_log_probs,
 )
+from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
 
 SMALL = TinyVLAConfig(state_dim=6, action_dim=2, chunk_size=3, num_bins=8, hidden_size=16)
 
