@@ -114,28 +114,52 @@ class RolloutConfig(Config):
         return self
 
 
-class TrainerConfig(Config):
-    """How the policy is trained on the rows of one iteration.
+class OptimizerConfig(Config):
+    """How far a model is trained on the rows of one iteration.
+
+    Attributes:
+        learning_rate: of AdamW.
+        epochs: passes over the rows.
+    """
+
+    learning_rate: PositiveFloat
+    epochs: PositiveInt
+
+
+class TrainerConfig(OptimizerConfig):
+    """How the policy is trained; what is not in :class:`CriticConfig` holds for the critic too.
 
     Attributes:
         num_ranks: processes of the FSDP2 group.
-        learning_rate, weight_decay, max_grad_norm: of AdamW.
-        epochs: passes over the rows.
+        weight_decay, max_grad_norm: of AdamW.
         num_minibatches: optimizer steps per pass.
         micro_batch_rows: rows of one forward pass; ``null`` means all rows of the mini-batch.
+        micro_batch_tokens: tokens of one forward pass instead: as many rows as hold that many.
         parity_tolerance: largest allowed difference between a rollout's log-probs and the trainer's.
         keep_checkpoints: newest checkpoints kept on disk.
     """
 
     num_ranks: PositiveInt
-    learning_rate: PositiveFloat
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     max_grad_norm: PositiveFloat = 1.0
-    epochs: PositiveInt
     num_minibatches: PositiveInt
     micro_batch_rows: PositiveInt | None = None
+    micro_batch_tokens: PositiveInt | None = None
     parity_tolerance: PositiveFloat = 1e-4
     keep_checkpoints: PositiveInt = 2
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> "TrainerConfig":
+        if self.micro_batch_rows is not None and self.micro_batch_tokens is not None:
+            raise ValueError("micro_batch_rows and micro_batch_tokens must not both be set")
+        return self
+
+
+class CriticConfig(OptimizerConfig):
+    """How the critic is trained, where ``algorithm.advantage`` needs one (``gae``)."""
+
+    learning_rate: PositiveFloat = 1e-3
+    epochs: PositiveInt = 5
 
 
 class WarmStartConfig(Config):
@@ -222,6 +246,7 @@ class RunConfig(Config):
     env: EnvConfig
     rollout: RolloutConfig
     trainer: TrainerConfig
+    critic: CriticConfig = CriticConfig()
     warm_start: WarmStartConfig | None
     evaluation: EvaluationConfig
     cluster: ClusterConfig
@@ -242,6 +267,16 @@ class RunConfig(Config):
         if rows < self.trainer.num_ranks * self.trainer.num_minibatches:
             raise ValueError(
                 f"trainer.num_ranks × trainer.num_minibatches must not exceed the {rows} rows of an iteration"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_row_fits_into_a_micro_batch(self) -> "RunConfig":
+        limit, longest = self.trainer.micro_batch_tokens, self.num_decisions * self.policy.num_action_tokens
+        if limit is not None and limit < longest:
+            raise ValueError(
+                f"trainer.micro_batch_tokens={limit}: must be at least {longest}, the tokens of an episode of "
+                f"env.max_steps={self.env.max_steps}"
             )
         return self
 

@@ -6,6 +6,7 @@ which iteration and seed it is. A pipeline names them ``"tasks:generate"`` and s
 same place as ``"my_module:my_function"`` and may ignore the keywords.
 """
 
+from tasks.critic import compute_value, train_critic
 from tasks.evaluation import evaluate_policy, record_video
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
 from tasks.rewards import compute_advantage, compute_reward
@@ -18,6 +19,7 @@ __all__ = [
     "compute_old_log_prob",
     "compute_ref_log_prob",
     "compute_reward",
+    "compute_value",
     "demonstrate",
     "embodied_sampling",
     "evaluate_policy",
@@ -25,4 +27,5 @@ __all__ = [
     "generate",
     "record_video",
     "train_actor",
+    "train_critic",
 ]

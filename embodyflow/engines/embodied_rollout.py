@@ -71,6 +71,19 @@ class EmbodiedRollout:
         self.policy.model.load_state_dict(state)
         self.policy_version = version
 
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the elementwise sum over the ranks, of which there must be one: rollout workers do not talk.
+
+        Raises:
+            ConfigError: there are more.
+        """
+        if self.world_size > 1:
+            raise ConfigError(
+                f"rollout.num_workers={self.world_size}: algorithm.advantage={self.config.algorithm.advantage} needs "
+                "sums over all rows, which rollout workers cannot take; allowed is 1, or the node on the trainer group"
+            )
+        return tensor
+
     def training_episodes(self, seed: int, iteration: int) -> list[Episode]:
         """Return this rank's episodes of the iteration: whole groups, siblings sharing task and goal."""
         rollout, num_tasks = self.config.rollout, len(self.config.env.tasks)
