@@ -54,18 +54,22 @@ class PipelineConfig(Config):
 
 
 class FilterConfig(Config):
-    """Which groups ``embodied_sampling`` keeps.
+    """Which groups ``embodied_sampling`` and ``dynamic_sampling`` keep.
 
     Attributes:
         min_success, max_success: bounds (inclusive) of a kept group's success rate.
         drop_uniform: drop groups whose members all had the same outcome; they carry no advantage.
         drop_truncated: drop groups in which an episode hit the step limit.
+        num_groups: groups that ``dynamic_sampling`` fills an iteration with; ``null`` means ``rollout.num_groups``.
+        max_rerolls: rounds of ``rollout.num_groups`` further groups that it plays for them at most.
     """
 
     min_success: Fraction = 0.0
     max_success: Fraction = 1.0
     drop_uniform: bool = True
     drop_truncated: bool = False
+    num_groups: PositiveInt | None = None
+    max_rerolls: Annotated[int, Field(ge=0, strict=True)] = 10
 
     @model_validator(mode="after")
     def _ordered(self) -> "FilterConfig":
@@ -232,9 +236,10 @@ class TrackingConfig(Config):
 
 
 class RunConfig(Config):
-    """Everything a run is made of."""
+    """Everything a run is made of; ``flow`` is the training flow, which chooses pipeline and algorithm."""
 
     experiment: RunName
+    flow: RunName
     seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)]
     iterations: PositiveInt
     run_id: RunName | None = None
@@ -263,10 +268,15 @@ class RunConfig(Config):
             raise ValueError(
                 f"env.max_steps={self.env.max_steps} must be a multiple of policy.chunk_size={self.policy.chunk_size}"
             )
-        rows = num_groups * self.rollout.group_size
+        rows = (self.filter.num_groups or num_groups) * self.rollout.group_size
         if rows < self.trainer.num_ranks * self.trainer.num_minibatches:
             raise ValueError(
                 f"trainer.num_ranks × trainer.num_minibatches must not exceed the {rows} rows of an iteration"
+            )
+        if (self.filter.num_groups or num_groups) % self.rollout.num_workers:
+            raise ValueError(
+                f"filter.num_groups={self.filter.num_groups} must be a multiple of "
+                f"rollout.num_workers={self.rollout.num_workers}"
             )
         return self
 

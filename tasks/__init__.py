@@ -11,7 +11,7 @@ from tasks.evaluation import evaluate_policy, record_video
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
 from tasks.rewards import compute_advantage, compute_reward
 from tasks.rollout import demonstrate, generate
-from tasks.sampling import embodied_sampling
+from tasks.sampling import dynamic_sampling, embodied_sampling
 from tasks.training import fit, train_actor
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "compute_reward",
     "compute_value",
     "demonstrate",
+    "dynamic_sampling",
     "embodied_sampling",
     "evaluate_policy",
     "fit",
