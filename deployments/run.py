@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -103,11 +102,11 @@ def run_experiment(flow: str, words: Sequence[str]) -> int:
     from flows.request import check, parse_arguments  # takes seconds to import
 
     folder = StackFolder.here()
-    request = parse_arguments(words)
+    request = parse_arguments(words, flow)
     deployment = f"{flow}/{request.experiment}"
     _check_deployment(folder, deployment)
     config = check(request)
-    parameters = asdict(request) | {"overrides": list(request.overrides), "run_id": config.run_id}
+    parameters = request.parameters() | {"run_id": config.run_id}
     run_dir = config.run_dir
     console = Console(stderr=True)
     with _stack(folder, console) as (api_url, check_stack):
