@@ -64,9 +64,7 @@ class BufferClient:
         """Fetch the rows of ``part`` in order; without a copy where they are one shard of this node."""
         pieces = []
         for piece in part.slices:
-            columns = self.get_shard(piece.shard)
-            whole = piece.start == 0 and piece.stop == piece.shard.num_rows
-            pieces.append(columns if whole else {k: v[piece.start : piece.stop] for k, v in columns.items()})
+            pieces.append({name: array[piece.index] for name, array in self.get_shard(piece.shard).items()})
         return concatenate(pieces)
 
     def get_shard(self, shard: ShardRef) -> Columns:

@@ -161,7 +161,7 @@ class Session:
         num_ranks = len(self._groups[group])
         if layout is Layout.REPLICATE:
             return replicate(parent.shards, num_ranks)
-        if parent.group == group:
+        if parent.group == group and len(parent.shards) == num_ranks:
             return keep_layout(parent.shards)
         return split_evenly(parent.shards, num_ranks)
 
