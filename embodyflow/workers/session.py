@@ -178,7 +178,7 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
         raise ValueError("run_id is not set")
     sizes = {"rollout": config.rollout.num_workers, "trainer": config.trainer.num_ranks}
     check_resources(sum(sizes.values()), config)
-    buffers = start_buffers(config.run_id)
+    buffers = start_buffers(config.run_id, config.cluster.buffer)
     groups: dict[str, WorkerGroup] = {}
     session = Session(config, groups, buffers)
     try:

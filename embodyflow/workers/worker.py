@@ -14,7 +14,7 @@ from embodyflow.config import RunConfig
 from embodyflow.data.batches import digest_of, join_columns, to_batch, to_columns
 from embodyflow.data.metrics import as_metrics
 from embodyflow.references import resolve
-from embodyflow.workers.buffer import BufferClient
+from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.calls import LogLine, NodeCall, NodeResult
 
 
