@@ -81,7 +81,7 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
     sizes = ["rollout.num_workers=1", "trainer.num_ranks=1", "cluster.cpus_per_worker=0"]
     config = compose_config([f"run_id={run_id}", f"run_root={folder}", f"iterations={iterations}", *sizes])
     with ray_cluster(config):
-        buffers = start_buffers(run_id)
+        buffers = start_buffers(run_id, config.cluster.buffer)
         engine = "empty_nodes:EmptyEngine"
         groups = {role: await start_group(role, engine, 1, config, buffers) for role in ("rollout", "trainer")}
         session, folder_ = Session(config, groups, buffers), RunFolder.create(config)

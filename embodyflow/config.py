@@ -196,6 +196,22 @@ class EvaluationConfig(Config):
     video: bool = True
 
 
+class BufferConfig(Config):
+    """The buffer that each Ray node has for the rows on their way between graph nodes.
+
+    Attributes:
+        folder: where shards lie in memory, of a tmpfs; files there have no name, so that none is ever left over.
+        memory_gb: GB (10⁹ bytes) of it that one buffer may take; ``null`` is half of what is free when it starts.
+        spill_folder: where shards go that do not fit; files there have no name either.
+        patience: seconds a worker waits for room before it gives up.
+    """
+
+    folder: str = "/dev/shm"
+    memory_gb: PositiveFloat | None = None
+    spill_folder: str = "/tmp"
+    patience: PositiveFloat = 60.0
+
+
 class ClusterConfig(Config):
     """What the workers run on.
 
@@ -205,6 +221,7 @@ class ClusterConfig(Config):
         cpus_per_worker, gpus_per_worker: what each worker asks of Ray.
         start_timeout: seconds the workers may take to start.
         node_timeout: seconds one node of the graph may take.
+        buffer: of each Ray node.
     """
 
     device: Literal["cpu", "cuda"]
@@ -213,6 +230,7 @@ class ClusterConfig(Config):
     gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
     start_timeout: PositiveFloat = 120.0
     node_timeout: PositiveFloat = 600.0
+    buffer: BufferConfig = BufferConfig()
 
     @model_validator(mode="after")
     def _backend_fits(self) -> "ClusterConfig":

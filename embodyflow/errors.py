@@ -11,3 +11,23 @@ class ParityError(RuntimeError):
 
 class SamplingError(RuntimeError):
     """An iteration did not find enough rows worth training on; the message says what to change."""
+
+
+class ShardLostError(RuntimeError):
+    """A shard is gone because its buffer is: the node that made it must run again.
+
+    Attributes:
+        shard_id: ``<iteration>/<node>/<rank>``, which names the node.
+        node_id: the Ray node whose buffer held it.
+    """
+
+    def __init__(self, shard_id: str, node_id: str) -> None:
+        super().__init__(shard_id, node_id)
+        self.shard_id, self.node_id = shard_id, node_id
+
+    def __str__(self) -> str:
+        return f"shard {self.shard_id} is lost with the buffer of Ray node {self.node_id}"
+
+
+class BufferFullError(RuntimeError):
+    """A buffer found no room for a shard, in memory or by spilling."""

@@ -1,36 +1,56 @@
 """Batches as plain arrays: what a buffer holds and how rows are cut, joined and digested.
 
-A batch travels as ``dict[str, numpy.ndarray]``, one array per column with the rows first: Ray moves such a dict
-without copying on a node, where a pickled TensorDict is copied tensor by tensor.
+A batch travels as a table: columns by name, one array each with the rows first, or a
+:class:`~embodyflow.data.ragged.Ragged` column. Arrays are written and read at the speed of memory, where a pickled
+TensorDict is copied tensor by tensor.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
 from tensordict import TensorDict
+from torch import Tensor
 
-Columns = dict[str, np.ndarray]
+from embodyflow.data.ragged import Array, Ragged, RowIndex, join_ragged
+
+Columns: TypeAlias = dict[str, np.ndarray]
+Column: TypeAlias = Array | Ragged
+Table: TypeAlias = dict[str, Column]
 
 
-def to_columns(batch: TensorDict) -> Columns:
-    """Return the batch's columns as contiguous arrays ``[N, ...]`` on the CPU."""
-    return {str(name): np.ascontiguousarray(value.detach().cpu().numpy()) for name, value in sorted(batch.items())}
+def to_columns(batch: TensorDict) -> Table:
+    """Return the batch's columns as contiguous arrays ``[N, ...]`` on the CPU; jagged nested tensors become ragged."""
+    return {str(name): _to_column(value.detach().cpu()) for name, value in sorted(batch.items())}
 
 
-def to_batch(columns: Columns) -> TensorDict:
-    """Return a TensorDict over the columns.
+def _to_column(tensor: Tensor) -> Column:
+    if not tensor.is_nested:
+        return np.ascontiguousarray(tensor.numpy())
+    rows: Any = tensor.contiguous()
+    return Ragged(rows.values().numpy(), np.diff(rows.offsets().numpy()).astype(np.int64))
 
-    Arrays that came out of a buffer are read-only and shared with every other reader, so they are copied: a node
-    function may write to its batch.
+
+def to_batch(columns: Mapping[str, Column]) -> TensorDict:
+    """Return a TensorDict over the columns, a ragged one as a jagged nested tensor.
+
+    A node function may write to its batch. Arrays that are read-only are shared with other readers, so they are
+    copied; what a buffer of the same machine gives is copied by the kernel where it is written to, page by page.
     """
     num_rows = num_rows_of(columns)
-    tensors = {name: torch.from_numpy(np.array(array)) for name, array in columns.items()}
-    return TensorDict(tensors, batch_size=[num_rows])
+    return TensorDict({name: _to_tensor(column) for name, column in columns.items()}, batch_size=[num_rows])
 
 
-def num_rows_of(columns: Mapping[str, np.ndarray]) -> int:
+def _to_tensor(column: Column) -> Tensor:
+    if isinstance(column, Ragged):
+        offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(column.lengths)]))
+        return torch.nested.nested_tensor_from_jagged(_to_tensor(column.values), offsets)
+    return torch.from_numpy(column if column.flags.writeable else column.copy())
+
+
+def num_rows_of(columns: Mapping[str, Column]) -> int:
     """Return the number of rows.
 
     Raises:
@@ -42,7 +62,12 @@ def num_rows_of(columns: Mapping[str, np.ndarray]) -> int:
     return next(iter(counts.values()), 0)
 
 
-def concatenate(parts: Sequence[Columns]) -> Columns:
+def select(columns: Mapping[str, Column], index: RowIndex) -> Table:
+    """Return some rows: without a copy where ``index`` is a slice."""
+    return {name: column[index] for name, column in columns.items()}
+
+
+def concatenate(parts: Sequence[Table]) -> Table:
     """Join parts row-wise, in order.
 
     Raises:
@@ -53,10 +78,16 @@ def concatenate(parts: Sequence[Columns]) -> Columns:
         raise ValueError(f"parts of one batch have different columns: {sorted(names)}")
     if len(parts) == 1:
         return parts[0]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return {name: _join([part[name] for part in parts]) for name in parts[0]}
 
 
-def join_columns(batches: Sequence[Columns]) -> Columns:
+def _join(parts: Sequence[Column]) -> Column:
+    if isinstance(parts[0], Ragged):
+        return join_ragged(cast(Sequence[Ragged], parts))
+    return np.concatenate(cast(Sequence[Array], parts))
+
+
+def join_columns(batches: Sequence[Table]) -> Table:
     """Join what several parents pass to one child: rows matched by ``uid``, columns united.
 
     The first parent gives the order of the rows. A column that several parents carry must hold the same values.
@@ -66,24 +97,52 @@ def join_columns(batches: Sequence[Columns]) -> Columns:
     """
     joined = dict(batches[0])
     for other in batches[1:]:
-        position = {uid: i for i, uid in enumerate(other["uid"].tolist())}
-        uids = joined["uid"].tolist()
-        if len(position) != len(uids) or sorted(uids) != sorted(other["uid"].tolist()):
-            raise ValueError("parents of one node hold different rows: join needs the same uids on each side")
-        order = np.array([position[uid] for uid in uids], dtype=np.int64)
-        for name, array in other.items():
-            rows = array[order]
-            if name in joined and not np.array_equal(joined[name], rows, equal_nan=rows.dtype.kind == "f"):
+        order = _positions(cast(Array, joined["uid"]), cast(Array, other["uid"]))
+        for name, column in (other if order is None else select(other, order)).items():
+            if name in joined and not _equal(joined[name], column):
                 raise ValueError(f"column {name!r} differs between two parents of one node")
-            joined[name] = rows
+            joined[name] = column
     return joined
 
 
-def digest_of(columns: Mapping[str, np.ndarray]) -> str:
+def _positions(uids: Array, others: Array) -> Array | None:
+    """Return where each of ``uids`` stands in ``others``; ``None`` where both are in the same order."""
+    sorter, other_sorter = np.argsort(uids, kind="stable"), np.argsort(others, kind="stable")
+    in_order = uids[sorter]
+    if not np.array_equal(in_order, others[other_sorter]) or (in_order[1:] == in_order[:-1]).any():
+        raise ValueError("parents of one node hold different rows: join needs the same uids on each side")
+    if np.array_equal(uids, others):
+        return None
+    positions = np.empty(len(uids), np.int64)
+    positions[sorter] = other_sorter
+    return positions
+
+
+def _equal(left: Column, right: Column) -> bool:
+    if isinstance(left, Ragged) or isinstance(right, Ragged):
+        return (
+            isinstance(left, Ragged)
+            and isinstance(right, Ragged)
+            and _equal(left.lengths, right.lengths)
+            and _equal(left.values, right.values)
+        )
+    return np.array_equal(left, right, equal_nan=left.dtype.kind == right.dtype.kind == "f")
+
+
+def digest_of(columns: Mapping[str, Column]) -> str:
     """Return the SHA-256 over names, dtypes, shapes and bytes of the columns, in name order."""
     sha = hashlib.sha256()
     for name in sorted(columns):
-        array = np.ascontiguousarray(columns[name])
-        sha.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
-        sha.update(array.view(np.uint8).data if array.ndim else array.tobytes())
+        column = columns[name]
+        if isinstance(column, Ragged):
+            _update(sha, f"{name} values", column.values)
+            _update(sha, f"{name} lengths", column.lengths)
+        else:
+            _update(sha, name, column)
     return sha.hexdigest()
+
+
+def _update(sha: "hashlib._Hash", name: str, array: Array) -> None:
+    array = np.ascontiguousarray(array)
+    sha.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
+    sha.update(array.view(np.uint8).data if array.ndim else array.tobytes())

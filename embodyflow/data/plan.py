@@ -1,11 +1,30 @@
-"""Which rows each rank reads: a pure function of row counts.
+"""Which rows each rank reads: pure functions of row counts.
 
-The control plane plans with counts alone; the ranks then fetch their rows from the buffers that hold them.
+The control plane plans with counts alone; the ranks then fetch their rows from the buffers that hold them. The plans
+here keep the order of the rows; :mod:`embodyflow.data.balance` gives it up for ranks of equal cost.
 """
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a buffer put a shard: readers on the same machine look there before they ask.
+
+    Attributes:
+        pid: process of the buffer.
+        descriptor: its open file that holds the shard.
+        key: random; written into the file with the shard, so that a file put to another use is noticed.
+    """
+
+    pid: int
+    descriptor: int
+    key: int
 
 
 @dataclass(frozen=True)
@@ -16,11 +35,13 @@ class ShardRef:
         shard_id: unique in the run: ``<iteration>/<node>/<rank>``.
         host: id of the Ray node whose buffer holds the rows.
         num_rows: rows in the shard.
+        location: where the rows were put; a hint, not part of what makes two references equal.
     """
 
     shard_id: str
     host: str
     num_rows: int
+    location: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -31,18 +52,36 @@ class Slice:
     start: int
     stop: int
 
+    @property
+    def index(self) -> slice:
+        """What to index the shard's columns with."""
+        return slice(self.start, self.stop)
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Some rows of one shard.
+
+    Attributes:
+        shard: that holds them.
+        index: int64 [N], which rows, ascending.
+    """
+
+    shard: ShardRef
+    index: NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class RankInput:
     """One rank's part of a batch that is spread over a group.
 
     Attributes:
-        slices: where its rows lie, in order.
-        offset: position of its first row in the whole batch.
+        slices: where its rows lie, in order; empty where the parent passed no rows on.
+        offset: position of its first row in the whole batch, which is what the ranks read one after the other.
         total_rows: rows of the whole batch.
     """
 
-    slices: tuple[Slice, ...]
+    slices: tuple[Slice | Selection, ...]
     offset: int
     total_rows: int
 
@@ -79,6 +118,11 @@ def replicate(shards: Sequence[ShardRef], num_ranks: int) -> list[RankInput]:
     return [RankInput(_cut(shards, 0, total), 0, total)] * num_ranks
 
 
+def for_tensor_parallel(parts: Sequence[RankInput], size: int) -> list[RankInput]:
+    """Give each data-parallel part to the ``size`` consecutive ranks that compute it together."""
+    return [part for part in parts for _ in range(size)]
+
+
 def _cut(shards: Sequence[ShardRef], start: int, stop: int) -> tuple[Slice, ...]:
     slices, first = [], 0
     for shard in shards:
@@ -87,4 +131,4 @@ def _cut(shards: Sequence[ShardRef], start: int, stop: int) -> tuple[Slice, ...]
             slices.append(Slice(shard, low, high))
         first += shard.num_rows
     # A rank without rows still reads an empty slice: it needs the columns to take part in its group's collectives.
-    return tuple(slices) or (Slice(shards[0], 0, 0),)
+    return tuple(slices) or tuple(Slice(shard, 0, 0) for shard in shards[:1])

@@ -1,84 +1,101 @@
-"""The buffer of a Ray node: it owns the shards that the node's workers put and hands them to whoever asks.
+"""The buffer of a Ray node: it owns the shared memory that the node's workers write rows to and read them from.
 
-The arrays lie in the node's shared-memory object store. The buffer puts them there itself, one copy more than a
-worker's own put would cost: Ray drops an object when the process that put it dies, and a shard must outlive its worker.
+The rows themselves pass through it only on their way to another Ray node. They lie in memory of the buffer's, so a
+shard outlives the worker that wrote it.
 """
 
+import asyncio
+import time
 from typing import Any
 
 import ray
 
-from embodyflow.data.batches import Columns, concatenate, num_rows_of
-from embodyflow.data.plan import RankInput, ShardRef
+from embodyflow.config import BufferConfig
+from embodyflow.data.batches import Table, num_rows_of, select
+from embodyflow.data.metrics import Metric, total
+from embodyflow.data.packing import unpack
+from embodyflow.data.plan import Location, Selection, Slice
+from embodyflow.errors import BufferFullError
+from embodyflow.workers.segments import map_content
+from embodyflow.workers.shard_store import ShardStore
+
+_POLL_SECONDS = 0.005
+
+
+def rows_of(memory: Any, piece: Slice | Selection) -> Table:
+    """Return a piece's rows of the shard that lies in mapped memory, as views where the piece is a slice.
+
+    Raises:
+        RuntimeError: the shard was replaced by one with another number of rows than the plan counts on.
+    """
+    table, shard = unpack(memory), piece.shard
+    if num_rows_of(table) != shard.num_rows:
+        raise RuntimeError(
+            f"shard {shard.shard_id} has {num_rows_of(table)} rows, not the {shard.num_rows} it was planned with"
+        )
+    return select(table, piece.index)
 
 
 @ray.remote(num_cpus=0)
 class Buffer:
-    """The shards of one Ray node, by shard id."""
-
-    def __init__(self) -> None:
-        self._refs: dict[str, ray.ObjectRef[Any]] = {}
-
-    def put(self, shard_id: str, columns: Columns) -> None:
-        """Hold a shard; a node that runs again replaces what its first run put."""
-        self._refs[shard_id] = ray.put(columns)
-
-    def get(self, shard_ids: list[str]) -> list[Any]:
-        """Return the references of the shards, in order.
-
-        Raises:
-            KeyError: a shard is not held: it was freed, or put on another node.
-        """
-        return [self._refs[shard_id] for shard_id in shard_ids]
-
-    def free(self, prefix: str) -> int:
-        """Drop every shard whose id starts with ``prefix``; return how many there were."""
-        doomed = [shard_id for shard_id in self._refs if shard_id.startswith(prefix)]
-        for shard_id in doomed:
-            del self._refs[shard_id]
-        return len(doomed)
-
-    def num_shards(self) -> int:
-        """Return how many shards are held."""
-        return len(self._refs)
-
-
-class BufferClient:
-    """A worker's view of the buffers: writes to its own node's, reads from any.
+    """The shards of one Ray node, by shard id.
 
     Args:
-        buffers: Ray node id to the node's buffer.
+        config: folders and cap.
     """
 
-    def __init__(self, buffers: dict[str, Any]) -> None:
-        self._buffers = buffers
-        self._host = ray.get_runtime_context().get_node_id()
+    def __init__(self, config: BufferConfig) -> None:
+        self._store = ShardStore(config)
+        self._patience = config.patience
+        self._bytes_sent = 0
 
-    def put(self, shard_id: str, columns: Columns) -> ShardRef:
-        """Store the columns in this node's buffer."""
-        buffer = self._buffers[self._host]
-        ray.get(buffer.put.remote(shard_id, columns))
-        return ShardRef(shard_id, self._host, num_rows_of(columns))
-
-    def get(self, part: RankInput) -> Columns:
-        """Fetch the rows of ``part`` in order; without a copy where they are one shard of this node."""
-        pieces = []
-        for piece in part.slices:
-            columns = self.get_shard(piece.shard)
-            whole = piece.start == 0 and piece.stop == piece.shard.num_rows
-            pieces.append(columns if whole else {k: v[piece.start : piece.stop] for k, v in columns.items()})
-        return concatenate(pieces)
-
-    def get_shard(self, shard: ShardRef) -> Columns:
-        """Fetch one whole shard.
+    async def allocate(self, shard_id: str, num_bytes: int, writer: int) -> Location:
+        """Return where process ``writer`` may write a shard, once there is room.
 
         Raises:
-            RuntimeError: the shard was replaced by one with another number of rows than the plan counts on.
+            BufferFullError: the shard is larger than the buffer, or there was no room for ``patience`` seconds.
         """
-        [ref] = ray.get(self._buffers[shard.host].get.remote([shard.shard_id]))
-        columns: Columns = ray.get(ref)
-        if num_rows_of(columns) != shard.num_rows:
-            raise RuntimeError(
-                f"shard {shard.shard_id} has {num_rows_of(columns)} rows, not the {shard.num_rows} it was planned with"
-            )
-        return columns
+        deadline = time.monotonic() + self._patience
+        while (location := self._store.allocate(shard_id, num_bytes, writer)) is None:
+            if time.monotonic() > deadline:
+                raise BufferFullError(
+                    f"no room for shard {shard_id} of {num_bytes} bytes in {self._patience:g} s: all "
+                    f"{self._store.capacity} bytes are being written or read; raise cluster.buffer.memory_gb"
+                )
+            await asyncio.sleep(_POLL_SECONDS)
+        return location
+
+    async def commit(self, shard_id: str, key: int) -> None:
+        """Hold a shard that was written; a node that runs again replaces what its first run put."""
+        self._store.commit(shard_id, key)
+
+    async def locate(self, shard_id: str) -> Location:
+        """Return where a shard lies.
+
+        Raises:
+            KeyError: it is not held: it was freed, or put on another node.
+        """
+        return self._store.locate(shard_id)
+
+    async def read(self, pieces: list[Slice | Selection]) -> list[Table]:
+        """Return rows of shards, for a reader on another Ray node.
+
+        Raises:
+            KeyError: a shard is not held.
+            RuntimeError: a shard has another number of rows than was planned with.
+        """
+        tables = [rows_of(map_content(self._store.locate(piece.shard.shard_id)), piece) for piece in pieces]
+        self._bytes_sent += sum(column.nbytes for table in tables for column in table.values())
+        return tables
+
+    async def free(self, prefix: str) -> int:
+        """Drop every shard whose id starts with ``prefix``; return how many there were."""
+        return self._store.free(prefix)
+
+    async def num_shards(self) -> int:
+        """Return how many shards are held."""
+        return len(self._store)
+
+    async def metrics(self) -> dict[str, Metric]:
+        """Return usage, spilling and traffic to other Ray nodes so far."""
+        return self._store.metrics() | {"buffer/bytes_sent": total(self._bytes_sent)}

@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 
-from embodyflow.config import RunConfig
+from embodyflow.config import BufferConfig, RunConfig
 from embodyflow.errors import ConfigError
 from embodyflow.workers.buffer import Buffer
 from embodyflow.workers.calls import NodeCall, NodeResult
@@ -72,14 +72,14 @@ def _actor(remote_class: Any) -> Any:
     return remote_class
 
 
-def start_buffers(run_id: str) -> dict[str, Any]:
+def start_buffers(run_id: str, config: BufferConfig) -> dict[str, Any]:
     """Start one buffer on every Ray node that is alive; return them by Ray node id."""
     buffers = {}
     for node in ray.nodes():
         if node["Alive"]:
             pin = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             name = f"{run_id}/buffer/{node['NodeID'][:8]}"
-            buffers[node["NodeID"]] = _actor(Buffer).options(name=name, scheduling_strategy=pin).remote()
+            buffers[node["NodeID"]] = _actor(Buffer).options(name=name, scheduling_strategy=pin).remote(config)
     return buffers
 
 

@@ -161,7 +161,7 @@ class Session:
         num_ranks = len(self._groups[group])
         if layout is Layout.REPLICATE:
             return replicate(parent.shards, num_ranks)
-        if parent.group == group:
+        if parent.group == group and len(parent.shards) == num_ranks:
             return keep_layout(parent.shards)
         return split_evenly(parent.shards, num_ranks)
 
@@ -178,7 +178,7 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
         raise ValueError("run_id is not set")
     sizes = {"rollout": config.rollout.num_workers, "trainer": config.trainer.num_ranks}
     check_resources(sum(sizes.values()), config)
-    buffers = start_buffers(config.run_id)
+    buffers = start_buffers(config.run_id, config.cluster.buffer)
     groups: dict[str, WorkerGroup] = {}
     session = Session(config, groups, buffers)
     try:

@@ -14,7 +14,7 @@ from embodyflow.config import RunConfig
 from embodyflow.data.batches import digest_of, join_columns, to_batch, to_columns
 from embodyflow.data.metrics import as_metrics
 from embodyflow.references import resolve
-from embodyflow.workers.buffer import BufferClient
+from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.calls import LogLine, NodeCall, NodeResult
 
 
@@ -75,8 +75,8 @@ class Worker:
         with _captured_logs() as logs:
             self._load_weights(call)
             batch = None
-            if call.parents:
-                batch = to_batch(join_columns([self._buffer.get(part) for part in call.parents]))
+            if parts := [part for part in call.parents if part.slices]:  # a parent may pass no rows on
+                batch = to_batch(join_columns([self._buffer.get(part) for part in parts]))
             output = resolve(call.function)(batch, call.config, worker=self._engine, call=call)
             shard, digest = None, ""
             if output.batch is not None:

@@ -14,13 +14,13 @@ import psutil
 import pytest
 import ray
 
-from embodyflow.config import RunConfig
+from embodyflow.config import BufferConfig, RunConfig
 from embodyflow.data.batches import digest_of
 from embodyflow.data.metrics import total
 from embodyflow.data.plan import RankInput, Slice, split_evenly
 from embodyflow.errors import ConfigError
 from embodyflow.types import NodeOutput
-from embodyflow.workers.buffer import BufferClient
+from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.group import start_buffers
 from embodyflow.workers.session import Layout, NodeReport, NodeWork, Session, open_session
 
@@ -128,7 +128,7 @@ def run(cluster: None, config: RunConfig) -> Iterator[Run]:
 
 
 def test_a_buffer_holds_rows_until_they_are_freed() -> None:
-    [(host, buffer)] = start_buffers("buffer-test").items()
+    [(host, buffer)] = start_buffers("buffer-test", BufferConfig()).items()
     client = BufferClient({host: buffer})
     shards = [client.put(f"1/node/{rank}", {"uid": np.arange(3) + 3 * rank}) for rank in (0, 1)]
     other = client.put("10/node/0", {"uid": np.arange(2)})
@@ -136,7 +136,8 @@ def test_a_buffer_holds_rows_until_they_are_freed() -> None:
     parts = [client.get(part)["uid"].tolist() for part in split_evenly(shards, 4)]
     assert parts == [[0], [1, 2], [3], [4, 5]]
     whole = client.get(RankInput((Slice(shards[0], 0, 3),), 0, 3))
-    assert not whole["uid"].flags.writeable  # the shared memory itself, not a copy
+    whole["uid"][0] = 7  # the reader's own from now on
+    assert client.get_shard(shards[0])["uid"].tolist() == [0, 1, 2]
     again = client.put("1/node/0", {"uid": np.array([9])})  # the node ran again, with another outcome
     assert client.get_shard(again)["uid"].tolist() == [9]
     with pytest.raises(RuntimeError, match="shard 1/node/0 has 1 rows, not the 3 it was planned with"):

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodyflow.data.plan import RankInput, ShardRef, keep_layout, replicate, split_evenly
+from embodyflow.data.plan import RankInput, ShardRef, for_tensor_parallel, keep_layout, replicate, split_evenly
 
 COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
 RANKS = st.integers(1, 9)
@@ -71,3 +71,14 @@ def test_replicating_gives_everyone_everything(counts: list[int], num_ranks: int
 def test_no_ranks_are_refused(num_ranks: int) -> None:
     with pytest.raises(ValueError, match="num_ranks"):
         split_evenly(shards_of([1]), num_ranks)
+
+
+def test_a_parent_that_passed_no_rows_on_gives_every_rank_nothing_to_read() -> None:
+    nothing = RankInput((), 0, 0)
+    assert split_evenly([], 2) == replicate([], 2) == [nothing, nothing]
+    assert keep_layout([]) == []
+
+
+def test_tensor_parallel_ranks_read_the_same_rows() -> None:
+    first, second = split_evenly(shards_of([3, 1]), 2)
+    assert for_tensor_parallel([first, second], 2) == [first, first, second, second]

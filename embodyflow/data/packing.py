@@ -1,0 +1,90 @@
+"""A table as one run of bytes: what a segment of shared memory or a spill file holds.
+
+::
+
+    bytes 0–7     the key of the content; 0 while it is being written or after it was given up
+    bytes 8–15    number of bytes of the schema
+    bytes 16–     the schema: JSON, a list of [name, dtype, shape of the values, number of lengths or null]
+    then          for each column in that order its values, and its lengths where it is ragged; 64-byte aligned
+
+Arrays are copied in by memcpy and read where they lie; nothing is pickled.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from embodyflow.data.batches import Column, Table
+from embodyflow.data.ragged import Array, Ragged
+
+KEY_BYTES = 8
+_SCHEMA = 16  # where it starts
+_ALIGNMENT = 64
+
+Memory = bytearray | memoryview  # or an mmap, which type checkers do not see as a buffer
+
+
+class Packing:
+    """The table's layout in memory.
+
+    Args:
+        table: the columns; they are copied when :meth:`write` is called.
+
+    Attributes:
+        num_bytes: of the whole content.
+    """
+
+    def __init__(self, table: Mapping[str, Column]) -> None:
+        self._arrays = [array for column in table.values() for array in _arrays_of(column)]
+        schema = [_describe(name, column) for name, column in table.items()]
+        self._schema = json.dumps(schema, separators=(",", ":")).encode()
+        self._offsets, end = [], _SCHEMA + len(self._schema)
+        for array in self._arrays:
+            self._offsets.append(_aligned(end))
+            end = self._offsets[-1] + array.nbytes
+        self.num_bytes = end
+
+    def write(self, memory: Memory, key: int) -> None:
+        """Copy the columns in; the key comes last, when all is in place."""
+        np.ndarray(1, np.int64, memory, KEY_BYTES)[0] = len(self._schema)
+        memory[_SCHEMA : _SCHEMA + len(self._schema)] = self._schema
+        for array, offset in zip(self._arrays, self._offsets, strict=True):
+            np.ndarray(array.shape, array.dtype, memory, offset)[...] = array
+        np.ndarray(1, np.int64, memory)[0] = key
+
+
+def unpack(memory: Memory) -> Table:
+    """Return the columns, as views of the memory."""
+    schema_bytes = int(np.ndarray(1, np.int64, memory, KEY_BYTES)[0])
+    end = _SCHEMA + schema_bytes
+    table: Table = {}
+    for name, dtype, shape, num_rows in json.loads(bytes(memory[_SCHEMA:end])):
+        start = _aligned(end)
+        values: Array = np.ndarray(shape, np.dtype(dtype), memory, start)
+        end = start + values.nbytes
+        if num_rows is None:
+            table[name] = values
+        else:
+            start = _aligned(end)
+            table[name] = Ragged(values, np.ndarray(num_rows, np.int64, memory, start))
+            end = start + num_rows * 8
+    return table
+
+
+def _arrays_of(column: Column) -> Iterator[Array]:
+    if isinstance(column, Ragged):
+        yield column.values
+        yield column.lengths
+    else:
+        yield column
+
+
+def _describe(name: str, column: Column) -> tuple[str, str, tuple[int, ...], int | None]:
+    values = column.values if isinstance(column, Ragged) else column
+    return name, values.dtype.str, values.shape, len(column) if isinstance(column, Ragged) else None
+
+
+def _aligned(offset: int) -> int:
+    return math.ceil(offset / _ALIGNMENT) * _ALIGNMENT

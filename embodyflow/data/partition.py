@@ -1,0 +1,86 @@
+"""Splitting costs into parts of nearly equal sum: what token balancing rests on."""
+
+import heapq
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Costs = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+_MAX_DIFFERENCED = 256  # items: differencing takes about 10 µs each, and the small ones fit anywhere
+
+
+def attention_cost(num_tokens: ArrayLike, hidden_size: int = 4096) -> Costs:
+    """Return what a transformer spends on each row, up to a common factor: ``6·h·l + l²``.
+
+    A layer's matrix products take ``24·l·h²`` operations and its attention ``4·l²·h``.
+
+    Args:
+        num_tokens: [N], tokens of each row.
+        hidden_size: ``h``, width of the transformer.
+    """
+    lengths = np.asarray(num_tokens, np.float64)
+    return 6.0 * hidden_size * lengths + lengths**2
+
+
+def imbalance(loads: ArrayLike) -> float:
+    """Return by what share the heaviest part exceeds the mean: 0 where all are equal."""
+    loads = np.asarray(loads, np.float64)
+    mean = loads.mean()
+    return float(loads.max() / mean - 1.0) if mean > 0 else 0.0
+
+
+def karmarkar_karp(costs: ArrayLike, num_parts: int) -> Index:
+    """Assign items to parts of nearly equal cost.
+
+    The largest items by Karmarkar & Karp's (1982) differencing method: each starts as a partition of its own, and the
+    two partitions whose parts differ most are merged, the heaviest part of one with the lightest of the other, until
+    one is left. The small rest goes, largest first, each to the lightest part (Graham, 1969).
+
+    Args:
+        costs: [N], not negative. Parts of equal costs have the same number of items, or one more.
+        num_parts: ``k >= 1``.
+
+    Returns:
+        int64 [N], the part of each item; which part has which number says nothing.
+    """
+    costs = np.asarray(costs, np.float64)
+    order = np.argsort(-costs, kind="stable")
+    largest, rest = order[:_MAX_DIFFERENCED], order[_MAX_DIFFERENCED:]
+    parts = np.zeros(len(costs), np.int64)
+    if num_parts == 1 or len(costs) == 0:
+        return parts
+    parts[largest], loads = _difference(costs[largest], num_parts)
+    lightest = list(zip(loads.tolist(), range(num_parts), strict=True))
+    heapq.heapify(lightest)
+    filled = []
+    for cost in costs[rest].tolist():
+        load, part = lightest[0]
+        filled.append(part)
+        heapq.heapreplace(lightest, (load + cost, part))
+    parts[rest] = filled
+    return parts
+
+
+def _difference(costs: Costs, num_parts: int) -> tuple[Index, Costs]:
+    """Return the part of each item, and the sums of the parts: float64 [k]."""
+    partitions = [np.array([cost, *[0.0] * (num_parts - 1)]) for cost in costs]  # sums of the parts, heaviest first
+    heap = [(-cost, index) for index, cost in enumerate(costs)]  # by difference, largest first
+    heapq.heapify(heap)
+    merges = []
+    while len(heap) > 1:
+        left = heapq.heappop(heap)[1]
+        right = heap[0][1]
+        sums = partitions[left] + partitions[right][::-1]
+        order = np.argsort(-sums, kind="stable")
+        sums = sums[order]
+        heapq.heapreplace(heap, (sums[-1] - sums[0], len(partitions)))
+        merges.append((left, right, order))
+        partitions.append(sums)
+    numbers = {len(partitions) - 1: np.arange(num_parts)}  # of each partition's parts, in the final one
+    for merged, (left, right, order) in zip(range(len(partitions) - 1, 0, -1), reversed(merges), strict=False):
+        numbers[left] = np.empty(num_parts, np.int64)
+        numbers[left][order] = numbers.pop(merged)
+        numbers[right] = numbers[left][::-1]
+    return np.array([numbers[item][0] for item in range(len(costs))]), partitions[-1]

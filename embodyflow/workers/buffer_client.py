@@ -1,0 +1,103 @@
+"""A worker's view of the buffers: rows of its own Ray node at the speed of memory, those of others through Ray."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from embodyflow.data.batches import Column, Table, concatenate, num_rows_of
+from embodyflow.data.metrics import Metric, total
+from embodyflow.data.packing import Packing
+from embodyflow.data.plan import Location, RankInput, Selection, ShardRef, Slice
+from embodyflow.errors import ShardLostError
+from embodyflow.workers.buffer import rows_of
+from embodyflow.workers.segments import WritableSegments, map_content
+
+_LOOKUPS = 3  # a shard may be spilled between the answer and the look
+
+
+class BufferClient:
+    """Writes to its own Ray node's buffer, reads from any.
+
+    Args:
+        buffers: Ray node id to the node's buffer.
+    """
+
+    def __init__(self, buffers: Mapping[str, Any]) -> None:
+        self._buffers = buffers
+        self._host = ray.get_runtime_context().get_node_id()
+        self._segments = WritableSegments()
+        self._counts: dict[str, int] = defaultdict(int)
+
+    def put(self, shard_id: str, columns: Mapping[str, Column]) -> ShardRef:
+        """Write the columns into this node's shared memory.
+
+        Raises:
+            BufferFullError: there is no room, not even after ``cluster.buffer.patience`` seconds.
+        """
+        buffer = self._buffers[self._host]
+        packing = Packing(columns)
+        location: Location = ray.get(buffer.allocate.remote(shard_id, packing.num_bytes, os.getpid()))
+        packing.write(self._segments.map(location), location.key)
+        ray.get(buffer.commit.remote(shard_id, location.key))
+        return ShardRef(shard_id, self._host, num_rows_of(columns), location)
+
+    def get(self, part: RankInput) -> Table:
+        """Fetch the rows of ``part`` in order; without a copy where they are one slice of a shard of this node.
+
+        The arrays belong to the caller: those of this node may be written to, which others do not see.
+
+        Raises:
+            KeyError: a shard was freed.
+            RuntimeError: a shard was replaced by one with another number of rows than the plan counts on.
+            ShardLostError: a shard's buffer is gone.
+        """
+        elsewhere: dict[str, list[int]] = defaultdict(list)
+        for index, piece in enumerate(part.slices):
+            if piece.shard.host != self._host:
+                elsewhere[piece.shard.host].append(index)
+        asked = {
+            host: self._ask(host, [part.slices[index] for index in indices]) for host, indices in elsewhere.items()
+        }
+        tables = {i: self._read_here(p) for i, p in enumerate(part.slices) if p.shard.host == self._host}
+        for host, answer in asked.items():
+            with _lost_with_its_buffer(part.slices[elsewhere[host][0]].shard):
+                tables |= zip(elsewhere[host], ray.get(answer), strict=True)
+        return concatenate([tables[index] for index in range(len(part.slices))])
+
+    def get_shard(self, shard: ShardRef) -> Table:
+        """Fetch one whole shard, as :meth:`get` does."""
+        return self.get(RankInput((Slice(shard, 0, shard.num_rows),), 0, shard.num_rows))
+
+    def metrics(self) -> dict[str, Metric]:
+        """Return how often shards were read since the last call: at the first look, after asking, from another node."""
+        counts, self._counts = self._counts, defaultdict(int)
+        return {name: total(count) for name, count in counts.items()}
+
+    def _ask(self, host: str, pieces: list[Slice | Selection]) -> Any:
+        """Ask another Ray node's buffer for rows; return the reference of its answer."""
+        if host not in self._buffers:
+            raise ShardLostError(pieces[0].shard.shard_id, host)
+        self._counts["buffer/remote_reads"] += len(pieces)
+        return self._buffers[host].read.remote(pieces)
+
+    def _read_here(self, piece: Slice | Selection) -> Table:
+        memory = map_content(piece.shard.location) if piece.shard.location is not None else None
+        self._counts["buffer/local_hits" if memory is not None else "buffer/local_misses"] += 1
+        for _ in range(_LOOKUPS):
+            if memory is not None:
+                return rows_of(memory, piece)
+            with _lost_with_its_buffer(piece.shard):
+                memory = map_content(ray.get(self._buffers[self._host].locate.remote(piece.shard.shard_id)))
+        raise RuntimeError(f"shard {piece.shard.shard_id} is not where its buffer says")
+
+
+@contextmanager
+def _lost_with_its_buffer(shard: ShardRef) -> Iterator[None]:
+    try:
+        yield
+    except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
+        raise ShardLostError(shard.shard_id, shard.host) from error

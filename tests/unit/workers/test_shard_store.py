@@ -1,0 +1,184 @@
+"""Real segments, in this process and in others; only Ray is left out."""
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodyflow.config import BufferConfig
+from embodyflow.data.batches import Table
+from embodyflow.data.metrics import to_floats
+from embodyflow.data.packing import Packing, unpack
+from embodyflow.data.plan import Location
+from embodyflow.errors import BufferFullError, ConfigError
+from embodyflow.workers.segments import WritableSegments, map_content
+from embodyflow.workers.shard_store import ShardStore
+
+ROWS = 1 << 17  # of one byte: two of the smallest segments
+WRITER = WritableSegments()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ShardStore:
+    return ShardStore(BufferConfig(memory_gb=4 * ROWS / 1e9, spill_folder=str(tmp_path)))
+
+
+def put(store: ShardStore, shard_id: str, value: int, num_rows: int = ROWS) -> Location:
+    packing = Packing({"a": np.full(num_rows - 1024, value, np.uint8)})
+    location = store.allocate(shard_id, packing.num_bytes, os.getpid())
+    assert location is not None
+    packing.write(WRITER.map(location), location.key)
+    store.commit(shard_id, location.key)
+    return location
+
+
+def read(location: Location) -> Table | None:
+    memory = map_content(location)
+    return None if memory is None else unpack(memory)
+
+
+def value_of(location: Location) -> int:
+    table = read(location)
+    assert table is not None
+    [value] = np.unique(table["a"])
+    return int(value)
+
+
+def numbers(store: ShardStore) -> dict[str, float]:
+    return {name.removeprefix("buffer/"): value for name, value in to_floats(store.metrics()).items()}
+
+
+def test_a_freed_segment_is_given_to_the_next_writer(store: ShardStore) -> None:
+    first = put(store, "1/a/0", 1)
+    assert store.free("1/") == 1 and len(store) == 0
+    assert read(first) is None
+    second = put(store, "2/a/0", 2)
+    assert second.descriptor == first.descriptor and second.key != first.key
+    assert read(first) is None and value_of(second) == 2
+
+
+def test_what_a_reader_still_sees_is_not_given_away(store: ShardStore) -> None:
+    first = put(store, "1/a/0", 1)
+    table = read(first)
+    store.free("1/")
+    assert put(store, "2/a/0", 2).descriptor != first.descriptor
+    assert table is not None and (table["a"] == 1).all()
+    del table
+    assert put(store, "3/a/0", 3).descriptor == first.descriptor
+
+
+def test_a_reader_may_write_and_nobody_else_sees_it(store: ShardStore) -> None:
+    location = put(store, "1/a/0", 1)
+    table = read(location)
+    assert table is not None
+    table["a"][:] = 9
+    assert value_of(location) == 1
+
+
+def test_a_node_that_runs_again_replaces_its_first_shard(store: ShardStore) -> None:
+    first, again = put(store, "1/a/0", 1), put(store, "1/a/0", 2)
+    assert read(first) is None and store.locate("1/a/0") == again and value_of(again) == 2
+    assert len(store) == 1
+
+
+def test_a_prefix_frees_one_iteration_and_an_unknown_shard_is_named(store: ShardStore) -> None:
+    for shard_id in ("1/a/0", "1/b/0", "10/a/0"):
+        put(store, shard_id, 1, num_rows=2048)
+    assert store.free("1/") == 2 and len(store) == 1
+    with pytest.raises(KeyError, match="1/a/0"):
+        store.locate("1/a/0")
+
+
+def test_beyond_the_cap_the_oldest_shards_go_to_disk_and_are_read_from_there(store: ShardStore) -> None:
+    places = [put(store, f"1/a/{rank}", rank) for rank in range(7)]
+    assert numbers(store)["num_spills"] == 3 and numbers(store)["memory_bytes"] <= store.capacity
+    assert [read(place) is None for place in places] == [True] * 3 + [False] * 4
+    assert [value_of(store.locate(f"1/a/{rank}")) for rank in range(7)] == list(range(7))
+    store.free("")
+    assert numbers(store)["spilled_bytes"] == numbers(store)["num_shards"] == 0
+    assert numbers(store)["memory_bytes"] == numbers(store)["spare_bytes"] <= store.capacity
+
+
+def test_there_is_no_room_while_everything_is_read_and_again_when_it_is_not(store: ShardStore) -> None:
+    tables = [read(put(store, f"1/a/{rank}", rank)) for rank in range(4)]
+    assert store.allocate("2/a/0", ROWS - 1024, os.getpid()) is None
+    tables.pop()
+    assert store.allocate("2/a/0", ROWS - 1024, os.getpid()) is not None
+    assert all((table["a"] == rank).all() for rank, table in enumerate(tables) if table)
+
+
+def test_a_shard_larger_than_the_buffer_is_refused_with_the_key(store: ShardStore) -> None:
+    with pytest.raises(BufferFullError, match=r"shard 1/a/0 takes .* raise cluster.buffer.memory_gb"):
+        store.allocate("1/a/0", 5 * ROWS, os.getpid())
+
+
+def test_a_shard_that_was_not_allocated_cannot_be_committed(store: ShardStore) -> None:
+    location = store.allocate("1/a/0", 100, os.getpid())
+    assert location is not None
+    with pytest.raises(KeyError):
+        store.commit("1/a/0", location.key - 1)
+    store.commit("1/a/0", location.key)
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    for config in (BufferConfig(folder="/no/such"), BufferConfig(folder="/proc"), BufferConfig(spill_folder="/no")):
+        with pytest.raises(ConfigError, match=r"cluster.buffer: /(no|proc)"):
+            ShardStore(config)
+
+
+def hold(config: BufferConfig, connection: Any) -> None:
+    """A buffer's process: put a shard, let a dead writer's allocation lie about, wait to be killed."""
+    store = ShardStore(config)
+    location = put(store, "1/a/0", 7)
+    connection.send((location, os.readlink(f"/proc/self/fd/{location.descriptor}")))
+    signal.pause()
+
+
+def users_of(target: str) -> list[str]:
+    links = [link for process in Path("/proc").glob("[0-9]*/fd") for link in safe_list(process)]
+    return [str(link) for link in links if safe_target(link) == target]
+
+
+def safe_list(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def safe_target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
+
+
+def test_a_killed_buffer_leaves_nothing_once_its_readers_are_done(tmp_path: Path) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    config = BufferConfig(spill_folder=str(tmp_path))
+    process = multiprocessing.get_context("fork").Process(target=hold, args=(config, theirs))
+    process.start()
+    location, target = ours.recv()
+    table = read(location)
+    assert table is not None and users_of(target)
+    os.kill(process.pid or 0, signal.SIGKILL)
+    process.join()
+    assert (table["a"] == 7).all() and read(location) is None  # whoever maps it keeps it, nobody else finds it
+    del table
+    assert users_of(target) == [] and os.listdir(tmp_path) == []
+
+
+def test_what_a_dead_writer_was_given_is_taken_back(store: ShardStore) -> None:
+    child = multiprocessing.get_context("fork").Process(target=os.getpid)
+    child.start()
+    location = store.allocate("1/a/0", ROWS - 1024, child.pid or 0)
+    child.join()
+    child.close()
+    assert location is not None
+    assert put(store, "2/a/0", 2).descriptor == location.descriptor
+    with pytest.raises(KeyError):
+        store.commit("1/a/0", location.key)
