@@ -28,6 +28,10 @@ class EmptyEngine:
         """Return one number."""
         return {"weight": np.zeros(1, np.float32)}
 
+    def fingerprint(self) -> tuple[int, ...]:
+        """Return nothing: there are no weights."""
+        return ()
+
     def update_weights(self, weights: dict[str, np.ndarray[Any, Any]], version: int) -> None:
         """Do nothing."""
 

@@ -13,12 +13,12 @@ from flows.evaluation import evaluation_is_due
 from flows.nodes import CURRENT_RUN, submit_node
 from pipelines import Node, NodeRole, TaskGraph
 
-GROUP_OF_ROLE = {
-    NodeRole.ROLLOUT: "rollout",
-    NodeRole.ACTOR: "trainer",
-    NodeRole.REFERENCE: "trainer",
-    NodeRole.CRITIC: "trainer",
-}
+
+def group_of(node: Node) -> str | None:
+    """Return the worker group that has the node's model; ``None`` for a node without, which runs where its rows are."""
+    if not node.node_type.is_model:
+        return None
+    return "rollout" if node.node_role is NodeRole.ROLLOUT else "trainer"
 
 
 async def run_graph(graph: TaskGraph, iteration: int) -> dict[str, NodeReport]:
@@ -34,9 +34,12 @@ async def run_graph(graph: TaskGraph, iteration: int) -> dict[str, NodeReport]:
         work = NodeWork(
             node_id=node.node_id,
             function=node.executable_ref,
-            group=GROUP_OF_ROLE.get(node.node_role),
+            group=group_of(node),
             iteration=iteration,
             config=node.config,
+            needs_model=node.node_type.is_model,
+            only_forward_compute=node.only_forward_compute,
+            timeout=node.timeout_seconds,
         )
         return await submit_node(work, parents, retries=node.retries)
 

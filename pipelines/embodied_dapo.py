@@ -18,7 +18,8 @@ def embodied_dapo() -> TaskGraph:
             "dynamic_sampling",
             func="tasks:dynamic_sampling",
             deps=["rollout"],
-            node_role=NodeRole.DYNAMIC_SAMPLING,
+            node_type=NodeType.MODEL_INFERENCE,
+            node_role=NodeRole.ROLLOUT,
         )
         .add_node("reward", func="tasks:compute_reward", deps=["dynamic_sampling"], node_role=NodeRole.REWARD)
         .add_node("advantage", func="tasks:compute_advantage", deps=["reward"], node_role=NodeRole.ADVANTAGE)

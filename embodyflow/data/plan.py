@@ -112,6 +112,15 @@ def split_evenly(shards: Sequence[ShardRef], num_ranks: int) -> list[RankInput]:
     return [RankInput(_cut(shards, start, stop), start, total) for start, stop in itertools.pairwise(bounds)]
 
 
+def cut_like(parts: Sequence[RankInput], shards: Sequence[ShardRef]) -> list[RankInput]:
+    """Cut the rows of ``shards`` at the same positions as another batch of as many rows was cut."""
+    stops = [*(part.offset for part in parts[1:]), parts[0].total_rows]
+    total = sum(shard.num_rows for shard in shards)
+    return [
+        RankInput(_cut(shards, part.offset, stop), part.offset, total) for part, stop in zip(parts, stops, strict=True)
+    ]
+
+
 def replicate(shards: Sequence[ShardRef], num_ranks: int) -> list[RankInput]:
     """Give every rank all rows of all shards, in shard order."""
     total = sum(shard.num_rows for shard in shards)

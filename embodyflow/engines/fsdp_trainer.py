@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric
@@ -123,6 +124,13 @@ class FSDPTrainer:
         # On one rank the state is the parameters themselves, which the next step changes: hence the copy.
         return {name: value.numpy().copy() for name, value in state.items()}
 
+    def fingerprint(self) -> tuple[int, ...]:
+        """Return hashes of this rank's part of policy, reference and critic: they change when a weight does."""
+        models = [each.model for each in (self.policy, self.reference, self.critic) if each is not None]
+        return tuple(
+            int(torch.hash_tensor(_local(value)).item()) for model in models for value in model.state_dict().values()
+        )
+
     def save_weights_file(self, path: str) -> None:
         """Write the policy's full weights to a safetensors file; a collective, rank 0 writes."""
         weights = self.weights()
@@ -175,3 +183,7 @@ class FSDPTrainer:
             self.critic.start_from(self.policy.model.state_dict())
         for learner in self._learners.values():
             learner.restart()
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -21,6 +21,8 @@ class NodeCall:
         config: the node's own configuration.
         weights: the policy weights the node must act with, where it acts with any but the trainer's own.
         policy_version: version of those weights.
+        only_forward_compute: the node must leave the engine's weights as they are.
+        timeout: seconds it may take.
     """
 
     node_id: str
@@ -31,6 +33,8 @@ class NodeCall:
     config: Mapping[str, Any] = field(default_factory=dict)
     weights: ShardRef | None = None
     policy_version: int = 0
+    only_forward_compute: bool = False
+    timeout: float = 600.0
 
     @property
     def offset(self) -> int:

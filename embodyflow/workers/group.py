@@ -12,6 +12,9 @@ from embodyflow.workers.buffer import Buffer
 from embodyflow.workers.calls import NodeCall, NodeResult
 from embodyflow.workers.worker import Worker
 
+INTERRUPT_SECONDS = 5.0
+"""How much longer than its limit a node is waited for: its ranks interrupt it and say so themselves."""
+
 
 class WorkerGroup:
     """Handles of the ranks of one role.
@@ -31,20 +34,26 @@ class WorkerGroup:
         """Return the number of ranks."""
         return len(self._ranks)
 
-    async def run_node(self, calls: Sequence[NodeCall]) -> list[NodeResult]:
-        """Run one node on all ranks at the same time; ``calls`` holds one call per rank.
+    async def run_node(self, calls: Sequence[NodeCall], *, beside_others: bool = False) -> list[NodeResult]:
+        """Run one node on all ranks at the same time.
+
+        Args:
+            calls: one per rank.
+            beside_others: the node needs no model, so other nodes may run on the ranks meanwhile.
 
         Raises:
-            TimeoutError: a rank did not answer in time; the message names the node and the group.
+            TimeoutError: it took longer than it may; the message names the node.
             Exception: whatever the node function raised on the first rank that failed.
         """
-        refs = [rank.run_node.remote(call) for rank, call in zip(self._ranks, calls, strict=True)]
-        return await self._gather(refs, calls[0].node_id)
+        method = "run_compute_node" if beside_others else "run_node"
+        refs = [getattr(rank, method).remote(call) for rank, call in zip(self._ranks, calls, strict=True)]
+        # The rank interrupts Python code itself; what hangs in native code is given up here.
+        return await self._gather(refs, calls[0].node_id, calls[0].timeout + INTERRUPT_SECONDS)
 
     async def call(self, method: str, *args: Any) -> list[Any]:
         """Call ``method`` on every rank with the same arguments and return the answers in rank order."""
         refs = [getattr(rank, method).remote(*args) for rank in self._ranks]
-        return await self._gather(refs, method)
+        return await self._gather(refs, method, self._timeout)
 
     async def connect(self) -> None:
         """Form the ranks' torch.distributed group on a free port of rank 0's machine."""
@@ -56,15 +65,15 @@ class WorkerGroup:
         for rank in self._ranks:
             ray.kill(rank)
 
-    async def _gather(self, refs: list[Any], what: str) -> list[Any]:
+    async def _gather(self, refs: list[Any], what: str, seconds: float) -> list[Any]:
         # Prefect's own task time-out does not interrupt a wait on Ray, so the deadline is set here.
         try:
-            async with asyncio.timeout(self._timeout) as deadline:
+            async with asyncio.timeout(seconds) as deadline:
                 return await asyncio.gather(*refs)
         except TimeoutError as error:
             if not deadline.expired():  # it is what a rank raised
                 raise
-            raise TimeoutError(f"{what} on the {self.role} group took longer than {self._timeout:g} s") from error
+            raise TimeoutError(f"{what} on the {self.role} group took longer than {seconds:g} s") from error
 
 
 def _actor(remote_class: Any) -> Any:

@@ -12,7 +12,7 @@ import ray
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, merge_metrics
-from embodyflow.data.plan import RankInput, ShardRef, keep_layout, replicate, split_evenly
+from embodyflow.data.plan import RankInput, ShardRef, cut_like, keep_layout, replicate, split_evenly
 from embodyflow.workers.calls import LogLine, NodeCall
 from embodyflow.workers.group import WorkerGroup, check_resources, start_buffers, start_group
 
@@ -33,6 +33,9 @@ class NodeWork:
         group: ``"rollout"`` or ``"trainer"``; ``None`` runs it where its first parent's rows are.
         iteration: index of the iteration.
         layout: whether the group's ranks share the rows or each get all of them.
+        needs_model: it uses the group's engine, one such node at a time; without, it runs beside others.
+        only_forward_compute: it must leave weights as they are.
+        timeout: seconds it may take; ``None`` for the cluster's ``node_timeout``.
     """
 
     node_id: str
@@ -41,6 +44,9 @@ class NodeWork:
     iteration: int
     config: Mapping[str, Any] = field(default_factory=dict)
     layout: Layout = Layout.SPLIT
+    needs_model: bool = True
+    only_forward_compute: bool = False
+    timeout: float | None = None
 
 
 @dataclass(frozen=True)
@@ -90,10 +96,16 @@ class Session:
         self._weights: ShardRef | None = None
 
     async def run_node(self, work: NodeWork, parents: Sequence[NodeReport] = ()) -> NodeReport:
-        """Run a node on its group, its rows moved from wherever its parents left them."""
+        """Run a node on its group, its rows moved from wherever its parents left them.
+
+        Raises:
+            ValueError: its parents pass on different numbers of rows.
+            TimeoutError: it took longer than it may.
+            Exception: whatever its function raised.
+        """
         name = work.group or (parents[0].group if parents else "rollout")
         group = self._groups[name]
-        inputs = [self._spread(parent, name, work.layout) for parent in parents]
+        inputs = self._inputs(work, name, parents)
         calls = [
             NodeCall(
                 node_id=work.node_id,
@@ -104,10 +116,12 @@ class Session:
                 config=work.config,
                 weights=self._weights if name == "rollout" else None,
                 policy_version=self.policy_version,
+                only_forward_compute=work.only_forward_compute,
+                timeout=work.timeout or self.config.cluster.node_timeout,
             )
             for rank in range(len(group))
         ]
-        results = await group.run_node(calls)
+        results = await group.run_node(calls, beside_others=not work.needs_model)
         return NodeReport(
             node_id=work.node_id,
             group=name,
@@ -157,13 +171,21 @@ class Session:
         for buffer in self._buffers.values():
             ray.kill(buffer)
 
-    def _spread(self, parent: NodeReport, group: str, layout: Layout) -> list[RankInput]:
+    def _inputs(self, work: NodeWork, group: str, parents: Sequence[NodeReport]) -> list[list[RankInput]]:
+        """Return each parent's rows by rank: where several parents meet, a rank gets the same rows of all of them."""
         num_ranks = len(self._groups[group])
-        if layout is Layout.REPLICATE:
-            return replicate(parent.shards, num_ranks)
-        if parent.group == group and len(parent.shards) == num_ranks:
-            return keep_layout(parent.shards)
-        return split_evenly(parent.shards, num_ranks)
+        if work.layout is Layout.REPLICATE:
+            return [replicate(parent.shards, num_ranks) for parent in parents]
+        with_rows = [parent for parent in parents if parent.shards]
+        if not with_rows:  # they pass nothing on: the node only waits for them
+            return [split_evenly((), num_ranks) for _ in parents]
+        counts = {parent.node_id: parent.num_rows for parent in with_rows}
+        if len(set(counts.values())) > 1:
+            raise ValueError(f"node {work.node_id}: its parents pass on different numbers of rows: {counts}")
+        first = with_rows[0]
+        stays = first.group == group and len(first.shards) == num_ranks
+        lead = keep_layout(first.shards) if stays else split_evenly(first.shards, num_ranks)
+        return [cut_like(lead, parent.shards) for parent in parents]
 
 
 @asynccontextmanager

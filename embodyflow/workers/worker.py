@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,17 +17,23 @@ from embodyflow.data.metrics import as_metrics
 from embodyflow.references import resolve
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.calls import LogLine, NodeCall, NodeResult
+from embodyflow.workers.deadline import time_limit
+
+COMPUTE_THREADS = 4
+"""Nodes that need no model and run on a rank at the same time, beside one that does."""
 
 
 class _LogCapture(logging.Handler):
-    """Keeps a node's log records, so that its Prefect task run can show them."""
+    """Keeps the log records of the thread that a node runs in, so that its Prefect task run can show them."""
 
     def __init__(self) -> None:
         super().__init__(level=logging.INFO)
         self.lines: list[LogLine] = []
+        self._thread = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(LogLine(record.levelno, record.created, record.getMessage()))
+        if record.thread == self._thread:
+            self.lines.append(LogLine(record.levelno, record.created, record.getMessage()))
 
 
 @contextmanager
@@ -39,7 +46,7 @@ def _captured_logs() -> Iterator[list[LogLine]]:
         root.removeHandler(capture)
 
 
-@ray.remote
+@ray.remote(concurrency_groups={"compute": COMPUTE_THREADS})
 class Worker:
     """One rank.
 
@@ -70,14 +77,31 @@ class Worker:
             return f"{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
 
     def run_node(self, call: NodeCall) -> NodeResult:
-        """Fetch the rank's rows, run the node function, put its output into this node's buffer."""
+        """Fetch the rank's rows, run the node function, put its output into this node's buffer.
+
+        Nodes with a model run one after the other here; :meth:`run_compute_node` is for the others.
+
+        Raises:
+            TimeoutError: the function took longer than the call allows, and was interrupted.
+            RuntimeError: it changed weights that it must only use.
+            Exception: whatever the function raised.
+        """
+        return self._run(call)
+
+    @ray.method(concurrency_group="compute")
+    def run_compute_node(self, call: NodeCall) -> NodeResult:
+        """Run a node that needs no model, beside whatever else runs on this rank; as :meth:`run_node`."""
+        return self._run(call)
+
+    def _run(self, call: NodeCall) -> NodeResult:
         started = time.perf_counter()
-        with _captured_logs() as logs:
+        with _captured_logs() as logs, time_limit(call.timeout, f"node {call.node_id}"):
             self._load_weights(call)
             batch = None
             if parts := [part for part in call.parents if part.slices]:  # a parent may pass no rows on
                 batch = to_batch(join_columns([self._buffer.get(part) for part in parts]))
-            output = resolve(call.function)(batch, call.config, worker=self._engine, call=call)
+            with self._weights_untouched(call):
+                output = resolve(call.function)(batch, call.config, worker=self._engine, call=call)
             shard, digest = None, ""
             if output.batch is not None:
                 columns = to_columns(output.batch)
@@ -91,6 +115,17 @@ class Worker:
             seconds=time.perf_counter() - started,
             logs=tuple(logs),
         )
+
+    @contextmanager
+    def _weights_untouched(self, call: NodeCall) -> Iterator[None]:
+        """Hold a node of ``only_forward_compute`` to its word."""
+        before = self._engine.fingerprint() if call.only_forward_compute else None
+        yield
+        if before is not None and self._engine.fingerprint() != before:
+            raise RuntimeError(
+                f"node {call.node_id} changed weights although it is only_forward_compute; "
+                "take that away, or let it only use them"
+            )
 
     def publish_weights(self, version: int) -> Any:
         """Put the engine's weights into the buffer as one shard; every rank must be called, rank 0 answers."""

@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import ray
+import torch
 
 from embodyflow.config import BufferConfig, RunConfig
 from embodyflow.data.batches import digest_of
@@ -20,6 +22,7 @@ from embodyflow.data.metrics import total
 from embodyflow.data.plan import RankInput, Slice, split_evenly
 from embodyflow.errors import ConfigError
 from embodyflow.types import NodeOutput
+from embodyflow.workers import group
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.group import start_buffers
 from embodyflow.workers.session import Layout, NodeReport, NodeWork, Session, open_session
@@ -45,8 +48,37 @@ def sleep(batch: Any, config: Any = None, **kwargs: Any) -> NodeOutput:
     return NodeOutput(None)
 
 
+def spin(batch: Any, config: Any = None, **kwargs: Any) -> NodeOutput:
+    try:
+        while True:
+            time.sleep(0.01)
+    except Exception:  # what a careless node does must not keep it alive
+        pass
+    return NodeOutput(None)
+
+
+def nudge_a_weight(batch: Any, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
+    with torch.no_grad():
+        next(iter(worker.policy.model.parameters())).add_(config["by"])
+    return NodeOutput(None)
+
+
+def keep_some(batch: Any, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
+    return NodeOutput(batch[: config["rows"] - worker.rank])
+
+
+def add_column(batch: Any, config: Any = None, **kwargs: Any) -> NodeOutput:
+    batch[config["column"]] = batch["uid"] * config["factor"]
+    return NodeOutput(batch)
+
+
 def run_out_of_time(batch: Any, config: Any = None, **kwargs: Any) -> NodeOutput:
     raise TimeoutError("the camera did not answer")
+
+
+def work_of(name: str, group: str | None, node_id: str | None = None, **config: Any) -> NodeWork:
+    function = name if ":" in name else f"{__name__}:{name}"
+    return NodeWork(node_id or name.rpartition(":")[2], function, group, iteration=1, config=config)
 
 
 class Run:
@@ -60,9 +92,7 @@ class Run:
     def node(
         self, name: str, group: str | None, *parents: NodeReport, node_id: str | None = None, **config: Any
     ) -> NodeReport:
-        function = name if ":" in name else f"{__name__}:{name}"
-        work = NodeWork(node_id or name.rpartition(":")[2], function, group, iteration=1, config=config)
-        return self.wait(self.session.run_node(work, parents))
+        return self.wait(self.session.run_node(work_of(name, group, node_id, **config), parents))
 
     def wait(self, coroutine: Any) -> Any:
         async def within_patience() -> Any:
@@ -206,10 +236,57 @@ def test_a_function_that_does_not_exist_is_named(run: Run) -> None:
         run.node("tasks:generate_all", "rollout")
 
 
-def test_a_node_that_takes_too_long_is_named_with_its_group(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run.session._groups["trainer"], "_timeout", 0.5)
+def test_a_node_is_interrupted_at_its_time_limit_and_the_group_works_on(run: Run) -> None:
+    started = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"node spin took longer than 0.5 s"):
+        run.wait(run.session.run_node(replace(work_of("spin", "trainer"), timeout=0.5)))
+    assert run.node("sleep", "trainer", seconds=0).num_rows == 0
+    assert time.monotonic() - started < 5.0, "it was given up, not interrupted"
+
+
+def test_a_node_that_hangs_in_native_code_is_given_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "INTERRUPT_SECONDS", 0.2)
     with pytest.raises(TimeoutError, match=r"^sleep on the trainer group took longer than 0.5 s$"):
-        run.node("sleep", "trainer", seconds=2)
+        run.wait(run.session.run_node(replace(work_of("sleep", "trainer", seconds=2), timeout=0.3)))
+    assert run.node("sleep", "trainer", seconds=0, node_id="after").num_rows == 0
+
+
+def test_nodes_without_a_model_run_side_by_side(run: Run) -> None:
+    branches = [replace(work_of("sleep", "rollout", name, seconds=1), needs_model=False) for name in ("left", "right")]
+
+    async def both() -> None:
+        await asyncio.gather(*(run.session.run_node(branch) for branch in branches))
+
+    run.wait(both())  # what is imported first is not counted
+    started = time.monotonic()
+    run.wait(both())
+    assert time.monotonic() - started < 1.5
+
+
+def test_a_node_that_promises_to_leave_weights_alone_is_held_to_it(run: Run) -> None:
+    def forward_only(by: float) -> NodeWork:
+        return replace(work_of("nudge_a_weight", "trainer", by=by), only_forward_compute=True)
+
+    run.wait(run.session.run_node(forward_only(by=0.0)))
+    with pytest.raises(RuntimeError, match="nudge_a_weight changed weights although it is only_forward_compute"):
+        run.wait(run.session.run_node(forward_only(by=1.0)))
+    run.node("nudge_a_weight", "trainer", by=-1.0)
+
+
+def test_branches_of_different_groups_meet_row_by_row(run: Run) -> None:
+    """The first parent stays where it is, unevenly spread; the other's rows come from the trainer, cut to match."""
+    rows = run.node("count_rows", "rollout", run.node("tasks:generate", "rollout"), node_id="rows")
+    uneven = run.node("keep_some", None, rows, rows=3)
+    left = run.node("add_column", None, uneven, node_id="left", column="double", factor=2)
+    right = run.node("add_column", "trainer", uneven, node_id="right", column="triple", factor=3)
+    assert ([shard.num_rows for shard in left.shards], [shard.num_rows for shard in right.shards]) == ([3, 2], [5])
+    met = run.node("keep_some", None, left, right, node_id="met", rows=9)
+    client = BufferClient(run.session._buffers)
+    for shard in met.shards:
+        got = client.get_shard(shard)
+        assert (got["double"] == 2 * got["uid"]).all() and (got["triple"] == 3 * got["uid"]).all()
+    with pytest.raises(ValueError, match=r"node met: its parents pass on different numbers of rows: .*rows.* 8.* 5"):
+        run.node("keep_some", None, rows, right, node_id="met", rows=9)
 
 
 def test_a_time_out_inside_a_node_is_told_as_what_it_is(run: Run) -> None:

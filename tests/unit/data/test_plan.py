@@ -1,8 +1,18 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodyflow.data.plan import RankInput, ShardRef, for_tensor_parallel, keep_layout, replicate, split_evenly
+from embodyflow.data.plan import (
+    RankInput,
+    ShardRef,
+    cut_like,
+    for_tensor_parallel,
+    keep_layout,
+    replicate,
+    split_evenly,
+)
 
 COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
 RANKS = st.integers(1, 9)
@@ -82,3 +92,15 @@ def test_a_parent_that_passed_no_rows_on_gives_every_rank_nothing_to_read() -> N
 def test_tensor_parallel_ranks_read_the_same_rows() -> None:
     first, second = split_evenly(shards_of([3, 1]), 2)
     assert for_tensor_parallel([first, second], 2) == [first, first, second, second]
+
+
+@given(COUNTS, RANKS, st.data())
+def test_a_batch_is_cut_at_the_positions_of_another(counts: list[int], num_ranks: int, data: st.DataObject) -> None:
+    """Wherever two batches of as many rows lie, a rank gets the same positions of both."""
+    cuts = sorted(data.draw(st.lists(st.integers(0, sum(counts)), max_size=4)))
+    others = [stop - start for start, stop in itertools.pairwise([0, *cuts, sum(counts)])]
+    lead = split_evenly(shards_of(counts), num_ranks)
+    for mine, theirs in zip(lead, cut_like(lead, shards_of(others)), strict=True):
+        start, stop = mine.offset, mine.offset + len(rows_of(mine))
+        assert rows_of(theirs) == all_rows(others)[start:stop]
+        assert (theirs.offset, theirs.total_rows) == (mine.offset, mine.total_rows)

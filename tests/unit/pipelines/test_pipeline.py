@@ -270,8 +270,8 @@ def test_built_in_pipelines_are_the_chains_of_the_guide(name):
     chain = CHAINS[name].split()
     assert graph.get_execution_order() == chain
     assert [graph.nodes[b].dependencies for b in chain[1:]] == [(a,) for a in chain[:-1]]
-    trained = [n.node_id for n in graph.nodes.values() if n.node_type.is_model and not n.only_forward_compute]
-    assert trained == ["rollout", *(node_id for node_id in chain if node_id.startswith("train_"))]
+    trains = [n for n in graph.nodes.values() if n.node_type is NodeType.MODEL_TRAIN and not n.only_forward_compute]
+    assert [n.node_id for n in trains] == [node_id for node_id in chain if node_id.startswith("train_")]
     assert graph.nodes["rollout"].node_role is NodeRole.ROLLOUT
     assert graph.graph_id == name
 
