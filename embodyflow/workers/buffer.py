@@ -16,6 +16,7 @@ from embodyflow.data.metrics import Metric, total
 from embodyflow.data.packing import unpack
 from embodyflow.data.plan import Location, Selection, Slice
 from embodyflow.errors import BufferFullError
+from embodyflow.workers.local_calls import Method, serve
 from embodyflow.workers.segments import map_content
 from embodyflow.workers.shard_store import ShardStore
 
@@ -48,6 +49,14 @@ class Buffer:
         self._store = ShardStore(config)
         self._patience = config.patience
         self._bytes_sent = 0
+        self._address: asyncio.Task[bytes] | None = None
+
+    async def address(self) -> bytes:
+        """Return where processes of this node call ``allocate``, ``commit`` and ``locate``."""
+        if self._address is None:
+            methods: dict[str, Method] = {"allocate": self.allocate, "commit": self.commit, "locate": self.locate}
+            self._address = asyncio.create_task(serve(methods))
+        return await self._address
 
     async def allocate(self, shard_id: str, num_bytes: int, writer: int) -> Location:
         """Return where process ``writer`` may write a shard, once there is room.

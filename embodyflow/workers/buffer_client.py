@@ -4,6 +4,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import ray
@@ -14,6 +15,7 @@ from embodyflow.data.packing import Packing
 from embodyflow.data.plan import Location, RankInput, Selection, ShardRef, Slice
 from embodyflow.errors import ShardLostError
 from embodyflow.workers.buffer import rows_of
+from embodyflow.workers.local_calls import LocalCaller
 from embodyflow.workers.segments import WritableSegments, map_content
 
 _LOOKUPS = 3  # a shard may be spilled between the answer and the look
@@ -32,18 +34,23 @@ class BufferClient:
         self._segments = WritableSegments()
         self._counts: dict[str, int] = defaultdict(int)
 
+    @cached_property
+    def _own_buffer(self) -> LocalCaller:
+        return LocalCaller(ray.get(self._buffers[self._host].address.remote()))
+
     def put(self, shard_id: str, columns: Mapping[str, Column]) -> ShardRef:
         """Write the columns into this node's shared memory.
 
         Raises:
             BufferFullError: there is no room, not even after ``cluster.buffer.patience`` seconds.
+            ShardLostError: this node's buffer is gone.
         """
-        buffer = self._buffers[self._host]
-        packing = Packing(columns)
-        location: Location = ray.get(buffer.allocate.remote(shard_id, packing.num_bytes, os.getpid()))
-        packing.write(self._segments.map(location), location.key)
-        ray.get(buffer.commit.remote(shard_id, location.key))
-        return ShardRef(shard_id, self._host, num_rows_of(columns), location)
+        packing, num_rows = Packing(columns), num_rows_of(columns)
+        with _lost_with_its_buffer(ShardRef(shard_id, self._host, num_rows)):
+            location: Location = self._own_buffer.call("allocate", shard_id, packing.num_bytes, os.getpid())
+            packing.write(self._segments.map(location), location.key)
+            self._own_buffer.call("commit", shard_id, location.key)
+        return ShardRef(shard_id, self._host, num_rows, location)
 
     def get(self, part: RankInput) -> Table:
         """Fetch the rows of ``part`` in order; without a copy where they are one slice of a shard of this node.
@@ -91,7 +98,7 @@ class BufferClient:
             if memory is not None:
                 return rows_of(memory, piece)
             with _lost_with_its_buffer(piece.shard):
-                memory = map_content(ray.get(self._buffers[self._host].locate.remote(piece.shard.shard_id)))
+                memory = map_content(self._own_buffer.call("locate", piece.shard.shard_id))
         raise RuntimeError(f"shard {piece.shard.shard_id} is not where its buffer says")
 
 
@@ -99,5 +106,5 @@ class BufferClient:
 def _lost_with_its_buffer(shard: ShardRef) -> Iterator[None]:
     try:
         yield
-    except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
+    except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ConnectionError) as error:
         raise ShardLostError(shard.shard_id, shard.host) from error
