@@ -4,15 +4,14 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
 import ray
 
-from embodyflow.data.batches import Column, Table, concatenate, num_rows_of
 from embodyflow.data.metrics import Metric, total
 from embodyflow.data.packing import Packing
 from embodyflow.data.plan import Location, RankInput, Selection, ShardRef, Slice
+from embodyflow.data.tables import Column, Table, concatenate, num_rows_of
 from embodyflow.errors import ShardLostError
 from embodyflow.workers.buffer import rows_of
 from embodyflow.workers.local_calls import LocalCaller
@@ -32,11 +31,8 @@ class BufferClient:
         self._buffers = buffers
         self._host = ray.get_runtime_context().get_node_id()
         self._segments = WritableSegments()
+        self._own_buffer: LocalCaller | None = None
         self._counts: dict[str, int] = defaultdict(int)
-
-    @cached_property
-    def _own_buffer(self) -> LocalCaller:
-        return LocalCaller(ray.get(self._buffers[self._host].address.remote()))
 
     def put(self, shard_id: str, columns: Mapping[str, Column]) -> ShardRef:
         """Write the columns into this node's shared memory.
@@ -47,9 +43,9 @@ class BufferClient:
         """
         packing, num_rows = Packing(columns), num_rows_of(columns)
         with _lost_with_its_buffer(ShardRef(shard_id, self._host, num_rows)):
-            location: Location = self._own_buffer.call("allocate", shard_id, packing.num_bytes, os.getpid())
+            location: Location = self._call("allocate", shard_id, packing.num_bytes, os.getpid())
             packing.write(self._segments.map(location), location.key)
-            self._own_buffer.call("commit", shard_id, location.key)
+            self._call("commit", shard_id, location.key)
         return ShardRef(shard_id, self._host, num_rows, location)
 
     def get(self, part: RankInput) -> Table:
@@ -84,6 +80,16 @@ class BufferClient:
         counts, self._counts = self._counts, defaultdict(int)
         return {name: total(count) for name, count in counts.items()}
 
+    def _call(self, method: str, *arguments: Any) -> Any:
+        """Call this node's buffer; after it died, the next call goes to the one that is started in its place."""
+        if self._own_buffer is None:
+            self._own_buffer = LocalCaller(ray.get(self._buffers[self._host].address.remote()))
+        try:
+            return self._own_buffer.call(method, *arguments)
+        except ConnectionError:
+            self._own_buffer = None
+            raise
+
     def _ask(self, host: str, pieces: list[Slice | Selection]) -> Any:
         """Ask another Ray node's buffer for rows; return the reference of its answer."""
         if host not in self._buffers:
@@ -98,7 +104,7 @@ class BufferClient:
             if memory is not None:
                 return rows_of(memory, piece)
             with _lost_with_its_buffer(piece.shard):
-                memory = map_content(self._own_buffer.call("locate", piece.shard.shard_id))
+                memory = map_content(self._call("locate", piece.shard))
         raise RuntimeError(f"shard {piece.shard.shard_id} is not where its buffer says")
 
 

@@ -53,6 +53,10 @@ class ShardStore:
         """Return the number of shards."""
         return len(self._shards)
 
+    def __contains__(self, shard_id: str) -> bool:
+        """Return whether the shard is held."""
+        return shard_id in self._shards
+
     @property
     def memory_bytes(self) -> int:
         """Bytes of all segments in memory, spare ones among them."""

@@ -18,10 +18,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from embodyflow.config import BufferConfig
 from embodyflow.data.balance import balance
-from embodyflow.data.batches import Table, digest_of
 from embodyflow.data.metrics import to_floats
 from embodyflow.data.plan import RankInput, ShardRef, split_evenly
 from embodyflow.data.ragged import Ragged
+from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import BufferFullError, ShardLostError
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.group import start_buffers
@@ -200,6 +200,7 @@ def test_a_dead_buffer_is_told_by_the_shards_it_held(ranks: list[Any], buffers: 
     shards = get([rank.put.remote(f"9/node/{index}", 10 * index, 10) for index, rank in enumerate(ranks)])
     victim = list(buffers)[1]
     os.kill(shards[1].location.pid, signal.SIGKILL)
+    wait_until(lambda: not psutil.pid_exists(shards[1].location.pid), "the buffer is alive")
     part = split_evenly(shards, 1)[0]
     for reader in (ranks[0], ranks[1]):  # from elsewhere, and on its own node
         with pytest.raises(ShardLostError) as caught:
@@ -207,3 +208,5 @@ def test_a_dead_buffer_is_told_by_the_shards_it_held(ranks: list[Any], buffers: 
         assert (caught.value.shard_id, caught.value.node_id) == ("9/node/1", victim)
         assert "shard 9/node/1 is lost with the buffer of Ray node" in str(caught.value)
     assert get(ranks[0].uids.remote(split_evenly([shards[0], shards[2]], 1)[0])) == [*range(10), *range(20, 30)]
+    shards[1] = get(ranks[1].put.remote("9/node/1", 10, 10))  # its node runs again, another buffer in the place
+    assert get(ranks[0].uids.remote(split_evenly(shards, 1)[0])) == list(range(30))

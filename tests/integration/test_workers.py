@@ -15,9 +15,9 @@ import pytest
 import ray
 
 from embodyflow.config import BufferConfig, RunConfig
-from embodyflow.data.batches import digest_of
 from embodyflow.data.metrics import total
 from embodyflow.data.plan import RankInput, Slice, split_evenly
+from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError
 from embodyflow.types import NodeOutput
 from embodyflow.workers.buffer_client import BufferClient

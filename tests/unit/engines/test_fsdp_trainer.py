@@ -12,7 +12,8 @@ from safetensors.numpy import save_file
 from tensordict import TensorDict
 
 from embodyflow.config import RunConfig
-from embodyflow.data.batches import digest_of, to_batch
+from embodyflow.data.batches import to_batch
+from embodyflow.data.tables import digest_of
 from embodyflow.engines.embodied_rollout import EmbodiedRollout
 from embodyflow.engines.fsdp_trainer import FSDPTrainer, _Samples
 from embodyflow.policies.tiny_vla import TinyVLA, TinyVLAProcessor
