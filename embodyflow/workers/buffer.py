@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from embodyflow.config import BufferConfig
+from embodyflow.data.configuration import BufferConfig
 from embodyflow.data.metrics import Metric, total
 from embodyflow.data.packing import unpack
 from embodyflow.data.plan import Location, Selection, ShardRef, Slice

@@ -4,7 +4,7 @@ import os
 import secrets
 from dataclasses import dataclass
 
-from embodyflow.config import BufferConfig
+from embodyflow.data.configuration import BufferConfig
 from embodyflow.data.metrics import Metric, maximum, total
 from embodyflow.data.plan import Location
 from embodyflow.errors import BufferFullError

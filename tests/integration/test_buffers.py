@@ -16,8 +16,8 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from embodyflow.config import BufferConfig
 from embodyflow.data.balance import balance
+from embodyflow.data.configuration import BufferConfig
 from embodyflow.data.metrics import to_floats
 from embodyflow.data.plan import RankInput, ShardRef, split_evenly
 from embodyflow.data.ragged import Ragged
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DRIVER = """
 import os, sys, time
 import numpy as np, ray
-from embodyflow.config import BufferConfig
+from embodyflow.data.configuration import BufferConfig
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.group import start_buffers
 ray.init(address=sys.argv[1], log_to_driver=False, namespace="killed")

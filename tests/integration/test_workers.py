@@ -14,7 +14,8 @@ import psutil
 import pytest
 import ray
 
-from embodyflow.config import BufferConfig, RunConfig
+from embodyflow.config import RunConfig
+from embodyflow.data.configuration import BufferConfig
 from embodyflow.data.metrics import total
 from embodyflow.data.plan import RankInput, Slice, split_evenly
 from embodyflow.data.tables import digest_of
