@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.data.configuration import BufferConfig
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
@@ -194,22 +195,6 @@ class EvaluationConfig(Config):
     num_goals: PositiveInt
     every: PositiveInt | None = None
     video: bool = True
-
-
-class BufferConfig(Config):
-    """The buffer that each Ray node has for the rows on their way between graph nodes.
-
-    Attributes:
-        folder: where shards lie in memory, of a tmpfs; files there have no name, so that none is ever left over.
-        memory_gb: GB (10⁹ bytes) of it that one buffer may take; ``null`` is half of what is free when it starts.
-        spill_folder: where shards go that do not fit; files there have no name either.
-        patience: seconds a worker waits for room before it gives up.
-    """
-
-    folder: str = "/dev/shm"
-    memory_gb: PositiveFloat | None = None
-    spill_folder: str = "/tmp"
-    patience: PositiveFloat = 60.0
 
 
 class ClusterConfig(Config):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
+
 
 class Reduction(StrEnum):
     """How values of one metric from several ranks become one."""
@@ -18,6 +20,7 @@ class Reduction(StrEnum):
     MIN = "min"
     MAX = "max"
     LAST = "last"
+    PERCENTILE = "percentile"
 
 
 @dataclass(frozen=True)
@@ -27,18 +30,20 @@ class Metric:
     Attributes:
         reduction: how it merges with the same metric of another rank.
         value: the number; of a mean, the mean over this rank's samples.
-        weight: of a mean, the number of samples behind it; otherwise unused.
+        weight: of a mean, the number of samples behind it; of a percentile, which one; otherwise unused.
+        samples: of a percentile, what it is of: ranks' percentiles do not merge, their samples do.
     """
 
     reduction: Reduction
     value: float
     weight: float = 1.0
+    samples: tuple[float, ...] = ()
 
     def merge(self, other: "Metric") -> "Metric":
         """Return the metric over both ranks' samples.
 
         Raises:
-            ValueError: the two were declared with different reductions.
+            ValueError: the two were declared with different reductions, or as different percentiles.
         """
         if self.reduction is not other.reduction:
             raise ValueError(f"a metric is declared both {self.reduction} and {other.reduction}")
@@ -59,6 +64,10 @@ class Metric:
                 return Metric(Reduction.MAX, max(self.value, other.value))
             case Reduction.LAST:
                 return other
+            case Reduction.PERCENTILE:
+                if self.weight != other.weight:
+                    raise ValueError(f"a metric is declared as percentile {self.weight:g} and {other.weight:g}")
+                return percentile(self.samples + other.samples, self.weight)
 
 
 def mean(value: float, weight: float = 1.0) -> Metric:
@@ -84,6 +93,13 @@ def maximum(value: float) -> Metric:
 def last(value: float) -> Metric:
     """The value of the highest rank: for what every rank knows alike."""
     return Metric(Reduction.LAST, float(value))
+
+
+def percentile(samples: Iterable[float], percent: float) -> Metric:
+    """The value below which ``percent`` (0 to 100) of all ranks' samples lie, interpolated; NaN without samples."""
+    kept = tuple(float(sample) for sample in samples)
+    value = float(np.percentile(kept, percent)) if kept else float("nan")
+    return Metric(Reduction.PERCENTILE, value, float(percent), kept)
 
 
 def as_metrics(values: Mapping[str, Any]) -> dict[str, Metric]:

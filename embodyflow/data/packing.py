@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from embodyflow.data.batches import Column, Table
 from embodyflow.data.ragged import Array, Ragged
+from embodyflow.data.tables import Column, Table
 
 KEY_BYTES = 8
 _SCHEMA = 16  # where it starts

@@ -5,17 +5,19 @@ shard outlives the worker that wrote it.
 """
 
 import asyncio
+import os
 import time
 from typing import Any
 
 import ray
 
-from embodyflow.config import BufferConfig
-from embodyflow.data.batches import Table, num_rows_of, select
+from embodyflow.data.configuration import BufferConfig
 from embodyflow.data.metrics import Metric, total
 from embodyflow.data.packing import unpack
-from embodyflow.data.plan import Location, Selection, Slice
-from embodyflow.errors import BufferFullError
+from embodyflow.data.plan import Location, Selection, ShardRef, Slice
+from embodyflow.data.tables import Table, num_rows_of, select
+from embodyflow.errors import BufferFullError, ShardLostError
+from embodyflow.workers.local_calls import Method, serve
 from embodyflow.workers.segments import map_content
 from embodyflow.workers.shard_store import ShardStore
 
@@ -36,9 +38,9 @@ def rows_of(memory: Any, piece: Slice | Selection) -> Table:
     return select(table, piece.index)
 
 
-@ray.remote(num_cpus=0)
+@ray.remote(num_cpus=0, max_restarts=-1)
 class Buffer:
-    """The shards of one Ray node, by shard id.
+    """The shards of one Ray node, by shard id. Ray starts a buffer that died again, without what it held.
 
     Args:
         config: folders and cap.
@@ -48,6 +50,14 @@ class Buffer:
         self._store = ShardStore(config)
         self._patience = config.patience
         self._bytes_sent = 0
+        self._address: asyncio.Task[bytes] | None = None
+
+    async def address(self) -> bytes:
+        """Return where processes of this node call ``allocate``, ``commit`` and ``locate``."""
+        if self._address is None:
+            methods: dict[str, Method] = {"allocate": self.allocate, "commit": self.commit, "locate": self.locate}
+            self._address = asyncio.create_task(serve(methods))
+        return await self._address
 
     async def allocate(self, shard_id: str, num_bytes: int, writer: int) -> Location:
         """Return where process ``writer`` may write a shard, once there is room.
@@ -69,22 +79,25 @@ class Buffer:
         """Hold a shard that was written; a node that runs again replaces what its first run put."""
         self._store.commit(shard_id, key)
 
-    async def locate(self, shard_id: str) -> Location:
+    async def locate(self, shard: ShardRef) -> Location:
         """Return where a shard lies.
 
         Raises:
             KeyError: it is not held: it was freed, or put on another node.
+            ShardLostError: it was held by a buffer that died; this one was started in its place.
         """
-        return self._store.locate(shard_id)
+        if shard.location is not None and shard.location.pid != os.getpid() and shard.shard_id not in self._store:
+            raise ShardLostError(shard.shard_id, shard.host)
+        return self._store.locate(shard.shard_id)
 
     async def read(self, pieces: list[Slice | Selection]) -> list[Table]:
         """Return rows of shards, for a reader on another Ray node.
 
         Raises:
-            KeyError: a shard is not held.
+            KeyError, ShardLostError: as :meth:`locate` does.
             RuntimeError: a shard has another number of rows than was planned with.
         """
-        tables = [rows_of(map_content(self._store.locate(piece.shard.shard_id)), piece) for piece in pieces]
+        tables = [rows_of(map_content(await self.locate(piece.shard)), piece) for piece in pieces]
         self._bytes_sent += sum(column.nbytes for table in tables for column in table.values())
         return tables
 

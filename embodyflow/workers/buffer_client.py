@@ -1,6 +1,7 @@
 """A worker's view of the buffers: rows of its own Ray node at the speed of memory, those of others through Ray."""
 
 import os
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,12 +9,13 @@ from typing import Any
 
 import ray
 
-from embodyflow.data.batches import Column, Table, concatenate, num_rows_of
 from embodyflow.data.metrics import Metric, total
 from embodyflow.data.packing import Packing
 from embodyflow.data.plan import Location, RankInput, Selection, ShardRef, Slice
+from embodyflow.data.tables import Column, Table, concatenate, num_rows_of
 from embodyflow.errors import ShardLostError
 from embodyflow.workers.buffer import rows_of
+from embodyflow.workers.local_calls import LocalCaller
 from embodyflow.workers.segments import WritableSegments, map_content
 
 _LOOKUPS = 3  # a shard may be spilled between the answer and the look
@@ -30,6 +32,7 @@ class BufferClient:
         self._buffers = buffers
         self._host = ray.get_runtime_context().get_node_id()
         self._segments = WritableSegments()
+        self._callers = threading.local()
         self._counts: dict[str, int] = defaultdict(int)
 
     def put(self, shard_id: str, columns: Mapping[str, Column]) -> ShardRef:
@@ -37,13 +40,14 @@ class BufferClient:
 
         Raises:
             BufferFullError: there is no room, not even after ``cluster.buffer.patience`` seconds.
+            ShardLostError: this node's buffer is gone.
         """
-        buffer = self._buffers[self._host]
-        packing = Packing(columns)
-        location: Location = ray.get(buffer.allocate.remote(shard_id, packing.num_bytes, os.getpid()))
-        packing.write(self._segments.map(location), location.key)
-        ray.get(buffer.commit.remote(shard_id, location.key))
-        return ShardRef(shard_id, self._host, num_rows_of(columns), location)
+        packing, num_rows = Packing(columns), num_rows_of(columns)
+        with _lost_with_its_buffer(ShardRef(shard_id, self._host, num_rows)):
+            location: Location = self._call("allocate", shard_id, packing.num_bytes, os.getpid())
+            packing.write(self._segments.map(location), location.key)
+            self._call("commit", shard_id, location.key)
+        return ShardRef(shard_id, self._host, num_rows, location)
 
     def get(self, part: RankInput) -> Table:
         """Fetch the rows of ``part`` in order; without a copy where they are one slice of a shard of this node.
@@ -77,6 +81,14 @@ class BufferClient:
         counts, self._counts = self._counts, defaultdict(int)
         return {name: total(count) for name, count in counts.items()}
 
+    def _call(self, method: str, *arguments: Any) -> Any:
+        """Call this node's buffer; after it died, the next call goes to the one that is started in its place."""
+        caller: LocalCaller | None = getattr(self._callers, "own_buffer", None)
+        if caller is None or not caller.is_open:
+            caller = LocalCaller(ray.get(self._buffers[self._host].address.remote()))
+            self._callers.own_buffer = caller
+        return caller.call(method, *arguments)
+
     def _ask(self, host: str, pieces: list[Slice | Selection]) -> Any:
         """Ask another Ray node's buffer for rows; return the reference of its answer."""
         if host not in self._buffers:
@@ -91,7 +103,7 @@ class BufferClient:
             if memory is not None:
                 return rows_of(memory, piece)
             with _lost_with_its_buffer(piece.shard):
-                memory = map_content(ray.get(self._buffers[self._host].locate.remote(piece.shard.shard_id)))
+                memory = map_content(self._call("locate", piece.shard))
         raise RuntimeError(f"shard {piece.shard.shard_id} is not where its buffer says")
 
 
@@ -99,5 +111,5 @@ class BufferClient:
 def _lost_with_its_buffer(shard: ShardRef) -> Iterator[None]:
     try:
         yield
-    except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
+    except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ConnectionError) as error:
         raise ShardLostError(shard.shard_id, shard.host) from error

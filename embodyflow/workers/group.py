@@ -6,7 +6,8 @@ from typing import Any
 
 import ray
 
-from embodyflow.config import BufferConfig, RunConfig
+from embodyflow.config import RunConfig
+from embodyflow.data.configuration import BufferConfig
 from embodyflow.errors import ConfigError
 from embodyflow.workers.buffer import Buffer
 from embodyflow.workers.calls import NodeCall, NodeResult

@@ -9,6 +9,7 @@ sees is never given to a writer.
 import fcntl
 import mmap
 import os
+import threading
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
@@ -98,6 +99,7 @@ class WritableSegments:
 
     def __init__(self) -> None:
         self._mapped: OrderedDict[int, Any] = OrderedDict()  # by inode number, least recently used first
+        self._lock = threading.Lock()  # nodes that run side by side write at the same time
 
     def map(self, location: Location) -> Any:
         """Return a shared mmap of the segment, its space reserved.
@@ -105,6 +107,10 @@ class WritableSegments:
         Raises:
             BufferFullError: the file system is full.
         """
+        with self._lock:
+            return self._map(location)
+
+    def _map(self, location: Location) -> Any:
         descriptor = os.open(f"/proc/{location.pid}/fd/{location.descriptor}", os.O_RDWR | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)

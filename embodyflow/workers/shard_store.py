@@ -4,7 +4,7 @@ import os
 import secrets
 from dataclasses import dataclass
 
-from embodyflow.config import BufferConfig
+from embodyflow.data.configuration import BufferConfig
 from embodyflow.data.metrics import Metric, maximum, total
 from embodyflow.data.plan import Location
 from embodyflow.errors import BufferFullError
@@ -52,6 +52,10 @@ class ShardStore:
     def __len__(self) -> int:
         """Return the number of shards."""
         return len(self._shards)
+
+    def __contains__(self, shard_id: str) -> bool:
+        """Return whether the shard is held."""
+        return shard_id in self._shards
 
     @property
     def memory_bytes(self) -> int:

@@ -12,8 +12,9 @@ from typing import Any
 import ray
 
 from embodyflow.config import RunConfig
-from embodyflow.data.batches import digest_of, join_columns, to_batch, to_columns
+from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.metrics import as_metrics
+from embodyflow.data.tables import digest_of, join_columns
 from embodyflow.references import resolve
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.calls import LogLine, NodeCall, NodeResult

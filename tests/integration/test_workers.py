@@ -16,10 +16,11 @@ import pytest
 import ray
 import torch
 
-from embodyflow.config import BufferConfig, RunConfig
-from embodyflow.data.batches import digest_of
+from embodyflow.config import RunConfig
+from embodyflow.data.configuration import BufferConfig
 from embodyflow.data.metrics import total
 from embodyflow.data.plan import RankInput, Slice, split_evenly
+from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError
 from embodyflow.types import NodeOutput
 from embodyflow.workers import group

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tensordict import TensorDict
 
-from embodyflow.data.batches import concatenate, digest_of, join_columns, num_rows_of, to_batch, to_columns
+from embodyflow.data.batches import to_batch, to_columns
+from embodyflow.data.tables import concatenate, digest_of, join_columns, num_rows_of
 
 DTYPES = st.sampled_from([np.float32, np.int64, np.uint8, np.bool_])
 

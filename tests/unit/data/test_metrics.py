@@ -14,6 +14,7 @@ from embodyflow.data.metrics import (
     mean,
     merge_metrics,
     minimum,
+    percentile,
     to_floats,
     total,
 )
@@ -48,6 +49,23 @@ def test_sums_and_extremes_merge_to_those_of_all_ranks_in_any_order(declare, red
 
 def test_the_last_rank_has_the_last_word() -> None:
     assert merged([last(1), last(5), last(3)]).value == 3
+
+
+@given(SAMPLES, st.randoms(use_true_random=False), st.integers(0, 100))
+def test_percentiles_of_ranks_merge_to_those_of_all_samples_in_any_order(
+    ranks: list[list[float]], random: "st.random.Random", percent: int
+) -> None:
+    metrics = [percentile(rank, percent) for rank in ranks]
+    random.shuffle(metrics)
+    samples = sorted(sample for rank in ranks for sample in rank)
+    position = percent / 100 * (len(samples) - 1)
+    low, high = samples[math.floor(position)], samples[math.ceil(position)]
+    assert merged(metrics).value == pytest.approx(low + (high - low) * (position % 1), abs=1e-9)
+
+
+def test_different_percentiles_do_not_merge() -> None:
+    with pytest.raises(ValueError, match="percentile 50 and 90"):
+        percentile([1], 50).merge(percentile([1], 90))
 
 
 @pytest.mark.parametrize("other", [total, minimum, maximum, last])

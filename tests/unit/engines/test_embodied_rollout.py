@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from embodyflow.config import RunConfig
-from embodyflow.data.batches import Columns, digest_of
+from embodyflow.data.batches import Columns
+from embodyflow.data.tables import digest_of
 from embodyflow.engines.embodied_rollout import EmbodiedRollout, Episode
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.errors import ConfigError

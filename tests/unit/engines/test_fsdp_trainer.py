@@ -11,7 +11,8 @@ from tensordict import TensorDict
 from trainers import SEED, Weights, demos_for, free_address, largest_gap, new_trainer, rows_for
 
 from embodyflow.config import RunConfig
-from embodyflow.data.batches import digest_of, to_batch
+from embodyflow.data.batches import to_batch
+from embodyflow.data.tables import digest_of
 from embodyflow.engines.embodied_rollout import EmbodiedRollout
 from embodyflow.engines.fsdp_trainer import FSDPTrainer
 from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLA

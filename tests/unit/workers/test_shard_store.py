@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodyflow.config import BufferConfig
-from embodyflow.data.batches import Table
+from embodyflow.data.configuration import BufferConfig
 from embodyflow.data.metrics import to_floats
 from embodyflow.data.packing import Packing, unpack
 from embodyflow.data.plan import Location
+from embodyflow.data.tables import Table
 from embodyflow.errors import BufferFullError, ConfigError
 from embodyflow.workers.segments import WritableSegments, map_content
 from embodyflow.workers.shard_store import ShardStore

@@ -1,0 +1,272 @@
+"""How fast rows get from one worker group to another on one machine.
+
+Run ``python benchmarks/data_plane.py`` (needs ``uv pip install verl transformers``). Contenders take turns in each
+round, so that whatever else the machine does hits all of them alike:
+
+* ``ours``: each source puts its rows into the node's buffer, the driver plans, each target reads its part and holds a
+  TensorDict that it may write to;
+* ``verl``: its single controller's way, in its own code: the sources' rows are returned to the driver, concatenated,
+  cut into chunks and passed to the targets; flat rows as ``DataProto``, ragged ones as TensorDicts of nested tensors;
+* ``ray refs``: each source cuts its rows and ``ray.put``s a pickled TensorDict per target; each target gets and joins
+  its pieces;
+* ``memcpy``: each target copies as many bytes once, between pages that are both warm.
+
+``deliver`` ends when all targets hold their rows; ``read`` when each has also read every byte of them. Nobody reads the
+rows it made. Times are medians in milliseconds; ``driver_bytes`` is what a round pickles in the driver.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import ray
+import torch
+from ray import cloudpickle
+from tensordict import TensorDict
+from verl.protocol import BatchData, DataProto
+
+from embodyflow.data.batches import to_batch, to_columns
+from embodyflow.data.configuration import BufferConfig
+from embodyflow.data.plan import RankInput, ShardRef, split_evenly
+from embodyflow.workers.buffer_client import BufferClient
+from embodyflow.workers.group import start_buffers
+
+RESULTS = Path(__file__).parent / "results" / "data_plane.json"
+LAYOUTS = ((2, 2), (4, 4), (8, 8), (8, 2), (2, 8))
+NUM_RANKS = 10
+NUM_ROWS = 512
+ROUNDS = {1: 15, 100: 5, 1000: 3}  # by megabytes
+TARGETS = {"verl": 10.0, "ray refs": 2.0, "memcpy": 0.4}
+
+
+# ---- rows
+
+
+def flat_rows(rank: int, num_ranks: int, num_bytes: int) -> TensorDict:
+    """Return an embodied row's kinds of columns: images, states, log-probs."""
+    generator, width = np.random.default_rng(rank), num_bytes // NUM_ROWS // 16
+    first, stop = NUM_ROWS * rank // num_ranks, NUM_ROWS * (rank + 1) // num_ranks
+    columns = {
+        "uid": np.arange(first, stop),
+        "image": generator.integers(0, 255, (stop - first, 8 * width), np.uint8),
+        "state": generator.random((stop - first, width), np.float32),
+        "log_probs": generator.random((stop - first, width), np.float32),
+    }
+    return TensorDict({name: torch.from_numpy(array) for name, array in columns.items()}, [stop - first])
+
+
+def ragged_rows(rank: int, num_ranks: int, num_bytes: int) -> TensorDict:
+    """Return a language row's: tokens and log-probs of log-normal length."""
+    lengths = np.random.default_rng(0).lognormal(0.0, 0.5, NUM_ROWS)
+    lengths = np.maximum(lengths / lengths.sum() * num_bytes / 12, 1).astype(np.int64)
+    lengths = lengths[NUM_ROWS * rank // num_ranks : NUM_ROWS * (rank + 1) // num_ranks]
+    offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]))
+    tokens = torch.arange(int(lengths.sum()))
+    nested = torch.nested.nested_tensor_from_jagged
+    columns = {
+        "uid": torch.arange(len(lengths)),
+        "tokens": nested(tokens, offsets),
+        "log_probs": nested(tokens.float(), offsets),
+    }
+    return TensorDict(columns, [len(lengths)])
+
+
+ROWS = {"flat": flat_rows, "ragged": ragged_rows}
+
+
+def values_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.values() if tensor.is_nested else tensor
+
+
+def cut(rows: TensorDict, start: int, stop: int) -> TensorDict:
+    """Return a copy of some rows; of nested ones their values, which unlike nested tensors can be cut and joined."""
+    pieces, num_rows = {}, len(rows)
+    for name, value in rows.items():
+        low, high = (value.offsets()[[start, stop]].tolist()) if value.is_nested else (start, stop)
+        pieces[name] = values_of(value)[low:high].clone()
+    return TensorDict(pieces, [stop - start] if num_rows and not any(v.is_nested for v in rows.values()) else [])
+
+
+# ---- the workers
+
+
+@ray.remote(num_cpus=0)
+class Rank:
+    """A process that makes rows, and receives others'."""
+
+    def __init__(self, buffers: dict[str, Any]) -> None:
+        torch.set_num_threads(1)
+        self.client = BufferClient(buffers)
+
+    def make(self, kind: str, rank: int, num_ranks: int, num_bytes: int) -> None:
+        self.rows = ROWS[kind](rank, num_ranks, num_bytes)
+
+    def warm(self, num_bytes: int) -> None:
+        self.original = np.ones(num_bytes, np.uint8)
+        self.copied = self.original.copy()
+
+    def put(self, shard_id: str) -> ShardRef:
+        return self.client.put(shard_id, to_columns(self.rows))
+
+    def get(self, part: RankInput) -> None:
+        self.received = to_batch(self.client.get(part))
+
+    def send(self) -> Any:
+        return DataProto(batch=self.rows) if not self.rows["uid"].is_nested and "image" in self.rows else self.rows
+
+    def receive(self, rows: Any) -> None:
+        self.received = rows.batch if isinstance(rows, DataProto) else rows
+
+    def put_pieces(self, cuts: list[tuple[int, int]]) -> list[Any]:
+        return [ray.put(cut(self.rows, start, stop)) for start, stop in cuts]
+
+    def get_pieces(self, refs: list[Any]) -> None:
+        pieces = ray.get(refs)
+        names = pieces[0].keys()
+        self.received = {name: torch.cat([piece[name] for piece in pieces]) for name in names}
+
+    def copy(self) -> None:
+        np.copyto(self.copied, self.original)
+        self.received = {}
+
+    def read(self) -> int:
+        """Return a sum over all bytes, equal for equal rows."""
+        raw = [values_of(tensor).contiguous().view(-1).view(torch.uint8).numpy() for tensor in self.received.values()]
+        return sum(int(np.add.reduce(memory[: len(memory) // 8 * 8].view(np.uint64))) & (2**64 - 1) for memory in raw)
+
+    def drop(self) -> None:
+        del self.received
+
+
+# ---- the contenders: each delivers the sources' rows to the targets and returns what passed the driver
+
+
+def deliver_ours(sources: list[Any], targets: list[Any]) -> list[Any]:
+    shards = ray.get([source.put.remote(f"1/node/{rank}") for rank, source in enumerate(sources)])
+    parts = split_evenly(shards, len(targets))
+    ray.get([target.get.remote(part) for target, part in zip(targets, parts, strict=True)])
+    return [shards, parts]
+
+
+def deliver_verl(sources: list[Any], targets: list[Any]) -> list[Any]:
+    sent = ray.get([source.send.remote() for source in sources])
+    chunks = BatchData(BatchData(sent).concat()).chunk(len(targets))
+    ray.get([target.receive.remote(chunk) for target, chunk in zip(targets, chunks, strict=True)])
+    return [sent, chunks]
+
+
+def deliver_ray_refs(sources: list[Any], targets: list[Any]) -> list[Any]:
+    counts = [NUM_ROWS * (rank + 1) // len(sources) - NUM_ROWS * rank // len(sources) for rank in range(len(sources))]
+    parts = split_evenly([ShardRef(str(rank), "", count) for rank, count in enumerate(counts)], len(targets))
+    wanted: dict[str, list[tuple[int, tuple[int, int]]]] = defaultdict(list)
+    for target, part in enumerate(parts):
+        for piece in part.slices:
+            wanted[piece.shard.shard_id].append((target, (piece.index.start, piece.index.stop)))
+    asked = [source.put_pieces.remote([rows for _, rows in wanted[str(rank)]]) for rank, source in enumerate(sources)]
+    refs: list[list[Any]] = [[] for _ in targets]
+    for rank, pieces in enumerate(ray.get(asked)):
+        for (target, _), ref in zip(wanted[str(rank)], pieces, strict=True):
+            refs[target].append(ref)
+    ray.get([target.get_pieces.remote(pieces) for target, pieces in zip(targets, refs, strict=True)])
+    return [[len(pieces) for pieces in refs]]
+
+
+def deliver_memcpy(sources: list[Any], targets: list[Any]) -> list[Any]:
+    ray.get([target.copy.remote() for target in targets])
+    return []
+
+
+CONTENDERS: dict[str, Callable[[list[Any], list[Any]], list[Any]]] = {
+    "ours": deliver_ours,
+    "verl": deliver_verl,
+    "ray refs": deliver_ray_refs,
+    "memcpy": deliver_memcpy,
+}
+
+
+# ---- measuring
+
+
+def measure(ranks: list[Any], buffer: Any, kind: str, megabytes: int, layout: tuple[int, int]) -> dict[str, Any]:
+    """Return the medians of one layout."""
+    sources, targets = ranks[: layout[0]], ranks[layout[0] : sum(layout)]
+    if sum(layout) > NUM_RANKS:  # the same processes, each reading its neighbour's rows
+        targets = ranks[1 : layout[1] + 1]
+    num_bytes = megabytes * 10**6
+    ray.get([source.make.remote(kind, rank, layout[0], num_bytes) for rank, source in enumerate(sources)])
+    ray.get([target.warm.remote(num_bytes // layout[1]) for target in targets])
+    times: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    driver_bytes, sums = {}, {}
+    for turn in range(ROUNDS[megabytes] + 2):
+        for name, deliver in CONTENDERS.items():
+            started = time.perf_counter()
+            passed = deliver(sources, targets)
+            delivered = time.perf_counter()
+            sums[name] = ray.get([target.read.remote() for target in targets])
+            read = time.perf_counter()
+            if turn == 0:
+                driver_bytes[name] = len(cloudpickle.dumps(passed))
+            del passed
+            ray.get([target.drop.remote() for target in targets])
+            ray.get(buffer.free.remote("1/"))
+            if turn >= 2:  # after two rounds all pages are warm, everyone's
+                times[name].append((delivered - started, read - started))
+    assert sums["ours"] == sums["verl"] == sums["ray refs"], (kind, layout, sums)
+    return {
+        name: {
+            "deliver_ms": statistics.median(deliver for deliver, _ in taken) * 1e3,
+            "read_ms": statistics.median(read for _, read in taken) * 1e3,
+            "driver_bytes": driver_bytes[name],
+        }
+        for name, taken in times.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, nargs="+", default=[1, 100], choices=sorted(ROUNDS))
+    parser.add_argument("--kinds", nargs="+", default=list(ROWS), choices=list(ROWS))
+    arguments = parser.parse_args()
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    root = str(Path(__file__).resolve().parent.parent)
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=6 * 10**9,
+        runtime_env={"env_vars": {"PYTHONPATH": root}},
+    )
+    buffers = start_buffers("data-plane", BufferConfig(memory_gb=4))
+    [buffer] = buffers.values()
+    ranks = [Rank.remote(buffers) for _ in range(NUM_RANKS)]
+    results = []
+    for megabytes in arguments.megabytes:
+        for kind in arguments.kinds:
+            for layout in LAYOUTS:
+                medians = measure(ranks, buffer, kind, megabytes, layout)
+                ours = medians["ours"]["deliver_ms"]
+                ratios = {name: row["deliver_ms"] / ours for name, row in medians.items() if name != "ours"}
+                results.append({"kind": kind, "megabytes": megabytes, "layout": layout, **medians, "ratios": ratios})
+                show(results[-1])
+    ray.shutdown()
+    machine = {"cores": psutil.cpu_count(), "memory_gb": round(psutil.virtual_memory().total / 1e9)}
+    RESULTS.write_text(json.dumps({"machine": machine, "targets": TARGETS, "results": results}, indent=1) + "\n")
+
+
+def show(result: dict[str, Any]) -> None:
+    times = "  ".join(f"{name} {result[name]['deliver_ms']:.1f} ({result[name]['read_ms']:.1f})" for name in CONTENDERS)
+    ratios = "  ".join(f"{name} {ratio:.2f}x" for name, ratio in result["ratios"].items())
+    layout = "→".join(map(str, result["layout"]))
+    print(f"{result['kind']} {result['megabytes']} MB {layout}: deliver (and read) ms: {times}; to ours: {ratios}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""Datasets on disk, cut into one contiguous extent of rows per rank.
+
+The control plane looks at what a file says about itself (a parquet footer, an Arrow schema) or where its lines end;
+each rank then reads its own extent and nothing else. Needs ``pip install 'embodyflow[data]'``.
+"""
+
+import json
+import mmap
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet
+
+from embodyflow.errors import ConfigError
+
+Row: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Extent(ABC):
+    """Rows ``start`` (inclusive) to ``stop`` (exclusive) of one file.
+
+    Attributes:
+        path: of the file, or of the folder of a Hugging Face dataset.
+        start, stop: counted from 0 within the file.
+    """
+
+    path: str
+    start: int
+    stop: int
+
+    @classmethod
+    @abstractmethod
+    def of(cls, path: str) -> "Extent":
+        """Return the whole file, without reading its rows."""
+
+    @abstractmethod
+    def cut(self, start: int, stop: int) -> "Extent":
+        """Return rows of the whole file, counted from 0."""
+
+    @abstractmethod
+    def read(self, columns: Sequence[str]) -> list[Row]:
+        """Return the rows, with these columns.
+
+        Raises:
+            ConfigError: a column is missing or the file is broken; the message names file and line.
+        """
+
+
+@dataclass(frozen=True)
+class ParquetExtent(Extent):
+    """Rows of a parquet file; reads the row groups that hold them, and of those the columns asked for."""
+
+    @classmethod
+    def of(cls, path: str) -> "ParquetExtent":
+        """Return the whole file, from its footer."""
+        return cls(path, 0, pyarrow.parquet.ParquetFile(path).metadata.num_rows)
+
+    def cut(self, start: int, stop: int) -> "ParquetExtent":
+        """Return rows of the whole file."""
+        return ParquetExtent(self.path, start, stop)
+
+    def read(self, columns: Sequence[str]) -> list[Row]:
+        """Return the rows."""
+        with pyarrow.parquet.ParquetFile(self.path) as file:
+            _check_columns(self.path, columns, file.schema_arrow.names)
+            sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            ends = np.cumsum(sizes)
+            groups = [g for g, end in enumerate(ends) if end > self.start and end - sizes[g] < self.stop]
+            before = int(ends[groups[0]] - sizes[groups[0]])
+            table = file.read_row_groups(groups, columns=list(columns))
+        return list(table.slice(self.start - before, self.stop - self.start).to_pylist())
+
+
+@dataclass(frozen=True)
+class ArrowExtent(Extent):
+    """Rows of an Arrow IPC file or stream, mapped into memory: only the pages of these rows are read."""
+
+    @classmethod
+    def of(cls, path: str) -> "ArrowExtent":
+        """Return the whole file."""
+        return cls(path, 0, _map_arrow(path).num_rows)
+
+    def cut(self, start: int, stop: int) -> "ArrowExtent":
+        """Return rows of the whole file."""
+        return ArrowExtent(self.path, start, stop)
+
+    def read(self, columns: Sequence[str]) -> list[Row]:
+        """Return the rows."""
+        table = _map_arrow(self.path)
+        _check_columns(self.path, columns, table.column_names)
+        return list(table.slice(self.start, self.stop - self.start).select(list(columns)).to_pylist())
+
+
+@dataclass(frozen=True)
+class HuggingFaceExtent(Extent):
+    """Rows of a folder that ``datasets.Dataset.save_to_disk`` wrote; it maps them as Arrow does."""
+
+    @classmethod
+    def of(cls, path: str) -> "HuggingFaceExtent":
+        """Return the whole dataset."""
+        return cls(path, 0, len(_load_from_disk(path)))
+
+    def cut(self, start: int, stop: int) -> "HuggingFaceExtent":
+        """Return rows of the whole dataset."""
+        return HuggingFaceExtent(self.path, start, stop)
+
+    def read(self, columns: Sequence[str]) -> list[Row]:
+        """Return the rows."""
+        dataset = _load_from_disk(self.path)
+        _check_columns(self.path, columns, dataset.column_names)
+        return list(dataset.select_columns(list(columns)).select(range(self.start, self.stop)))
+
+
+@dataclass(frozen=True)
+class JSONLinesExtent(Extent):
+    """Rows of a file with a JSON object on each line.
+
+    Attributes:
+        line_ends: byte after each line of the whole file, where it is known; a rank's extent keeps its own bounds.
+        start_byte, stop_byte: of the extent.
+    """
+
+    start_byte: int
+    stop_byte: int
+    line_ends: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, path: str) -> "JSONLinesExtent":
+        """Return the whole file, after one pass over its line ends."""
+        size = Path(path).stat().st_size
+        ends = _line_ends(path) if size else []
+        return cls(path, 0, len(ends), 0, size, tuple(ends))
+
+    def cut(self, start: int, stop: int) -> "JSONLinesExtent":
+        """Return rows of the whole file."""
+        bounds = (0, *self.line_ends)
+        return JSONLinesExtent(self.path, start, stop, bounds[start], bounds[stop])
+
+    def read(self, columns: Sequence[str]) -> list[Row]:
+        """Return the rows."""
+        with open(self.path, "rb", buffering=0) as file:
+            file.seek(self.start_byte)
+            content = file.read(self.stop_byte - self.start_byte)
+        lines = content.split(b"\n")[: self.stop - self.start]
+        return [self._parse(line, self.start + number, columns) for number, line in enumerate(lines, 1)]
+
+    def _parse(self, line: bytes, number: int, columns: Sequence[str]) -> Row:
+        where = f"{self.path}:{number}"
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ConfigError(f"{where}: is not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise ConfigError(f"{where}: is not a JSON object with the columns {', '.join(columns)}")
+        _check_columns(where, columns, list(row))
+        return {name: row[name] for name in columns}
+
+
+FORMATS: dict[str, type[Extent]] = {
+    ".parquet": ParquetExtent,
+    ".arrow": ArrowExtent,
+    ".jsonl": JSONLinesExtent,
+}
+
+
+def partition(paths: Sequence[str], num_ranks: int) -> list[tuple[Extent, ...]]:
+    """Cut files into one contiguous range of rows per rank; sizes differ by at most one row.
+
+    Args:
+        paths: in order; each a file whose ending names its format, or a folder of a Hugging Face dataset.
+        num_ranks: at least 1.
+
+    Raises:
+        ConfigError: a path is missing, of another format or broken, or there are fewer rows than ranks.
+    """
+    files = [_open(path) for path in paths]
+    total = sum(file.stop for file in files)
+    if total < num_ranks:
+        raise ConfigError(f"{', '.join(paths)}: {total} rows for {num_ranks} ranks; allowed are at least as many rows")
+    parts = []
+    for rank in range(num_ranks):
+        start, stop, first = total * rank // num_ranks, total * (rank + 1) // num_ranks, 0
+        extents = []
+        for file in files:
+            low, high = max(start - first, 0), min(stop - first, file.stop)
+            if low < high:
+                extents.append(file.cut(low, high))
+            first += file.stop
+        parts.append(tuple(extents))
+    return parts
+
+
+def _open(path: str) -> Extent:
+    format_ = HuggingFaceExtent if Path(path).is_dir() else FORMATS.get(Path(path).suffix)
+    if format_ is None:
+        raise ConfigError(f"{path}: allowed are {', '.join(FORMATS)} and folders of Hugging Face datasets")
+    try:
+        return format_.of(path)
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(f"{path}: cannot be read: {str(error).partition(chr(10))[0]}") from error
+
+
+def _check_columns(where: str, wanted: Sequence[str], there: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        raise ConfigError(f"{where}: has no column {', '.join(missing)}; it has {', '.join(there)}")
+
+
+def _map_arrow(path: str) -> Any:
+    memory = pa.memory_map(path)
+    try:
+        return pyarrow.ipc.open_file(memory).read_all()
+    except pa.ArrowInvalid:  # a stream, as Hugging Face writes them
+        memory.seek(0)
+        return pyarrow.ipc.open_stream(memory).read_all()
+
+
+def _load_from_disk(path: str) -> Any:
+    import datasets  # seconds to import; the other formats do without
+
+    dataset = datasets.load_from_disk(path)
+    if isinstance(dataset, datasets.DatasetDict):
+        raise ConfigError(f"{path}: holds several splits; allowed are {', '.join(f'{path}/{s}' for s in dataset)}")
+    return dataset
+
+
+def _line_ends(path: str) -> list[int]:
+    """Return the byte after each line; the last line may lack its line feed."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
+        content = np.frombuffer(memory, np.uint8)
+        ends: list[int] = (np.flatnonzero(content == ord("\n")) + 1).tolist()
+        size = len(content)
+        del content  # the map cannot be closed while an array looks at it
+    return ends if ends and ends[-1] == size else [*ends, size]

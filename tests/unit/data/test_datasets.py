@@ -1,0 +1,198 @@
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embodyflow.data.datasets import Row, partition
+from embodyflow.data.loader import PartitionedLoader
+from embodyflow.errors import ConfigError
+
+ROWS = [{"prompt": f"{i}+{i}=" + "x" * 2000, "answer": 2 * i} for i in range(400)]
+
+
+def write_parquet(folder: Path, rows: list[Row]) -> str:
+    path = folder / "rows.parquet"
+    pyarrow.parquet.write_table(
+        pa.Table.from_pylist(rows), path, row_group_size=50, compression="none", use_dictionary=False
+    )
+    return str(path)
+
+
+def write_jsonl(folder: Path, rows: list[Row]) -> str:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def write_arrow(folder: Path, rows: list[Row]) -> str:
+    path = folder / "rows.arrow"
+    table = pa.Table.from_pylist(rows)
+    with pyarrow.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table, max_chunksize=50)
+    return str(path)
+
+
+def write_hugging_face(folder: Path, rows: list[Row]) -> str:
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_list(rows).save_to_disk(str(folder / "rows"))
+    return str(folder / "rows")
+
+
+Write = Callable[[Path, list[Row]], str]
+FORMATS = [write_parquet, write_jsonl, write_arrow, write_hugging_face]
+
+
+def read(paths: Sequence[str], num_ranks: int, columns: Sequence[str] = ("prompt", "answer")) -> list[list[Row]]:
+    return [[row for extent in part for row in extent.read(columns)] for part in partition(paths, num_ranks)]
+
+
+def bytes_read() -> int:
+    """Return what this process has asked the kernel for by now."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.mark.parametrize("write", FORMATS)
+def test_the_ranks_share_all_rows_in_order(write: Write, tmp_path: Path) -> None:
+    parts = read([write(tmp_path, ROWS[:23])], 4)
+    assert [len(part) for part in parts] == [5, 6, 6, 6]
+    assert [row for part in parts for row in part] == ROWS[:23]
+
+
+def test_several_files_are_one_dataset(tmp_path: Path) -> None:
+    paths = [write_jsonl(tmp_path, ROWS[:3]), write_parquet(tmp_path, ROWS[3:8])]
+    assert read(paths, 3, ["answer"]) == [[{"answer": 2 * i} for i in part] for part in ([0, 1], [2, 3, 4], [5, 6, 7])]
+
+
+# Beside the rows, a parquet file's footer is read: 64 KiB, whatever its size.
+@pytest.mark.parametrize(("write", "overhead"), [(write_parquet, 70_000), (write_jsonl, 500)])
+def test_a_rank_reads_its_own_slice_and_no_more(write: Write, overhead: int, tmp_path: Path) -> None:
+    path = write(tmp_path, ROWS)
+    part = partition([path], 8)[3]  # one of eight row groups
+    before = bytes_read()
+    rows = [row for extent in part for row in extent.read(["prompt", "answer"])]
+    cost, size = bytes_read() - before, Path(path).stat().st_size
+    assert rows == ROWS[150:200]
+    assert size / 8 - 500 < cost < size / 8 + overhead < size / 4
+
+
+@given(st.integers(1, 30), st.data())
+def test_line_ends_do_not_depend_on_a_last_line_feed(num_rows: int, data: st.DataObject) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(write_jsonl(Path(folder), rows := [{"a": "é" * i} for i in range(num_rows)]))
+        if data.draw(st.booleans()):
+            path.write_bytes(path.read_bytes()[:-1])
+        parts = read([str(path)], data.draw(st.integers(1, num_rows)), ["a"])
+        assert [row for part in parts for row in part] == rows
+
+
+@pytest.mark.parametrize("write", FORMATS)
+def test_fewer_rows_than_ranks_are_refused(write: Write, tmp_path: Path) -> None:
+    path = write(tmp_path, ROWS[:3])
+    with pytest.raises(ConfigError, match=rf"^{path}: 3 rows for 4 ranks; allowed are at least as many rows$"):
+        partition([path], 4)
+
+
+@pytest.mark.parametrize("write", FORMATS)
+def test_a_missing_column_is_named_with_those_that_are_there(write: Write, tmp_path: Path) -> None:
+    path = write(tmp_path, ROWS[:3])
+    with pytest.raises(ConfigError, match=rf"^{path}(:1)?: has no column question; it has prompt, answer$"):
+        read([path], 1, ["question"])
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('{"prompt": 1', "is not JSON: Expecting"),
+        ("[1]", "is not a JSON object"),
+        ("", "is not JSON"),
+        ("{}", "has no"),
+    ],
+)
+def test_a_broken_line_is_named_with_its_number_also_by_the_last_rank(
+    line: str, complaint: str, tmp_path: Path
+) -> None:
+    path = Path(write_jsonl(tmp_path, [{"prompt": i} for i in range(9)]))
+    lines = path.read_text().splitlines()
+    lines[7] = line
+    path.write_text("\n".join(lines) + "\n")
+    first, last = partition([str(path)], 2)
+    assert len(first[0].read(["prompt"])) == 4
+    with pytest.raises(ConfigError, match=rf"^{path}:8: {complaint}"):
+        last[0].read(["prompt"])
+
+
+@pytest.mark.parametrize(
+    "name", ["none.parquet", "none.jsonl", "none.arrow", "broken.parquet", "broken.arrow", "folder"]
+)
+def test_a_file_that_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for broken in ("broken.parquet", "broken.arrow"):
+        (tmp_path / broken).write_bytes(b"no such format")
+    with pytest.raises(ConfigError, match=rf"^{tmp_path / name}: cannot be read: "):
+        partition([str(tmp_path / name)], 1)
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"rows.csv: allowed are .parquet, .arrow, .jsonl and folders"):
+        partition([str(tmp_path / "rows.csv")], 1)
+
+
+def test_a_folder_of_splits_asks_for_one_of_them(tmp_path: Path) -> None:
+    import datasets
+
+    datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS[:2])}).save_to_disk(str(tmp_path / "all"))
+    with pytest.raises(ConfigError, match=rf"holds several splits; allowed are {tmp_path}/all/train$"):
+        partition([str(tmp_path / "all")], 1)
+
+
+def loader(path: str, seed: int | None = 7, rank: int = 0, batch_size: int = 3) -> PartitionedLoader:
+    return PartitionedLoader(partition([path], 2)[rank], ["answer"], batch_size, seed, rank)
+
+
+def answers(loader: PartitionedLoader, num_batches: int) -> list[int]:
+    return [row["answer"] for _ in range(num_batches) for row in loader.next_batch()]
+
+
+def test_every_epoch_has_all_rows_in_its_own_order(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path, ROWS[:24])
+    mine = loader(path)
+    assert len(mine) == 12
+    first, second = answers(mine, 4), answers(mine, 4)
+    assert sorted(first) == sorted(second) == list(range(0, 24, 2)) and first != second
+    assert answers(loader(path), 8) == first + second
+    assert answers(loader(path, seed=8), 4) != first
+    assert [answer - 24 for answer in answers(loader(path, rank=1), 4)] != first  # ranks draw apart
+    assert answers(loader(path, seed=None), 4) == list(range(0, 24, 2))
+
+
+@given(st.integers(0, 12), st.integers(1, 5))
+def test_a_resumed_loader_continues_at_the_next_row(num_batches: int, batch_size: int) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_jsonl(Path(folder), [{"answer": i} for i in range(14)])
+        whole = answers(loader(path, batch_size=batch_size), num_batches + 3)
+        stopped = loader(path, batch_size=batch_size)
+        answers(stopped, num_batches)
+        resumed = loader(path, batch_size=batch_size)
+        resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+        assert answers(resumed, 3) == whole[num_batches * batch_size :]
+
+
+def test_a_state_of_another_dataset_or_seed_is_refused(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path, ROWS[:24])
+    state = loader(path).state_dict()
+    with pytest.raises(ConfigError, match="state is of seed=7, its dataset has seed=8"):
+        loader(path, seed=8).load_state_dict(state)
+    with pytest.raises(ConfigError, match="state is of num_rows=12, its dataset has num_rows=10"):
+        loader(write_jsonl(tmp_path, ROWS[:20])).load_state_dict(state)
