@@ -85,7 +85,8 @@ class BufferClient:
         """Call this node's buffer; after it died, the next call goes to the one that is started in its place."""
         caller: LocalCaller | None = getattr(self._callers, "own_buffer", None)
         if caller is None or not caller.is_open:
-            caller = LocalCaller(ray.get(self._buffers[self._host].address.remote()))
+            address = self._buffers[self._host].address.options(max_task_retries=-1).remote()  # waits for a restart
+            caller = LocalCaller(ray.get(address))
             self._callers.own_buffer = caller
         return caller.call(method, *arguments)
 
