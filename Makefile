@@ -77,8 +77,8 @@ $(INSTALLED): pyproject.toml constraints.txt overrides-cpu.txt | rendering
 	@$(install_packages)
 	@touch '$@'
 
-# MuJoCo draws episode videos through these; nothing else needs them.
-RENDERING := libegl1 libgles2 libgl1
+# MuJoCo draws episode videos through the first three, Graphviz draws graphs; nothing else needs them.
+RENDERING := libegl1 libgles2 libgl1 graphviz
 rendering:
 	@if ! command -v dpkg >/dev/null || dpkg -s $(RENDERING) >/dev/null 2>&1; then exit 0; fi; \
 	packages="$(RENDERING)"; \
@@ -86,4 +86,4 @@ rendering:
 		export DEBIAN_FRONTEND=noninteractive; \
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends $$packages >/dev/null && exit 0; \
 	fi; \
-	echo "note: no episode videos until root runs: apt-get install $$packages"
+	echo "note: no episode videos and no drawn graphs until root runs: apt-get install $$packages"

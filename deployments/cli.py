@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from urllib.error import URLError
 
 from embodyflow.errors import ConfigError
@@ -46,7 +47,25 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--seed", type=int, help="of every random draw (default: the experiment's own)")
     run.add_argument("words", nargs="*", metavar="key=value", help="iterations, run_id, resume or Hydra overrides")
     run.set_defaults(command=_run)
+
+    _add_plan(
+        commands.add_parser("plan", help="show where a pipeline's nodes would run on a cluster, as table and picture")
+    )
     return parser
+
+
+def _add_plan(plan: argparse.ArgumentParser) -> None:
+    plan.add_argument("--flow", default="grpo", help="whose pipeline it is (default: %(default)s)")
+    plan.add_argument("--nodes", type=int, default=1, help="machines (default: %(default)s)")
+    plan.add_argument("--cpus", type=int, default=2, help="cores of a machine (default: %(default)s)")
+    plan.add_argument("--gpus", type=int, default=0, help="GPUs of a machine (default: none)")
+    plan.add_argument("--device-gib", type=float, help="memory of a GPU, or of a core's share (default: unchecked)")
+    plan.add_argument("--model", help="its parameters, such as 7B (default: memory is left out)")
+    plan.add_argument("--placement", choices=("colocated", "disaggregated", "hybrid"), default="colocated")
+    plan.add_argument("--tensor-parallel", type=int, default=1, help="ranks that a rollout model is cut over")
+    plan.add_argument("--picture", type=Path, help="write one: a file ending in .svg, .dot or .mmd (Mermaid)")
+    plan.add_argument("words", nargs="*", metavar="key=value", help="pipeline.yaml=… and other overrides")
+    plan.set_defaults(command=_plan)
 
 
 def _up(options: argparse.Namespace) -> int:
@@ -74,6 +93,12 @@ def _doctor(options: argparse.Namespace) -> int:
 
     print(report())
     return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from deployments.plan import show_plan
+
+    return show_plan(options)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -65,10 +65,16 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            composed = compose("config", overrides=list(overrides))
+            composed = compose("config", overrides=[_set_or_add(override) for override in overrides])
         return OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(_explain(error, overrides)) from error
+
+
+def _set_or_add(override: str) -> str:
+    """Let a key that the models know be set as it is, also where the YAML leaves it at its default."""
+    key = override.partition("=")[0]
+    return f"++{override}" if key in _known_keys() and not _options(key) else override
 
 
 def _explain(error: Exception, overrides: Sequence[str]) -> str:

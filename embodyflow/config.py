@@ -33,11 +33,14 @@ class PipelineConfig(Config):
         name: a built-in pipeline, used when neither of the other two is set.
         custom_fn: ``"module:function"`` returning a ``TaskGraph``.
         yaml: path of a YAML graph.
+        task_runs: what a Prefect task run stands for. ``node``: each can be retried and looked at by itself.
+            ``iteration``: all nodes in one, as events with their times; for iterations of a second or less.
     """
 
     name: str
     custom_fn: str | None = None
     yaml: str | None = None
+    task_runs: Literal["node", "iteration"] = "node"
 
     @model_validator(mode="after")
     def _one_source(self) -> "PipelineConfig":

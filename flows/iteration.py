@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
@@ -10,7 +11,7 @@ from prefect.cache_policies import NO_CACHE
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.workers.session import NodeReport, NodeWork
 from flows.evaluation import evaluation_is_due
-from flows.nodes import CURRENT_RUN, submit_node
+from flows.nodes import CURRENT_RUN, run_node_as_event, submit_node
 from pipelines import Node, NodeRole, TaskGraph
 
 
@@ -21,8 +22,16 @@ def group_of(node: Node) -> str | None:
     return "rollout" if node.node_role is NodeRole.ROLLOUT else "trainer"
 
 
-async def run_graph(graph: TaskGraph, iteration: int) -> dict[str, NodeReport]:
+RunNode = Callable[..., Coroutine[Any, Any, NodeReport]]
+
+
+async def run_graph(graph: TaskGraph, iteration: int, run_node: RunNode) -> dict[str, NodeReport]:
     """Run every node as soon as its parents are done; independent branches run at the same time.
+
+    Args:
+        graph: the nodes.
+        iteration: index of the iteration.
+        run_node: runs one, given its work, its parents' reports and ``retries``.
 
     Returns:
         The nodes' reports, by node id.
@@ -41,7 +50,7 @@ async def run_graph(graph: TaskGraph, iteration: int) -> dict[str, NodeReport]:
             only_forward_compute=node.only_forward_compute,
             timeout=node.timeout_seconds,
         )
-        return await submit_node(work, parents, retries=node.retries)
+        return await run_node(work, parents, retries=node.retries)
 
     async with asyncio.TaskGroup() as group:
         for node_id in graph.get_execution_order():
@@ -58,7 +67,10 @@ async def iteration(index: int) -> dict[str, float]:
     """
     run = CURRENT_RUN.get()
     started = time.perf_counter()
-    reports = await run_graph(run.graph, index)
+    if run.config.pipeline.task_runs == "node":
+        reports = await run_graph(run.graph, index, submit_node)
+    else:
+        reports = await all_nodes(index)
     if index < run.config.iterations and not evaluation_is_due(run.config, index):
         run.iterations.open(index + 1)
     metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))
@@ -67,6 +79,12 @@ async def iteration(index: int) -> dict[str, float]:
     digests = {node_id: list(report.digests) for node_id, report in reports.items() if report.digests}
     await commit(index, metrics, digests)
     return metrics
+
+
+@task(name="nodes", task_run_name="nodes", cache_policy=NO_CACHE, persist_result=False)
+async def all_nodes(index: int) -> dict[str, NodeReport]:
+    """Run the whole graph as one task run; the numbers are the same."""
+    return await run_graph(CURRENT_RUN.get().graph, index, run_node_as_event)
 
 
 @task(name="commit", task_run_name="commit", cache_policy=NO_CACHE, persist_result=False)

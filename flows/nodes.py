@@ -8,6 +8,8 @@ from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.context import TaskRunContext
+from prefect.events import emit_event
 from prefect.logging import get_run_logger
 from prefect.utilities.annotations import opaque
 
@@ -57,6 +59,41 @@ async def run_node(work: NodeWork, parents: Sequence[NodeReport]) -> NodeReport:
         logger.log(line.level, line.message)
     numbers = " ".join(f"{name}={value:.4g}" for name, value in to_floats(report.metrics).items())
     logger.info("%s on %s: %d rows in %.2f s %s", work.node_id, report.group, report.num_rows, report.seconds, numbers)
+    return report
+
+
+async def run_node_as_event(work: NodeWork, parents: Sequence[NodeReport] = (), *, retries: int = 0) -> NodeReport:
+    """Run a node within the present task run; an event of the flow run tells its numbers and its time."""
+    for attempt in range(retries + 1):
+        try:
+            report = await CURRENT_RUN.get().session.run_node(work, parents)
+            break
+        except Exception:
+            if attempt == retries:
+                raise
+            get_run_logger().warning("%s failed and is run again", work.node_id, exc_info=True)
+    logger = get_run_logger()
+    for line in report.logs:
+        logger.log(line.level, "%s: %s", work.node_id, line.message)
+    context = TaskRunContext.get()
+    emit_event(
+        event="embodyflow.node.completed",
+        resource={
+            "prefect.resource.id": f"embodyflow.node.{work.iteration}.{work.node_id}",
+            "prefect.resource.name": work.node_id,
+        },
+        related=[
+            {"prefect.resource.id": f"prefect.task-run.{context.task_run.id}", "prefect.resource.role": "task-run"}
+        ]
+        if context is not None
+        else None,
+        payload={
+            "group": report.group,
+            "num_rows": report.num_rows,
+            "seconds": report.seconds,
+            "metrics": to_floats(report.metrics),
+        },
+    )
     return report
 
 

@@ -119,6 +119,11 @@ def test_several_mistakes_are_told_at_once_a_line_each() -> None:
     ]
 
 
+def test_a_key_that_the_yaml_leaves_at_its_default_is_set_like_any_other() -> None:
+    config = compose_config(["experiment=embodied", "trainer.keep_checkpoints=7", "pipeline.task_runs=iteration"])
+    assert (config.trainer.keep_checkpoints, config.pipeline.task_runs) == (7, "iteration")
+
+
 def test_a_missing_optional_dependency_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)  # what an import of a missing module finds
     expected = r"tracking.wandb=offline: wandb is not installed; pip install 'embodyflow\[wandb\]' or use .*=disabled"

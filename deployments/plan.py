@@ -1,0 +1,44 @@
+"""``embodyflow plan``: where each node of a pipeline would run on a cluster; no cluster is needed to ask."""
+
+import argparse
+from collections.abc import Sequence
+
+from embodyflow.compose import compose_config
+from embodyflow.errors import ConfigError
+from flows.fit import check_fit
+from pipelines import load_pipeline
+from pipelines.drawing import to_dot, to_mermaid, to_svg, to_table
+from pipelines.memory import ModelSize, parse_num_params
+from pipelines.planner import Cluster, Layout, PlanSettings, plan
+
+PICTURES = {".svg": to_svg, ".dot": to_dot, ".mmd": to_mermaid}
+
+
+def show_plan(options: argparse.Namespace) -> int:
+    """Print the plan as tables, and write its picture.
+
+    Raises:
+        ConfigError: the configuration, the graph or the cluster is wrong; one line per mistake.
+    """
+    words: Sequence[str] = options.words
+    draw = PICTURES.get(options.picture.suffix) if options.picture is not None else None
+    if options.picture is not None and draw is None:
+        raise ConfigError(f"--picture={options.picture}: allowed are files ending in {', '.join(PICTURES)}")
+    config = compose_config([f"flow={options.flow}", *words])
+    check_fit(config)
+    cluster = Cluster(options.nodes, options.cpus, options.gpus, options.device_gib)
+    model = ModelSize(parse_num_params(options.model, "--model")) if options.model else ModelSize()
+    settings = PlanSettings(
+        placement=options.placement, rollout_layout=Layout(tensor=options.tensor_parallel), model=model
+    )
+    graph = load_pipeline(**config.pipeline.source())
+    planned = plan(graph, cluster, settings)
+    print(
+        f"{graph.graph_id} on {options.nodes} × {options.gpus or options.cpus} {'GPUs' if options.gpus else 'cores'}\n"
+    )
+    print(to_table(planned))
+    print(to_mermaid(graph, planned))
+    if draw is not None:
+        options.picture.write_text(draw(graph, planned))
+        print(f"picture={options.picture}")
+    return 0

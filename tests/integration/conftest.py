@@ -1,0 +1,33 @@
+"""What several integration tests share."""
+
+import os
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from deployments.processes import free_port, start_process, stop_processes
+from deployments.services import server_command
+from flows.prefect_settings import BATCHED_WRITES, NO_TELEMETRY
+
+
+@pytest.fixture(scope="session")
+def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a Prefect server for runs that are not about starting one: each would take seconds for its own."""
+    folder, port = tmp_path_factory.mktemp("server"), free_port(0)
+    env = {**os.environ, **NO_TELEMETRY, **BATCHED_WRITES, "PREFECT_HOME": str(folder)}
+    for name in ("PREFECT_API_URL", "PREFECT_API_DATABASE_CONNECTION_URL"):
+        env.pop(name, None)
+    process = start_process(server_command(port), log=folder / "server.log", env=env, cwd=folder)
+    url = f"http://127.0.0.1:{port}/api"
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            urllib.request.urlopen(f"{url}/health", timeout=5).close()
+            break
+        except OSError:
+            assert time.monotonic() < deadline and process.is_running(), (folder / "server.log").read_text()
+            time.sleep(0.2)
+    yield url
+    stop_processes([process], grace=10)

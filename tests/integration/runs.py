@@ -1,0 +1,89 @@
+"""Runs of the smallest size that still trains, each a process of its own."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = [
+    *("experiment=embodied", "rollout.num_groups=4", "rollout.group_size=4", "rollout.envs_per_worker=8"),
+    *("env.max_steps=40", "evaluation.num_goals=4", "evaluation.video=false", "warm_start.num_demos=4"),
+    *("warm_start.steps=60", "policy.hidden_size=64"),
+]
+
+
+class Runs:
+    """Starts runs in one folder, with a Prefect home of their own.
+
+    Args:
+        folder: for all that they write.
+        api_url: of a Prefect server; without one each run starts its own, which takes seconds.
+    """
+
+    def __init__(self, folder: Path, api_url: str | None = None) -> None:
+        self.root = folder / "runs"
+        self.env = os.environ | {"PREFECT_HOME": str(folder / "prefect"), "EMBODYFLOW_TEST": str(folder)}
+        for name in ("PREFECT_API_URL", "RAY_ADDRESS"):
+            self.env.pop(name, None)
+        if api_url is not None:
+            self.env["PREFECT_API_URL"] = api_url
+
+    def served_by(self, api_url: str, **env: str) -> "Runs":
+        """Return the same runs, told to that server, with more in their environment."""
+        other = copy.copy(self)
+        other.env = self.env | {"PREFECT_API_URL": api_url} | env
+        return other
+
+    def start(self, *words: str, flow: str = "grpo") -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", f"flows.{flow}", *words]
+        return subprocess.Popen(
+            command, cwd=ROOT, env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+
+    def run(self, run_id: str, *words: str, flow: str = "grpo") -> str:
+        process = self.start(*SMALL, f"run_root={self.root}", f"run_id={run_id}", *words, flow=flow)
+        output, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, output[-4000:]
+        return output
+
+    def resume(self, run_id: str, *words: str) -> None:
+        # The root of the runs is looked up in the experiment's configuration, so it is not an override here.
+        process = self.start(f"resume={run_id}", *words)
+        output, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, output[-4000:]
+
+    def summary(self, run_id: str) -> dict[str, object]:
+        return json.loads((self.root / run_id / "summary.json").read_text())
+
+    def records(self, run_id: str) -> list[dict[str, Any]]:
+        lines = (self.root / run_id / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def metrics(self, run_id: str) -> list[dict[str, Any]]:
+        """Return the records without their timings."""
+        return [{k: v for k, v in r.items() if not k.startswith("perf/")} for r in self.records(run_id)]
+
+    def processes(self) -> list[psutil.Process]:
+        """Every live process that a run in this folder started, however far down."""
+        mine = str(self.env["EMBODYFLOW_TEST"])
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("EMBODYFLOW_TEST") == mine and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    def assert_nothing_runs(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert not left, [process.cmdline() for process in left]
