@@ -63,7 +63,7 @@ def weights_of(trainer: FSDPTrainer) -> dict[str, np.ndarray]:
     weights = {}
     for name, model in {"policy": trainer.policy.model, "critic": trainer.critic.model}.items():
         state = get_model_state_dict(model, options=FULL)
-        weights |= {f"{name}.{key}": state[key].numpy().copy() for key, _ in model.named_parameters() if key in state}
+        weights |= {f"{name}.{key}": state[key].numpy().copy() for key, _ in model.named_parameters()}
     return weights
 
 
