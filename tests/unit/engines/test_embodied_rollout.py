@@ -124,7 +124,7 @@ def test_one_rollout_worker_has_all_rows_and_several_cannot_sum_over_theirs(tiny
     alone, of_two = new_rollout(config), new_rollout(config, 0, world_size=2)
     rows = torch.tensor([1.0, 2.0])
     assert torch.equal(alone.all_reduce(rows), rows)
-    with pytest.raises(ConfigError, match="num_workers=2: algorithm.advantage=reinforce_plus_plus needs sums"):
+    with pytest.raises(ConfigError, match=r"num_workers=2: algorithm\.advantage=reinforce_plus_plus needs sums"):
         of_two.all_reduce(rows)
     alone.close()
     of_two.close()
