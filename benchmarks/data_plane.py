@@ -7,8 +7,8 @@ round, so that whatever else the machine does hits all of them alike:
   TensorDict that it may write to;
 * ``verl``: its single controller's way, in its own code: the sources' rows are returned to the driver, concatenated,
   cut into chunks and passed to the targets; flat rows as ``DataProto``, ragged ones as TensorDicts of nested tensors;
-* ``ray refs``: each source cuts its rows and ``ray.put``s a pickled TensorDict per target; each target gets and joins
-  its pieces;
+* ``ray refs``: each source cuts its rows and ``ray.put``s a dict of tensors per target; each target gets its pieces and
+  joins them to a TensorDict;
 * ``memcpy``: each target copies as many bytes once, between pages that are both warm.
 
 ``deliver`` ends when all targets hold their rows; ``read`` when each has also read every byte of them. Nobody reads the
@@ -86,13 +86,27 @@ def values_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.values() if tensor.is_nested else tensor
 
 
-def cut(rows: TensorDict, start: int, stop: int) -> TensorDict:
-    """Return a copy of some rows; of nested ones their values, which unlike nested tensors can be cut and joined."""
-    pieces, num_rows = {}, len(rows)
+def cut(rows: TensorDict, start: int, stop: int) -> dict[str, torch.Tensor]:
+    """Return a copy of some rows; nested tensors, which cannot be cut or joined, as their values and offsets."""
+    pieces = {}
     for name, value in rows.items():
-        low, high = (value.offsets()[[start, stop]].tolist()) if value.is_nested else (start, stop)
-        pieces[name] = values_of(value)[low:high].clone()
-    return TensorDict(pieces, [stop - start] if num_rows and not any(v.is_nested for v in rows.values()) else [])
+        if value.is_nested:
+            offsets = value.offsets()[start : stop + 1]
+            pieces[f"{name}.lengths"] = offsets.diff()
+            pieces[name] = value.values()[offsets[0] : offsets[-1]].clone()
+        else:
+            pieces[name] = value[start:stop].clone()
+    return pieces
+
+
+def join(pieces: list[dict[str, torch.Tensor]]) -> TensorDict:
+    columns = {
+        name: torch.cat([piece[name] for piece in pieces]) if len(pieces) > 1 else pieces[0][name] for name in pieces[0]
+    }
+    for name in [name for name in columns if f"{name}.lengths" in columns]:
+        offsets = torch.nn.functional.pad(columns.pop(f"{name}.lengths").cumsum(0), (1, 0))
+        columns[name] = torch.nested.nested_tensor_from_jagged(columns[name], offsets)
+    return TensorDict(columns, [len(columns["uid"])])
 
 
 # ---- the workers
@@ -120,7 +134,7 @@ class Rank:
         self.received = to_batch(self.client.get(part))
 
     def send(self) -> Any:
-        return DataProto(batch=self.rows) if not self.rows["uid"].is_nested and "image" in self.rows else self.rows
+        return self.rows if any(value.is_nested for value in self.rows.values()) else DataProto(batch=self.rows)
 
     def receive(self, rows: Any) -> None:
         self.received = rows.batch if isinstance(rows, DataProto) else rows
@@ -129,9 +143,7 @@ class Rank:
         return [ray.put(cut(self.rows, start, stop)) for start, stop in cuts]
 
     def get_pieces(self, refs: list[Any]) -> None:
-        pieces = ray.get(refs)
-        names = pieces[0].keys()
-        self.received = {name: torch.cat([piece[name] for piece in pieces]) for name in names}
+        self.received = join(ray.get(refs))
 
     def copy(self) -> None:
         np.copyto(self.copied, self.original)

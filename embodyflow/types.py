@@ -8,6 +8,10 @@ one response (language). Every row carries::
     policy_version  int64 [N]   version of the weights that acted
     seed            int64 [N]   seed of the row's draws
 
+A column is a tensor with the rows first, or ragged: a jagged nested tensor, whose rows differ in length. Between nodes
+a ragged column travels as its values and lengths and is never padded. Columns that a node of one's own adds travel
+like any other, whatever their name, dtype (all of NumPy's numbers and bool) and shape.
+
 An embodied row adds, with T decisions (policy calls) of C actions (the chunk) of A dimensions, L = C·A tokens::
 
     state            float32 [N, T, S]      observation before each decision
@@ -30,6 +34,9 @@ Episodes end at different decisions; what lies after the end is zero and outside
 
 Worked example: ``max_steps=80``, chunk of 5, 4 dimensions: T=16, L=20. An episode that succeeds at step 12 has
 ``num_steps=12`` and ``loss_mask`` true for all 20 tokens of decisions 0 and 1 and the first 2·4=8 of decision 2.
+
+A ragged column of three rows with 2, 0 and 3 tokens: ``values`` int64 [5], ``lengths`` [2, 0, 3]; in a Batch
+``torch.nested.nested_tensor_from_jagged(values, offsets=[0, 2, 2, 5])``.
 """
 
 from collections.abc import Mapping

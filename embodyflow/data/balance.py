@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from embodyflow.data.partition import Costs, Index, imbalance, karmarkar_karp
-from embodyflow.data.plan import RankInput, Selection, ShardRef, Slice
+from embodyflow.data.plan import Piece, RankInput, Selection, ShardRef, Slice
 
 TOLERANCE = 0.01
 """Share by which a Ray node's load may miss its mean before rows move to another."""
@@ -138,7 +138,7 @@ def _rank_inputs(shards: Sequence[ShardRef], rank_of_row: Index, num_ranks: int)
     row = by_rank - (np.cumsum(counts) - counts)[shard]
     starts = np.flatnonzero(np.diff(rank * len(shards) + shard, prepend=-1))  # of the pieces
     stops = np.append(starts, len(row))[1:]
-    pieces: list[list[Slice | Selection]] = [[] for _ in range(num_ranks)]
+    pieces: list[list[Piece]] = [[] for _ in range(num_ranks)]
     facts = (rank[starts], shard[starts], starts, stops, row[starts], row[stops - 1] + 1)
     for to, source, start, stop, first, end in zip(*(fact.tolist() for fact in facts), strict=True):
         if end - first == stop - start:

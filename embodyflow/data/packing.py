@@ -16,8 +16,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from embodyflow.data.plan import Piece
 from embodyflow.data.ragged import Array, Ragged
-from embodyflow.data.tables import Column, Table
+from embodyflow.data.tables import Column, Table, num_rows_of, select
 
 KEY_BYTES = 8
 _SCHEMA = 16  # where it starts
@@ -71,6 +72,20 @@ def unpack(memory: Memory) -> Table:
             table[name] = Ragged(values, np.ndarray(num_rows, np.int64, memory, start))
             end = start + num_rows * 8
     return table
+
+
+def unpack_rows(memory: Memory, piece: Piece) -> Table:
+    """Return a piece's rows of the shard that lies in mapped memory, as views where the piece is a slice.
+
+    Raises:
+        RuntimeError: the shard was replaced by one with another number of rows than the plan counts on.
+    """
+    table, shard = unpack(memory), piece.shard
+    if num_rows_of(table) != shard.num_rows:
+        raise RuntimeError(
+            f"shard {shard.shard_id} has {num_rows_of(table)} rows, not the {shard.num_rows} it was planned with"
+        )
+    return select(table, piece.index)
 
 
 def _arrays_of(column: Column) -> Iterator[Array]:

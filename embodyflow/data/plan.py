@@ -7,6 +7,7 @@ here keep the order of the rows; :mod:`embodyflow.data.balance` gives it up for 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +72,9 @@ class Selection:
     index: NDArray[np.int64]
 
 
+Piece: TypeAlias = Slice | Selection
+
+
 @dataclass(frozen=True)
 class RankInput:
     """One rank's part of a batch that is spread over a group.
@@ -81,7 +85,7 @@ class RankInput:
         total_rows: rows of the whole batch.
     """
 
-    slices: tuple[Slice | Selection, ...]
+    slices: tuple[Piece, ...]
     offset: int
     total_rows: int
 

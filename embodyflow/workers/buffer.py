@@ -7,35 +7,20 @@ shard outlives the worker that wrote it.
 import asyncio
 import os
 import time
-from typing import Any
 
 import ray
 
 from embodyflow.data.configuration import BufferConfig
 from embodyflow.data.metrics import Metric, total
-from embodyflow.data.packing import unpack
-from embodyflow.data.plan import Location, Selection, ShardRef, Slice
-from embodyflow.data.tables import Table, num_rows_of, select
+from embodyflow.data.packing import unpack_rows
+from embodyflow.data.plan import Location, Piece, ShardRef
+from embodyflow.data.tables import Table
 from embodyflow.errors import BufferFullError, ShardLostError
 from embodyflow.workers.local_calls import Method, serve
 from embodyflow.workers.segments import map_content
 from embodyflow.workers.shard_store import ShardStore
 
 _POLL_SECONDS = 0.005
-
-
-def rows_of(memory: Any, piece: Slice | Selection) -> Table:
-    """Return a piece's rows of the shard that lies in mapped memory, as views where the piece is a slice.
-
-    Raises:
-        RuntimeError: the shard was replaced by one with another number of rows than the plan counts on.
-    """
-    table, shard = unpack(memory), piece.shard
-    if num_rows_of(table) != shard.num_rows:
-        raise RuntimeError(
-            f"shard {shard.shard_id} has {num_rows_of(table)} rows, not the {shard.num_rows} it was planned with"
-        )
-    return select(table, piece.index)
 
 
 @ray.remote(num_cpus=0, max_restarts=-1)
@@ -90,14 +75,14 @@ class Buffer:
             raise ShardLostError(shard.shard_id, shard.host)
         return self._store.locate(shard.shard_id)
 
-    async def read(self, pieces: list[Slice | Selection]) -> list[Table]:
+    async def read(self, pieces: list[Piece]) -> list[Table]:
         """Return rows of shards, for a reader on another Ray node.
 
         Raises:
             KeyError, ShardLostError: as :meth:`locate` does.
             RuntimeError: a shard has another number of rows than was planned with.
         """
-        tables = [rows_of(map_content(await self.locate(piece.shard)), piece) for piece in pieces]
+        tables = [unpack_rows(map_content(await self.locate(piece.shard)), piece) for piece in pieces]
         self._bytes_sent += sum(column.nbytes for table in tables for column in table.values())
         return tables
 

@@ -10,11 +10,10 @@ from typing import Any
 import ray
 
 from embodyflow.data.metrics import Metric, total
-from embodyflow.data.packing import Packing
-from embodyflow.data.plan import Location, RankInput, Selection, ShardRef, Slice
+from embodyflow.data.packing import Packing, unpack_rows
+from embodyflow.data.plan import Location, Piece, RankInput, ShardRef, Slice
 from embodyflow.data.tables import Column, Table, concatenate, num_rows_of
 from embodyflow.errors import ShardLostError
-from embodyflow.workers.buffer import rows_of
 from embodyflow.workers.local_calls import LocalCaller
 from embodyflow.workers.segments import WritableSegments, map_content
 
@@ -59,17 +58,16 @@ class BufferClient:
             RuntimeError: a shard was replaced by one with another number of rows than the plan counts on.
             ShardLostError: a shard's buffer is gone.
         """
-        elsewhere: dict[str, list[int]] = defaultdict(list)
+        by_host: dict[str, list[int]] = defaultdict(list)
         for index, piece in enumerate(part.slices):
-            if piece.shard.host != self._host:
-                elsewhere[piece.shard.host].append(index)
-        asked = {
-            host: self._ask(host, [part.slices[index] for index in indices]) for host, indices in elsewhere.items()
-        }
-        tables = {i: self._read_here(p) for i, p in enumerate(part.slices) if p.shard.host == self._host}
-        for host, answer in asked.items():
-            with _lost_with_its_buffer(part.slices[elsewhere[host][0]].shard):
-                tables |= zip(elsewhere[host], ray.get(answer), strict=True)
+            by_host[piece.shard.host].append(index)
+        here = by_host.pop(self._host, [])
+        # The other nodes are asked first: their answers are on the way while this node's rows are read.
+        asked = {host: self._ask(host, [part.slices[index] for index in there]) for host, there in by_host.items()}
+        tables = {index: self._read_here(part.slices[index]) for index in here}
+        for host, there in by_host.items():
+            with _lost_with_its_buffer(part.slices[there[0]].shard):
+                tables |= zip(there, ray.get(asked[host]), strict=True)
         return concatenate([tables[index] for index in range(len(part.slices))])
 
     def get_shard(self, shard: ShardRef) -> Table:
@@ -90,19 +88,19 @@ class BufferClient:
             self._callers.own_buffer = caller
         return caller.call(method, *arguments)
 
-    def _ask(self, host: str, pieces: list[Slice | Selection]) -> Any:
+    def _ask(self, host: str, pieces: list[Piece]) -> Any:
         """Ask another Ray node's buffer for rows; return the reference of its answer."""
         if host not in self._buffers:
             raise ShardLostError(pieces[0].shard.shard_id, host)
         self._counts["buffer/remote_reads"] += len(pieces)
         return self._buffers[host].read.remote(pieces)
 
-    def _read_here(self, piece: Slice | Selection) -> Table:
+    def _read_here(self, piece: Piece) -> Table:
         memory = map_content(piece.shard.location) if piece.shard.location is not None else None
         self._counts["buffer/local_hits" if memory is not None else "buffer/local_misses"] += 1
         for _ in range(_LOOKUPS):
             if memory is not None:
-                return rows_of(memory, piece)
+                return unpack_rows(memory, piece)
             with _lost_with_its_buffer(piece.shard):
                 memory = map_content(self._call("locate", piece.shard))
         raise RuntimeError(f"shard {piece.shard.shard_id} is not where its buffer says")
@@ -112,5 +110,5 @@ class BufferClient:
 def _lost_with_its_buffer(shard: ShardRef) -> Iterator[None]:
     try:
         yield
-    except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ConnectionError) as error:
+    except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ConnectionError, FileNotFoundError) as error:
         raise ShardLostError(shard.shard_id, shard.host) from error

@@ -39,8 +39,12 @@ async def serve(methods: Mapping[str, Method]) -> bytes:
 
 
 async def _answer(methods: Mapping[str, Method], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while length := await reader.read(_LENGTH.size):
-        name, arguments = pickle.loads(await reader.readexactly(*_LENGTH.unpack(length)))
+    while True:
+        try:
+            length = await reader.readexactly(_LENGTH.size)
+            name, arguments = pickle.loads(await reader.readexactly(*_LENGTH.unpack(length)))
+        except asyncio.IncompleteReadError:  # the caller has ended
+            return
         try:
             answer = True, await methods[name](*arguments)
         except Exception as error:

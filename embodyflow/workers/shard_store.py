@@ -77,11 +77,9 @@ class ShardStore:
                 "raise cluster.buffer.memory_gb"
             )
         self._reclaim()
-        segment = self._take_spare(capacity)
+        segment = self._acquire(capacity)
         if segment is None:
-            if not self._make_room(capacity):
-                return None
-            segment = Segment(self._config.folder, capacity)
+            return None
         if shard_id in self._written:  # by a worker that gave up
             self._retire(self._written.pop(shard_id)[0])
         shard = _Shard(segment, secrets.randbelow(2**63 - 1) + 1, num_bytes)
@@ -148,6 +146,17 @@ class ShardStore:
         self._spare += [segment for segment in self._still_read if segment not in read]
         self._still_read = read
 
+    def _acquire(self, capacity: int) -> Segment | None:
+        """Return a spare segment, or a new one once enough others were given up; ``None`` where that cannot be."""
+        while (segment := self._take_spare(capacity)) is None:
+            if self.memory_bytes + capacity <= self.capacity:
+                return Segment(self._config.folder, capacity)
+            if self._spare:
+                self._spare.pop(0).close()
+            elif not self._spill_oldest():
+                return None
+        return segment
+
     def _take_spare(self, capacity: int) -> Segment | None:
         """Return the smallest spare segment that is large enough and at most twice as large."""
         fitting = [segment for segment in self._spare if capacity <= segment.capacity <= 2 * capacity]
@@ -156,15 +165,6 @@ class ShardStore:
         chosen = min(fitting, key=lambda segment: segment.capacity)
         self._spare.remove(chosen)
         return chosen
-
-    def _make_room(self, capacity: int) -> bool:
-        """Give spare segments back, then spill the oldest shards, until ``capacity`` more bytes fit."""
-        while self.memory_bytes + capacity > self.capacity:
-            if self._spare:
-                self._spare.pop(0).close()
-            elif not self._spill_oldest():
-                return False
-        return True
 
     def _spill_oldest(self) -> bool:
         """Move the oldest shard that nobody reads to disk; return whether there was one."""

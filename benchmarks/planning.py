@@ -1,0 +1,103 @@
+"""How long a redistribution takes to plan, and how well it balances.
+
+Run ``python benchmarks/planning.py`` (a minute or two; needs ``uv pip install verl transformers``). Lengths are
+log-normal, costs those of attention. The peer is verl's Karmarkar–Karp, in plain Python; it is left out where it would
+take minutes, and knows nothing of Ray nodes. Contenders take turns; times are medians in milliseconds.
+"""
+
+import json
+import statistics
+import time
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from verl.utils.seqlen_balancing import karmarkar_karp as verl_karmarkar_karp
+
+from embodyflow.data.balance import balance
+from embodyflow.data.partition import attention_cost, imbalance
+from embodyflow.data.plan import RankInput, ShardRef
+
+RESULTS = Path(__file__).parent / "results" / "planning.json"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A source of ``rows`` on ``sources`` ranks, a target of ``targets`` ranks, both spread over ``nodes``."""
+
+    rows: int
+    sources: int
+    targets: int
+    nodes: int
+    rounds: int
+    peer: bool
+
+
+CASES = (
+    Case(10_000, 8, 8, 1, 9, True),
+    Case(10_000, 8, 8, 4, 9, True),
+    Case(10_000, 64, 64, 8, 3, True),
+    Case(1_000_000, 1024, 1024, 1, 3, False),
+    Case(1_000_000, 1024, 1024, 128, 3, False),
+    Case(1_000_000, 512, 1024, 64, 3, False),
+)
+
+
+def host(rank: int, num_ranks: int, num_nodes: int) -> str:
+    return f"n{rank * num_nodes // num_ranks}"
+
+
+def loads_of(parts: list[RankInput], first_row: dict[str, int], costs: np.ndarray[Any, Any]) -> list[float]:
+    return [
+        sum(
+            float(costs[first_row[p.shard.shard_id] : first_row[p.shard.shard_id] + p.shard.num_rows][p.index].sum())
+            for p in part.slices
+        )
+        for part in parts
+    ]
+
+
+def measure(case: Case) -> dict[str, float]:
+    """Return times, imbalances, and the share of rows that left their node."""
+    costs = attention_cost(np.random.default_rng(0).lognormal(6.0, 0.5, case.rows).astype(np.int64))
+    bounds = [case.rows * rank // case.sources for rank in range(case.sources + 1)]
+    shards = [
+        ShardRef(str(rank), host(rank, case.sources, case.nodes), bounds[rank + 1] - bounds[rank])
+        for rank in range(case.sources)
+    ]
+    hosts = [host(rank, case.targets, case.nodes) for rank in range(case.targets)]
+    times, result = defaultdict(list), {}
+    for _ in range(case.rounds):
+        started = time.perf_counter()
+        parts = balance(shards, costs, hosts)
+        times["ours_ms"].append(time.perf_counter() - started)
+        if case.peer:
+            started = time.perf_counter()
+            partition = verl_karmarkar_karp(costs.astype(int).tolist(), case.targets, equal_size=False)
+            times["verl_ms"].append(time.perf_counter() - started)
+            result["verl_imbalance"] = imbalance([costs[part].sum() for part in partition])
+    first_row = {shard.shard_id: bound for shard, bound in zip(shards, bounds, strict=False)}
+    result["ours_imbalance"] = imbalance(loads_of(parts, first_row, costs))
+    away = [
+        len(costs[: p.shard.num_rows][p.index])
+        for part, to in zip(parts, hosts, strict=True)
+        for p in part.slices
+        if p.shard.host != to
+    ]
+    result["ours_moved_share"] = sum(away) / case.rows
+    medians = {name: round(statistics.median(taken) * 1e3, 1) for name, taken in times.items()}
+    return medians | {name: float(f"{value:.3g}") for name, value in result.items()}
+
+
+def main() -> None:
+    results = []
+    for case in CASES:
+        results.append(asdict(case) | measure(case))
+        print(json.dumps(results[-1]))
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+import asyncio
+import multiprocessing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from embodyflow.workers.local_calls import LocalCaller, serve
+
+
+async def double(value: int) -> int:
+    return 2 * value
+
+
+async def fail(name: str) -> None:
+    raise KeyError(name)
+
+
+def answer(connection: Any) -> None:
+    async def main() -> None:
+        connection.send(await serve({"double": double, "fail": fail}))
+        await asyncio.sleep(600)
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[Any, bytes]]:
+    """A listening process, and its address."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=answer, args=(theirs,))
+    process.start()
+    yield process, ours.recv()
+    process.kill()
+    process.join()
+
+
+def test_calls_are_answered_one_after_the_other_for_several_callers(server: tuple[Any, bytes]) -> None:
+    callers = [LocalCaller(server[1]) for _ in range(3)]
+    assert [caller.call("double", value) for value in (1, 10**6) for caller in callers] == [2] * 3 + [2 * 10**6] * 3
+    assert callers[0].call("double", "x" * 100_000) == "x" * 200_000
+
+
+def test_what_a_method_raises_is_raised_in_the_caller_who_may_go_on(server: tuple[Any, bytes]) -> None:
+    caller = LocalCaller(server[1])
+    with pytest.raises(KeyError, match="1/node/0"):
+        caller.call("fail", "1/node/0")
+    assert caller.call("double", 2) == 4
+
+
+def test_a_dead_listener_is_an_error_and_not_a_wait(server: tuple[Any, bytes]) -> None:
+    caller = LocalCaller(server[1])
+    assert caller.call("double", 1) == 2
+    server[0].kill()
+    server[0].join()
+    with pytest.raises(ConnectionError):
+        caller.call("double", 1)
+    with pytest.raises(ConnectionError):
+        LocalCaller(server[1])
