@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -103,7 +102,7 @@ def run_experiment(flow: str, experiment: str, seed: int | None, words: Sequence
     """
     folder = StackFolder.here()
     _check_deployment(folder, f"{flow}/{experiment}")
-    parameters, run_dir = _check_parameters(experiment, seed, words)
+    parameters, run_dir = _check_parameters(flow, experiment, seed, words)
     console = Console(stderr=True)
     with _stack(folder, console) as (api_url, check_stack):
         run = FlowRun(folder, api_url, f"{flow}/{experiment}", parameters)
@@ -153,15 +152,16 @@ def _check_deployment(folder: StackFolder, name: str) -> None:
         raise ConfigError(f"deployment {name}: there is none of that name; allowed are {', '.join(known)}")
 
 
-def _check_parameters(experiment: str, seed: int | None, words: Sequence[str]) -> tuple[dict[str, object], Path]:
+def _check_parameters(
+    flow: str, experiment: str, seed: int | None, words: Sequence[str]
+) -> tuple[dict[str, object], Path]:
     """Return the flow's parameters, checked, with a ``run_id`` chosen, and the folder of the run."""
     from flows.request import check, parse_arguments  # takes seconds to import
 
     named = [f"experiment={experiment}"] + ([] if seed is None else [f"seed={seed}"])
-    request = parse_arguments([*words, *named])
+    request = parse_arguments([*words, *named], flow)
     config = check(request)
-    parameters = asdict(request) | {"overrides": list(request.overrides), "run_id": config.run_id}
-    return parameters, config.run_dir
+    return request.parameters() | {"run_id": config.run_id}, config.run_dir
 
 
 def _print_summary(run_dir: Path) -> None:

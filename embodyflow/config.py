@@ -54,18 +54,22 @@ class PipelineConfig(Config):
 
 
 class FilterConfig(Config):
-    """Which groups ``embodied_sampling`` keeps.
+    """Which groups ``embodied_sampling`` and ``dynamic_sampling`` keep.
 
     Attributes:
         min_success, max_success: bounds (inclusive) of a kept group's success rate.
         drop_uniform: drop groups whose members all had the same outcome; they carry no advantage.
         drop_truncated: drop groups in which an episode hit the step limit.
+        num_groups: groups that ``dynamic_sampling`` fills an iteration with; ``null`` means ``rollout.num_groups``.
+        max_rerolls: rounds of ``rollout.num_groups`` further groups that it plays for them at most.
     """
 
     min_success: Fraction = 0.0
     max_success: Fraction = 1.0
     drop_uniform: bool = True
     drop_truncated: bool = False
+    num_groups: PositiveInt | None = None
+    max_rerolls: Annotated[int, Field(ge=0, strict=True)] = 10
 
     @model_validator(mode="after")
     def _ordered(self) -> "FilterConfig":
@@ -114,28 +118,52 @@ class RolloutConfig(Config):
         return self
 
 
-class TrainerConfig(Config):
-    """How the policy is trained on the rows of one iteration.
+class OptimizerConfig(Config):
+    """How far a model is trained on the rows of one iteration.
+
+    Attributes:
+        learning_rate: of AdamW.
+        epochs: passes over the rows.
+    """
+
+    learning_rate: PositiveFloat
+    epochs: PositiveInt
+
+
+class TrainerConfig(OptimizerConfig):
+    """How the policy is trained; what is not in :class:`CriticConfig` holds for the critic too.
 
     Attributes:
         num_ranks: processes of the FSDP2 group.
-        learning_rate, weight_decay, max_grad_norm: of AdamW.
-        epochs: passes over the rows.
+        weight_decay, max_grad_norm: of AdamW.
         num_minibatches: optimizer steps per pass.
         micro_batch_rows: rows of one forward pass; ``null`` means all rows of the mini-batch.
+        micro_batch_tokens: tokens of one forward pass instead: as many rows as hold that many.
         parity_tolerance: largest allowed difference between a rollout's log-probs and the trainer's.
         keep_checkpoints: newest checkpoints kept on disk.
     """
 
     num_ranks: PositiveInt
-    learning_rate: PositiveFloat
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     max_grad_norm: PositiveFloat = 1.0
-    epochs: PositiveInt
     num_minibatches: PositiveInt
     micro_batch_rows: PositiveInt | None = None
+    micro_batch_tokens: PositiveInt | None = None
     parity_tolerance: PositiveFloat = 1e-4
     keep_checkpoints: PositiveInt = 2
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> "TrainerConfig":
+        if self.micro_batch_rows is not None and self.micro_batch_tokens is not None:
+            raise ValueError("micro_batch_rows and micro_batch_tokens must not both be set")
+        return self
+
+
+class CriticConfig(OptimizerConfig):
+    """How the critic is trained, where ``algorithm.advantage`` needs one (``gae``)."""
+
+    learning_rate: PositiveFloat = 1e-3
+    epochs: PositiveInt = 5
 
 
 class WarmStartConfig(Config):
@@ -208,9 +236,10 @@ class TrackingConfig(Config):
 
 
 class RunConfig(Config):
-    """Everything a run is made of."""
+    """Everything a run is made of; ``flow`` is the training flow, which chooses pipeline and algorithm."""
 
     experiment: RunName
+    flow: RunName
     seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)]
     iterations: PositiveInt
     run_id: RunName | None = None
@@ -222,6 +251,7 @@ class RunConfig(Config):
     env: EnvConfig
     rollout: RolloutConfig
     trainer: TrainerConfig
+    critic: CriticConfig = CriticConfig()
     warm_start: WarmStartConfig | None
     evaluation: EvaluationConfig
     cluster: ClusterConfig
@@ -238,10 +268,25 @@ class RunConfig(Config):
             raise ValueError(
                 f"env.max_steps={self.env.max_steps} must be a multiple of policy.chunk_size={self.policy.chunk_size}"
             )
-        rows = num_groups * self.rollout.group_size
+        rows = (self.filter.num_groups or num_groups) * self.rollout.group_size
         if rows < self.trainer.num_ranks * self.trainer.num_minibatches:
             raise ValueError(
                 f"trainer.num_ranks × trainer.num_minibatches must not exceed the {rows} rows of an iteration"
+            )
+        if (self.filter.num_groups or num_groups) % self.rollout.num_workers:
+            raise ValueError(
+                f"filter.num_groups={self.filter.num_groups} must be a multiple of "
+                f"rollout.num_workers={self.rollout.num_workers}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_row_fits_into_a_micro_batch(self) -> "RunConfig":
+        limit, longest = self.trainer.micro_batch_tokens, self.num_decisions * self.policy.num_action_tokens
+        if limit is not None and limit < longest:
+            raise ValueError(
+                f"trainer.micro_batch_tokens={limit}: must be at least {longest}, the tokens of an episode of "
+                f"env.max_steps={self.env.max_steps}"
             )
         return self
 

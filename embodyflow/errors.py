@@ -7,3 +7,7 @@ class ConfigError(ValueError):
 
 class ParityError(RuntimeError):
     """Two computations that must agree (rollout and trainer, two ranks) do not."""
+
+
+class SamplingError(RuntimeError):
+    """An iteration did not find enough rows worth training on; the message says what to change."""

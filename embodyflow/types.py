@@ -22,7 +22,10 @@ An embodied row adds, with T decisions (policy calls) of C actions (the chunk) o
     episode_return   float32 [N]            sum of the environment's own rewards
     success, terminated, truncated   bool [N]
 
-and the nodes add ``rewards``, ``advantages``, ``returns``, ``old_log_probs``, ``ref_log_probs`` (float32 [N, T, L]).
+and the nodes add ``rewards``, ``advantages``, ``old_log_probs``, ``ref_log_probs`` (float32 [N, T, L]) and, one per
+decision, ``values`` (the critic's estimate before it) and ``returns`` (float32 [N, T]). To an advantage estimator a
+decision is one step, its reward the sum over its chunk.
+
 Episodes end at different decisions; what lies after the end is zero and outside ``loss_mask``.
 
 Worked example: ``max_steps=80``, chunk of 5, 4 dimensions: T=16, L=20. An episode that succeeds at step 12 has

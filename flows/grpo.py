@@ -22,11 +22,9 @@ async def grpo(
     overrides: Overrides = (),
 ) -> dict[str, Any]:
     """Train a policy by group-relative policy optimisation; returns the run's summary."""
-    from flows.training import (
-        train,
-    )  # torch and Ray take seconds to import, and a mistake is to be told in one
+    from flows.training import train  # torch and Ray take seconds to import, and a mistake is to be told in one
 
-    return await train(RunRequest(experiment, iterations, seed, run_id, resume, overrides))
+    return await train(RunRequest(experiment, iterations, seed, run_id, resume, overrides, flow="grpo"))
 
 
 if __name__ == "__main__":

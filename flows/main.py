@@ -4,10 +4,10 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from prefect import Flow
 from rich.console import Console
 
 from embodyflow.errors import ConfigError
@@ -17,15 +17,15 @@ from flows.progress import RunProgress
 from flows.request import check, parse_arguments
 
 
-def main(flow: Callable[..., Any]) -> None:
+def main(flow: Flow[..., Any]) -> None:
     """Check the command line, run the flow, print its result; end the process with its exit code."""
     try:
-        request = parse_arguments(sys.argv[1:])
+        request = parse_arguments(sys.argv[1:], flow.name)
         config = check(request)
     except ConfigError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    parameters = asdict(request) | {"overrides": list(request.overrides)}
+    parameters = request.parameters()
     if request.resume is None:
         parameters["run_id"] = config.run_id
     watch_over_this_process()

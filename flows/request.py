@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
 from prefect.runtime import flow_run
@@ -13,7 +13,7 @@ from embodyflow.compose import compose_config, experiments, validate_config
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
-from pipelines import BUILT_IN, load_pipeline
+from flows.fit import check_fit
 
 # Prefect shows these types as a form and refuses what does not fit when a run is submitted.
 Experiment = Annotated[str, Field(json_schema_extra={"enum": experiments()}, description="configs/experiment")]
@@ -35,6 +35,7 @@ class RunRequest:
         iterations, seed, run_id: override the configuration's keys of these names.
         resume: id of a run to continue; its own configuration holds.
         overrides: further ones, in Hydra's grammar.
+        flow: the training flow that is asked; it chooses pipeline and algorithm.
     """
 
     experiment: str = "embodied"
@@ -43,19 +44,26 @@ class RunRequest:
     run_id: str | None = None
     resume: str | None = None
     overrides: Sequence[str] = field(default_factory=tuple)
+    flow: str = "grpo"
 
     def hydra_overrides(self) -> list[str]:
         """Return the request as one list of Hydra overrides."""
         named = {"iterations": self.iterations, "seed": self.seed, "run_id": self.run_id}
         return [
             f"experiment={self.experiment}",
+            f"flow={self.flow}",
             *self.overrides,
             *(f"{key}={value}" for key, value in named.items() if value is not None),
         ]
 
+    def parameters(self) -> dict[str, Any]:
+        """Return the request as parameters of its flow."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "flow"}
+        return values | {"overrides": list(self.overrides)}
 
-def parse_arguments(arguments: Sequence[str]) -> RunRequest:
-    """Read a command line of ``key=value`` words.
+
+def parse_arguments(arguments: Sequence[str], flow: str = "grpo") -> RunRequest:
+    """Read a command line of ``key=value`` words for a training flow.
 
     Raises:
         ConfigError: a word is not of that form, or a number is none.
@@ -72,7 +80,7 @@ def parse_arguments(arguments: Sequence[str]) -> RunRequest:
             named[key] = _whole_number(word)
         else:
             named[key] = value
-    return RunRequest(**named, overrides=tuple(overrides))
+    return RunRequest(**named, overrides=tuple(overrides), flow=flow)
 
 
 def _whole_number(word: str) -> int:
@@ -89,16 +97,13 @@ def check(request: RunRequest) -> RunConfig:
         ConfigError: one line per mistake.
     """
     config = _resumed_config(request) if request.resume is not None else _new_config(request)
-    _check_pipeline(config)
+    if config.flow != request.flow:
+        raise ConfigError(
+            f"flow={config.flow}: this is the flow {request.flow}; start python -m flows.{config.flow}, or the "
+            f"deployment {config.flow}/{config.experiment}"
+        )
+    check_fit(config)
     return config
-
-
-def _check_pipeline(config: RunConfig) -> None:
-    source = config.pipeline.source()
-    if "name" not in source:
-        load_pipeline(**source)
-    elif source["name"] not in BUILT_IN:  # a built-in graph is right; loading it would import torch first
-        raise ConfigError(f"pipeline.name={source['name']}: allowed are {', '.join(BUILT_IN)}")
 
 
 def _new_config(request: RunRequest) -> RunConfig:
@@ -141,6 +146,7 @@ def of_this_flow_run(request: RunRequest) -> RunRequest:
                 request.iterations,
                 resume=request.run_id,
                 overrides=(f"run_root={config.run_root}",),
+                flow=request.flow,
             )
         shutil.rmtree(folder.path, ignore_errors=True)  # nothing in it counts
     return request

@@ -3,8 +3,7 @@
 from pipelines.builder import Pipeline
 from pipelines.graph import TaskGraph
 from pipelines.node import NodeRole, NodeType
-
-INFERENCE, TRAIN = NodeType.MODEL_INFERENCE, NodeType.MODEL_TRAIN
+from pipelines.policy_update import add_policy_update
 
 
 def dapo() -> TaskGraph:
@@ -12,9 +11,9 @@ def dapo() -> TaskGraph:
 
     rollout → reward → dynamic_sampling → advantage → old_log_prob → ref_log_prob → train_actor
     """
-    return (
+    pipeline = (
         Pipeline("dapo", "DAPO")
-        .add_node("rollout", func="tasks:generate", node_type=INFERENCE, node_role=NodeRole.ROLLOUT)
+        .add_node("rollout", func="tasks:generate", node_type=NodeType.MODEL_INFERENCE, node_role=NodeRole.ROLLOUT)
         .add_node("reward", func="tasks:compute_reward", deps=["rollout"], node_role=NodeRole.REWARD)
         .add_node(
             "dynamic_sampling",
@@ -22,34 +21,6 @@ def dapo() -> TaskGraph:
             deps=["reward"],
             node_role=NodeRole.DYNAMIC_SAMPLING,
         )
-        .add_node(
-            "advantage",
-            func="tasks:compute_advantage",
-            deps=["dynamic_sampling"],
-            node_role=NodeRole.ADVANTAGE,
-        )
-        .add_node(
-            "old_log_prob",
-            func="tasks:compute_old_log_prob",
-            deps=["advantage"],
-            node_type=TRAIN,
-            node_role=NodeRole.ACTOR,
-            only_forward_compute=True,
-        )
-        .add_node(
-            "ref_log_prob",
-            func="tasks:compute_ref_log_prob",
-            deps=["old_log_prob"],
-            node_type=TRAIN,
-            node_role=NodeRole.REFERENCE,
-            only_forward_compute=True,
-        )
-        .add_node(
-            "train_actor",
-            func="tasks:train_actor",
-            deps=["ref_log_prob"],
-            node_type=TRAIN,
-            node_role=NodeRole.ACTOR,
-        )
-        .build()
+        .add_node("advantage", func="tasks:compute_advantage", deps=["dynamic_sampling"], node_role=NodeRole.ADVANTAGE)
     )
+    return add_policy_update(pipeline, after="advantage").build()

@@ -12,6 +12,7 @@ BUILT_IN = {
     "ppo": "pipelines.ppo:ppo",
     "dapo": "pipelines.dapo:dapo",
     "embodied_grpo": "pipelines.embodied_grpo:embodied_grpo",
+    "embodied_dapo": "pipelines.embodied_dapo:embodied_dapo",
     "embodied_srpo": "pipelines.embodied_srpo:embodied_srpo",
 }
 

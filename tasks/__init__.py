@@ -6,11 +6,12 @@ which iteration and seed it is. A pipeline names them ``"tasks:generate"`` and s
 same place as ``"my_module:my_function"`` and may ignore the keywords.
 """
 
+from tasks.critic import compute_value, train_critic
 from tasks.evaluation import evaluate_policy, record_video
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
 from tasks.rewards import compute_advantage, compute_reward
 from tasks.rollout import demonstrate, generate
-from tasks.sampling import embodied_sampling
+from tasks.sampling import dynamic_sampling, embodied_sampling
 from tasks.training import fit, train_actor
 
 __all__ = [
@@ -18,11 +19,14 @@ __all__ = [
     "compute_old_log_prob",
     "compute_ref_log_prob",
     "compute_reward",
+    "compute_value",
     "demonstrate",
+    "dynamic_sampling",
     "embodied_sampling",
     "evaluate_policy",
     "fit",
     "generate",
     "record_video",
     "train_actor",
+    "train_critic",
 ]

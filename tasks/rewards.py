@@ -20,12 +20,18 @@ def compute_reward(batch: Batch, config: Any = None, **kwargs: Any) -> NodeOutpu
 
 @node(reads=("rewards", "loss_mask", "group_id"), writes=("advantages", "returns"))
 def compute_advantage(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Compare rows by the configured estimator; a group's rows are on one rank."""
+    """Compare rows by the configured estimator, a decision being one step; a group's rows are on one rank."""
     mask = batch["loss_mask"]
-    inputs = AdvantageInputs(batch["rewards"].flatten(1), mask.flatten(1), batch["group_id"])
+    inputs = AdvantageInputs(
+        rewards=batch["rewards"].masked_fill(~mask, 0.0).sum(-1),
+        mask=mask.any(-1),
+        group_ids=batch["group_id"],
+        values=batch.get("values", None),
+        all_reduce=worker.all_reduce,
+    )
     advantages, returns = compute_advantages(inputs, worker.config.algorithm)
-    batch["advantages"] = advantages.view(mask.shape)
-    batch["returns"] = returns.view(mask.shape)
+    batch["advantages"] = advantages.unsqueeze(-1) * mask  # a decision's tokens share its advantage
+    batch["returns"] = returns
     num_tokens = int(mask.sum())
-    size = advantages.abs().sum().item() / num_tokens if num_tokens else 0.0
+    size = batch["advantages"].abs().sum().item() / num_tokens if num_tokens else 0.0
     return NodeOutput(batch, {"advantage/abs_mean": mean(size, num_tokens)})

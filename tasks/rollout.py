@@ -37,6 +37,12 @@ def demonstrate(batch: Batch | None, config: Any = None, *, worker: Any, **kwarg
 
 def rollout_metrics(rows: Columns, seconds: float) -> dict[str, Metric]:
     """Summarise played episodes; ``perf/`` names are timings and differ from run to run."""
+    speed = float(np.sum(rows["num_steps"])) / seconds
+    return episode_metrics(rows) | {"perf/env_steps_per_second": total(speed)}
+
+
+def episode_metrics(rows: Columns) -> dict[str, Metric]:
+    """Summarise what came of played episodes."""
     count = len(rows["uid"])
     steps = rows["num_steps"]
     return {
@@ -45,5 +51,4 @@ def rollout_metrics(rows: Columns, seconds: float) -> dict[str, Metric]:
         "rollout/episode_steps": mean(steps.mean(), count),
         "rollout/num_episodes": total(count),
         "rollout/num_steps": total(int(np.sum(steps))),
-        "perf/env_steps_per_second": total(float(np.sum(steps)) / seconds),
     }

@@ -5,21 +5,72 @@ from typing import Any
 import torch
 
 from embodyflow.algorithms import group_metrics, keep_mixed, keep_untruncated, keep_within
-from embodyflow.data.metrics import mean, total
+from embodyflow.config import FilterConfig, RunConfig
+from embodyflow.data.batches import Columns, to_batch
+from embodyflow.data.metrics import Metric, mean, merge_metrics, total
+from embodyflow.errors import SamplingError
 from embodyflow.node_fields import node
 from embodyflow.types import Batch, NodeOutput
+from tasks.rollout import episode_metrics
 
 
 @node(reads=("success", "truncated", "group_id"), writes=())
 def embodied_sampling(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
     """Keep or drop whole groups by their outcomes, as ``filter`` says."""
-    rules = worker.config.filter
+    kept = _kept(batch, worker.config.filter)
+    return NodeOutput(kept, _group_metrics(batch, kept) | {"groups/num_kept_rows": total(len(kept))})
+
+
+@node(reads=("success", "truncated", "group_id"), writes=())
+def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
+    """Replace the groups that ``filter`` drops by others, played until ``filter.num_groups`` are kept.
+
+    Every rank fills its share with rounds of further episodes, of new goals and draws; what is over is left out.
+    Dynamic sampling of DAPO (Yu et al. 2025, arXiv:2503.14476, section 3.2).
+
+    Raises:
+        SamplingError: they are not there after ``filter.max_rerolls`` rounds; the message says what to change.
+    """
+    rules, rollout = worker.config.filter, worker.config.rollout
+    wanted = (rules.num_groups or rollout.num_groups) // worker.world_size * rollout.group_size
+    played, kept, rerolled = batch, _kept(batch, rules), list[Columns]()
+    while len(kept) < wanted:
+        if len(rerolled) == rules.max_rerolls:
+            raise SamplingError(_advice(played["success"], len(kept), wanted, worker.config))
+        episodes = worker.training_episodes(call.seed, call.iteration, len(rerolled) + 1)
+        rerolled.append(worker.play(episodes, "train", (call.seed, call.iteration, call.node_id)))
+        rows = to_batch(rerolled[-1])
+        played, kept = torch.cat([played, rows]), torch.cat([kept, _kept(rows, rules)])
+    metrics = _group_metrics(played, kept) | merge_metrics(map(episode_metrics, rerolled))
+    metrics["groups/num_kept_rows"] = total(wanted)
+    metrics["groups/num_rerolled"] = total((len(played) - len(batch)) // rollout.group_size)
+    return NodeOutput(kept[:wanted], metrics)
+
+
+def _kept(batch: Batch, rules: FilterConfig) -> Batch:
     success, groups = batch["success"], batch["group_id"]
     keep = keep_within(success, groups, rules.min_success, rules.max_success)
     if rules.drop_uniform:
         keep &= keep_mixed(success, groups)
     if rules.drop_truncated:
         keep &= keep_untruncated(batch["truncated"], groups)
-    metrics = {name: mean(float(s / n), float(n)) for name, (s, n) in group_metrics(success, groups).items()}
-    metrics["groups/num_kept_rows"] = total(int(torch.sum(keep)))
-    return NodeOutput(batch[keep], metrics)
+    return batch[keep]
+
+
+def _group_metrics(played: Batch, kept: Batch) -> dict[str, Metric]:
+    metrics = {
+        name: mean(float(count / groups), float(groups))
+        for name, (count, groups) in group_metrics(played["success"], played["group_id"]).items()
+    }
+    dropped = len(played["group_id"].unique()) - len(kept["group_id"].unique())
+    return metrics | {"groups/num_dropped": total(dropped)}
+
+
+def _advice(success: torch.Tensor, num_kept: int, num_wanted: int, config: RunConfig) -> str:
+    rate, rounds = success.float().mean().item(), config.filter.max_rerolls
+    found = f"{num_kept} of {num_wanted} rows are kept by filter after filter.max_rerolls={rounds} rounds"
+    if rate > 0.5:
+        cause = "the policy hardly ever fails: stop here, or raise rollout.temperature or rollout.group_size"
+    else:
+        cause = "the policy hardly ever succeeds: raise warm_start.num_demos, rollout.temperature or rollout.group_size"
+    return f"{found}; of the {len(success)} episodes {rate:.0%} succeeded. Lower filter.num_groups; {cause}"

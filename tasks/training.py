@@ -12,14 +12,14 @@ from embodyflow.types import Batch, NodeOutput
     writes=(),
 )
 def train_actor(batch: Batch, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
-    """Take the iteration's optimizer steps."""
+    """Take the policy's optimizer steps of the iteration; the rows are passed on as they are."""
     metrics = worker.step(
         batch,
         offset=call.offset,
         total_rows=call.total_rows,
         seed=derive_seed(call.seed, call.iteration, call.node_id),
     )
-    return NodeOutput(None, metrics)
+    return NodeOutput(batch, metrics)
 
 
 @node(reads=("state", "actions", "num_steps", "instruction_ids"), writes=())

@@ -26,6 +26,9 @@ from embodyflow.policies.base import Decision
 from embodyflow.policies.registry import build_policy
 from embodyflow.seeding import derive_rng, derive_seed
 
+REROLL_STRIDE = 2**40
+"""Between the ids of an iteration's episodes and those of its re-rolled ones: more than a run has rows."""
+
 
 @dataclass(frozen=True)
 class Episode:
@@ -71,18 +74,39 @@ class EmbodiedRollout:
         self.policy.model.load_state_dict(state)
         self.policy_version = version
 
-    def training_episodes(self, seed: int, iteration: int) -> list[Episode]:
-        """Return this rank's episodes of the iteration: whole groups, siblings sharing task and goal."""
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the elementwise sum over the ranks, of which there must be one: rollout workers do not talk.
+
+        Raises:
+            ConfigError: there are more.
+        """
+        if self.world_size > 1:
+            raise ConfigError(
+                f"rollout.num_workers={self.world_size}: algorithm.advantage={self.config.algorithm.advantage} needs "
+                "sums over all rows, which rollout workers cannot take; allowed is 1, or the node on the trainer group"
+            )
+        return tensor
+
+    def training_episodes(self, seed: int, iteration: int, reroll: int = 0) -> list[Episode]:
+        """Return this rank's episodes of the iteration: whole groups, siblings sharing task and goal.
+
+        Args:
+            seed: of the run.
+            iteration: its index.
+            reroll: 0 for the iteration's own episodes, from 1 for further rounds of as many, with other goals.
+        """
         rollout, num_tasks = self.config.rollout, len(self.config.env.tasks)
         per_rank = rollout.num_groups // self.world_size
         num_goals = self.prototypes[0].get_wrapper_attr("num_goals")["train"]
-        goals = derive_rng(seed, iteration, "goals").integers(num_goals, size=rollout.num_groups)
+        draw = (seed, iteration, "goals") if reroll == 0 else (seed, iteration, "goals", reroll)
+        goals = derive_rng(*draw).integers(num_goals, size=rollout.num_groups)
         episodes = []
         for group in range(self.rank * per_rank, (self.rank + 1) * per_rank):
             for sibling in range(rollout.group_size):
-                row = group * rollout.group_size + sibling
-                uid = iteration * self.config.rows_per_iteration + row
-                group_id = iteration * rollout.num_groups + group
+                position = group * rollout.group_size + sibling
+                row = reroll * self.config.rows_per_iteration + position
+                uid = reroll * REROLL_STRIDE + iteration * self.config.rows_per_iteration + position
+                group_id = reroll * REROLL_STRIDE + iteration * rollout.num_groups + group
                 episodes.append(Episode(row, uid, group_id, group % num_tasks, int(goals[group])))
         return episodes
 

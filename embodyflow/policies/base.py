@@ -1,7 +1,8 @@
 """What every policy offers the rollout and trainer engines."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -64,4 +65,24 @@ class Policy(Protocol):
             actions: float32 ``[n, C, A]``.
             mask: bool ``[n, C]``, false for actions after the end of a demonstration.
             sigma: deviation of the smoothing, in bins.
+        """
+
+
+class Critic(Protocol):
+    """A policy's critic: what it estimates is the return from before each decision on.
+
+    Attributes:
+        model: the module that is trained; FSDP shards it in place.
+    """
+
+    model: nn.Module
+
+    def evaluate(self, batch: TensorDict) -> torch.Tensor:
+        """Return the value before each decision of a batch, float32 ``[N, T]``; zero where none was taken."""
+
+    def start_from(self, policy_state: Mapping[str, Any]) -> None:
+        """Take over what critic and policy have in common.
+
+        Args:
+            policy_state: of the policy's model, sharded as the critic's own.
         """

@@ -3,6 +3,7 @@
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 from embodyflow.policies.tiny_vla.modeling_tiny_vla import (
     TinyVLA,
+    TinyVLAValue,
     greedy_tokens,
     sample_tokens,
     token_entropy,
@@ -14,6 +15,7 @@ __all__ = [
     "TinyVLA",
     "TinyVLAConfig",
     "TinyVLAProcessor",
+    "TinyVLAValue",
     "greedy_tokens",
     "sample_tokens",
     "token_entropy",

@@ -13,17 +13,11 @@ from torch.nn import functional as F
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 
 
-class TinyVLA(
-    nn.Module,
-    PyTorchModelHubMixin,
-    library_name="embodyflow",
-    tags=["robotics"],
-    coders={TinyVLAConfig: (lambda config: config.model_dump(mode="json"), TinyVLAConfig.model_validate)},
-):
-    """Maps observations to the logits of a chunk of action tokens.
+class Encoder(nn.Module):
+    """Maps observations to features.
 
-    ``embed`` adds up the modalities, ``blocks`` (the units that FSDP shards) refine, ``head`` decodes. The
-    state is standardised by statistics of the demonstrations, which are saved with the weights.
+    ``embed`` adds up the modalities, ``blocks`` (the units that FSDP shards) refine. The state is standardised by
+    statistics of the demonstrations, which are saved with the weights.
     """
 
     def __init__(self, config: TinyVLAConfig) -> None:
@@ -32,23 +26,56 @@ class TinyVLA(
         self.embed = Embed(config)
         self.blocks = nn.ModuleList(Block(config.hidden_size) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(config.hidden_size)
-        self.head = Head(config)
 
-    def forward(self, observation: dict[str, Tensor]) -> Tensor:
-        """Compute the logits of every action token of one decision.
+    def encode(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return float32 [N, hidden].
 
         Args:
             observation: ``instruction_ids`` int64 [N, I]; ``state`` float32 [N, S] unless ``state_dim`` is 0;
                 ``image`` uint8 [N, H, W, 3] where ``image_size`` is set.
-
-        Returns:
-            float32 [N, L, bins]; tokens are ordered (chunk step, dimension).
         """
         hidden = self.embed(observation)
         for block in self.blocks:
             hidden = block(hidden)
-        logits: Tensor = self.head(self.norm(hidden))
+        features: Tensor = self.norm(hidden)
+        return features
+
+
+class TinyVLA(
+    Encoder,
+    PyTorchModelHubMixin,
+    library_name="embodyflow",
+    tags=["robotics"],
+    coders={TinyVLAConfig: (lambda config: config.model_dump(mode="json"), TinyVLAConfig.model_validate)},
+):
+    """Maps observations to the logits of a chunk of action tokens."""
+
+    def __init__(self, config: TinyVLAConfig) -> None:
+        super().__init__(config)
+        self.head = Head(config)
+
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return the logits of every action token of one decision, float32 [N, L, bins].
+
+        Tokens are ordered (chunk step, dimension); see :meth:`Encoder.encode` for the observation.
+        """
+        logits: Tensor = self.head(self.encode(observation))
         return logits
+
+
+class TinyVLAValue(Encoder):
+    """Maps observations to their value, at first 0 for all."""
+
+    def __init__(self, config: TinyVLAConfig) -> None:
+        super().__init__(config)
+        self.value = nn.Linear(config.hidden_size, 1)
+        nn.init.zeros_(self.value.weight)
+        nn.init.zeros_(self.value.bias)
+
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return the value of each observation, float32 [N, 1]; see :meth:`Encoder.encode` for the observation."""
+        values: Tensor = self.value(self.encode(observation))
+        return values.to(_at_least_float32(values.dtype))
 
 
 class Embed(nn.Module):
@@ -101,8 +128,8 @@ class Head(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return float32 [N, L, bins] for hidden [N, hidden]."""
-        coefficients = self.coefficients(hidden).float().unflatten(-1, (self.num_tokens, -1))
-        return coefficients @ self.basis
+        coefficients = self.coefficients(hidden).unflatten(-1, (self.num_tokens, -1))
+        return coefficients.to(_at_least_float32(coefficients.dtype)) @ self.basis
 
 
 class Block(nn.Module):
@@ -117,6 +144,10 @@ class Block(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Refine float32 [N, hidden]."""
         return hidden + self.down(F.gelu(self.up(self.norm(hidden))))
+
+
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
 
 
 def image_encoder(size: int) -> nn.Sequential:

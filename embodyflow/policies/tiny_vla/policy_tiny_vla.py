@@ -6,6 +6,7 @@ from tensordict import TensorDict
 
 from embodyflow.policies.base import Decision
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
+from embodyflow.policies.tiny_vla.decisions import decisions, observation_keys
 from embodyflow.policies.tiny_vla.modeling_tiny_vla import (
     TinyVLA,
     greedy_tokens,
@@ -30,8 +31,7 @@ class TinyVLAPolicy:
         self.model: torch.nn.Module = TinyVLA(config).to(device)
         self.processor = TinyVLAProcessor(config)
         self._device = device
-        names = {"state": config.state_dim > 0, "image": config.image_size is not None}
-        self._keys = [name for name, used in names.items() if used]
+        self._keys = observation_keys(config)
 
     def encode_instruction(self, instruction: str) -> np.ndarray:
         """Return the instruction as int64 ``[I]``; 0 is padding."""
@@ -55,22 +55,15 @@ class TinyVLAPolicy:
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probs and entropy, float32 ``[N, T, L]``, of a batch's tokens; zero outside its mask."""
         mask = batch["loss_mask"].to(self._device)
-        decided = mask.any(-1)
-        tokens = batch["action_tokens"].to(self._device)[decided]
-        num_decisions = decided.shape[1]
-        ids = batch["instruction_ids"].to(self._device).unsqueeze(1).expand(-1, num_decisions, -1)
-        observation = {key: batch[key].to(self._device)[decided] for key in self._keys}
-        observation["instruction_ids"] = ids[decided]
-        if len(tokens) == 0:  # the forward pass is a collective: a rank without rows takes part with a blank one
-            blanks = {key: values.new_zeros(1, *values.shape[1:]) for key, values in observation.items()}
-            nothing = self.model(blanks).sum() * 0.0 + mask.new_zeros(mask.shape, dtype=torch.float32)
-            return nothing, nothing
+        decided, observation = decisions(batch, self._keys, self._device)
         logits = self.model(observation)
-        keep = mask[decided]
+        if not decided.any():
+            nothing = logits.sum() * 0.0 + logits.new_zeros(mask.shape)
+            return nothing, nothing
+        tokens, keep = batch["action_tokens"].to(self._device)[decided], mask[decided]
         log_probs = token_log_probs(logits, tokens, temperature) * keep
         entropy = token_entropy(logits, temperature) * keep
-        blank = torch.zeros(mask.shape, device=self._device)
-        where = (decided,)
+        blank, where = logits.new_zeros(mask.shape), (decided,)
         return blank.index_put(where, log_probs), blank.index_put(where, entropy)
 
     def set_normalization(self, states: torch.Tensor) -> None:

@@ -10,23 +10,27 @@ from deployments import services
 from deployments.run import run_experiment
 from deployments.services import WORK_POOL, ray_command, server_command, uses_own_database
 from embodyflow.errors import ConfigError
+from flows.fit import PIPELINES
 
 ROOT = Path(__file__).resolve().parents[3]
-DEPLOYMENTS = {
-    each["name"]: each for each in yaml.safe_load((ROOT / "deployments/prefect.yaml").read_text())["deployments"]
-}
+DEPLOYMENTS = yaml.safe_load((ROOT / "deployments/prefect.yaml").read_text())["deployments"]
 
 
 def test_every_deployment_names_a_flow_of_ours_and_our_work_pool() -> None:
-    for deployment in DEPLOYMENTS.values():
+    for deployment in DEPLOYMENTS:
         path, _, function = deployment["entrypoint"].partition(":")
         assert f"def {function}(" in (ROOT / path).read_text()
         assert deployment["work_pool"]["name"] == WORK_POOL
         assert (ROOT / "configs" / "experiment" / f"{deployment['parameters']['experiment']}.yaml").is_file()
 
 
+def test_every_training_flow_has_a_deployment_of_the_embodied_experiment() -> None:
+    flows = [each["entrypoint"] for each in DEPLOYMENTS if each["name"] == "embodied"]
+    assert flows == [f"flows/{flow}.py:{flow}" for flow in PIPELINES]
+
+
 def test_the_nightly_run_states_its_time_zone_and_what_a_collision_does() -> None:
-    nightly = DEPLOYMENTS["embodied-nightly"]
+    [nightly] = [each for each in DEPLOYMENTS if each["name"] == "embodied-nightly"]
     (schedule,) = nightly["schedules"]
     assert schedule["cron"] == "0 2 * * *"
     ZoneInfo(schedule["timezone"])

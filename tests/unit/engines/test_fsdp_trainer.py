@@ -1,7 +1,5 @@
 """The trainer against a plain loop, against itself on two ranks, and against the rollout."""
 
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,76 +8,13 @@ import torch
 import torch.multiprocessing as mp
 from safetensors.numpy import save_file
 from tensordict import TensorDict
+from trainers import SEED, Weights, demos_for, free_address, largest_gap, new_trainer, rows_for
 
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import digest_of, to_batch
 from embodyflow.engines.embodied_rollout import EmbodiedRollout
-from embodyflow.engines.fsdp_trainer import FSDPTrainer, _Samples
-from embodyflow.policies.tiny_vla import TinyVLA, TinyVLAProcessor
-
-SEED = 5
-Weights = dict[str, np.ndarray]
-
-
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-def new_trainer(config: RunConfig) -> FSDPTrainer:
-    trainer = FSDPTrainer(config, 0, 1)
-    trainer.connect(free_address())
-    return trainer
-
-
-@pytest.fixture
-def close() -> Iterator[list[FSDPTrainer]]:
-    """Trainers put in here leave their process group after the test."""
-    trainers: list[FSDPTrainer] = []
-    yield trainers
-    for trainer in trainers:
-        trainer.close()
-
-
-def rows_for(config: RunConfig, num_rows: int) -> TensorDict:
-    """Make rows with episodes of different lengths, log-probs a little off the policy's."""
-    rng, decisions, tokens = np.random.default_rng(0), config.num_decisions, config.policy.num_action_tokens
-    shape = (num_rows, decisions, tokens)
-    num_tokens = rng.integers(1, decisions * tokens, size=(num_rows, 1))
-    mask = (np.arange(decisions * tokens) < num_tokens).reshape(shape)
-    words = TinyVLAProcessor(config.policy).instruction_ids(["reach the goal"] * num_rows)
-    old = -5.5 + 0.2 * rng.standard_normal(shape)
-    columns = {
-        "seed": rng.integers(1000, size=num_rows),
-        "state": rng.standard_normal((num_rows, decisions, config.policy.state_dim)),
-        "action_tokens": rng.integers(config.policy.num_bins, size=shape) * mask,
-        "loss_mask": mask,
-        "old_log_probs": old * mask,
-        "ref_log_probs": (old + 0.1 * rng.standard_normal(shape)) * mask,
-        "advantages": rng.standard_normal((num_rows, 1, 1)) * mask,
-        "instruction_ids": words.numpy(),
-    }
-    floats = {name: array.astype(np.float32) for name, array in columns.items() if array.dtype == np.float64}
-    return to_batch(columns | floats)
-
-
-def demos_for(config: RunConfig) -> TensorDict:
-    rng, length = np.random.default_rng(1), config.env.max_steps
-    words = TinyVLAProcessor(config.policy).instruction_ids(["reach the goal"] * 2)
-    return to_batch(
-        {
-            "state": rng.standard_normal((2, length, config.policy.state_dim)).astype(np.float32),
-            "actions": rng.uniform(-1, 1, (2, length, config.policy.action_dim)).astype(np.float32),
-            "num_steps": np.array([length, 7]),
-            "instruction_ids": words.numpy(),
-        }
-    )
-
-
-def largest_gap(left: Weights, right: Weights) -> float:
-    assert left.keys() == right.keys()
-    return max(float(np.abs(left[name] - right[name]).max()) for name in left)
+from embodyflow.engines.fsdp_trainer import FSDPTrainer
+from embodyflow.policies.tiny_vla import TinyVLA
 
 
 def plain_training(config: RunConfig, weights: Weights, rows: TensorDict) -> Weights:
@@ -235,24 +170,6 @@ def test_fitting_learns_the_demonstrations_and_starts_rl_from_there(tiny_config,
     np.testing.assert_allclose(weights["embed.state_std"], steps.std(0), atol=1e-6)
     rows = rows_for(config, 2)
     assert torch.equal(trainer.log_probs(rows, reference=True), trainer.log_probs(rows, reference=False))
-
-
-def test_a_sample_is_a_step_with_the_actions_that_follow() -> None:
-    actions = torch.arange(8.0).view(2, 4, 1)
-    demos = TensorDict(
-        {
-            "state": 10 * actions,
-            "actions": actions,
-            "num_steps": torch.tensor([4, 2]),
-            "instruction_ids": torch.tensor([[1], [2]]),
-        },
-        batch_size=[2],
-    )
-    samples = _Samples(demos, chunk_size=3)
-    assert samples.observation["state"].flatten().tolist() == [0, 10, 20, 30, 40, 50]
-    assert samples.observation["instruction_ids"].flatten().tolist() == [1, 1, 1, 1, 2, 2]
-    followed = [chunk[mask].flatten().tolist() for chunk, mask in zip(samples.actions, samples.mask, strict=True)]
-    assert followed == [[0, 1, 2], [1, 2, 3], [2, 3], [3], [4, 5], [5]]
 
 
 # How the rows of a batch lie on two ranks. The last two leave a rank without rows in some mini-batch, and in all.

@@ -44,7 +44,21 @@ def test_a_word_of_another_form_is_refused_by_itself(word: str) -> None:
 @given(st.integers(1, 99), st.integers(0, 2**31 - 1))
 def test_what_is_named_wins_over_the_overrides(iterations: int, seed: int) -> None:
     request = RunRequest(iterations=iterations, seed=seed, overrides=("seed=1",))
-    assert request.hydra_overrides() == ["experiment=embodied", "seed=1", f"iterations={iterations}", f"seed={seed}"]
+    named = [f"iterations={iterations}", f"seed={seed}"]
+    assert request.hydra_overrides() == ["experiment=embodied", "flow=grpo", "seed=1", *named]
+
+
+def test_a_request_is_given_to_its_flow_as_parameters() -> None:
+    request = parse_arguments(["seed=3", "trainer.epochs=2"], "ppo")
+    assert request.flow == "ppo"
+    assert request.parameters() == {
+        "experiment": "embodied",
+        "iterations": None,
+        "seed": 3,
+        "run_id": None,
+        "resume": None,
+        "overrides": ["trainer.epochs=2"],
+    }
 
 
 def test_a_request_becomes_a_checked_configuration_and_nothing_on_disk(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tasks
+from embodyflow.algorithms.masked import one_rank
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import as_metrics, to_floats
@@ -42,7 +43,8 @@ def numbers(output: NodeOutput) -> dict[str, float]:
 
 
 def test_every_verb_is_exported_and_says_what_it_reads_and_writes() -> None:
-    for name in ("generate", "compute_reward", "compute_advantage", "train_actor", "embodied_sampling"):
+    verbs = ("generate", "embodied_sampling", "compute_reward", "compute_value", "compute_advantage")
+    for name in (*verbs, "train_actor", "train_critic"):
         function = getattr(tasks, name)
         assert declared(function, "__reads__") is not None and declared(function, "__writes__") is not None, name
     assert sorted(tasks.__all__) == tasks.__all__ and all(hasattr(tasks, name) for name in tasks.__all__)
@@ -56,7 +58,7 @@ def test_the_reward_is_the_outcome_on_the_last_executed_token() -> None:
 
 
 def test_siblings_are_compared_with_each_other_only(tiny_config) -> None:
-    worker = SimpleNamespace(config=tiny_config())
+    worker = SimpleNamespace(config=tiny_config(), all_reduce=one_rank)
     batch = tasks.compute_reward(rows([1, 0, 1, 1], [5, 5, 6, 6], num_tokens=[2, 4, 4, 4])).batch
     assert batch is not None
     output = tasks.compute_advantage(batch, worker=worker)
@@ -97,7 +99,7 @@ class Trainer:
     """Answers with log-probs that are off by a given amount."""
 
     def __init__(self, config: RunConfig, policy: float = 0.0, reference: float = 0.0) -> None:
-        self.config, self._off = config, {False: policy, True: reference}
+        self.config, self._off, self.all_reduce = config, {False: policy, True: reference}, one_rank
 
     def log_probs(self, batch: Batch, *, reference: bool) -> torch.Tensor:
         return batch["log_probs"] + self._off[reference] * batch["loss_mask"]
@@ -134,9 +136,9 @@ def test_a_rank_without_rows_has_nothing_to_say_and_does_not_fail(tiny_config) -
 def test_training_draws_from_run_iteration_and_node() -> None:
     seen: dict[str, Any] = {}
     worker = SimpleNamespace(step=lambda batch, **arguments: seen.update(arguments) or {"train/steps": 1})
-    output = tasks.train_actor(rows([1], [0]), worker=worker, call=CALL)
+    output = tasks.train_actor(batch := rows([1], [0]), worker=worker, call=CALL)
     assert seen == {"offset": 0, "total_rows": 0, "seed": derive_seed(7, 4, "node")}
-    assert output.batch is None and output.metrics == {"train/steps": 1}
+    assert output.batch is batch and output.metrics == {"train/steps": 1}  # train_critic comes after
 
 
 def test_fitting_sees_the_demonstrations_in_one_order_wherever_they_were_recorded() -> None:

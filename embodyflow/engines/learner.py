@@ -1,0 +1,136 @@
+"""A model sharded by FSDP2 over the ranks of a torch.distributed group, and the steps that train it.
+
+Every mean is over the *global* mini-batch: losses are weighted by counts over all ranks and micro-batches, so the
+gradient does not depend on how the rows are cut.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from tensordict import TensorDict
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+from embodyflow.config import OptimizerConfig, TrainerConfig
+from embodyflow.data.metrics import Metric, last, mean
+from embodyflow.engines.micro_batches import cut_by_rows, cut_by_tokens, draw_minibatches
+from embodyflow.engines.objectives import Objective
+
+
+def shard(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Shard a model in place: its ``blocks`` one by one, then the rest."""
+    blocks: Any = model.blocks
+    for block in blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elementwise sum over the ranks of the default group; every rank calls it."""
+    summed = tensor.clone()
+    dist.all_reduce(summed)
+    return summed
+
+
+class Learner:
+    """A sharded model with its AdamW.
+
+    Args:
+        model: sharded already.
+        objective: what is minimised.
+        area: of its metrics, ``<area>/grad_norm`` for one.
+        optimizer: learning rate and number of epochs.
+        config: everything else about a step.
+    """
+
+    def __init__(
+        self, model: nn.Module, objective: Objective, area: str, optimizer: OptimizerConfig, config: TrainerConfig
+    ) -> None:
+        self.model = model
+        self._objective, self._area, self._settings, self._config = objective, area, optimizer, config
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the optimizer's moments."""
+        self._optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=self._settings.learning_rate, weight_decay=self._config.weight_decay
+        )
+
+    def train(self, batch: TensorDict, *, offset: int, total_rows: int, seed: int) -> dict[str, Metric]:
+        """Train on the rows: ``epochs`` passes of ``num_minibatches`` optimizer steps.
+
+        Which mini-batch a row belongs to is drawn from its position in the whole batch, so it does not depend on the
+        number of ranks.
+
+        Args:
+            batch: this rank's rows, with the columns that the objective reads.
+            offset: position of its first row in the whole batch.
+            total_rows: rows of the whole batch; without any, nothing is trained.
+            seed: of the draw.
+
+        Raises:
+            FloatingPointError: loss or gradient is not finite; the weights are those before the step.
+        """
+        steps = f"{self._area}/optimizer_steps"
+        if total_rows == 0:
+            return {steps: last(0)}
+        num_minibatches = min(self._config.num_minibatches, total_rows)
+        minibatch_of = torch.from_numpy(draw_minibatches(total_rows, num_minibatches, seed))
+        mine = minibatch_of[offset : offset + len(batch)]
+        totals: dict[str, torch.Tensor] = {}
+        norms = [
+            self._step(batch[mine == index], totals)
+            for _ in range(self._settings.epochs)
+            for index in range(num_minibatches)
+        ]
+        metrics = {name: _mean_of(pair) for name, pair in totals.items()}
+        return metrics | {f"{self._area}/grad_norm": last(float(np.mean(norms))), steps: last(len(norms))}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return weights and moments as torch.distributed.checkpoint writes them and reads them in place."""
+        model, optimizer = get_state_dict(self.model, self._optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Undo :meth:`state_dict`."""
+        set_state_dict(
+            self.model, self._optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+        )
+
+    def _step(self, rows: TensorDict, totals: dict[str, torch.Tensor]) -> float:
+        """Take one optimizer step over this rank's rows of a mini-batch; return the gradient's norm."""
+        rows = self._objective.weigh(rows, sum_over_ranks)
+        self._optimizer.zero_grad()
+        for cut in self._micro_batches(rows):
+            loss, metrics = self._objective.loss(rows[cut])
+            (loss * dist.get_world_size()).backward()  # FSDP averages gradients over ranks, we want their sum
+            for name, (value, count) in metrics.items():
+                pair = torch.stack([value.double(), count.double()])
+                totals[name] = totals[name] + pair if name in totals else pair
+        clipped: Any = nn.utils.clip_grad_norm_(self.model.parameters(), self._config.max_grad_norm)
+        norm = float(clipped.full_tensor())
+        if not math.isfinite(norm):
+            raise FloatingPointError(f"the gradient's norm is {norm}: the step was not taken")
+        self._optimizer.step()
+        return norm
+
+    def _micro_batches(self, rows: TensorDict) -> list[slice]:
+        config = self._config
+        if config.micro_batch_tokens is not None:
+            cuts = cut_by_tokens(rows["loss_mask"].flatten(1).sum(1).tolist(), config.micro_batch_tokens)
+        else:
+            cuts = cut_by_rows(len(rows), config.micro_batch_rows or max(len(rows), 1))
+        # Forward and backward are collectives, so all ranks take as many as the one with the most.
+        most = torch.tensor(len(cuts))
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        return cuts + [slice(0, 0)] * (int(most) - len(cuts))
+
+
+def _mean_of(sum_and_count: torch.Tensor) -> Metric:
+    value, count = sum_and_count.tolist()
+    return mean(value / max(count, 1.0), count)

@@ -1,0 +1,38 @@
+"""How the rows of a batch are cut: into mini-batches, one optimizer step each, and those into micro-batches.
+
+The mini-batches decide what is learned, so they do not depend on the number of ranks. The micro-batches decide
+nothing but the memory that a forward and backward pass takes.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def draw_minibatches(total_rows: int, num_minibatches: int, seed: int) -> np.ndarray:
+    """Return the mini-batch of every row of the whole batch, int64 ``[total_rows]``; sizes differ by at most one."""
+    order = np.random.default_rng(seed).permutation(total_rows)
+    minibatch_of = np.empty(total_rows, np.int64)
+    minibatch_of[order] = np.arange(total_rows) * num_minibatches // total_rows
+    return minibatch_of
+
+
+def cut_by_rows(num_rows: int, size: int) -> list[slice]:
+    """Return consecutive micro-batches of ``size`` rows, the last of what is left."""
+    return [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
+
+
+def cut_by_tokens(num_tokens: Sequence[int], limit: int) -> list[slice]:
+    """Return consecutive micro-batches of as many rows as hold at most ``limit`` tokens.
+
+    Args:
+        num_tokens: of each row, none above the limit.
+        limit: of a micro-batch.
+    """
+    cuts, start, total = [], 0, 0
+    for row, tokens in enumerate(num_tokens):
+        if total + tokens > limit:
+            cuts.append(slice(start, row))
+            start, total = row, 0
+        total += tokens
+    return [*cuts, slice(start, len(num_tokens))] if len(num_tokens) else []

@@ -1,0 +1,94 @@
+"""What the trainer's models minimise on a mini-batch of rows."""
+
+from typing import Protocol
+
+import torch
+from tensordict import TensorDict
+
+from embodyflow.algorithms import (
+    AllReduce,
+    LossInputs,
+    Metrics,
+    count_tokens,
+    policy_objective,
+    select_tokens,
+    token_weights,
+    value_objective,
+)
+from embodyflow.config import RunConfig
+from embodyflow.policies.base import Critic, Policy
+
+
+class Objective(Protocol):
+    """A loss whose gradient does not depend on how a mini-batch is cut."""
+
+    def weigh(self, rows: TensorDict, all_reduce: AllReduce) -> TensorDict:
+        """Add the columns that depend on the whole mini-batch, over all ranks, to this rank's rows of it."""
+
+    def loss(self, rows: TensorDict) -> tuple[torch.Tensor, Metrics]:
+        """Return the share of some weighed rows: those of all rows and ranks add up to the mini-batch's loss."""
+
+
+class PolicyObjective:
+    """Policy loss, KL term and entropy bonus.
+
+    Args:
+        policy: in training.
+        config: of the run.
+    """
+
+    def __init__(self, policy: Policy, config: RunConfig) -> None:
+        self._policy, self._config = policy, config
+
+    def weigh(self, rows: TensorDict, all_reduce: AllReduce) -> TensorDict:
+        """Add ``token_weights`` and, where the loss treats some tokens apart, ``selected``."""
+        algorithm, mask = self._config.algorithm, rows["loss_mask"].flatten(1)
+        rows["token_weights"] = token_weights(mask, algorithm.aggregation, count_tokens(mask, all_reduce))
+        old_log_probs, advantages = rows["old_log_probs"].flatten(1), rows["advantages"].flatten(1)
+        selected = select_tokens(old_log_probs, advantages, mask, rows["seed"], algorithm, all_reduce)
+        if selected is not None:
+            rows["selected"] = selected
+        return rows
+
+    def loss(self, rows: TensorDict) -> tuple[torch.Tensor, Metrics]:
+        """Return the rows' share of :func:`~embodyflow.algorithms.policy_objective`."""
+        log_probs, entropy = self._policy.evaluate(rows, self._config.rollout.temperature)
+        inputs = LossInputs(
+            log_probs=log_probs.flatten(1),
+            old_log_probs=rows["old_log_probs"].flatten(1),
+            advantages=rows["advantages"].flatten(1),
+            mask=rows["loss_mask"].flatten(1),
+            entropy=entropy.flatten(1),
+            ref_log_probs=rows["ref_log_probs"].flatten(1),
+            selected=rows.get("selected", None),
+        )
+        return policy_objective(inputs, rows["token_weights"], self._config.algorithm)
+
+
+class ValueObjective:
+    """The critic's clipped squared error, a mean over decisions.
+
+    Args:
+        critic: in training.
+        config: of the run.
+    """
+
+    def __init__(self, critic: Critic, config: RunConfig) -> None:
+        self._critic, self._config = critic, config
+
+    def weigh(self, rows: TensorDict, all_reduce: AllReduce) -> TensorDict:
+        """Add ``decision_weights``."""
+        mask = rows["loss_mask"].any(-1)
+        rows["decision_weights"] = token_weights(mask, "token_mean", count_tokens(mask, all_reduce))
+        return rows
+
+    def loss(self, rows: TensorDict) -> tuple[torch.Tensor, Metrics]:
+        """Return the rows' share of :func:`~embodyflow.algorithms.value_objective`."""
+        return value_objective(
+            self._critic.evaluate(rows),
+            rows["values"],
+            rows["returns"],
+            rows["loss_mask"].any(-1),
+            rows["decision_weights"],
+            self._config.algorithm,
+        )

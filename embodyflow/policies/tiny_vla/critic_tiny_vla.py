@@ -1,0 +1,38 @@
+"""TinyVLA's critic behind the interface of :mod:`embodyflow.policies.base`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
+from embodyflow.policies.tiny_vla.decisions import decisions, observation_keys
+from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLAValue
+
+
+class TinyVLACritic:
+    """Values what the policy sees, with a network of its own.
+
+    Args:
+        config: sizes, the policy's own.
+        device: where the model lies.
+    """
+
+    def __init__(self, config: TinyVLAConfig, device: str) -> None:
+        self.model: torch.nn.Module = TinyVLAValue(config).to(device)
+        self._keys, self._device = observation_keys(config), device
+
+    def evaluate(self, batch: TensorDict) -> torch.Tensor:
+        """Return the value before each decision, float32 ``[N, T]``; zero where none was taken."""
+        decided, observation = decisions(batch, self._keys, self._device)
+        values: torch.Tensor = self.model(observation).squeeze(-1)
+        if not decided.any():
+            return values.sum() * 0.0 + values.new_zeros(decided.shape)
+        return values.new_zeros(decided.shape).index_put((decided,), values)
+
+    def start_from(self, policy_state: Mapping[str, Any]) -> None:
+        """Take over the policy's encoder, the statistics it standardises states with included."""
+        encoder = {name: value for name, value in policy_state.items() if not name.startswith("head.")}
+        value_head = {name: value for name, value in self.model.state_dict().items() if name.startswith("value.")}
+        self.model.load_state_dict(encoder | value_head)

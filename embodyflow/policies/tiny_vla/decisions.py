@@ -1,0 +1,33 @@
+"""What a batch of episodes says about each decision that was taken."""
+
+import torch
+from tensordict import TensorDict
+
+from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
+
+
+def observation_keys(config: TinyVLAConfig) -> list[str]:
+    """Return the columns that are observed before each decision."""
+    used = {"state": config.state_dim > 0, "image": config.image_size is not None}
+    return [name for name, is_used in used.items() if is_used]
+
+
+def decisions(batch: TensorDict, keys: list[str], device: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return which decisions were taken and what was seen before them.
+
+    Args:
+        batch: N embodied rows (:mod:`embodyflow.types`).
+        keys: from :func:`observation_keys`.
+        device: of the result.
+
+    Returns:
+        bool ``[N, T]`` with D true, and the D observations, ``instruction_ids`` included. Without any decision there
+        is one blank observation: a sharded model's forward pass is a collective, and a rank without rows takes part.
+    """
+    decided = batch["loss_mask"].any(-1).to(device)
+    ids = batch["instruction_ids"].to(device).unsqueeze(1).expand(-1, decided.shape[1], -1)
+    seen = {key: batch[key].to(device) for key in keys} | {"instruction_ids": ids}
+    observation = {key: values[decided] for key, values in seen.items()}
+    if not decided.any():
+        observation = {key: values.new_zeros(1, *values.shape[1:]) for key, values in observation.items()}
+    return decided, observation

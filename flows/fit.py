@@ -1,0 +1,43 @@
+"""Whether flow, pipeline and algorithm belong together."""
+
+from embodyflow.config import RunConfig
+from embodyflow.errors import ConfigError
+from pipelines import BUILT_IN, NodeRole, load_pipeline
+
+PIPELINES = {
+    "grpo": ("embodied_grpo", "grpo"),
+    "ppo": ("ppo",),
+    "dapo": ("embodied_dapo",),
+    "srpo": ("embodied_srpo",),
+}
+"""The built-in pipelines that each training flow runs; beside them it runs any graph of the user's own."""
+
+
+def check_fit(config: RunConfig) -> None:
+    """Check that the flow runs this pipeline, and that the pipeline has a critic if, and only if, one is needed.
+
+    Raises:
+        ConfigError: one line that names the key and what is allowed; or the graph is wrong, one line per problem.
+    """
+    source = config.pipeline.source()
+    if "name" in source:  # a built-in graph is right; loading it would import torch first
+        _check_name(source["name"], config.flow)
+        has_critic = config.flow == "ppo"
+    else:
+        has_critic = any(node.node_role is NodeRole.CRITIC for node in load_pipeline(**source).nodes.values())
+    if config.algorithm.needs_critic != has_critic:
+        raise ConfigError(
+            f"algorithm.advantage={config.algorithm.advantage}: needs "
+            + ("a critic, and the pipeline has none" if not has_critic else "no critic, and the pipeline has one")
+            + "; allowed are advantage=gae with nodes of role CRITIC (python -m flows.ppo), any other without"
+        )
+
+
+def _check_name(name: str, flow: str) -> None:
+    if name not in BUILT_IN:
+        raise ConfigError(f"pipeline.name={name}: allowed are {', '.join(BUILT_IN)}")
+    if name not in PIPELINES[flow]:
+        raise ConfigError(
+            f"pipeline.name={name}: is not for the flow {flow}; allowed are {', '.join(PIPELINES[flow])}, "
+            "or a graph of your own by pipeline.custom_fn or pipeline.yaml"
+        )

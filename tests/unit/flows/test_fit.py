@@ -1,0 +1,97 @@
+"""Each training flow chooses its pipeline and algorithm, and refuses those of another."""
+
+from pathlib import Path
+
+import pytest
+
+from embodyflow.config import RunConfig
+from embodyflow.errors import ConfigError
+from embodyflow.run_folder import RunFolder
+from flows.fit import PIPELINES
+from flows.request import check, parse_arguments
+from pipelines import NodeRole, load_pipeline
+
+
+def ask(flow: str, *words: str) -> RunConfig:
+    return check(parse_arguments(words, flow))
+
+
+@pytest.mark.parametrize("flow", PIPELINES)
+def test_a_flow_chooses_a_pipeline_that_the_algorithm_fits(flow: str, tmp_path: Path) -> None:
+    config = ask(flow, "experiment=embodied", f"run_root={tmp_path}")
+    assert config.flow == flow
+    assert config.pipeline.name == PIPELINES[flow][0]
+    for name in PIPELINES[flow]:
+        nodes = load_pipeline(name).nodes.values()
+        assert (
+            any(node.node_role is NodeRole.CRITIC for node in nodes) == config.algorithm.needs_critic == (flow == "ppo")
+        )
+
+
+def test_what_is_asked_for_after_the_flow_wins(tmp_path: Path) -> None:
+    config = ask("dapo", f"run_root={tmp_path}", "filter.num_groups=4", "algorithm.loss=cispo")
+    assert (config.filter.num_groups, config.algorithm.loss) == (4, "cispo")
+    assert ask("grpo", f"run_root={tmp_path}", "pipeline.name=grpo").pipeline.name == "grpo"
+
+
+GRAPH = """
+dag_id: mine
+nodes:
+  - {node_id: rollout, executable_ref: "tasks:generate", node_type: model_inference, node_role: rollout}
+  - {node_id: reward, executable_ref: "tasks:compute_reward", node_type: compute, dependencies: [rollout]}
+  - {node_id: value, executable_ref: "tasks:compute_value", node_type: model_train, node_role: critic,
+     dependencies: [reward], only_forward_compute: true}
+"""
+
+
+@pytest.mark.parametrize(
+    ("flow", "words", "answer"),
+    [
+        (
+            "ppo",
+            ["pipeline=embodied_grpo"],
+            "pipeline.name=embodied_grpo: is not for the flow ppo; allowed are ppo",
+        ),
+        (
+            "grpo",
+            ["pipeline.name=ppo"],
+            "pipeline.name=ppo: is not for the flow grpo; allowed are embodied_grpo",
+        ),
+        ("dapo", ["pipeline.name=gppo"], "pipeline.name=gppo: allowed are grpo, ppo"),
+        ("grpo", ["algorithm=ppo"], "algorithm.advantage=gae: needs a critic, and the pipeline has none; allowed are"),
+        ("ppo", ["algorithm.advantage=rloo"], "algorithm.advantage=rloo: needs no critic, and the pipeline has one"),
+        ("grpo", ["pipeline.yaml={graph}"], "algorithm.advantage=grpo: needs no critic, and the pipeline has one"),
+        (
+            "ppo",
+            ["flow=dapo"],
+            "flow=dapo: this is the flow ppo; start python -m flows.dapo, or the deployment dapo",
+        ),
+        ("ppo", ["resume=old"], "flow=grpo: this is the flow ppo; start python -m flows.grpo"),
+        ("dapo", ["filter.num_groups=5"], "filter.num_groups=5 must be a multiple of rollout.num_workers=2"),
+        ("dapo", ["filter.max_rerolls=-1"], "filter.max_rerolls=-1: input should be greater than or equal to 0"),
+        (
+            "ppo",
+            ["trainer.micro_batch_rows=2", "trainer.micro_batch_tokens=320"],
+            "trainer: micro_batch_rows and micro_batch_tokens must not both be set",
+        ),
+        (
+            "ppo",
+            ["trainer.micro_batch_tokens=319"],
+            "trainer.micro_batch_tokens=319: must be at least 320, the tokens of an episode of env.max_steps=80",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_one_line(flow: str, words: list[str], answer: str, tmp_path: Path) -> None:
+    (tmp_path / "graph.yaml").write_text(GRAPH)
+    old = RunFolder.create(ask("grpo", f"run_root={tmp_path}", "run_id=old"))
+    old.new_checkpoint(0)
+    old.commit_checkpoint(0, {}, keep=1)
+    with pytest.raises(ConfigError) as caught:
+        ask(flow, f"run_root={tmp_path}", *(word.format(graph=tmp_path / "graph.yaml") for word in words))
+    assert str(caught.value).startswith(answer)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_graph_of_ones_own_runs_in_the_flow_whose_algorithm_it_fits(tmp_path: Path) -> None:
+    (tmp_path / "graph.yaml").write_text(GRAPH)
+    assert ask("ppo", f"run_root={tmp_path}", f"pipeline.yaml={tmp_path}/graph.yaml").pipeline.yaml

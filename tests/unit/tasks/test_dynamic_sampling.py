@@ -1,0 +1,99 @@
+"""Groups without variance are replaced by others until enough are there, or the run is told what to change."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tasks
+from embodyflow.config import RunConfig
+from embodyflow.data.batches import Columns, to_batch
+from embodyflow.data.metrics import as_metrics, to_floats
+from embodyflow.errors import SamplingError
+from embodyflow.workers.calls import NodeCall
+
+CALL = NodeCall("dynamic_sampling", "tasks:dynamic_sampling", iteration=4, seed=7)
+MIXED, FAILED, SOLVED = (1, 0), (0, 0), (1, 1)
+
+
+class Rollout:
+    """Plays rounds of two groups of two episodes, with outcomes decided beforehand."""
+
+    def __init__(self, config: RunConfig, rounds: Sequence[Sequence[tuple[int, int]]], world_size: int = 1) -> None:
+        self.config, self.world_size, self.asked = config, world_size, list[Any]()
+        self._rounds = rounds
+
+    def training_episodes(self, seed: int, iteration: int, reroll: int) -> int:
+        self.asked.append((seed, iteration, reroll))
+        return reroll
+
+    def play(self, episodes: int, split: str, draws: tuple[int | str, ...]) -> Columns:
+        self.asked.append((split, draws))
+        return self.round(episodes)
+
+    def round(self, index: int) -> Columns:
+        success = np.array(self._rounds[index], bool).flatten()
+        numbers = np.arange(len(success)) + 10 * index
+        return {
+            "uid": numbers,
+            "group_id": numbers // 2,
+            "success": success,
+            "truncated": ~success,
+            "num_steps": np.full(len(success), 5),
+            "episode_return": success.astype(np.float32),
+        }
+
+
+def sample(worker: Rollout) -> tuple[list[int], dict[str, float]]:
+    output = tasks.dynamic_sampling(to_batch(worker.round(0)), worker=worker, call=CALL)
+    assert output.batch is not None
+    return output.batch["uid"].tolist(), to_floats(as_metrics(output.metrics))
+
+
+def test_nothing_is_played_where_every_group_is_mixed(tiny_config) -> None:
+    worker = Rollout(tiny_config(), [[MIXED, MIXED]])
+    uids, metrics = sample(worker)
+    assert uids == [0, 1, 2, 3] and worker.asked == []
+    assert (metrics["groups/num_dropped"], metrics["groups/num_rerolled"]) == (0, 0)
+
+
+def test_dropped_groups_are_replaced_and_what_is_over_is_left_out(tiny_config) -> None:
+    worker = Rollout(tiny_config(), [[SOLVED, MIXED], [FAILED, FAILED], [MIXED, MIXED]])
+    uids, metrics = sample(worker)
+    assert uids == [2, 3, 20, 21]
+    draws = ("train", (7, 4, "dynamic_sampling"))
+    assert worker.asked == [(7, 4, 1), draws, (7, 4, 2), draws]
+    assert metrics.pop("groups/mixed_fraction") == pytest.approx(3 / 6)
+    assert metrics.pop("groups/all_success_fraction") == pytest.approx(1 / 6)
+    assert metrics.pop("groups/all_failure_fraction") == pytest.approx(2 / 6)
+    assert metrics == {
+        "groups/num_dropped": 3,
+        "groups/num_kept_rows": 4,
+        "groups/num_rerolled": 4,
+        "rollout/episode_steps": 5,  # of the re-rolled ones; the first were counted when they were played
+        "rollout/num_episodes": 8,
+        "rollout/num_steps": 40,
+        "rollout/reward": 0.25,
+        "rollout/success_rate": 0.25,
+    }
+
+
+def test_a_rank_fills_its_share_of_the_wanted_groups(tiny_config) -> None:
+    two_workers = ("rollout.num_workers=2", "rollout.num_groups=4", "filter.num_groups=2")
+    uids, _ = sample(Rollout(tiny_config(*two_workers), [[FAILED, MIXED]], world_size=2))
+    assert uids == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "rate", "cause"), [(SOLVED, "93%", "hardly ever fails"), (FAILED, "7%", "hardly ever succeeds")]
+)
+def test_a_batch_is_never_short_without_a_word(tiny_config, outcome: tuple[int, int], rate: str, cause: str) -> None:
+    rounds = [[outcome, outcome], [MIXED, outcome], [outcome, outcome], [outcome]]
+    worker = Rollout(tiny_config("filter.max_rerolls=3"), rounds)
+    with pytest.raises(SamplingError) as caught:
+        sample(worker)
+    message = str(caught.value)
+    assert "2 of 4 rows are kept by filter after filter.max_rerolls=3 rounds" in message
+    assert f"of the 14 episodes {rate} succeeded" in message and cause in message
+    assert "Lower filter.num_groups" in message and "rollout.temperature" in message
