@@ -51,7 +51,11 @@ async def _train(run: Run, graph: TaskGraph, *, resumed: bool) -> dict[str, Any]
             await iteration(index, plain_graph)
         if _is_due(run.config, index) and not _evaluated(run.folder, index):
             await evaluate(run, index)
-            if run.config.evaluation.video and index in (0, run.config.iterations):
+            if (
+                run.config.evaluation is not None
+                and run.config.evaluation.video
+                and index in (0, run.config.iterations)
+            ):
                 await film(run, index)
     await run.session.export("save_pretrained", run.folder.path / "policy")
     summary = summarize(run)
@@ -85,6 +89,8 @@ async def _restore(run: Run) -> int:
 
 
 def _is_due(config: RunConfig, index: int) -> bool:
+    if config.evaluation is None:
+        return False
     every = config.evaluation.every
     return index in (0, config.iterations) or (every is not None and index % every == 0)
 
@@ -96,9 +102,18 @@ def _evaluated(folder: RunFolder, index: int) -> bool:
 def summarize(run: Run) -> dict[str, Any]:
     """Return what ``summary.json`` says of a finished run."""
     records = run.folder.metrics()
+    seconds = sum(r.get("perf/iteration_seconds", 0.0) for r in records)
+    facts = {
+        "seed": run.config.seed,
+        "train_seconds": round(seconds, 2),
+        "iterations": run.config.iterations,
+        "weights_digest": run.session.weights_digest,
+    }
+    if run.config.evaluation is None:
+        returns = [r["rollout/reward"] for r in records if "rollout/reward" in r]
+        return {"run_id": run.config.run_id, "return_first": returns[0], "return_last": returns[-1], **facts}
     evaluations = {r["iteration"]: r for r in records if "eval/greedy_success_rate" in r}
     before, after = evaluations[0], evaluations[run.config.iterations]
-    seconds = sum(r.get("perf/iteration_seconds", 0.0) for r in records)
     summary: dict[str, Any] = {
         "run_id": run.config.run_id,
         "success_rate_before": before["eval/greedy_success_rate"],
@@ -108,9 +123,6 @@ def summarize(run: Run) -> dict[str, Any]:
         "success_interval_before": [before["eval/greedy_success_low"], before["eval/greedy_success_high"]],
         "success_interval_after": [after["eval/greedy_success_low"], after["eval/greedy_success_high"]],
         "num_goals": int(after["eval/num_goals"]),
-        "seed": run.config.seed,
-        "train_seconds": round(seconds, 2),
-        "iterations": run.config.iterations,
-        "weights_digest": run.session.weights_digest,
+        **facts,
     }
     return summary
