@@ -122,6 +122,8 @@ def _line(mistake: Any) -> str:
         return f"{key}: {message}" if key else message
     if mistake["type"] == "extra_forbidden":
         return f"{key}: no such key{_hint(key)}"
+    if mistake["type"] == "union_tag_invalid":
+        return f"{key}.name={mistake['ctx']['tag']}: allowed are {mistake['ctx']['expected_tags']}"
     if mistake["type"] == "missing":
         return f"{key}: must be set"
     return f"{key}={mistake['input']!r}: {message[0].lower()}{message[1:]}"

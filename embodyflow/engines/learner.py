@@ -86,12 +86,9 @@ class Learner:
         num_minibatches = min(self._config.num_minibatches, total_rows)
         minibatch_of = torch.from_numpy(draw_minibatches(total_rows, num_minibatches, seed))
         mine = minibatch_of[offset : offset + len(batch)]
+        minibatches = [batch[mine == index] for index in range(num_minibatches)]
         totals: dict[str, torch.Tensor] = {}
-        norms = [
-            self._step(batch[mine == index], totals)
-            for _ in range(self._settings.epochs)
-            for index in range(num_minibatches)
-        ]
+        norms = [self._step(rows, totals) for _ in range(self._settings.epochs) for rows in minibatches]
         metrics = {name: _mean_of(pair) for name, pair in totals.items()}
         return metrics | {f"{self._area}/grad_norm": last(float(np.mean(norms))), steps: last(len(norms))}
 

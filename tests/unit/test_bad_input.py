@@ -66,7 +66,7 @@ MISTAKES = {
         "policy=mlp_gaussian",
         "rollout.num_steps must be a number with policy.name=mlp_gaussian",
     ),
-    "unknown kind of policy": ("policy.name=mlp", "policy: "),
+    "unknown kind of policy": ("policy.name=mlp", "policy.name=mlp: allowed are 'tiny_vla', 'mlp_gaussian'"),
     "size of the wrong policy": ("policy.hidden_size=0", "policy.hidden_size=0: input should be greater"),
     "unknown camera": (
         "+env.kwargs.camera=left",
