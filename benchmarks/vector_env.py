@@ -9,6 +9,11 @@ process and its children).
 
 Before anything is timed each contender executes the same actions from the same seeds; observations and rewards must
 agree bit for bit.
+
+Two rows do not count for the ratio. "bare physics" is MuJoCo's ``mj_step`` alone, in one thread per core, without
+policy, observations or rewards: nothing that simulates these steps is faster. "our reach-v3" is ours on the class that
+``envs/metaworld.py`` registers, the same to the last bit but faster; its processes are its own, for it changes
+Meta-World's modules.
 """
 
 import argparse
@@ -17,6 +22,7 @@ import os
 import platform
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -30,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import gymnasium as gym
 import metaworld
+import mujoco
 import numpy as np
 import psutil
 import torch
@@ -38,10 +45,12 @@ from metaworld.env_dict import ENV_CLS_MAP
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from embodyflow.engines.vector_env import VectorEnv
+from envs.metaworld_step import FastStep
 
 NUM_ENVS = 16
 NUM_WORKERS = min(os.cpu_count() or 1, NUM_ENVS)
 TARGETS = {5: 2.0, 1: 1.2}  # chunk size to least speed-up over the best peer, in wall seconds
+BOUND, OWN_CLASS = "bare physics", "our reach-v3, processes, halves"
 RESULTS = Path(__file__).parent / "results" / "vector_env.json"
 
 Array = Any  # NumPy's
@@ -53,9 +62,12 @@ def half_cheetah() -> gym.Env[Any, Any]:
     return gym.make("HalfCheetah-v5", disable_env_checker=True)
 
 
-def reach(task: Any) -> gym.Env[Any, Any]:
-    env = ENV_CLS_MAP["reach-v3"]()
+def reach(task: Any, fast: bool = False) -> gym.Env[Any, Any]:
+    base = ENV_CLS_MAP["reach-v3"]
+    env = type(base.__name__, (FastStep, base), {})() if fast else base()
     env.set_task(task)
+    if fast:
+        env.prepare()
     return gym.wrappers.TimeLimit(env, env.max_path_length)
 
 
@@ -87,8 +99,8 @@ class Contender(Protocol):
 class Embodyflow:
     """Ours: a call per chunk. With two halves, one steps while the policy sees the other."""
 
-    def __init__(self, env_fns: EnvFns, chunk_size: int, num_workers: int, halves: int) -> None:
-        self._env = VectorEnv(env_fns, num_workers=num_workers, chunk_size=chunk_size)
+    def __init__(self, env_fns: EnvFns, chunk_size: int, num_workers: int, halves: int = 1, **options: bool) -> None:
+        self._env = VectorEnv(env_fns, num_workers=num_workers, chunk_size=chunk_size, **options)
         self._halves = np.array_split(np.arange(NUM_ENVS), halves)
         self.close = self._env.close
 
@@ -145,6 +157,38 @@ class Peer:
                 observation, *_ = self._env.step(action)
 
 
+class BarePhysics:
+    """What no contender can be faster than: each environment's ``mj_step`` only, a thread per core."""
+
+    def __init__(self, env_fns: EnvFns, chunk_size: int) -> None:
+        self._envs, self._chunk_size = [env_fn() for env_fn in env_fns], chunk_size
+
+    def reset(self) -> None:
+        for seed, env in enumerate(self._envs):
+            env.reset(seed=seed)
+
+    def play(self, observation: None, policy: Policy, num_chunks: int) -> None:
+        del observation, policy
+        num_steps = num_chunks * self._chunk_size
+        threads = [threading.Thread(target=self._step, args=[k, num_steps]) for k in range(NUM_WORKERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _step(self, thread: int, num_steps: int) -> None:
+        share: list[Any] = [env.unwrapped for env in self._envs[thread::NUM_WORKERS]]
+        controls = np.random.default_rng(thread).uniform(-1, 1, (num_steps, share[0].model.nu))
+        for control in controls:
+            for env in share:
+                env.data.ctrl[:] = control
+                mujoco.mj_step(env.model, env.data, nstep=env.frame_skip)
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+
 def build_peers(env_fns: EnvFns) -> Iterator[tuple[str, Contender]]:
     yield "gymnasium SyncVectorEnv", Peer.gymnasium(SyncVectorEnv, env_fns)
     yield "gymnasium AsyncVectorEnv", Peer.gymnasium(AsyncVectorEnv, env_fns)
@@ -152,9 +196,17 @@ def build_peers(env_fns: EnvFns) -> Iterator[tuple[str, Contender]]:
 
 
 def build_ours(env_fns: EnvFns, chunk_size: int) -> Iterator[tuple[str, Contender]]:
-    yield "embodyflow, this process", Embodyflow(env_fns, chunk_size, num_workers=0, halves=1)
-    yield f"embodyflow, {NUM_WORKERS} processes", Embodyflow(env_fns, chunk_size, NUM_WORKERS, halves=1)
+    yield "embodyflow, this process", Embodyflow(env_fns, chunk_size, num_workers=0)
+    yield "embodyflow, this and others", Embodyflow(env_fns, chunk_size, NUM_WORKERS, caller_steps=True)
+    yield f"embodyflow, {NUM_WORKERS} processes", Embodyflow(env_fns, chunk_size, NUM_WORKERS)
     yield f"embodyflow, {NUM_WORKERS} processes, halves", Embodyflow(env_fns, chunk_size, NUM_WORKERS, halves=2)
+
+
+def build_beside(environment: str, env_fns: EnvFns, chunk_size: int) -> Iterator[tuple[str, Contender]]:
+    """Contenders that step another class than the rest."""
+    if environment == "Meta-World reach-v3":
+        fast = [partial(env_fn, fast=True) for env_fn in env_fns]
+        yield OWN_CLASS, Embodyflow(fast, chunk_size, NUM_WORKERS, halves=2)
 
 
 def build_policy(state_dim: int, chunk_size: int, action_dim: int) -> Policy:
@@ -215,7 +267,7 @@ def measure(contenders: dict[str, Contender], policy: Policy, num_rounds: int, n
 def report(environment: str, chunk_size: int, num_steps: int, rows: dict[str, Any]) -> dict[str, Any]:
     """Print one comparison and return it for the results file."""
     ours = {name: row for name, row in rows.items() if name.startswith("embodyflow")}
-    peers = {name: row for name, row in rows.items() if name not in ours}
+    peers = {name: row for name, row in rows.items() if name not in ours and name not in (BOUND, OWN_CLASS)}
     best_of_ours, best_peer = (min(group, key=lambda name: group[name]["wall_seconds"]) for group in (ours, peers))
     ratios = {key: rows[best_peer][key] / rows[best_of_ours][key] for key in ("wall_seconds", "cpu_seconds")}
     print(f"\n{environment}, {NUM_ENVS} environments, chunks of {chunk_size}")
@@ -227,10 +279,18 @@ def report(environment: str, chunk_size: int, num_steps: int, rows: dict[str, An
         f"  {best_of_ours} against {best_peer}: {ratios['wall_seconds']:.2f}x wall "
         f"(target {TARGETS[chunk_size]}x), {ratios['cpu_seconds']:.2f}x CPU"
     )
+    beside = {
+        name: rows[best_peer]["wall_seconds"] / rows[name]["wall_seconds"]
+        for name in (OWN_CLASS, BOUND)
+        if name in rows
+    }
+    for name, ratio in beside.items():
+        print(f"  {name} against {best_peer}: {ratio:.2f}x wall")
     return {
         "environment": environment,
         "chunk_size": chunk_size,
         "contenders": rows,
+        "wall_ratio_beside": beside,
         "ours": best_of_ours,
         "best_peer": best_peer,
         "wall_ratio": ratios["wall_seconds"],
@@ -250,10 +310,13 @@ def compare(environment: str, num_rounds: int, num_steps: int) -> Iterator[dict[
         for chunk_size in TARGETS:
             with ExitStack() as stack:
                 ours = {name: stack.enter_context(closing(one)) for name, one in build_ours(env_fns, chunk_size)}
-                contenders = {**peers, **ours}
+                physics = stack.enter_context(closing(BarePhysics(env_fns, chunk_size)))
+                beside = build_beside(environment, env_fns, chunk_size)
+                ours |= {name: stack.enter_context(closing(one)) for name, one in beside}
+                contenders: dict[str, Any] = {**peers, **ours}
                 check_agreement(contenders, chunk_size, action_dim)
                 policy = build_policy(state_dim, chunk_size, action_dim)
-                rows = measure(contenders, policy, num_rounds, num_steps // chunk_size)
+                rows = measure(contenders | {BOUND: physics}, policy, num_rounds, num_steps // chunk_size)
             yield report(environment, chunk_size, num_steps, rows)
 
 

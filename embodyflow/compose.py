@@ -120,12 +120,17 @@ def _known_keys(model: Any = RunConfig, prefix: str = "") -> list[str]:
 
 
 def _line(mistake: Any) -> str:
-    key = ".".join(str(part) for part in mistake["loc"])
+    loc = mistake["loc"]
+    if loc[:1] == ("policy",) and len(loc) > 2:  # pydantic names the kind of policy in between
+        loc = (loc[0], *loc[2:])
+    key = ".".join(str(part) for part in loc)
     message = mistake["msg"].removeprefix("Value error, ")
     if mistake["type"] == "value_error":
         return f"{key}: {message}" if key else message
     if mistake["type"] == "extra_forbidden":
         return f"{key}: no such key{_hint(key)}"
+    if mistake["type"] == "union_tag_invalid":
+        return f"{key}.name={mistake['ctx']['tag']}: allowed are {mistake['ctx']['expected_tags']}"
     if mistake["type"] == "missing":
         return f"{key}: must be set"
     return f"{key}={mistake['input']!r}: {message[0].lower()}{message[1:]}"
@@ -135,6 +140,9 @@ def _check_environment(config: RunConfig) -> None:
     """Refuse an environment that cannot be made here, or that policy, warm start and evaluation do not fit."""
     env = config.env
     creator = load_env_creator(_env_spec(env.id).entry_point)  # type: ignore[arg-type]
+    if not env.tasks:
+        check_fits(config.policy, _made(config))
+        return
     known = getattr(creator, "tasks", None)
     if known is None:
         raise ConfigError(f"env.id={env.id}: is not made for policies that follow instructions: it names no tasks")
@@ -142,19 +150,25 @@ def _check_environment(config: RunConfig) -> None:
         if task not in known:
             near = difflib.get_close_matches(task, known, n=3) or sorted(known)
             raise ConfigError(f"env.tasks: {task!r} is unknown; allowed are, for example, {', '.join(near[:5])}")
-    try:
-        made = make_env(env, env.tasks[0], "train")
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"env.kwargs={env.kwargs}: {str(error).partition(' was raised')[0]}") from error
+    made = _made(config)
     check_fits(config.policy, made)
     num_goals = made.get_wrapper_attr("num_goals")
     made.close()
-    wanted = {("evaluation.num_goals", "eval"): config.evaluation.num_goals}
+    wanted = {}
+    if config.evaluation is not None:
+        wanted["evaluation.num_goals", "eval"] = config.evaluation.num_goals
     if config.warm_start is not None:
         wanted["warm_start.num_demos", "demo"] = config.warm_start.num_demos
     for (key, split), number in wanted.items():
         if number > num_goals[split]:
             raise ConfigError(f"{key}={number}: allowed are 1 to {num_goals[split]}, the goals of split {split!r}")
+
+
+def _made(config: RunConfig) -> gymnasium.Env[Any, Any]:
+    try:
+        return make_env(config.env, config.env.first_task, "train")
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"env.kwargs={config.env.kwargs}: {str(error).partition(' was raised')[0]}") from error
 
 
 def _env_spec(env_id: str) -> EnvSpec:

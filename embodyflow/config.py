@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from embodyflow.algorithms.configuration import AlgorithmConfig
 from embodyflow.data.configuration import BufferConfig
-from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
+from embodyflow.policies.configuration import PolicyConfig
 
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -87,15 +87,21 @@ class EnvConfig(Config):
 
     Attributes:
         id: Gymnasium id, with ``module:`` in front when a module must be imported to register it.
-        tasks: one environment per instruction; the policy is conditioned on the instruction.
+        tasks: one environment per instruction; the policy is conditioned on the instruction. Empty for a control task
+            of Gymnasium's, which has one environment and no instruction.
         kwargs: passed on to ``gymnasium.make``.
         max_steps: environment steps after which an episode is truncated.
     """
 
     id: str
-    tasks: Annotated[tuple[str, ...], Field(min_length=1)]
+    tasks: tuple[str, ...]
     kwargs: dict[str, Any] = {}
     max_steps: PositiveInt
+
+    @property
+    def first_task(self) -> str | None:
+        """The first instruction's task, ``None`` without any."""
+        return next(iter(self.tasks), None)
 
 
 class RolloutConfig(Config):
@@ -106,6 +112,8 @@ class RolloutConfig(Config):
         envs_per_worker: environments stepped in each of them.
         num_groups: initial states per iteration.
         group_size: episodes from each of them.
+        num_steps: of each environment and iteration, for control tasks: episodes go on over iterations, and
+            num_groups and group_size say nothing. ``null`` plays whole episodes.
         temperature: of the softmax the actions are sampled from.
     """
 
@@ -113,11 +121,12 @@ class RolloutConfig(Config):
     envs_per_worker: PositiveInt
     num_groups: PositiveInt
     group_size: Annotated[int, Field(ge=2)]
+    num_steps: PositiveInt | None = None
     temperature: PositiveFloat
 
     @model_validator(mode="after")
     def _divides(self) -> "RolloutConfig":
-        if self.num_groups % self.num_workers:
+        if self.num_steps is None and self.num_groups % self.num_workers:
             raise ValueError(f"num_groups={self.num_groups} must be a multiple of num_workers={self.num_workers}")
         return self
 
@@ -253,20 +262,29 @@ class RunConfig(Config):
     pipeline: PipelineConfig
     algorithm: AlgorithmConfig
     filter: FilterConfig = FilterConfig()
-    policy: TinyVLAConfig
+    policy: PolicyConfig
     env: EnvConfig
     rollout: RolloutConfig
     trainer: TrainerConfig
     critic: CriticConfig = CriticConfig()
     warm_start: WarmStartConfig | None
-    evaluation: EvaluationConfig
+    evaluation: EvaluationConfig | None
     cluster: ClusterConfig
     tracking: TrackingConfig = TrackingConfig()
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> "RunConfig":
         num_tasks, num_groups = len(self.env.tasks), self.rollout.num_groups
-        if num_groups % num_tasks:
+        rows = self.rows_per_iteration
+        if self.filter.num_groups is not None:
+            rows = self.filter.num_groups * self.rollout.group_size
+        if rows < self.trainer.num_ranks * self.trainer.num_minibatches:
+            raise ValueError(
+                f"trainer.num_ranks × trainer.num_minibatches must not exceed the {rows} rows of an iteration"
+            )
+        if self.rollout.num_steps is not None:
+            return self
+        if num_tasks and num_groups % num_tasks:
             raise ValueError(
                 f"rollout.num_groups={num_groups} must be a multiple of the number of env.tasks ({num_tasks})"
             )
@@ -274,16 +292,28 @@ class RunConfig(Config):
             raise ValueError(
                 f"env.max_steps={self.env.max_steps} must be a multiple of policy.chunk_size={self.policy.chunk_size}"
             )
-        rows = (self.filter.num_groups or num_groups) * self.rollout.group_size
-        if rows < self.trainer.num_ranks * self.trainer.num_minibatches:
-            raise ValueError(
-                f"trainer.num_ranks × trainer.num_minibatches must not exceed the {rows} rows of an iteration"
-            )
         if (self.filter.num_groups or num_groups) % self.rollout.num_workers:
             raise ValueError(
                 f"filter.num_groups={self.filter.num_groups} must be a multiple of "
                 f"rollout.num_workers={self.rollout.num_workers}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _control_fits(self) -> "RunConfig":
+        """A Gaussian policy goes with steps of a control task, a policy of tokens with episodes of instructions."""
+        is_control = self.policy.name == "mlp_gaussian"
+        rules = {
+            "rollout.num_steps": (self.rollout.num_steps is not None, "a number", "null"),
+            "env.tasks": (not self.env.tasks, "[]", "the instructions to follow"),
+            "evaluation": (self.evaluation is None, "null", "set"),
+        }
+        for key, (fits_control, of_control, of_others) in rules.items():
+            if fits_control != is_control:
+                allowed = of_control if is_control else of_others
+                raise ValueError(f"{key} must be {allowed} with policy.name={self.policy.name}")
+        if is_control and self.warm_start is not None:
+            raise ValueError(f"warm_start must be null with policy.name={self.policy.name}: it takes no demonstrations")
         return self
 
     @model_validator(mode="after")
@@ -298,7 +328,9 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _every_worker_has_work(self) -> "RunConfig":
-        wanted = {"evaluation.num_goals": self.evaluation.num_goals * len(self.env.tasks)}
+        wanted = {}
+        if self.evaluation is not None:
+            wanted["evaluation.num_goals"] = self.evaluation.num_goals * len(self.env.tasks)
         if self.warm_start is not None:
             wanted["warm_start.num_demos"] = self.warm_start.num_demos
         for key, episodes in wanted.items():
@@ -313,8 +345,11 @@ class RunConfig(Config):
 
     @property
     def rows_per_iteration(self) -> int:
-        """Episodes gathered in one iteration."""
-        return self.rollout.num_groups * self.rollout.group_size
+        """Rows gathered in one iteration: episodes, or steps of control tasks."""
+        rollout = self.rollout
+        if rollout.num_steps is not None:
+            return rollout.num_workers * rollout.envs_per_worker * rollout.num_steps
+        return rollout.num_groups * rollout.group_size
 
     @property
     def run_dir(self) -> Path:

@@ -14,6 +14,8 @@ NUM_FILMED = 4
 
 def evaluation_is_due(config: RunConfig, index: int) -> bool:
     """Say whether the policy is evaluated after iteration ``index``, 0 being before the first."""
+    if config.evaluation is None:
+        return False
     every = config.evaluation.every
     return index in (0, config.iterations) or (every is not None and index % every == 0)
 

@@ -6,7 +6,7 @@ from pipelines import BUILT_IN, NodeRole, load_pipeline
 
 PIPELINES = {
     "grpo": ("embodied_grpo", "grpo"),
-    "ppo": ("ppo",),
+    "ppo": ("ppo", "ppo_control"),
     "dapo": ("embodied_dapo",),
     "srpo": ("embodied_srpo",),
 }
@@ -22,6 +22,10 @@ def check_fit(config: RunConfig) -> None:
     source = config.pipeline.source()
     if "name" in source:  # a built-in graph is right; loading it would import torch first
         _check_name(source["name"], config.flow)
+        if (source["name"] == "ppo_control") != (config.rollout.num_steps is not None):
+            raise ConfigError(
+                f"pipeline.name={source['name']}: ppo_control is for rollout.num_steps, the others for whole episodes"
+            )
         has_critic = config.flow == "ppo"
     else:
         has_critic = any(node.node_role is NodeRole.CRITIC for node in load_pipeline(**source).nodes.values())

@@ -94,7 +94,7 @@ class Reporter:
     async def _show_numbers(self) -> None:
         assert self._progress_id is not None
         await aupdate_progress_artifact(self._progress_id, 100.0 * self._done / self._config.iterations)
-        records = [record for record in self._folder.metrics() if "rollout/success_rate" in record]
+        records = [record for record in self._folder.metrics() if "rollout/num_episodes" in record]
         table = [{"iteration": r["iteration"], **{name: _short(r.get(name)) for name in SHOWN}} for r in records[-20:]]
         await acreate_table_artifact(table, key=self._key("metrics"), description="latest iterations")
 
@@ -135,17 +135,20 @@ def draw_curve(records: list[dict[str, Any]], title: str) -> bytes:
     figure = Figure(figsize=(7, 3.2), dpi=110)
     margins = {"left": 0.08, "right": 0.985, "bottom": 0.15, "top": 0.9, "wspace": 0.24}  # a layout engine draws twice
     axes = figure.subplots(1, 2, width_ratios=(2, 1), gridspec_kw=margins)
-    training = [r for r in records if "rollout/success_rate" in r]
+    training = [r for r in records if "rollout/num_episodes" in r]
+    goal = "success_rate" if any("rollout/success_rate" in r for r in training) else "reward"
     evaluated = [r for r in records if "eval/greedy_success_rate" in r]
     steps = [r["iteration"] for r in training]
-    axes[0].plot(steps, [r["rollout/success_rate"] for r in training], ".-", lw=1, label="training, sampled")
+    axes[0].plot(steps, [r.get(f"rollout/{goal}") for r in training], ".-", lw=1, label="training, sampled")
     for mode, marker in (("greedy", "o"), ("sampled", "s")):
         rates = [r[f"eval/{mode}_success_rate"] for r in evaluated]
         below = [max(0.0, x - r[f"eval/{mode}_success_low"]) for x, r in zip(rates, evaluated, strict=True)]
         above = [max(0.0, r[f"eval/{mode}_success_high"] - x) for x, r in zip(rates, evaluated, strict=True)]
         at = [r["iteration"] for r in evaluated]
         axes[0].errorbar(at, rates, (below, above), fmt=marker, capsize=3, label=f"unseen goals, {mode}")
-    axes[0].set(xlabel="iteration", ylabel="success rate", ylim=(-0.02, 1.04), title=title)
+    axes[0].set(xlabel="iteration", ylabel=goal.replace("_", " "), title=title)
+    if goal == "success_rate":
+        axes[0].set(ylim=(-0.02, 1.04))
     axes[0].legend(fontsize=8, loc="lower right")
     axes[1].plot(steps, [r.get("policy/entropy") for r in training], ".-", lw=1)
     axes[1].set(xlabel="iteration", title="entropy per token")

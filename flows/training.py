@@ -51,7 +51,8 @@ async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
                 report.iteration_done(index)
             if evaluation_is_due(run.config, index) and not _evaluated(run.folder, index):
                 await evaluate(run, index)
-                if run.config.evaluation.video and index in (0, run.config.iterations):
+                video = run.config.evaluation is not None and run.config.evaluation.video
+                if video and index in (0, run.config.iterations):
                     await film(run, index)
         await run.session.export("save_pretrained", run.folder.path / "policy")
         summary = summarize(run)
@@ -91,9 +92,18 @@ def _evaluated(folder: RunFolder, index: int) -> bool:
 def summarize(run: Run) -> dict[str, Any]:
     """Return what ``summary.json`` says of a finished run."""
     records = run.folder.metrics()
+    seconds = sum(r.get("perf/iteration_seconds", 0.0) for r in records)
+    facts = {
+        "seed": run.config.seed,
+        "train_seconds": round(seconds, 2),
+        "iterations": run.config.iterations,
+        "weights_digest": run.session.weights_digest,
+    }
+    if run.config.evaluation is None:
+        returns = [r["rollout/reward"] for r in records if "rollout/reward" in r]
+        return {"run_id": run.config.run_id, "return_first": returns[0], "return_last": returns[-1], **facts}
     evaluations = {r["iteration"]: r for r in records if "eval/greedy_success_rate" in r}
     before, after = evaluations[0], evaluations[run.config.iterations]
-    seconds = sum(r.get("perf/iteration_seconds", 0.0) for r in records)
     summary: dict[str, Any] = {
         "run_id": run.config.run_id,
         "success_rate_before": before["eval/greedy_success_rate"],
@@ -103,9 +113,6 @@ def summarize(run: Run) -> dict[str, Any]:
         "success_interval_before": [before["eval/greedy_success_low"], before["eval/greedy_success_high"]],
         "success_interval_after": [after["eval/greedy_success_low"], after["eval/greedy_success_high"]],
         "num_goals": int(after["eval/num_goals"]),
-        "seed": run.config.seed,
-        "train_seconds": round(seconds, 2),
-        "iterations": run.config.iterations,
-        "weights_digest": run.session.weights_digest,
+        **facts,
     }
     return summary

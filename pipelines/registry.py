@@ -10,6 +10,7 @@ from pipelines.yaml_loader import load_yaml
 BUILT_IN = {
     "grpo": "pipelines.grpo:grpo",
     "ppo": "pipelines.ppo:ppo",
+    "ppo_control": "pipelines.ppo_control:ppo_control",
     "dapo": "pipelines.dapo:dapo",
     "embodied_grpo": "pipelines.embodied_grpo:embodied_grpo",
     "embodied_dapo": "pipelines.embodied_dapo:embodied_dapo",

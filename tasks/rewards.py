@@ -28,6 +28,7 @@ def compute_advantage(batch: Batch, config: Any = None, *, worker: Any, **kwargs
         mask=mask.any(-1),
         group_ids=batch["group_id"],
         values=batch.get("values", None),
+        bootstrap_values=batch.get("bootstrap_values", None),
         all_reduce=worker.all_reduce,
     )
     advantages, returns = compute_advantages(inputs, worker.config.algorithm)

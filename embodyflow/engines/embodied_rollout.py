@@ -112,6 +112,7 @@ class EmbodiedRollout:
 
     def evaluation_episodes(self) -> list[Episode]:
         """Return this rank's share of ``evaluation.num_goals`` goals of every task."""
+        assert self.config.evaluation is not None
         num_goals, num_tasks = self.config.evaluation.num_goals, len(self.config.env.tasks)
         rows = range(self.rank, num_goals * num_tasks, self.world_size)
         return [Episode(row, row, row, row % num_tasks, row // num_tasks) for row in rows]

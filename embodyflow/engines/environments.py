@@ -7,6 +7,8 @@ import gymnasium as gym
 from embodyflow.config import EnvConfig
 
 
-def make_env(env: EnvConfig, task: str, split: str, **kwargs: Any) -> gym.Env[Any, Any]:
-    """Make one environment of the configuration."""
+def make_env(env: EnvConfig, task: str | None, split: str, **kwargs: Any) -> gym.Env[Any, Any]:
+    """Make one environment of the configuration; without a task it is Gymnasium's own, and ``split`` means nothing."""
+    if task is None:
+        return gym.make(env.id, max_episode_steps=env.max_steps, **env.kwargs, **kwargs)
     return gym.make(env.id, task=task, split=split, max_steps=env.max_steps, **env.kwargs, **kwargs)

@@ -1,6 +1,7 @@
 """The trainer engine: policy, reference and critic, sharded by FSDP2 over the ranks of a torch.distributed group."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,8 @@ from embodyflow.engines.environments import make_env
 from embodyflow.engines.imitation import Samples, imitate
 from embodyflow.engines.learner import Learner, shard, sum_over_ranks
 from embodyflow.engines.objectives import PolicyObjective, ValueObjective
-from embodyflow.policies.base import Critic
+from embodyflow.policies.base import Critic, ImitatingPolicy
 from embodyflow.policies.registry import build_critic, build_policy
-from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLA
 from embodyflow.seeding import derive_seed
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -41,7 +41,7 @@ class FSDPTrainer:
         torch.set_num_threads(1)
         self.config, self.rank, self.world_size = config, rank, world_size
         torch.manual_seed(derive_seed(config.seed, "initial weights"))
-        env = make_env(config.env, config.env.tasks[0], "train")
+        env = make_env(config.env, config.env.first_task, "train")
         self.policy = build_policy(config.policy, env, config.cluster.device)
         env.close()
         self.reference = copy.deepcopy(self.policy)
@@ -110,7 +110,7 @@ class FSDPTrainer:
             demos: see :meth:`~embodyflow.engines.embodied_rollout.EmbodiedRollout.demonstrate`.
             seed: of the batches.
         """
-        assert self.config.warm_start is not None
+        assert self.config.warm_start is not None and isinstance(self.policy, ImitatingPolicy)
         samples = Samples(demos, self.config.policy.chunk_size)
         metrics = imitate(
             self.policy, samples, self.config.warm_start, seed=seed, rank=self.rank, world_size=self.world_size
@@ -144,12 +144,10 @@ class FSDPTrainer:
         self._restart_from_policy()
 
     def save_pretrained(self, folder: str) -> None:
-        """Export the policy as a Hugging Face folder that its ``from_pretrained`` loads; rank 0 writes."""
+        """Export the policy as a folder that its class can be loaded from; rank 0 writes."""
         weights = self.weights()
         if self.rank == 0:
-            model = TinyVLA(self.config.policy)
-            model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
-            model.save_pretrained(folder)
+            self.policy.export(weights, Path(folder))
 
     def save(self, folder: str) -> None:
         """Write models and optimizers to a folder (torch.distributed.checkpoint; loads on any number of ranks)."""

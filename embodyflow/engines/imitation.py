@@ -6,7 +6,7 @@ from tensordict import TensorDict
 
 from embodyflow.config import WarmStartConfig
 from embodyflow.data.metrics import Metric, last, mean
-from embodyflow.policies.base import Policy
+from embodyflow.policies.base import ImitatingPolicy
 
 
 class Samples:
@@ -44,7 +44,7 @@ class Samples:
 
 
 def imitate(
-    policy: Policy, samples: Samples, config: WarmStartConfig, *, seed: int, rank: int, world_size: int
+    policy: ImitatingPolicy, samples: Samples, config: WarmStartConfig, *, seed: int, rank: int, world_size: int
 ) -> dict[str, Metric]:
     """Fit a sharded policy to the samples; every rank holds them all and takes its part of each batch.
 

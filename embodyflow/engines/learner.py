@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from embodyflow.config import OptimizerConfig, TrainerConfig
 from embodyflow.data.metrics import Metric, last, mean
@@ -23,7 +24,9 @@ from embodyflow.engines.objectives import Objective
 
 
 def shard(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Shard a model in place: its ``blocks`` one by one, then the rest."""
+    """Shard a model in place: its ``blocks`` one by one, then the rest; on one rank there is nothing to shard."""
+    if mesh.size() == 1:  # the same numbers without FSDP's cost per step, several times that of a small model
+        return
     blocks: Any = model.blocks
     for block in blocks:
         fully_shard(block, mesh=mesh)
@@ -33,7 +36,8 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> None:
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elementwise sum over the ranks of the default group; every rank calls it."""
     summed = tensor.clone()
-    dist.all_reduce(summed)
+    if dist.get_world_size() > 1:
+        dist.all_reduce(summed)
     return summed
 
 
@@ -82,12 +86,9 @@ class Learner:
         num_minibatches = min(self._config.num_minibatches, total_rows)
         minibatch_of = torch.from_numpy(draw_minibatches(total_rows, num_minibatches, seed))
         mine = minibatch_of[offset : offset + len(batch)]
+        minibatches = [batch[mine == index] for index in range(num_minibatches)]
         totals: dict[str, torch.Tensor] = {}
-        norms = [
-            self._step(batch[mine == index], totals)
-            for _ in range(self._settings.epochs)
-            for index in range(num_minibatches)
-        ]
+        norms = [self._step(rows, totals) for _ in range(self._settings.epochs) for rows in minibatches]
         metrics = {name: _mean_of(pair) for name, pair in totals.items()}
         return metrics | {f"{self._area}/grad_norm": last(float(np.mean(norms))), steps: last(len(norms))}
 
@@ -106,14 +107,15 @@ class Learner:
         """Take one optimizer step over this rank's rows of a mini-batch; return the gradient's norm."""
         rows = self._objective.weigh(rows, sum_over_ranks)
         self._optimizer.zero_grad()
-        for cut in self._micro_batches(rows):
-            loss, metrics = self._objective.loss(rows[cut])
+        cuts = self._micro_batches(rows)
+        for cut in cuts:
+            loss, metrics = self._objective.loss(rows[cut] if len(cuts) > 1 else rows)
             (loss * dist.get_world_size()).backward()  # FSDP averages gradients over ranks, we want their sum
             for name, (value, count) in metrics.items():
                 pair = torch.stack([value.double(), count.double()])
                 totals[name] = totals[name] + pair if name in totals else pair
         clipped: Any = nn.utils.clip_grad_norm_(self.model.parameters(), self._config.max_grad_norm)
-        norm = float(clipped.full_tensor())
+        norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
         if not math.isfinite(norm):
             raise FloatingPointError(f"the gradient's norm is {norm}: the step was not taken")
         self._optimizer.step()
@@ -125,6 +127,8 @@ class Learner:
             cuts = cut_by_tokens(rows["loss_mask"].flatten(1).sum(1).tolist(), config.micro_batch_tokens)
         else:
             cuts = cut_by_rows(len(rows), config.micro_batch_rows or max(len(rows), 1))
+        if dist.get_world_size() == 1:
+            return cuts
         # Forward and backward are collectives, so all ranks take as many as the one with the most.
         most = torch.tensor(len(cuts))
         dist.all_reduce(most, op=dist.ReduceOp.MAX)

@@ -80,6 +80,8 @@ class VectorEnv:
         env_fns: one function per environment, without arguments; cloudpickled when a process is to call it.
         num_workers: processes that step the environments, environment i in process ``i % num_workers``; 0
             steps them in the calling process.
+        caller_steps: the last of the ``num_workers`` is the calling process: one message less and no idle core,
+            for environments that are trusted not to crash and a caller with nothing else to do meanwhile.
         chunk_size: C, actions per call and environment.
         info_keys: keys of ``info`` to keep; each must be a number in the info of every step.
 
@@ -94,6 +96,7 @@ class VectorEnv:
         *,
         chunk_size: int,
         num_workers: int = 0,
+        caller_steps: bool = False,
         info_keys: Sequence[str] = (),
     ) -> None:
         if not env_fns:
@@ -108,8 +111,9 @@ class VectorEnv:
         self._pending: deque[tuple[Array, list[_Shard]]] = deque()
         self._running = np.zeros(self.num_envs, np.bool_)
         try:
-            for rank in range(max(num_workers, 1)):
-                self._shards.append(_WorkerProcess(rank) if num_workers else _InProcess())
+            num_processes = num_workers - caller_steps
+            for rank in range(max(num_workers, 1)):  # the caller last: the others step meanwhile
+                self._shards.append(_WorkerProcess(rank) if rank < num_processes else _InProcess())
             self.observation_space, self.action_space = self._build(env_fns)
             self._buffers = self._share(tuple(info_keys))
         except BaseException:
@@ -183,7 +187,7 @@ class VectorEnv:
         """Start action chunks; several calls with disjoint environments may be under way.
 
         In a process of its own an environment steps while the caller does something else, such as computing
-        the actions of the other half. With ``num_workers=0`` the step is done before the call returns.
+        the actions of the other half. The calling process's share is done before the call returns.
 
         Args:
             actions: ``[n, C, *action_shape]``, cast to the action space's dtype.

@@ -23,6 +23,8 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from embodyflow.engines.mujoco_rollout import MujocoRollout
+from embodyflow.engines.mujoco_tasks import Outcome
 from embodyflow.errors import ConfigError
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
@@ -140,6 +142,7 @@ class EnvGroup:
 
     def __init__(self) -> None:
         self._envs: dict[int, gym.Env[Any, Any]] = {}
+        self._rollout: MujocoRollout | None = None
         self._buffers: Buffers
 
     def build(self, pickled_env_fns: bytes) -> list[tuple[gym.Space[Any], gym.Space[Any]]]:
@@ -148,6 +151,7 @@ class EnvGroup:
         for index, env_fn in env_fns.items():
             with _blame(index):
                 self._envs[index] = env_fn()
+        self._rollout = MujocoRollout.of(self._envs)
         return [(env.observation_space, env.action_space) for env in self._envs.values()]
 
     def attach(self, path: str, layout: BufferLayout) -> None:
@@ -165,8 +169,11 @@ class EnvGroup:
 
     def step(self, indices: Sequence[int]) -> None:
         """Execute the action chunks that lie in the buffers for ``indices``."""
-        index = -1
+        index = None
         try:
+            if self._rollout is not None:
+                self._write_outcome(indices, *self._rollout.step(indices, self._buffers.actions[indices]))
+                return
             for index in indices:
                 self._step_chunk(index)
         except Exception as error:
@@ -188,9 +195,20 @@ class EnvGroup:
         buffers.truncated[index] = truncated
         buffers.num_steps[index] = num_steps
         for key, column in buffers.infos.items():
-            if key not in info:
-                raise KeyError(f"info_keys: info has no {key!r}, it has {sorted(info)}")
-            column[index] = info[key]
+            column[index] = _info(info, key)
+
+    def _write_outcome(self, indices: Sequence[int], outcome: Outcome, truncated: Array) -> None:
+        """Write what a chunk gave, each environment cut off at its first end."""
+        buffers, rows = self._buffers, np.arange(len(indices))
+        over = outcome.terminated | truncated
+        last = np.where(over.any(axis=1), over.argmax(axis=1), over.shape[1] - 1)
+        buffers.observation[STATE_KEY][indices] = outcome.observation[rows, last]
+        buffers.rewards[indices] = np.where(np.arange(over.shape[1]) <= last[:, None], outcome.reward, 0)
+        buffers.terminated[indices] = outcome.terminated[rows, last]
+        buffers.truncated[indices] = truncated[rows, last]
+        buffers.num_steps[indices] = last + 1
+        for key, column in buffers.infos.items():
+            column[indices] = _info(outcome.infos, key)[rows, last]
 
     def _write_observation(self, index: int, observation: Any) -> None:
         entries = observation if isinstance(observation, dict) else {STATE_KEY: observation}
@@ -203,6 +221,12 @@ class EnvGroup:
             with _blame(index):
                 env.close()
         self._envs = {}
+
+
+def _info(info: Mapping[str, Any], key: str) -> Any:
+    if key not in info:
+        raise KeyError(f"info_keys: info has no {key!r}, it has {sorted(info)}")
+    return info[key]
 
 
 @contextlib.contextmanager

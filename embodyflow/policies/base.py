@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ class Decision:
     """What a policy decided for n environments.
 
     Attributes:
-        tokens: int64 ``[n, L]``, the action tokens.
+        tokens: int64 ``[n, L]``, the action tokens; of a Gaussian policy its samples, float32 ``[n, A]``.
         log_probs: float32 ``[n, L]``, of those tokens under the sampling distribution.
         actions: float32 ``[n, C, A]``, the chunk of actions they stand for.
     """
@@ -26,7 +27,7 @@ class Decision:
 
 
 class Policy(Protocol):
-    """A policy that acts by tokens.
+    """A policy that samples its decisions.
 
     Attributes:
         model: the module that is trained; FSDP shards it in place.
@@ -51,6 +52,14 @@ class Policy(Protocol):
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probs and entropy of a batch's tokens, float32 ``[N, T, L]``; zero outside its mask."""
+
+    def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
+        """Write a folder that the policy's class can be loaded from, with these full weights by name."""
+
+
+@runtime_checkable
+class ImitatingPolicy(Policy, Protocol):
+    """A policy that also learns from demonstrations."""
 
     def set_normalization(self, states: torch.Tensor) -> None:
         """Standardise states by the mean and deviation of these, float32 ``[n, S]``."""

@@ -1,22 +1,38 @@
 """Which policy a configuration means."""
 
-from typing import Any
+from typing import Any, assert_never
 
 import gymnasium as gym
 
 from embodyflow.policies.base import Critic, Policy
+from embodyflow.policies.configuration import PolicyConfig
 from embodyflow.policies.fit import check_fits
+from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
+from embodyflow.policies.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
+from embodyflow.policies.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 from embodyflow.policies.tiny_vla.critic_tiny_vla import TinyVLACritic
 from embodyflow.policies.tiny_vla.policy_tiny_vla import TinyVLAPolicy
 
 
-def build_policy(config: TinyVLAConfig, env: gym.Env[Any, Any], device: str) -> Policy:
+def build_policy(config: PolicyConfig, env: gym.Env[Any, Any], device: str) -> Policy:
     """Build the policy, randomly initialised, after :func:`check_fits`."""
     check_fits(config, env)
-    return TinyVLAPolicy(config, device)
+    match config:
+        case TinyVLAConfig():
+            return TinyVLAPolicy(config, device)
+        case MLPGaussianConfig():
+            return MLPGaussianPolicy(config, device)
+        case _:
+            assert_never(config)
 
 
-def build_critic(config: TinyVLAConfig, device: str) -> Critic:
+def build_critic(config: PolicyConfig, device: str) -> Critic:
     """Build the critic of the policy of these sizes."""
-    return TinyVLACritic(config, device)
+    match config:
+        case TinyVLAConfig():
+            return TinyVLACritic(config, device)
+        case MLPGaussianConfig():
+            return MLPGaussianCritic(config, device)
+        case _:
+            assert_never(config)

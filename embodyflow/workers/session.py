@@ -205,7 +205,9 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
     session = Session(config, groups, buffers)
     try:
         engines = {
-            "rollout": "embodyflow.engines.embodied_rollout:EmbodiedRollout",
+            "rollout": "embodyflow.engines.embodied_rollout:EmbodiedRollout"
+            if config.rollout.num_steps is None
+            else "embodyflow.engines.control_rollout:ControlRollout",
             "trainer": "embodyflow.engines.fsdp_trainer:FSDPTrainer",
         }
         started = [start_group(role, engines[role], sizes[role], config, buffers) for role in sizes]

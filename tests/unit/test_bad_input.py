@@ -60,7 +60,13 @@ MISTAKES = {
     "unknown module": ("env.id=marslab.envs:Mars-v0", "env.id=marslab.envs:Mars-v0: No module named 'marslab'"),
     "environment without tasks": ("env.id=CartPole-v1", "env.id=CartPole-v1: is not made for policies that follow"),
     "unknown task": ("env.tasks=[raech-v3]", "env.tasks: 'raech-v3' is unknown; allowed are, for example, reach-v3"),
-    "no task": ("env.tasks=[]", "env.tasks=[]: tuple should have at least 1 item"),
+    "no task": ("env.tasks=[]", "env.tasks must be the instructions to follow with policy.name=tiny_vla"),
+    "a control policy for episodes": (
+        "policy=mlp_gaussian",
+        "rollout.num_steps must be a number with policy.name=mlp_gaussian",
+    ),
+    "unknown kind of policy": ("policy.name=mlp", "policy.name=mlp: allowed are 'tiny_vla', 'mlp_gaussian'"),
+    "size of the wrong policy": ("policy.hidden_size=0", "policy.hidden_size=0: input should be greater"),
     "unknown camera": (
         "+env.kwargs.camera=left",
         "env.kwargs={{'camera': 'left'}}: camera='left': must be one of corner",

@@ -1,6 +1,6 @@
 """Sizes of the policy."""
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -10,6 +10,7 @@ class TinyVLAConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    name: Literal["tiny_vla"] = "tiny_vla"
     state_dim: int = Field(30, ge=0, le=4096, description="S, features of the state; 0 for images alone")
     image_size: int | None = Field(None, ge=16, le=512, description="pixels a side; null for no images")
     action_dim: int = Field(4, ge=1, le=64, description="A, dimensions of one action")

@@ -1,5 +1,8 @@
 """TinyVLA behind the interface of :mod:`embodyflow.policies.base`."""
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import numpy as np
 import torch
 from tensordict import TensorDict
@@ -65,6 +68,12 @@ class TinyVLAPolicy:
         entropy = token_entropy(logits, temperature) * keep
         blank, where = logits.new_zeros(mask.shape), (decided,)
         return blank.index_put(where, log_probs), blank.index_put(where, entropy)
+
+    def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
+        """Write a Hugging Face folder that ``TinyVLA.from_pretrained`` loads."""
+        model = TinyVLA(self.config)
+        model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+        model.save_pretrained(folder)
 
     def set_normalization(self, states: torch.Tensor) -> None:
         """Standardise states by the mean and deviation of these, float32 ``[n, S]``."""

@@ -165,6 +165,15 @@ def test_environments_are_spread_over_processes(three_counters):
     assert os.getpid() not in pids
 
 
+def test_the_caller_steps_the_last_share():
+    with VectorEnv([Counter] * 3, num_workers=2, caller_steps=True, chunk_size=1, info_keys=["pid"]) as env:
+        env.reset(options=[{"start": i} for i in range(3)])
+        step = env.step(np.ones((3, 1, 2)))
+    assert step.observation["count"].tolist() == [[2.0], [3.0], [4.0]]
+    assert step.infos["pid"][1] == os.getpid()
+    assert step.infos["pid"][0] == step.infos["pid"][2] != os.getpid()
+
+
 def test_what_is_under_way_is_guarded(three_counters):
     env = three_counters
     env.reset()

@@ -1,0 +1,224 @@
+"""PPO for continuous control through our graph, and by Stable-Baselines3: learning curves and speed.
+
+    python -m benchmarks.ppo_control --experiment reacher --seeds 0 1 2
+    python -m benchmarks.ppo_control --experiment half_cheetah --seeds 0 1 2
+
+Ours is what a user runs, ``python -m flows.ppo experiment=…``; SB3 has the same environments and hyper-parameters, and
+the faster of its DummyVecEnv and SubprocVecEnv. Seeds take turns between the two. A curve is the mean return of the
+episodes that ended in each iteration. Speed is that of everything between the first iteration's end and the last's:
+collecting and learning, of ours Prefect and Ray too; CPU seconds are those of the process and all its children.
+
+Runs are added to ``benchmarks/results/ppo_control.json`` (a seed that is there is replaced), and
+``docs/images/ppo_control.png`` is drawn from it.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from matplotlib.figure import Figure
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS, PICTURE = ROOT / "benchmarks/results/ppo_control.json", ROOT / "docs/images/ppo_control.png"
+TARGET = 2.0
+CONTENDERS = {"embodyflow": "tab:blue", "stable-baselines3": "tab:orange"}
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """CPU seconds of a process and its living children."""
+    total = 0.0
+    for one in [process, *process.children(recursive=True)]:
+        try:
+            times = one.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total
+
+
+def watch(command: list[str], metrics: Path, log: Path) -> list[dict[str, Any]]:
+    """Run a command; return the lines it adds to a file of JSON lines, with the clock and its CPU seconds at each."""
+    seen: list[dict[str, Any]] = []
+    with log.open("w") as output:
+        process = psutil.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+        running = True
+        while running:
+            running = process.poll() is None
+            lines = metrics.read_text().splitlines() if metrics.exists() else []
+            if len(lines) > len(seen) and running:
+                clock = {"wall": time.perf_counter(), "cpu": cpu_seconds(process)}
+                seen += [json.loads(line) | clock for line in lines[len(seen) :]]
+            time.sleep(0.02)
+    if process.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}\nexit code {process.returncode}\n{log.read_text()[-2000:]}")
+    return seen
+
+
+def measure(name: str, experiment: str, iterations: int, seed: int) -> dict[str, Any]:
+    """Run one contender with one seed."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [f"experiment={experiment}", f"iterations={iterations}", f"seed={seed}"]
+        if name == "embodyflow":
+            metrics = Path(folder, "run", "metrics.jsonl")
+            command = ["-m", "flows.ppo", *words, f"run_root={folder}", "run_id=run", "tracking.tensorboard=false"]
+        else:
+            metrics = Path(folder, "metrics.jsonl")
+            command = ["-m", "benchmarks.ppo_control", "--stable-baselines3", str(metrics), *words]
+        records = watch([sys.executable, *command], metrics, Path(folder, "log"))
+    num_steps = sum(record["rollout/num_steps"] for record in records[1:])
+    wall, cpu = (records[-1][key] - records[0][key] for key in ("wall", "cpu"))
+    return {
+        "contender": name,
+        "experiment": experiment,
+        "seed": seed,
+        "steps": np.cumsum([record["rollout/num_steps"] for record in records]).tolist(),
+        "returns": [record.get("rollout/reward") for record in records],
+        "steps_per_wall_second": num_steps / wall,
+        "steps_per_cpu_second": num_steps / cpu,
+    }
+
+
+def run_stable_baselines3(metrics: Path, words: list[str]) -> None:
+    """Train by SB3 as the experiment says, writing a line per iteration."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+    from embodyflow.compose import compose_config
+
+    config = compose_config([*words, "flow=ppo"])
+    rollout, trainer, algorithm = config.rollout, config.trainer, config.algorithm
+    num_envs = rollout.num_workers * rollout.envs_per_worker
+
+    def build(vector_class: Any) -> Any:
+        return make_vec_env(config.env.id, num_envs, seed=config.seed, vec_env_cls=vector_class)
+
+    def seconds(env: Any) -> float:
+        env.reset()
+        actions, began = np.zeros((num_envs, *env.action_space.shape), np.float32), time.perf_counter()
+        for _ in range(100):
+            env.step(actions)
+        return time.perf_counter() - began
+
+    candidates = [build(DummyVecEnv), build(SubprocVecEnv)]
+    env = min(candidates, key=seconds)
+    for other in candidates:
+        if other is not env:
+            other.close()
+
+    class Record(BaseCallback):
+        def _on_rollout_start(self) -> None:
+            if self.num_timesteps:  # what was learned from the rollout before is learned now
+                self._write()
+            self.returns: list[float] = []
+
+        def _on_step(self) -> bool:
+            self.returns += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
+            return True
+
+        def _on_training_end(self) -> None:
+            self._write()
+
+        def _write(self) -> None:
+            line: dict[str, Any] = {"rollout/num_steps": num_envs * rollout.num_steps}
+            if self.returns:
+                line["rollout/reward"] = float(np.mean(self.returns))
+            with metrics.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+    model = PPO(
+        "MlpPolicy",
+        env,
+        learning_rate=trainer.learning_rate,
+        n_steps=rollout.num_steps,
+        batch_size=config.rows_per_iteration // trainer.num_minibatches,
+        n_epochs=trainer.epochs,
+        gamma=algorithm.gamma,
+        gae_lambda=algorithm.lam,
+        clip_range=algorithm.clip_low,
+        ent_coef=algorithm.entropy_coef,
+        max_grad_norm=trainer.max_grad_norm,
+        seed=config.seed,
+        device="cpu",
+    )
+    model.learn(config.iterations * config.rows_per_iteration, callback=Record())
+    env.close()
+
+
+def compare(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return speed ratios (of medians) and how the curves of one experiment agree."""
+    by_name = {name: [run for run in runs if run["contender"] == name] for name in CONTENDERS}
+    ours, peers = by_name.values()
+    ratios = {
+        f"{key}_ratio": statistics.median(run[key] for run in ours) / statistics.median(run[key] for run in peers)
+        for key in ("steps_per_wall_second", "steps_per_cpu_second")
+    }
+    points = [
+        (a, b)
+        for a, b in zip(
+            zip(*(run["returns"] for run in ours), strict=False),
+            zip(*(run["returns"] for run in peers), strict=False),
+            strict=False,
+        )
+        if None not in a + b
+    ]
+    overlap = [min(a) <= max(b) and min(b) <= max(a) for a, b in points]
+    final = {name: [run["returns"][-1] for run in of_name] for name, of_name in by_name.items()}
+    return {**ratios, "target": TARGET, "overlapping_points": statistics.mean(overlap), "final_returns": final}
+
+
+def draw(runs: list[dict[str, Any]], path: Path) -> None:
+    """Draw every seed's curve, and the means."""
+    experiments = sorted({run["experiment"] for run in runs})
+    figure = Figure(figsize=(4.6 * len(experiments), 3.2), dpi=120, layout="constrained")
+    for axes, experiment in zip(figure.subplots(1, len(experiments), squeeze=False)[0], experiments, strict=True):
+        for name, color in CONTENDERS.items():
+            chosen = [run for run in runs if (run["experiment"], run["contender"]) == (experiment, name)]
+            for run in chosen:
+                kept = [(x, y) for x, y in zip(run["steps"], run["returns"], strict=True) if y is not None]
+                axes.plot(
+                    *zip(*kept, strict=True), color=color, lw=0.8, alpha=0.8, label=name if run is chosen[0] else None
+                )
+        axes.set(xlabel="environment steps", ylabel="return of episodes", title=experiment)
+        axes.legend(fontsize=8)
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--experiment", choices=["reacher", "half_cheetah"], default="reacher")
+    parser.add_argument("--iterations", type=int, default=25)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--stable-baselines3", type=Path, help=argparse.SUPPRESS)
+    arguments, words = parser.parse_known_args()
+    if arguments.stable_baselines3:
+        run_stable_baselines3(arguments.stable_baselines3, words)
+        return
+    runs: list[dict[str, Any]] = json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
+    for seed in arguments.seeds:
+        for name in CONTENDERS:
+            run = measure(name, arguments.experiment, arguments.iterations, seed)
+            keys = ("contender", "experiment", "seed")
+            runs = [other for other in runs if any(other[key] != run[key] for key in keys)] + [run]
+            speed = f"{run['steps_per_wall_second']:.0f} steps/s, {run['steps_per_cpu_second']:.0f} per CPU second"
+            print(f"{arguments.experiment} seed {seed} {name}: return {run['returns'][-1]}, {speed}", flush=True)
+    comparisons = {}
+    for experiment in sorted({run["experiment"] for run in runs}):
+        comparisons[experiment] = compare([run for run in runs if run["experiment"] == experiment])
+        print(experiment, json.dumps(comparisons[experiment]))
+    RESULTS.write_text(json.dumps({"cpus": os.cpu_count(), "comparisons": comparisons, "runs": runs}, indent=1) + "\n")
+    draw(runs, PICTURE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""A control task and a policy in one process: a fixed number of steps of every environment per iteration.
+
+Episodes go on over iterations; environments are reset when theirs ends. After a restart of the worker episodes start
+anew.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+
+from embodyflow.config import RunConfig
+from embodyflow.data.batches import Columns
+from embodyflow.engines.environments import make_env
+from embodyflow.engines.vector_env import ChunkStep, VectorEnv
+from embodyflow.policies.registry import build_policy
+from embodyflow.seeding import derive_rng, derive_seed
+
+
+@dataclass
+class Finished:
+    """Episodes that ended: their returns (sums of rewards) and lengths."""
+
+    returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+
+
+class ControlRollout:
+    """The rollout engine of control tasks.
+
+    Args:
+        config: of the run, with ``rollout.num_steps``.
+        rank: of this worker in its group.
+        world_size: workers in the group.
+    """
+
+    def __init__(self, config: RunConfig, rank: int, world_size: int) -> None:
+        torch.set_num_threads(1)
+        assert config.rollout.num_steps is not None
+        self.config, self.rank, self.world_size = config, rank, world_size
+        self._num_envs, self._num_steps = config.rollout.envs_per_worker, config.rollout.num_steps
+        self._env = VectorEnv([functools.partial(make_env, config.env, None, "train")] * self._num_envs, chunk_size=1)
+        prototype = make_env(config.env, None, "train")
+        self.policy = build_policy(config.policy, prototype, config.cluster.device)
+        assert isinstance(prototype.action_space, Box)
+        self._low, self._high = prototype.action_space.low, prototype.action_space.high
+        prototype.close()
+        self._num_episodes = np.zeros(self._num_envs, np.int64)
+        self._returns, self._lengths = np.zeros(self._num_envs), np.zeros(self._num_envs, np.int64)
+        self._state = np.zeros((self._num_envs, config.policy.state_dim), np.float32)
+        self._reset(np.arange(self._num_envs))
+        self.policy_version = -1
+
+    def update_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
+        """Act with these weights from now on."""
+        self.policy.model.load_state_dict({name: torch.from_numpy(np.array(w)) for name, w in weights.items()})
+        self.policy_version = version
+
+    def collect(self, iteration: int, draws: tuple[int | str, ...]) -> tuple[Columns, Finished]:
+        """Step every environment ``rollout.num_steps`` times, sampling its actions.
+
+        Args:
+            iteration: makes the rows' uid.
+            draws: with the environment's number appended, names the seed of its actions.
+
+        Returns:
+            Rows of a control task (:mod:`embodyflow.types`): a row is what one environment did of one episode. And
+            the episodes that ended.
+        """
+        ranks = range(self.rank * self._num_envs, (self.rank + 1) * self._num_envs)
+        shape = (self._num_steps, self.config.policy.action_dim)
+        uniforms = np.stack([derive_rng(*draws, number).random(shape) for number in ranks], axis=1)
+        record = _Record(self._num_envs, self._num_steps, self.config)
+        finished = Finished()
+        for t in range(self._num_steps):
+            decision = self.policy.act({"state": self._state}, uniforms[t], self.config.rollout.temperature)
+            step = self._env.step(np.clip(decision.actions, self._low, self._high))
+            record.columns["state"][:, t] = self._state
+            record.columns["action_tokens"][:, t] = decision.tokens
+            record.columns["log_probs"][:, t] = decision.log_probs
+            record.columns["rewards"][:, t] = step.rewards
+            self._state = step.observation["state"].astype(np.float32)
+            over = np.flatnonzero(step.terminated | step.truncated)
+            record.end(over, t, self._state, step.terminated)
+            self._count(step, over, finished)
+            self._reset(over)
+        record.end(np.arange(self._num_envs), self._num_steps - 1, self._state, np.zeros(self._num_envs, np.bool_))
+        first_uid = iteration * self.config.rows_per_iteration + self.rank * self._num_envs * self._num_steps
+        seeds = np.array([derive_seed(*draws, number) for number in ranks])
+        return record.rows(first_uid, seeds, self.policy_version), finished
+
+    def _count(self, step: ChunkStep, over: np.ndarray, finished: Finished) -> None:
+        self._returns += step.rewards[:, 0]
+        self._lengths += 1
+        finished.returns += self._returns[over].tolist()
+        finished.lengths += self._lengths[over].tolist()
+        self._returns[over], self._lengths[over] = 0.0, 0
+
+    def _reset(self, envs: np.ndarray) -> None:
+        """Start each environment's next episode, from a seed of its own."""
+        if len(envs):
+            numbers = (self.rank * self._num_envs + envs).tolist()
+            episodes = self._num_episodes[envs].tolist()
+            seeds = [
+                derive_seed(self.config.seed, "episode", number, episode)
+                for number, episode in zip(numbers, episodes, strict=True)
+            ]
+            self._state[envs] = self._env.reset(envs.tolist(), seeds)["state"]
+            self._num_episodes[envs] += 1
+
+    def close(self) -> None:
+        """Close every environment."""
+        self._env.close()
+
+
+class _Record:
+    """What n environments did in T steps, to be cut at the ends of episodes."""
+
+    def __init__(self, num_envs: int, num_steps: int, config: RunConfig) -> None:
+        shape, policy = (num_envs, num_steps), config.policy
+        self.columns: Columns = {
+            "state": np.zeros((*shape, policy.state_dim), np.float32),
+            "action_tokens": np.zeros((*shape, policy.action_dim), np.float32),
+            "log_probs": np.zeros((*shape, 1), np.float32),
+            "rewards": np.zeros((*shape, 1), np.float32),
+            "loss_mask": np.ones((*shape, 1), np.bool_),
+        }
+        self._longest = min(num_steps, config.env.max_steps)
+        self._start = np.zeros(num_envs, np.int64)
+        self._pieces: list[tuple[int, int, int]] = []  # environment, first step, number of steps
+        self._final_states: list[np.ndarray] = []
+        self._terminated: list[bool] = []
+
+    def end(self, envs: np.ndarray, t: int, states: np.ndarray, terminated: np.ndarray) -> None:
+        """End a piece of each environment after step t, in states ``[n, S]``; nothing where no step was taken."""
+        for env in envs[self._start[envs] <= t].tolist():
+            first = int(self._start[env])
+            self._pieces.append((env, first, t + 1 - first))
+            self._final_states.append(states[env].copy())
+            self._terminated.append(bool(terminated[env]))
+            self._start[env] = t + 1
+
+    def rows(self, first_uid: int, seeds: np.ndarray, policy_version: int) -> Columns:
+        """Return the pieces as rows, zero after their ends."""
+        num_steps = self.columns["state"].shape[1]
+        rows = {
+            name: np.zeros((len(self._pieces), self._longest, *column.shape[2:]), column.dtype)
+            for name, column in self.columns.items()
+        }
+        for row, (env, first, length) in enumerate(self._pieces):
+            for name, column in self.columns.items():
+                rows[name][row, :length] = column[env, first : first + length]
+        envs, starts, lengths = (np.array(numbers, np.int64) for numbers in zip(*self._pieces, strict=True))
+        return rows | {
+            "uid": first_uid + envs * num_steps + starts,
+            "group_id": first_uid + envs * num_steps + starts,
+            "policy_version": np.full(len(envs), policy_version, np.int64),
+            "seed": seeds[envs],
+            "instruction_ids": np.zeros((len(envs), 1), np.int64),
+            "num_steps": lengths,
+            "final_state": np.stack(self._final_states),
+            "terminated": np.array(self._terminated),
+        }

@@ -1,0 +1,34 @@
+"""The Gaussian policy's critic behind the interface of :mod:`embodyflow.policies.base`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
+from embodyflow.policies.mlp_gaussian.modeling_mlp_gaussian import MLPValue
+from embodyflow.policies.tiny_vla.decisions import decisions
+
+
+class MLPGaussianCritic:
+    """Values states with a network of its own.
+
+    Args:
+        config: sizes, the policy's own.
+        device: where the model lies.
+    """
+
+    def __init__(self, config: MLPGaussianConfig, device: str) -> None:
+        self.model: torch.nn.Module = MLPValue(config).to(device)
+        self._device = device
+
+    def evaluate(self, batch: TensorDict) -> torch.Tensor:
+        """Return the value before each decision, float32 ``[N, T]``; zero where none was taken."""
+        decided, observation = decisions(batch, ["state"], self._device)
+        values: torch.Tensor = self.model(observation["state"])
+        blank = values.new_zeros(decided.shape)
+        return blank.index_put((decided,), values) if decided.any() else values.sum() * 0.0 + blank
+
+    def start_from(self, policy_state: Mapping[str, Any]) -> None:
+        """Keep the initial weights: policy and critic share none."""

@@ -1,0 +1,65 @@
+"""The networks, initialised as PPO's are by custom (Huang et al. 2022, "The 37 Implementation Details of PPO")."""
+
+import math
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
+
+
+class MLPGaussian(nn.Module):
+    """A state's Gaussian over actions: the mean by an MLP of tanh layers, the deviation free of the state."""
+
+    def __init__(self, config: MLPGaussianConfig) -> None:
+        super().__init__()
+        self.blocks = _hidden_layers(config)
+        self.mean = _linear(config.hidden_size, config.action_dim, gain=0.01)
+        self.log_std = nn.Parameter(torch.full((config.action_dim,), config.initial_log_std))
+
+    def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and logarithm of the deviation, both float32 ``[n, A]``, for states float32 ``[n, S]``."""
+        for block in self.blocks:
+            state = block(state)
+        mean = self.mean(state)
+        return mean, self.log_std.expand_as(mean)
+
+
+class MLPValue(nn.Module):
+    """A state's value, by an MLP of the policy's sizes."""
+
+    def __init__(self, config: MLPGaussianConfig) -> None:
+        super().__init__()
+        self.blocks = _hidden_layers(config)
+        self.value = _linear(config.hidden_size, 1, gain=1.0)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Return the values, float32 ``[n]``, of states float32 ``[n, S]``."""
+        for block in self.blocks:
+            state = block(state)
+        values: Tensor = self.value(state).squeeze(-1)
+        return values
+
+
+def gaussian_log_prob(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Return the log-density of actions ``[n, A]`` under independent Gaussians, ``[n]``."""
+    scaled = (actions - mean) * torch.exp(-log_std)
+    return (-0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+
+def gaussian_entropy(log_std: Tensor) -> Tensor:
+    """Return the differential entropy, in nats, of independent Gaussians of these deviations ``[n, A]``, ``[n]``."""
+    return (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+
+def _hidden_layers(config: MLPGaussianConfig) -> nn.ModuleList:
+    sizes = [config.state_dim] + [config.hidden_size] * config.num_layers
+    return nn.ModuleList(nn.Sequential(_linear(a, b, gain=math.sqrt(2)), nn.Tanh()) for a, b in pairwise(sizes))
+
+
+def _linear(num_inputs: int, num_outputs: int, gain: float) -> nn.Linear:
+    layer = nn.Linear(num_inputs, num_outputs)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer

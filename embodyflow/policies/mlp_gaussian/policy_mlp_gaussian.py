@@ -1,0 +1,76 @@
+"""The Gaussian policy behind the interface of :mod:`embodyflow.policies.base`."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+from tensordict import TensorDict
+
+from embodyflow.policies.base import Decision
+from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
+from embodyflow.policies.mlp_gaussian.modeling_mlp_gaussian import MLPGaussian, gaussian_entropy, gaussian_log_prob
+from embodyflow.policies.tiny_vla.decisions import decisions
+
+
+class MLPGaussianPolicy:
+    """Acts by one sample of a Gaussian per decision.
+
+    What it records as ``action_tokens`` is the sample itself, float32 ``[..., A]``; environments get it clipped to
+    their bounds. A sample has one log-prob, so L is 1.
+
+    Args:
+        config: sizes.
+        device: where the model lies.
+    """
+
+    def __init__(self, config: MLPGaussianConfig, device: str) -> None:
+        self.config = config
+        self.num_tokens = config.num_action_tokens
+        self.model: torch.nn.Module = MLPGaussian(config).to(device)
+        self._device = device
+
+    def encode_instruction(self, instruction: str) -> np.ndarray:
+        """Return int64 ``[1]``, padding: this policy reads no instruction."""
+        del instruction
+        return np.zeros(1, np.int64)
+
+    @torch.inference_mode()
+    def act(self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float) -> Decision:
+        """Decide for n environments; see :class:`~embodyflow.policies.base.Policy`.
+
+        Args:
+            observation: ``state`` float32 ``[n, S]``.
+            uniforms: ``[n, A]`` in [0, 1), made a standard normal by its quantile function; ``None`` is the mean.
+            temperature: the density is raised to 1/temperature: the variance is multiplied by it.
+        """
+        mean, log_std = self.model(torch.from_numpy(observation["state"]).to(self._device))
+        log_std = log_std + 0.5 * math.log(temperature)
+        sample = mean
+        if uniforms is not None:
+            draws = torch.from_numpy(uniforms).double().clamp(1e-12, 1 - 1e-12)
+            sample = mean + log_std.exp() * torch.special.ndtri(draws).to(mean)
+        log_probs = gaussian_log_prob(sample, mean, log_std)[:, None]
+        actions = sample.cpu().numpy()
+        return Decision(actions, log_probs.cpu().numpy(), actions[:, None])
+
+    def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-probs and entropy, float32 ``[N, T, 1]``, of a batch's actions; zero outside its mask."""
+        decided, observation = decisions(batch, ["state"], self._device)
+        mean, log_std = self.model(observation["state"])
+        log_std = log_std + 0.5 * math.log(temperature)
+        blank = mean.new_zeros((*decided.shape, 1))
+        if not decided.any():
+            nothing = (mean.sum() + log_std.sum()) * 0.0 + blank
+            return nothing, nothing
+        log_probs = gaussian_log_prob(batch["action_tokens"].to(self._device)[decided], mean, log_std)
+        where = (decided,)
+        return blank.index_put(where, log_probs[:, None]), blank.index_put(where, gaussian_entropy(log_std)[:, None])
+
+    def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
+        """Write ``model.safetensors`` and ``config.json``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(dict(weights), folder / "model.safetensors")
+        (folder / "config.json").write_text(self.config.model_dump_json(indent=2) + "\n")

@@ -1,0 +1,79 @@
+"""Steps of control tasks on their way to the trainer, against numbers worked by hand."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+import tasks
+from embodyflow.algorithms.masked import one_rank
+from embodyflow.compose import compose_config
+from embodyflow.data.batches import to_batch
+
+
+def rows():
+    """Three pieces of at most two steps, rewards of 1: one terminated, one cut, one cut after a step."""
+    mask = np.array([[[1], [1]], [[1], [1]], [[1], [0]]], bool)
+    state = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    return to_batch(
+        {
+            "uid": np.array([10, 20, 30]),
+            "group_id": np.array([10, 20, 30]),
+            "policy_version": np.zeros(3, np.int64),
+            "seed": np.array([7, 8, 9]),
+            "instruction_ids": np.zeros((3, 1), np.int64),
+            "state": state,
+            "final_state": np.array([[100, 0], [200, 0], [300, 0]], np.float32),
+            "terminated": np.array([True, False, False]),
+            "action_tokens": state,
+            "log_probs": np.zeros((3, 2, 1), np.float32),
+            "rewards": mask.astype(np.float32),
+            "loss_mask": mask,
+            "values": np.zeros((3, 2), np.float32),
+        }
+    )
+
+
+class FirstFeature:
+    """An engine whose critic answers a state's first feature."""
+
+    config = compose_config(["experiment=reacher", "flow=ppo", "algorithm.gamma=0.5", "algorithm.whiten=false"])
+    all_reduce = staticmethod(one_rank)
+
+    def values(self, batch: Any) -> torch.Tensor:
+        return batch["state"][..., 0] * batch["loss_mask"].any(-1)
+
+
+def test_what_was_cut_is_bootstrapped_and_what_terminated_is_not():
+    worker = FirstFeature()
+    batch = tasks.bootstrap_value(rows(), worker=worker).batch
+    assert batch["bootstrap_values"].tolist() == [0, 200, 300]
+    returns = tasks.compute_advantage(batch, worker=worker).batch["returns"]
+    # λ = 0.95: the last step's return is 1 + V/2, the first's 1 + 0.5·0.95 of that.
+    last = torch.tensor([1.0, 101.0, 0.0])
+    first = torch.tensor([1 + 0.475 * 1, 1 + 0.475 * 101, 151.0])
+    torch.testing.assert_close(returns, torch.stack([first, last], dim=1))
+
+
+def test_every_decision_becomes_a_row():
+    worker = FirstFeature()
+    batch = tasks.compute_advantage(tasks.bootstrap_value(rows(), worker=worker).batch, worker=worker).batch
+    split = tasks.split_decisions(batch).batch
+    assert split["uid"].tolist() == [10, 11, 20, 21, 30]
+    assert split["seed"].tolist() == [7, 7, 8, 8, 9]
+    assert split["state"][:, 0, 0].tolist() == [0, 2, 4, 6, 8]
+    assert split["returns"][:, 0].tolist() == batch["returns"][batch["loss_mask"].any(-1)].tolist()
+    assert split["loss_mask"].all() and split["loss_mask"].shape == (5, 1, 1)
+
+
+def test_steps_are_counted_and_returns_averaged():
+    columns = {name: column.numpy() for name, column in rows().items()} | {"num_steps": np.array([2, 2, 1])}
+    finished = SimpleNamespace(returns=[1.0, 4.0], lengths=[10, 20])
+    worker = SimpleNamespace(collect=lambda iteration, draws: (columns, finished))
+    call = SimpleNamespace(iteration=3, seed=0, node_id="rollout")
+    metrics = tasks.collect_steps(None, worker=worker, call=call).metrics
+    assert metrics["rollout/num_steps"].value == 5
+    assert (metrics["rollout/reward"].value, metrics["rollout/reward"].weight) == (2.5, 2)
+    finished.returns.clear()
+    assert "rollout/reward" not in tasks.collect_steps(None, worker=worker, call=call).metrics
