@@ -63,7 +63,7 @@ def test_kl_cov_against_topk(seed, fraction):
     selected = select_tokens(log_probs, advantages, mask, seeds, config("kl_cov", fraction=fraction))
     covariance = (log_probs - log_probs[mask].mean()) * (advantages - advantages[mask].mean())
     covariance[~mask] = -torch.inf
-    top = covariance.flatten().topk(max(1, int(mask.sum() * fraction))).indices
+    top = covariance.flatten().topk(max(1, int(mask.sum().item() * fraction))).indices
     expected = torch.zeros(mask.numel(), dtype=torch.bool).index_fill(0, top, True).reshape(mask.shape)
     assert torch.equal(selected, expected & (covariance > 0))
 

@@ -9,7 +9,7 @@ from tensordict import TensorDict
 from trainers import SEED, demos_for, new_trainer, rows_for
 
 from embodyflow.config import RunConfig
-from embodyflow.data.batches import digest_of
+from embodyflow.data.tables import digest_of
 from embodyflow.engines.fsdp_trainer import FSDPTrainer
 from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLAValue
 
