@@ -42,9 +42,9 @@ class Runs:
         assert process.returncode == 0, output[-4000:]
         return output
 
-    def resume(self, run_id: str, *words: str, flow: str = "grpo") -> None:
+    def resume(self, run_id: str, *words: str) -> None:
         # The root of the runs is looked up in the experiment's configuration, so it is not an override here.
-        process = self.start(f"resume={run_id}", *words, flow=flow)
+        process = self.start(f"resume={run_id}", *words)
         output, _ = process.communicate(timeout=240)
         assert process.returncode == 0, output[-4000:]
 
