@@ -32,8 +32,6 @@ def test_ppo_trains_policy_and_critic(runs: Runs) -> None:
     assert sorted(line["digests"]) == sorted(nodes)
     assert line["train/optimizer_steps"] == 4 and line["critic/optimizer_steps"] == 8
     assert line["critic/value"] == 0 and line["critic/loss"] > 0
-    runs.resume("ppo", f"run_root={runs.root}", "iterations=2", flow="ppo")
-    assert runs.metrics("ppo")[-2]["critic/value"] != 0  # the critic was restored with what it had learned
 
 
 def test_dapo_fills_its_batch_with_mixed_groups(runs: Runs) -> None:
