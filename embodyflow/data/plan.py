@@ -45,7 +45,7 @@ class ShardRef:
     location: Location | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Slice:
     """Rows ``start`` (inclusive) to ``stop`` (exclusive) of one shard."""
 
@@ -59,7 +59,7 @@ class Slice:
         return slice(self.start, self.stop)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Selection:
     """Some rows of one shard.
 
