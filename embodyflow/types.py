@@ -22,15 +22,16 @@ An embodied row adds, with T decisions (policy calls) of C actions (the chunk) o
     episode_return   float32 [N]            sum of the environment's own rewards
     success, terminated, truncated   bool [N]
 
-A row of a control task is a piece of an episode, of T steps at most: ``state``, ``log_probs`` and ``loss_mask`` as above
-with C = L = 1, and::
+A row of a control task is a piece of an episode, of T steps at most: ``state``, ``log_probs`` and ``loss_mask`` as
+above with C = L = 1, and::
 
     action_tokens    float32 [N, T, A]      the Gaussian's sample, before it is clipped to the environment's bounds
     rewards          float32 [N, T, 1]      the environment's own
     final_state      float32 [N, S]         observation after the last step
     num_steps        int64   [N]            steps of the piece
-    terminated       bool    [N]            whether the episode terminated there; otherwise a time limit or the
-                                            iteration cut it, and ``bootstrap_values`` (float32 [N]) says what was to come
+    terminated       bool    [N]            whether the episode terminated there; else a time limit or the
+                                            iteration cut it, and ``bootstrap_values`` (float32 [N]) is
+                                            what was to come
 
 and the nodes add ``rewards``, ``advantages``, ``old_log_probs``, ``ref_log_probs`` (float32 [N, T, L]) and, one per
 decision, ``values`` (the critic's estimate before it) and ``returns`` (float32 [N, T]). To an advantage estimator a
