@@ -324,23 +324,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=200, help="of each environment in a round, at most 500")
-    parser.add_argument("--environment", choices=ENVIRONMENTS, action="append", help="may be repeated; default all")
+    parser.add_argument(
+        "--environment",
+        choices=ENVIRONMENTS,
+        action="append",
+        help="may be repeated; default all; others keep their results",
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     began = time.perf_counter()
-    comparisons = [
-        comparison
-        for environment in arguments.environment or ENVIRONMENTS
-        for comparison in compare(environment, arguments.rounds, arguments.steps)
-    ]
+    chosen = arguments.environment or list(ENVIRONMENTS)
+    others = json.loads(arguments.output.read_text())["comparisons"] if arguments.output.exists() else []
+    comparisons = [comparison for comparison in others if comparison["environment"] not in chosen]
+    for environment in chosen:
+        settings = {"rounds": arguments.rounds, "steps_per_round": arguments.steps}
+        comparisons += [settings | row for row in compare(environment, arguments.rounds, arguments.steps)]
     packages = ("gymnasium", "stable-baselines3", "metaworld", "mujoco", "numpy", "torch")
     document = {
         "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
         "versions": {package: version(package) for package in packages},
         "num_envs": NUM_ENVS,
-        "steps_per_round": arguments.steps,
-        "rounds": arguments.rounds,
         "comparisons": comparisons,
     }
     arguments.output.parent.mkdir(exist_ok=True)

@@ -8,10 +8,6 @@ one response (language). Every row carries::
     policy_version  int64 [N]   version of the weights that acted
     seed            int64 [N]   seed of the row's draws
 
-A column is a tensor with the rows first, or ragged: a jagged nested tensor, whose rows differ in length. Between nodes
-a ragged column travels as its values and lengths and is never padded. Columns that a node of one's own adds travel
-like any other, whatever their name, dtype (all of NumPy's numbers and bool) and shape.
-
 An embodied row adds, with T decisions (policy calls) of C actions (the chunk) of A dimensions, L = C·A tokens::
 
     state            float32 [N, T, S]      observation before each decision
@@ -33,9 +29,9 @@ above with C = L = 1, and::
     rewards          float32 [N, T, 1]      the environment's own
     final_state      float32 [N, S]         observation after the last step
     num_steps        int64   [N]            steps of the piece
-    terminated       bool    [N]            whether the episode terminated there; otherwise a time limit or the
-                                            iteration cut it, and ``bootstrap_values`` (float32 [N]) says what was
-                                            to come
+    terminated       bool    [N]            whether the episode terminated there; else a time limit or the
+                                            iteration cut it, and ``bootstrap_values`` (float32 [N]) is
+                                            what was to come
 
 and the nodes add ``rewards``, ``advantages``, ``old_log_probs``, ``ref_log_probs`` (float32 [N, T, L]) and, one per
 decision, ``values`` (the critic's estimate before it) and ``returns`` (float32 [N, T]). To an advantage estimator a
@@ -45,9 +41,6 @@ Episodes end at different decisions; what lies after the end is zero and outside
 
 Worked example: ``max_steps=80``, chunk of 5, 4 dimensions: T=16, L=20. An episode that succeeds at step 12 has
 ``num_steps=12`` and ``loss_mask`` true for all 20 tokens of decisions 0 and 1 and the first 2·4=8 of decision 2.
-
-A ragged column of three rows with 2, 0 and 3 tokens: ``values`` int64 [5], ``lengths`` [2, 0, 3]; in a Batch
-``torch.nested.nested_tensor_from_jagged(values, offsets=[0, 2, 2, 5])``.
 """
 
 from collections.abc import Mapping

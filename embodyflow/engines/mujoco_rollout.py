@@ -24,7 +24,7 @@ WARM_START = mujoco.mjtState.mjSTATE_WARMSTART.value
 
 @dataclass(frozen=True)
 class _Slot:
-    """One environment's time limit and simulation; ``bodies`` is a live view of ``xpos``."""
+    """One environment's time limit and simulation; the arrays are live views of ``xpos`` and ``ctrl``."""
 
     time_limit: Any
     model: Any
@@ -32,6 +32,7 @@ class _Slot:
     models: list[Any]
     datas: list[Any]
     bodies: Floats
+    controls: Floats
 
 
 class MujocoRollout:
@@ -96,6 +97,11 @@ class MujocoRollout:
 
     def _advance(self, slots: Sequence[_Slot], actions: npt.NDArray[Any], states: Floats) -> None:
         """Execute C actions; fill ``states[:, 0]`` with the state before and ``states[:, 1:]`` with those after."""
+        if actions.shape[1] == 1:  # a rollout costs more than a step, and saves nothing yet
+            for slot, action, state in zip(slots, actions, states, strict=True):
+                mujoco.mj_getState(slot.model, slot.data, state[0], STATE)
+                _step(slot, action, state[1:], self._first.frame_skip)
+            return
         skip, num_substeps = self._first.frame_skip, actions.shape[1] * self._first.frame_skip
         controls = np.repeat(actions.astype(np.float64), skip, axis=1)
         substeps = np.empty((len(slots), num_substeps, self._state_size))
@@ -117,14 +123,15 @@ class MujocoRollout:
         timestep = self._first.model.opt.timestep
         late = np.abs(states[:, -1, 0] - states[:, 0, 0] - num_substeps * timestep) > timestep / 2
         for i in np.flatnonzero(late):
-            _step_diverging(slots[i], before[i], actions[i], states[i, 1:], skip)
+            # It diverged: a rollout ends where MuJoCo warns, mj_step resets the clock and goes on.
+            mujoco.mj_setState(slots[i].model, slots[i].data, before[i], STATE | WARM_START)
+            _step(slots[i], actions[i], states[i, 1:], skip)
 
 
-def _step_diverging(slot: _Slot, before: Floats, actions: npt.NDArray[Any], states: Floats, skip: int) -> None:
-    """Do it again as Gymnasium does: a rollout ends where MuJoCo warns, ``mj_step`` resets the clock and goes on."""
-    mujoco.mj_setState(slot.model, slot.data, before, STATE | WARM_START)
+def _step(slot: _Slot, actions: npt.NDArray[Any], states: Floats, skip: int) -> None:
+    """Execute actions one by one as Gymnasium does, writing the state after each."""
     for action, state in zip(actions, states, strict=True):
-        slot.data.ctrl[:] = action
+        slot.controls[:] = action
         mujoco.mj_step(slot.model, slot.data, nstep=skip)
         mujoco.mj_getState(slot.model, slot.data, state, STATE)
 
@@ -132,7 +139,7 @@ def _step_diverging(slot: _Slot, before: Floats, actions: npt.NDArray[Any], stat
 def _slot(env: gym.Env[Any, Any]) -> _Slot:
     base: Any = env.unwrapped
     time_limit = next((layer for layer in _layers(env) if isinstance(layer, TimeLimit)), None)
-    return _Slot(time_limit, base.model, base.data, [base.model], [base.data], base.data.xpos)
+    return _Slot(time_limit, base.model, base.data, [base.model], [base.data], base.data.xpos, base.data.ctrl)
 
 
 def _layers(env: gym.Env[Any, Any]) -> list[gym.Env[Any, Any]]:

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from runs import Runs
+from small_runs import Runs
 
 pytestmark = pytest.mark.integration
 

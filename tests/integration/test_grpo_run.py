@@ -5,8 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from runs import SMALL, Runs
+from small_runs import SMALL, Runs
 
 pytestmark = pytest.mark.integration
 

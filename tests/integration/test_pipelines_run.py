@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-from runs import Runs
+from small_runs import Runs
 
 pytestmark = pytest.mark.integration
 
