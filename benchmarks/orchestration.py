@@ -5,7 +5,8 @@ Run ``python benchmarks/orchestration.py`` (under four minutes). Contenders:
 * ``raw Ray loop``: the seven calls to the workers, one after the other, and nothing else;
 * ``plain Prefect``: an async subflow of seven tasks that return at once: no workers, nothing moved, nothing on disk;
 * ``ours``: the real ``iteration`` run with a Prefect task run per node on the same workers as the raw loop's, its
-  commit (weights published, checkpoint and metrics on disk) and its artifacts.
+  commit (weights published, checkpoint and metrics on disk) and its artifacts;
+* ``ours, one task run``: the same with ``pipeline.task_runs=iteration``.
 
 With a Prefect server on SQLite, and with one on Postgres where this machine has Postgres.
 
@@ -49,7 +50,7 @@ from embodyflow.workers.calls import NodeCall, NodeResult
 from embodyflow.workers.group import start_buffers, start_group
 from embodyflow.workers.session import Session
 from flows.cluster import ray_cluster
-from flows.iteration_runs import iteration_runs
+from flows.iteration_runs import IterationRuns, iteration_runs
 from flows.nodes import CURRENT_RUN, Run
 from flows.prefect_settings import BATCHED_WRITES, NO_TELEMETRY
 from flows.reporting import reporting
@@ -58,7 +59,7 @@ from pipelines import NodeType, TaskGraph, load_pipeline
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).parent / "results" / "orchestration.json"
 TARGET_MS = 150.0
-KINDS = {"raw": "raw Ray loop", "plain": "plain Prefect", "ours": "our iteration"}
+KINDS = {"raw": "raw Ray loop", "plain": "plain Prefect", "ours": "our iteration", "one": "ours, one task run"}
 TARGET_SHARE = 0.05
 
 # What an iteration's time is spent on, and the functions that tell: (owner, name).
@@ -84,12 +85,13 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
         buffers = start_buffers(run_id, config.cluster.buffer)
         engine = "empty_nodes:EmptyEngine"
         groups = {role: await start_group(role, engine, 1, config, buffers) for role in ("rollout", "trainer")}
-        session, folder_ = Session(config, groups, buffers), RunFolder.create(config)
-        async with iteration_runs(flows.iteration.iteration) as runs, reporting(config, folder_) as report:
-            run = Run(session, folder_, open_trackers(config), empty_graph(), runs)
-            CURRENT_RUN.set(run)
+        run_folder, trackers, graph = RunFolder.create(config), open_trackers(config), empty_graph()
+        async with iteration_runs(flows.iteration.iteration) as runs, reporting(config, run_folder) as report:
+            session = Session(config, groups, buffers)
+            CURRENT_RUN.set(Run(session, run_folder, trackers, graph, runs))
             await session.publish_weights(0)
-            await flows.iteration.write_checkpoint(0)
+            one_task_run = config.pipeline.model_copy(update={"task_runs": "iteration"})
+            configs = {"ours": config, "one": config.model_copy(update={"pipeline": one_task_run})}
             spent: dict[str, float] = defaultdict(float)
             for name, owner in TIMED.items():
                 setattr(owner, name, timed(getattr(owner, name), name, spent))
@@ -98,12 +100,13 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
                 records = []
                 for _ in range(int(block[1])):
                     if block[0] == "raw":
-                        records.append({"raw": raw_iteration(run_id, run.graph)})
+                        records.append({"raw": raw_iteration(run_id, graph)})
                     elif block[0] == "plain":
                         records.append(await plain_iteration())
                     else:
                         index += 1
-                        records.append(await our_iteration(index, run, spent))
+                        session.config = configs[block[0]]
+                        records.append(await our_iteration(index, block[0], runs, spent))
                         report.iteration_done(index)
                 print(json.dumps(records), flush=True)
 
@@ -120,11 +123,13 @@ def timed(function: Callable[..., Any], name: str, spent: dict[str, float]) -> C
     return call
 
 
-async def our_iteration(index: int, run: Run, spent: dict[str, float]) -> dict[str, float]:
+async def our_iteration(index: int, kind: str, runs: IterationRuns, spent: dict[str, float]) -> dict[str, float]:
     spent.clear()
     started, cpu = time.perf_counter(), time.process_time()
-    await run.iterations.run(index)
+    await runs.run(index)
     total = time.perf_counter() - started
+    if kind == "one":
+        return {"one": total, "one, beyond Ray and commit": total - spent["run_node"] - spent["commit"]}
     return {
         "ours": total,
         "subflow run": total - spent["submit_node"] - spent["commit"],
@@ -302,7 +307,7 @@ def race(rounds: int, block: int) -> dict[str, list[dict[str, float]]]:
         for name, database in databases.items():
             (home := folder / name).mkdir(exist_ok=True)
             api, server = stack.enter_context(prefect_server(home, database))
-            contenders.append(Contender(name, home, api, server, rounds * block + 3))
+            contenders.append(Contender(name, home, api, server, 2 * (rounds * block + 3)))
             stack.callback(contenders[-1].close)
         for contender in contenders:
             for kind in KINDS:
