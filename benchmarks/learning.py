@@ -22,6 +22,7 @@ from pipelines import Pipeline, TaskGraph, load_pipeline
 from tasks import compute_advantage
 
 ROOT = Path(__file__).resolve().parent.parent
+COLORS = ("tab:blue", "tab:gray", "tab:orange")
 CONTROL = ["pipeline.custom_fn=benchmarks.learning:without_advantage"]
 
 
@@ -50,19 +51,24 @@ def zero_advantage(batch: TensorDict, config=None, **kwargs) -> NodeOutput:
     return output
 
 
-def run(name: str, seed: int, root: Path, words: list[str]) -> dict:
-    command = [sys.executable, "-m", "flows.grpo", "experiment=embodied", f"seed={seed}", f"run_root={root}"]
+def run(flow: str, name: str, seed: int, root: Path, words: list[str]) -> dict:
+    command = [sys.executable, "-m", f"flows.{flow}", "experiment=embodied", f"seed={seed}", f"run_root={root}"]
     command += [f"run_id={name}-{seed}", "evaluation.video=false", *words]
     with (root / f"{name}-{seed}.log").open("w") as log:
         code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT).returncode
     if code != 0:
         tail = (root / f"{name}-{seed}.log").read_text()[-2000:]
         raise SystemExit(f"{' '.join(command)}\nexit code {code}\n{tail}")
-    folder = root / f"{name}-{seed}"
+    return result(root / f"{name}-{seed}")
+
+
+def result(folder: Path) -> dict:
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     curve = [r["rollout/success_rate"] for r in records if "rollout/success_rate" in r]
-    mixed = [r["groups/mixed_fraction"] for r in records if "rollout/success_rate" in r]
-    return json.loads((folder / "summary.json").read_text()) | {"curve": curve, "mixed_fraction": mixed}
+    mixed = [r.get("groups/mixed_fraction") for r in records if "rollout/success_rate" in r]
+    episodes = sum(r.get("rollout/num_episodes", 0) for r in records)
+    facts = {"curve": curve, "mixed_fraction": mixed, "num_episodes": int(episodes)}
+    return json.loads((folder / "summary.json").read_text()) | facts
 
 
 def summarize(runs: list[dict]) -> dict:
@@ -74,10 +80,18 @@ def summarize(runs: list[dict]) -> dict:
     }
 
 
+def line(arm: str, r: dict) -> str:
+    return (
+        f"{arm:8} seed {r['seed']}: greedy {r['success_rate_before']:.2f} -> {r['success_rate_after']:.2f}, "
+        f"sampled {r['sampled_success_rate_before']:.2f} -> {r['sampled_success_rate_after']:.2f}, "
+        f"{r['num_episodes']} episodes, {r['train_seconds']:.0f} s"
+    )
+
+
 def draw(arms: dict[str, list[dict]], path: Path) -> None:
     figure = Figure(figsize=(7, 3.4), dpi=120, layout="constrained")
     axes = figure.subplots()
-    for (name, runs), color in zip(arms.items(), ("tab:blue", "tab:gray"), strict=False):
+    for (name, runs), color in zip(arms.items(), COLORS, strict=False):
         for r in runs:
             axes.plot(range(1, len(r["curve"]) + 1), r["curve"], color=color, lw=0.7, alpha=0.4)
         mean = [statistics.mean(values) for values in zip(*(r["curve"] for r in runs), strict=True)]
@@ -101,14 +115,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for arm, seeds, words in (("grpo", arguments.seeds, []), ("control", arguments.control_seeds, CONTROL)):
             for seed in seeds:
-                result = run(arm, seed, Path(folder), words + arguments.words)
-                arms.setdefault(arm, []).append(result)
-                print(
-                    f"{arm:8} seed {seed}: greedy {result['success_rate_before']:.2f} -> "
-                    f"{result['success_rate_after']:.2f}, sampled {result['sampled_success_rate_before']:.2f} -> "
-                    f"{result['sampled_success_rate_after']:.2f}, {result['train_seconds']:.0f} s",
-                    flush=True,
-                )
+                arms.setdefault(arm, []).append(run("grpo", arm, seed, Path(folder), words + arguments.words))
+                print(line(arm, arms[arm][-1]), flush=True)
     report = {name: {"mean": summarize(runs), "runs": runs} for name, runs in arms.items()}
     for name, arm in report.items():
         print(name, json.dumps(arm["mean"]))

@@ -30,14 +30,14 @@ class Runs:
         for name in ("PREFECT_API_URL", "RAY_ADDRESS"):
             self.env.pop(name, None)
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "flows.grpo", *words]
+    def start(self, *words: str, flow: str = "grpo") -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", f"flows.{flow}", *words]
         return subprocess.Popen(
             command, cwd=ROOT, env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
 
-    def run(self, run_id: str, *words: str) -> str:
-        process = self.start(*SMALL, f"run_root={self.root}", f"run_id={run_id}", *words)
+    def run(self, run_id: str, *words: str, flow: str = "grpo") -> str:
+        process = self.start(*SMALL, f"run_root={self.root}", f"run_id={run_id}", *words, flow=flow)
         output, _ = process.communicate(timeout=240)
         assert process.returncode == 0, output[-4000:]
         return output

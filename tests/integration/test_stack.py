@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Stands in for the real flow: same parameters, same files in the run's folder, no learning.
+# Stands in for the real flows: same parameters, same files in the run's folder, no learning.
 FLOW = """
 import asyncio, json, os
 from pathlib import Path
@@ -46,14 +46,15 @@ async def grpo(experiment: str = "embodied", iterations: int | None = None, seed
 
 
 class Project:
-    """A folder with the real deployments, the flow above, and the ``embodyflow`` command."""
+    """A folder with the real deployments, the flow above under every name, and the ``embodyflow`` command."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         (root / "deployments").mkdir(parents=True)
         (root / "flows").mkdir()
         shutil.copy(ROOT / "deployments" / "prefect.yaml", root / "deployments")
-        (root / "flows" / "grpo.py").write_text(FLOW)
+        for name in ("grpo", "ppo", "dapo", "srpo"):
+            (root / "flows" / f"{name}.py").write_text(FLOW.replace("grpo", name))
         self.env = {**os.environ, "PYTHONPATH": str(ROOT), "PREFECT_HOME": str(root / "home")}
         for name in ("PREFECT_API_URL", "RAY_ADDRESS"):
             self.env.pop(name, None)

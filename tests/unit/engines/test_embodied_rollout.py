@@ -109,6 +109,27 @@ def test_the_ranks_together_play_every_group_once(config: RunConfig, world_size:
     assert episodes == whole.training_episodes(seed=3, iteration=5)
 
 
+def test_rerolled_episodes_are_others_in_every_respect(rollout: EmbodiedRollout) -> None:
+    rounds = [rollout.training_episodes(3, iteration, reroll) for iteration in (1, 2) for reroll in (0, 1, 2)]
+    episodes = [episode for each in rounds for episode in each]
+    assert len({episode.uid for episode in episodes}) == len(episodes) == 24
+    assert len({episode.group_id for episode in episodes}) == 12
+    assert [episode.row for each in rounds[:3] for episode in each] == list(range(12))  # names their draws
+    assert len({tuple(episode.goal for episode in each) for each in rounds}) == 6
+    assert rounds[1] == rollout.training_episodes(3, 1, reroll=1)
+
+
+def test_one_rollout_worker_has_all_rows_and_several_cannot_sum_over_theirs(tiny_config) -> None:
+    config = tiny_config("algorithm.advantage=reinforce_plus_plus")
+    alone, of_two = new_rollout(config), new_rollout(config, 0, world_size=2)
+    rows = torch.tensor([1.0, 2.0])
+    assert torch.equal(alone.all_reduce(rows), rows)
+    with pytest.raises(ConfigError, match=r"num_workers=2: algorithm\.advantage=reinforce_plus_plus needs sums"):
+        of_two.all_reduce(rows)
+    alone.close()
+    of_two.close()
+
+
 def test_several_tasks_share_the_groups_and_the_goals(tiny_config) -> None:
     config = tiny_config("env.tasks=[reach-v3,push-v3]", "evaluation.num_goals=3")
     rollout = new_rollout(config)

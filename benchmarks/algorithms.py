@@ -1,0 +1,54 @@
+"""Do the training flows learn the default job? Three seeds of each.
+
+    python benchmarks/algorithms.py --seeds 0 1 2 --folder /tmp/algorithms
+
+Every run is what a user runs (``python -m flows.ppo experiment=embodied seed=…``) in a process of its own. Runs that
+the folder holds already are not run again, so the whole may be done in pieces (``--flows ppo --seeds 1``). Once all are
+there it writes ``benchmarks/results/algorithms.json`` and ``docs/images/algorithms.png``; exits 1 if a flow lifts the
+greedy success on unseen goals by less than 0.25, the mean over seeds.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.learning import ROOT, draw, line, result, run, summarize
+
+FLOWS = ("grpo", "ppo", "dapo")
+SEEDS = (0, 1, 2)
+WANTED_LIFT = 0.25
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--flows", nargs="+", default=FLOWS, choices=FLOWS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--folder", type=Path, required=True, help="of the runs")
+    parser.add_argument("--words", nargs="*", default=[], help="further overrides, for all runs")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    for flow in arguments.flows:
+        for seed in arguments.seeds:
+            if not (arguments.folder / f"{flow}-{seed}" / "summary.json").exists():
+                run(flow, flow, seed, arguments.folder, arguments.words)
+            print(line(flow, result(arguments.folder / f"{flow}-{seed}")), flush=True)
+    folders = {flow: [arguments.folder / f"{flow}-{seed}" for seed in SEEDS] for flow in FLOWS}
+    if not all((folder / "summary.json").exists() for each in folders.values() for folder in each):
+        return
+    arms = {flow: [result(folder) for folder in each] for flow, each in folders.items()}
+    report = {flow: {"mean": summarize(runs), "runs": runs} for flow, runs in arms.items()}
+    lifts = {
+        flow: arm["mean"]["success_rate_after"] - arm["mean"]["success_rate_before"] for flow, arm in report.items()
+    }
+    for flow, lift in lifts.items():
+        report[flow]["mean"]["lift"] = lift
+        print(f"{flow:8} lift {lift:.3f}")
+    (ROOT / "benchmarks/results/algorithms.json").write_text(json.dumps(report, indent=1) + "\n")
+    draw(arms, ROOT / "docs/images/algorithms.png")
+    if min(arm["mean"]["lift"] for arm in report.values()) < WANTED_LIFT:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The training flows beside GRPO, from start to end at the smallest size that still trains."""
+
+from pathlib import Path
+
+import pytest
+from test_grpo_run import Runs
+
+pytestmark = pytest.mark.integration
+
+SHORT = ("iterations=1", "seed=3", "tracking.tensorboard=false", "warm_start.steps=100", "env.max_steps=80")
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path)
+
+
+def trained(runs: Runs, flow: str, *words: str) -> dict[str, object]:
+    """Run one iteration of a flow; return its line of metrics."""
+    runs.run(flow, *SHORT, *words, flow=flow)
+    before, line, after = runs.metrics(flow)
+    assert (before["iteration"], line["iteration"], after["iteration"]) == (0, 1, 1)
+    assert line["train/grad_norm"] > 0
+    return line
+
+
+def test_ppo_trains_policy_and_critic(runs: Runs) -> None:
+    line = trained(runs, "ppo", "trainer.epochs=1", "critic.epochs=2")
+    nodes = ["rollout", "reward", "value", "advantage", "old_log_prob", "ref_log_prob", "train_actor", "train_critic"]
+    assert sorted(line["digests"]) == sorted(nodes)
+    assert line["train/optimizer_steps"] == 4 and line["critic/optimizer_steps"] == 8
+    assert line["critic/value"] == 0 and line["critic/loss"] > 0
+
+
+def test_dapo_fills_its_batch_with_mixed_groups(runs: Runs) -> None:
+    line = trained(runs, "dapo", "filter.num_groups=4", "filter.max_rerolls=30")
+    assert line["groups/num_kept_rows"] == 16
+    played = 4 + line["groups/num_rerolled"]
+    assert line["rollout/num_episodes"] == 4 * played
+    assert line["groups/mixed_fraction"] * played >= 4
+    assert line["groups/num_dropped"] == pytest.approx((1 - line["groups/mixed_fraction"]) * played)
+
+
+def test_srpo_trains(runs: Runs) -> None:
+    line = trained(runs, "srpo", "filter.drop_uniform=false")
+    assert line["groups/num_kept_rows"] == 16

@@ -1,0 +1,89 @@
+"""How a global batch is cut, over ranks and into micro-batches, makes no difference to the step that is taken."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing as mp
+from safetensors.numpy import load_file, save_file
+from tensordict import TensorDict
+from trainers import free_address, rows_for
+
+from embodyflow.config import RunConfig
+from embodyflow.engines.fsdp_trainer import FSDPTrainer
+
+pytestmark = pytest.mark.integration
+
+NUM_ROWS = 15
+CUTS = ("rows=null", "rows=7", "rows=2", "rows=1", "tokens=200")
+"""Settings of trainer.micro_batch_*; an episode of the tiny run has up to 80 tokens."""
+
+TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
+CASES = tuple(itertools.product(TOLERANCE, CUTS))
+
+
+def config_of(config: RunConfig, cut: str) -> RunConfig:
+    unit, _, size = cut.partition("=")
+    setting = {f"micro_batch_{unit}": None if size == "null" else int(size)}
+    return config.model_copy(update={"trainer": config.trainer.model_copy(update=setting)})
+
+
+def rows_of(config: RunConfig, dtype: torch.dtype) -> TensorDict:
+    rows, draw = rows_for(config, NUM_ROWS), torch.Generator().manual_seed(0)
+    decided = rows["loss_mask"].any(-1)
+    rows["values"] = torch.rand(decided.shape, generator=draw) * decided
+    rows["returns"] = torch.rand(decided.shape, generator=draw) * decided
+    return rows.apply(lambda column: column.to(dtype) if column.is_floating_point() else column)
+
+
+def step_once(rank: int, config: RunConfig, addresses: list[str], world_size: int, folder: Path) -> None:
+    """As one rank: from the same start, take a step of policy and critic for each cut, and save what they became."""
+    for (dtype, cut), address in zip(CASES, addresses, strict=True):
+        torch.set_default_dtype(dtype)
+        trainer = FSDPTrainer(config_of(config, cut), rank, world_size)
+        trainer.connect(address)
+        start, rows = weights_of(trainer), rows_of(config, dtype)
+        first, end = (NUM_ROWS * each // world_size for each in (rank, rank + 1))
+        for step in (trainer.step, trainer.step_critic):
+            step(rows[first:end], offset=first, total_rows=NUM_ROWS, seed=0)
+        stepped = weights_of(trainer)
+        trainer.close()
+        if rank == 0:
+            save_file(start, folder / f"{dtype}-start.safetensors")
+            save_file(stepped, folder / f"{dtype}-{world_size}-{cut}.safetensors")
+    torch.set_default_dtype(torch.float32)
+
+
+def weights_of(trainer: FSDPTrainer) -> dict[str, np.ndarray]:
+    assert trainer.critic is not None
+    models = {"policy": trainer.policy.model, "critic": trainer.critic.model}
+    return {
+        f"{name}.{key}": value.full_tensor().detach().numpy().copy()
+        for name, model in models.items()
+        for key, value in model.named_parameters()
+    }
+
+
+def distance(left: dict[str, np.ndarray], right: dict[str, np.ndarray], model: str) -> float:
+    """Return the norm of the difference relative to the norm of ``right``, over all parameters of a model."""
+    a, b = (np.concatenate([w[name].ravel() for name in sorted(w) if name.startswith(model)]) for w in (left, right))
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+def test_parameters_after_a_step_do_not_depend_on_the_cut(tiny_config, tmp_path: Path) -> None:
+    config = tiny_config("algorithm.advantage=gae", "+algorithm.kl.coef=0.1", "algorithm.entropy_coef=0.01")
+    for world_size in (1, 2):
+        addresses = [free_address() for _ in CASES]
+        mp.spawn(step_once, (config, addresses, world_size, tmp_path), nprocs=world_size)
+    for dtype, model in itertools.product(TOLERANCE, ("policy", "critic")):
+        start, whole = (load_file(tmp_path / f"{dtype}-{name}.safetensors") for name in ("start", "1-rows=null"))
+        moved = distance(whole, start, model)
+        gaps = {
+            (world_size, cut): distance(load_file(tmp_path / f"{dtype}-{world_size}-{cut}.safetensors"), whole, model)
+            for world_size, cut in itertools.product((1, 2), CUTS)
+        }
+        print(dtype, model, f"moved {moved:.1e}", {key: f"{gap:.1e}" for key, gap in gaps.items()})
+        assert moved > 1e-4
+        assert max(gaps.values()) <= TOLERANCE[dtype]
