@@ -148,7 +148,7 @@ class TrainerConfig(OptimizerConfig):
 
     Attributes:
         num_ranks: processes of the FSDP2 group.
-        weight_decay, max_grad_norm: of AdamW.
+        weight_decay, max_grad_norm, adam_epsilon: of AdamW.
         num_minibatches: optimizer steps per pass.
         micro_batch_rows: rows of one forward pass; ``null`` means all rows of the mini-batch.
         micro_batch_tokens: tokens of one forward pass instead: as many rows as hold that many.
@@ -159,6 +159,7 @@ class TrainerConfig(OptimizerConfig):
     num_ranks: PositiveInt
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     max_grad_norm: PositiveFloat = 1.0
+    adam_epsilon: PositiveFloat = 1e-8
     num_minibatches: PositiveInt
     micro_batch_rows: PositiveInt | None = None
     micro_batch_tokens: PositiveInt | None = None

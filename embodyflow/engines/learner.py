@@ -21,6 +21,7 @@ from embodyflow.config import OptimizerConfig, TrainerConfig
 from embodyflow.data.metrics import Metric, last, mean
 from embodyflow.engines.micro_batches import cut_by_rows, cut_by_tokens, draw_minibatches
 from embodyflow.engines.objectives import Objective
+from embodyflow.seeding import derive_seed
 
 
 def shard(model: nn.Module, mesh: DeviceMesh) -> None:
@@ -62,14 +63,17 @@ class Learner:
     def restart(self) -> None:
         """Forget the optimizer's moments."""
         self._optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=self._settings.learning_rate, weight_decay=self._config.weight_decay
+            self.model.parameters(),
+            lr=self._settings.learning_rate,
+            weight_decay=self._config.weight_decay,
+            eps=self._config.adam_epsilon,
         )
 
     def train(self, batch: TensorDict, *, offset: int, total_rows: int, seed: int) -> dict[str, Metric]:
         """Train on the rows: ``epochs`` passes of ``num_minibatches`` optimizer steps.
 
-        Which mini-batch a row belongs to is drawn from its position in the whole batch, so it does not depend on the
-        number of ranks.
+        Which mini-batch a row belongs to is drawn for each pass, from its position in the whole batch, so it does not
+        depend on the number of ranks.
 
         Args:
             batch: this rank's rows, with the columns that the objective reads.
@@ -84,11 +88,12 @@ class Learner:
         if total_rows == 0:
             return {steps: last(0)}
         num_minibatches = min(self._config.num_minibatches, total_rows)
-        minibatch_of = torch.from_numpy(draw_minibatches(total_rows, num_minibatches, seed))
-        mine = minibatch_of[offset : offset + len(batch)]
-        minibatches = [batch[mine == index] for index in range(num_minibatches)]
         totals: dict[str, torch.Tensor] = {}
-        norms = [self._step(rows, totals) for _ in range(self._settings.epochs) for rows in minibatches]
+        norms = []
+        for epoch in range(self._settings.epochs):
+            minibatch_of = draw_minibatches(total_rows, num_minibatches, derive_seed(seed, epoch))
+            mine = torch.from_numpy(minibatch_of[offset : offset + len(batch)])
+            norms += [self._step(batch[mine == index], totals) for index in range(num_minibatches)]
         metrics = {name: _mean_of(pair) for name, pair in totals.items()}
         return metrics | {f"{self._area}/grad_norm": last(float(np.mean(norms))), steps: last(len(norms))}
 

@@ -9,6 +9,7 @@ import torch
 import torch.multiprocessing as mp
 from safetensors.numpy import load_file, save_file
 from tensordict import TensorDict
+from torch.distributed.tensor import DTensor
 from trainers import free_address, rows_for
 
 from embodyflow.config import RunConfig
@@ -60,7 +61,7 @@ def weights_of(trainer: FSDPTrainer) -> dict[str, np.ndarray]:
     assert trainer.critic is not None
     models = {"policy": trainer.policy.model, "critic": trainer.critic.model}
     return {
-        f"{name}.{key}": value.full_tensor().detach().numpy().copy()
+        f"{name}.{key}": (value.full_tensor() if isinstance(value, DTensor) else value).detach().numpy().copy()
         for name, model in models.items()
         for key, value in model.named_parameters()
     }
