@@ -10,6 +10,7 @@ from prefect.cache_policies import NO_CACHE
 
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.workers.session import NodeReport, NodeWork
+from flows.evaluation import evaluation_is_due
 from flows.nodes import CURRENT_RUN, run_node_as_event, submit_node
 from pipelines import Node, NodeRole, TaskGraph
 
@@ -66,12 +67,12 @@ async def iteration(index: int) -> dict[str, float]:
     """
     run = CURRENT_RUN.get()
     started = time.perf_counter()
-    if index < run.config.iterations:
-        run.iterations.open(index + 1)
     if run.config.pipeline.task_runs == "node":
         reports = await run_graph(run.graph, index, submit_node)
     else:
         reports = await all_nodes(index)
+    if index < run.config.iterations and not evaluation_is_due(run.config, index):
+        run.iterations.open(index + 1)
     metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))
     metrics |= {f"perf/{node_id}_seconds": report.seconds for node_id, report in reports.items()}
     metrics["perf/iteration_seconds"] = time.perf_counter() - started
