@@ -29,11 +29,23 @@ def check_fit(config: RunConfig) -> None:
         has_critic = config.flow == "ppo"
     else:
         has_critic = any(node.node_role is NodeRole.CRITIC for node in load_pipeline(**source).nodes.values())
+    _check_sums(config)
     if config.algorithm.needs_critic != has_critic:
         raise ConfigError(
             f"algorithm.advantage={config.algorithm.advantage}: needs "
             + ("a critic, and the pipeline has none" if not has_critic else "no critic, and the pipeline has one")
             + "; allowed are advantage=gae with nodes of role CRITIC (python -m flows.ppo), any other without"
+        )
+
+
+def _check_sums(config: RunConfig) -> None:
+    """Refuse sums over all rows on rollout workers, which do not talk to each other."""
+    on_rollout_workers = "name" in config.pipeline.source() and config.flow != "ppo"
+    if config.algorithm.needs_whole_batch and on_rollout_workers and config.rollout.num_workers > 1:
+        raise ConfigError(
+            f"rollout.num_workers={config.rollout.num_workers}: algorithm.advantage={config.algorithm.advantage} takes "
+            "sums over all rows, which rollout workers cannot; allowed is 1, or a graph of your own whose advantage "
+            "comes after a node of the trainer"
         )
 
 

@@ -172,6 +172,12 @@ class AlgorithmConfig(_Config):
         return ADVANTAGES.resolve(self.advantage).needs_values
 
     @property
+    def needs_whole_batch(self) -> bool:
+        """Whether the advantage takes sums over all rows, whichever ranks hold them."""
+        counts_groups = self.advantage == "cpgd" and self.cpgd.weight == "clip_filter"
+        return ADVANTAGES.resolve(self.advantage).needs_whole_batch or counts_groups
+
+    @property
     def needs_reference(self) -> bool:
         """Whether the reference policy's log-probs are read."""
         return self.kl.coef > 0

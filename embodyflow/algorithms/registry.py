@@ -35,12 +35,14 @@ class Estimator:
             the mask.
         per_row: all tokens of a row get the same advantage.
         needs_values: it needs a critic.
+        needs_whole_batch: it takes sums over all rows, so its ranks must be able to add up.
         losses: the only losses it belongs with; ``None`` for any.
     """
 
     function: str
     per_row: bool = False
     needs_values: bool = False
+    needs_whole_batch: bool = False
     losses: tuple[str, ...] | None = None
 
     @property
@@ -144,7 +146,7 @@ ADVANTAGES: Registry[Estimator] = Registry(
         "rloo": Estimator(f"{_ADVANTAGES}:rloo", per_row=True),
         "cpgd": Estimator(f"{_ADVANTAGES}:cpgd", per_row=True, losses=("cpgd",)),
         "gae": Estimator(f"{_ADVANTAGES}:gae", needs_values=True),
-        "reinforce_plus_plus": Estimator(f"{_ADVANTAGES}:reinforce_plus_plus"),
+        "reinforce_plus_plus": Estimator(f"{_ADVANTAGES}:reinforce_plus_plus", needs_whole_batch=True),
     },
 )
 LOSSES: Registry[PolicyLoss] = Registry(
@@ -166,7 +168,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def register_advantage(
-    name: str, *, per_row: bool = False, needs_values: bool = False, losses: tuple[str, ...] | None = None
+    name: str,
+    *,
+    per_row: bool = False,
+    needs_values: bool = False,
+    needs_whole_batch: bool = False,
+    losses: tuple[str, ...] | None = None,
 ) -> Callable[[Function], Function]:
     """Return a decorator that registers an advantage estimator; see :class:`Estimator`.
 
@@ -175,7 +182,7 @@ def register_advantage(
     """
 
     def register(function: Function) -> Function:
-        ADVANTAGES.add(name, Estimator(_reference(function), per_row, needs_values, losses))
+        ADVANTAGES.add(name, Estimator(_reference(function), per_row, needs_values, needs_whole_batch, losses))
         return function
 
     return register

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
+from embodyflow.policies.decisions import decisions
 from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.mlp_gaussian.modeling_mlp_gaussian import MLPValue
-from embodyflow.policies.tiny_vla.decisions import decisions
 
 
 class MLPGaussianCritic:

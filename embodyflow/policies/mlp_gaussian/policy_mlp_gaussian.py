@@ -10,9 +10,9 @@ from safetensors.numpy import save_file
 from tensordict import TensorDict
 
 from embodyflow.policies.base import Decision
+from embodyflow.policies.decisions import decisions
 from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.mlp_gaussian.modeling_mlp_gaussian import MLPGaussian, gaussian_entropy, gaussian_log_prob
-from embodyflow.policies.tiny_vla.decisions import decisions
 
 
 class MLPGaussianPolicy:

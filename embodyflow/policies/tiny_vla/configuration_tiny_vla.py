@@ -27,6 +27,12 @@ class TinyVLAConfig(BaseModel):
         """L = C·A, the tokens of one decision."""
         return self.chunk_size * self.action_dim
 
+    @property
+    def observation_keys(self) -> list[str]:
+        """The columns that are observed before each decision, beside the instruction."""
+        used = {"state": self.state_dim > 0, "image": self.image_size is not None}
+        return [name for name, is_used in used.items() if is_used]
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.state_dim == 0 and self.image_size is None:

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
+from embodyflow.policies.decisions import decisions
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
-from embodyflow.policies.tiny_vla.decisions import decisions, observation_keys
 from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLAValue
 
 
@@ -21,7 +21,7 @@ class TinyVLACritic:
 
     def __init__(self, config: TinyVLAConfig, device: str) -> None:
         self.model: torch.nn.Module = TinyVLAValue(config).to(device)
-        self._keys, self._device = observation_keys(config), device
+        self._keys, self._device = config.observation_keys, device
 
     def evaluate(self, batch: TensorDict) -> torch.Tensor:
         """Return the value before each decision, float32 ``[N, T]``; zero where none was taken."""

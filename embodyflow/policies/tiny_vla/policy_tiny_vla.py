@@ -8,8 +8,8 @@ import torch
 from tensordict import TensorDict
 
 from embodyflow.policies.base import Decision
+from embodyflow.policies.decisions import decisions
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
-from embodyflow.policies.tiny_vla.decisions import decisions, observation_keys
 from embodyflow.policies.tiny_vla.modeling_tiny_vla import (
     TinyVLA,
     greedy_tokens,
@@ -34,7 +34,7 @@ class TinyVLAPolicy:
         self.model: torch.nn.Module = TinyVLA(config).to(device)
         self.processor = TinyVLAProcessor(config)
         self._device = device
-        self._keys = observation_keys(config)
+        self._keys = config.observation_keys
 
     def encode_instruction(self, instruction: str) -> np.ndarray:
         """Return the instruction as int64 ``[I]``; 0 is padding."""

@@ -66,6 +66,11 @@ nodes:
             ["flow=dapo"],
             "flow=dapo: this is the flow ppo; start python -m flows.dapo, or the deployment dapo",
         ),
+        (
+            "grpo",
+            ["algorithm.advantage=reinforce_plus_plus"],
+            "rollout.num_workers=2: algorithm.advantage=reinforce_plus_plus takes sums over all rows",
+        ),
         ("ppo", ["resume=old"], "flow=grpo: this is the flow ppo; start python -m flows.grpo"),
         ("dapo", ["filter.num_groups=5"], "filter.num_groups=5 must be a multiple of rollout.num_workers=2"),
         ("dapo", ["filter.max_rerolls=-1"], "filter.max_rerolls=-1: input should be greater than or equal to 0"),

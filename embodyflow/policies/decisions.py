@@ -3,21 +3,13 @@
 import torch
 from tensordict import TensorDict
 
-from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
-
-
-def observation_keys(config: TinyVLAConfig) -> list[str]:
-    """Return the columns that are observed before each decision."""
-    used = {"state": config.state_dim > 0, "image": config.image_size is not None}
-    return [name for name, is_used in used.items() if is_used]
-
 
 def decisions(batch: TensorDict, keys: list[str], device: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Return which decisions were taken and what was seen before them.
 
     Args:
         batch: N embodied rows (:mod:`embodyflow.types`).
-        keys: from :func:`observation_keys`.
+        keys: columns that are observed before each decision.
         device: of the result.
 
     Returns:
