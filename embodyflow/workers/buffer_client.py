@@ -35,18 +35,25 @@ class BufferClient:
         self._counts: dict[str, int] = defaultdict(int)
 
     def put(self, shard_id: str, columns: Mapping[str, Column]) -> ShardRef:
-        """Write the columns into this node's shared memory.
+        """Write the columns into this node's shared memory; into that of the buffer's successor where it has died.
 
         Raises:
             BufferFullError: there is no room, not even after ``cluster.buffer.patience`` seconds.
-            ShardLostError: this node's buffer is gone.
+            ShardLostError: this node's buffer is gone, and so is its successor.
         """
         packing, num_rows = Packing(columns), num_rows_of(columns)
         with _lost_with_its_buffer(ShardRef(shard_id, self._host, num_rows)):
-            location: Location = self._call("allocate", shard_id, packing.num_bytes, os.getpid())
-            packing.write(self._segments.map(location), location.key)
-            self._call("commit", shard_id, location.key)
+            try:
+                location = self._write(shard_id, packing)
+            except (ConnectionError, FileNotFoundError):  # it died before, or meanwhile
+                location = self._write(shard_id, packing)
         return ShardRef(shard_id, self._host, num_rows, location)
+
+    def _write(self, shard_id: str, packing: Packing) -> Location:
+        location: Location = self._call("allocate", shard_id, packing.num_bytes, os.getpid())
+        packing.write(self._segments.map(location), location.key)
+        self._call("commit", shard_id, location.key)
+        return location
 
     def get(self, part: RankInput) -> Table:
         """Fetch the rows of ``part`` in order; without a copy where they are one slice of a shard of this node.

@@ -21,12 +21,14 @@ from embodyflow.data.configuration import BufferConfig
 from embodyflow.data.metrics import total
 from embodyflow.data.plan import RankInput, Slice, split_evenly
 from embodyflow.data.tables import digest_of
-from embodyflow.errors import ConfigError
+from embodyflow.errors import ConfigError, ShardLostError
 from embodyflow.types import NodeOutput
 from embodyflow.workers import group
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.group import start_buffers
 from embodyflow.workers.session import Layout, NodeReport, NodeWork, Session, open_session
+from flows.graph_run import GraphRun
+from pipelines import NodeRole, NodeType, Pipeline, TaskGraph
 
 pytestmark = pytest.mark.integration
 PATIENCE = 60.0  # seconds, for a machine that is busy with something else
@@ -131,6 +133,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    before = set(psutil.Process().children(recursive=True))
     ray.init(
         address="local",
         num_cpus=2,
@@ -139,7 +142,7 @@ def cluster() -> Iterator[None]:
         namespace="test",
         runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}},  # where workers find this module
     )
-    started = psutil.Process().children(recursive=True)
+    started = set(psutil.Process().children(recursive=True)) - before
     yield
     ray.shutdown()
     _, alive = psutil.wait_procs(started, timeout=PATIENCE)
@@ -302,6 +305,68 @@ def test_workers_that_the_cluster_has_no_room_for_are_refused_before_any_starts(
     with pytest.raises(ConfigError, match=r"cluster.cpus_per_worker=0.75: 3 workers need 2.25 CPUs, .* has 2$"):
         Run(crowded)
     assert our_processes().keys() <= before.keys()
+
+
+class Passes:
+    """Passes of one graph over a session; a buffer may die after a node."""
+
+    def __init__(self, run: Run) -> None:
+        self._session = run.session
+        self.ran: list[str] = []
+
+    def graph(self, *, trains: bool = False) -> TaskGraph:
+        here, train = __name__, NodeType.MODEL_TRAIN
+        return (
+            Pipeline("passes")
+            .add_node("rollout", func="tasks:generate", node_type=NodeType.MODEL_INFERENCE, node_role=NodeRole.ROLLOUT)
+            .add_node("left", func=f"{here}:add_column", deps=["rollout"], config={"column": "double", "factor": 2})
+            .add_node("right", func=f"{here}:add_column", deps=["rollout"], config={"column": "triple", "factor": 3})
+            .add_node(
+                "met",
+                func=f"{here}:count_rows",
+                deps=["left", "right"],
+                node_type=train,
+                node_role=NodeRole.ACTOR,
+                only_forward_compute=not trains,
+            )
+            .add_node("last", func=f"{here}:count_rows", deps=["met"])
+            .build()
+        )
+
+    async def once(self, graph: TaskGraph, dies_after: str = "") -> dict[str, NodeReport]:
+        self.ran = []
+
+        async def run_node(work: NodeWork, parents: list[NodeReport], retries: int) -> NodeReport:
+            report = await self._session.run_node(work, parents)
+            self.ran.append(work.node_id)
+            if work.node_id == dies_after and self.ran.count(dies_after) == 1:
+                buffer = psutil.Process(report.shards[0].location.pid)
+                buffer.kill()
+                await asyncio.to_thread(buffer.wait, PATIENCE)
+            return report
+
+        return await GraphRun(graph, 1, run_node, lambda: self._session.publish_weights(5)).run()
+
+
+def test_a_dead_buffer_costs_a_recompute_and_changes_no_row(run: Run) -> None:
+    run.wait(run.session.publish_weights(5))
+    passes = Passes(run)
+    whole = run.wait(passes.once(passes.graph()))
+    assert sorted(passes.ran) == ["last", "left", "met", "right", "rollout"]
+    for victim in ("rollout", "met"):
+        again = run.wait(passes.once(passes.graph(), dies_after=victim))
+        assert {name: report.digests for name, report in again.items()} == {n: r.digests for n, r in whole.items()}
+        assert passes.ran.count("rollout") == 2, passes.ran
+
+
+def test_what_a_training_node_wrote_is_not_made_again(run: Run) -> None:
+    passes = Passes(run)
+    with pytest.raises(ExceptionGroup) as caught:
+        run.wait(passes.once(passes.graph(trains=True), dies_after="met"))
+    [lost] = caught.value.exceptions
+    assert isinstance(lost, ShardLostError) and lost.shard_id.startswith("1/met/")
+    assert passes.ran.count("met") == 1
+    run.wait(run.session.publish_weights(6))
 
 
 def test_a_start_that_fails_leaves_no_process(config: RunConfig) -> None:

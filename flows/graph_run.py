@@ -1,0 +1,119 @@
+"""One pass over a graph: every node as soon as its parents are done, and again where its rows were lost."""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from embodyflow.errors import ShardLostError
+from embodyflow.workers.session import NodeReport, NodeWork
+from pipelines import Node, NodeRole, NodeType, TaskGraph
+
+RunNode = Callable[..., Coroutine[Any, Any, NodeReport]]
+
+MAX_LOSSES = 3
+"""How often a node is tried again because rows were lost, before the run ends."""
+
+
+def group_of(node: Node) -> str | None:
+    """Return the worker group that has the node's model; ``None`` for a node without, which runs where its rows are."""
+    if not node.node_type.is_model:
+        return None
+    return "rollout" if node.node_role is NodeRole.ROLLOUT else "trainer"
+
+
+def changes_weights(node: Node) -> bool:
+    """Say whether running the node twice would train twice."""
+    return node.node_type is NodeType.MODEL_TRAIN and not node.only_forward_compute
+
+
+class GraphRun:
+    """Runs a graph once. Independent branches run at the same time.
+
+    When a buffer dies, the rows it held are made again: the node that wrote them runs on its recorded inputs, which
+    gives the same rows, and so do the nodes above it as far as their rows are lost too. Whoever missed the rows then
+    runs again. A node that changes weights is never run twice: its loss ends the run, to be resumed after its commit.
+
+    Args:
+        graph: the nodes.
+        iteration: index of the iteration.
+        run_node: runs one, given its work, its parents' reports and ``retries``.
+        publish_weights: makes the weights of the present version readable again.
+    """
+
+    def __init__(
+        self,
+        graph: TaskGraph,
+        iteration: int,
+        run_node: RunNode,
+        publish_weights: Callable[[], Coroutine[Any, Any, object]],
+    ) -> None:
+        self._graph, self._iteration = graph, iteration
+        self._run_node, self._publish_weights = run_node, publish_weights
+        self._reports: dict[str, NodeReport] = {}
+        self._has_trained = False
+        self._making: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def run(self) -> dict[str, NodeReport]:
+        """Return the nodes' reports, by node id.
+
+        Raises:
+            ExceptionGroup: what the nodes that failed raised.
+        """
+        running: dict[str, asyncio.Task[None]] = {}
+
+        async def run_after_parents(node: Node) -> None:
+            for parent in node.dependencies:
+                await running[parent]
+            self._reports[node.node_id] = await self._run(node)
+
+        async with asyncio.TaskGroup() as group:
+            for node_id in self._graph.get_execution_order():
+                running[node_id] = group.create_task(run_after_parents(self._graph.nodes[node_id]))
+        return self._reports
+
+    async def _run(self, node: Node) -> NodeReport:
+        """Run a node; what it misses is made again first."""
+        for attempt in range(MAX_LOSSES + 1):
+            parents = {parent: self._reports[parent] for parent in node.dependencies}
+            try:
+                report = await self._run_node(self._work(node), list(parents.values()), retries=node.retries)
+            except ShardLostError as lost:
+                if attempt == MAX_LOSSES:
+                    raise
+                logging.getLogger(__name__).warning("%s misses rows: %s", node.node_id, lost)
+                await self._make_again(lost, node, parents)
+            else:
+                self._has_trained |= changes_weights(node)
+                return report
+        raise AssertionError("unreachable")
+
+    async def _make_again(self, lost: ShardLostError, reader: Node, read: dict[str, NodeReport]) -> None:
+        """Make the lost shard again, unless another branch has done so since ``read``."""
+        kind, _, rest = lost.shard_id.partition("/")
+        if kind == "weights":
+            if self._has_trained:  # the trainer's weights are others by now
+                raise lost
+            await self._publish_weights()
+            return
+        node = self._graph.nodes[rest.rpartition("/")[0]]
+        if changes_weights(node):
+            raise lost
+        if node is reader:  # its own output did not reach the buffer
+            return
+        async with self._making[node.node_id]:
+            if self._reports[node.node_id] is read[node.node_id]:
+                self._reports[node.node_id] = await self._run(node)
+
+    def _work(self, node: Node) -> NodeWork:
+        return NodeWork(
+            node_id=node.node_id,
+            function=node.executable_ref,
+            group=group_of(node),
+            iteration=self._iteration,
+            config=node.config,
+            needs_model=node.node_type.is_model,
+            only_forward_compute=node.only_forward_compute,
+            timeout=node.timeout_seconds,
+        )
