@@ -72,10 +72,11 @@ class IterationRuns:
         """Run the iteration.
 
         Raises:
-            Exception: whatever the flow's function raised, once the run's state says so.
+            Exception: whatever the flow's function raised.
         """
         self.open(index)
-        flow_run = await self._opened.pop(index)
+        flow_run = await asyncio.shield(self._opened[index])  # cancelled here, it is closed by finish()
+        del self._opened[index]
         with FlowRunContext(
             flow=self._flow,
             flow_run=flow_run,
@@ -89,14 +90,12 @@ class IterationRuns:
             try:
                 metrics = await self._flow.fn(index)
             except Exception as error:
-                await self._close(flow_run, await exception_to_failed_state(error))
+                self._close_beside(flow_run, await exception_to_failed_state(error))
                 raise
             except BaseException as error:  # cancelled, or told to end
-                await self._close(flow_run, await exception_to_crashed_state(error))
+                self._close_beside(flow_run, await exception_to_crashed_state(error))
                 raise
-        closing = asyncio.create_task(self._close(flow_run, Completed()))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        self._close_beside(flow_run, Completed())
         return metrics
 
     async def finish(self) -> None:
@@ -125,6 +124,10 @@ class IterationRuns:
                 state=Running(),
                 tags=TagsContext.get().current_tags,
             )
+
+    def _close_beside(self, flow_run: FlowRun, state: State[Any]) -> None:
+        self._closing = {closing for closing in self._closing if not closing.done() or closing.exception()}
+        self._closing.add(asyncio.create_task(self._close(flow_run, state)))
 
     async def _close(self, flow_run: FlowRun, state: State[Any]) -> None:
         async with self._turn:

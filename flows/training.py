@@ -30,16 +30,18 @@ async def train(request: RunRequest) -> dict[str, Any]:
     folder = open_folder(request, config)
     get_run_logger().info("run %s in %s", config.run_id, folder.path)
     folder.write_status("start", 0, config.iterations)
-    with ray_cluster(config):
-        async with open_session(config) as session, iteration_runs(iteration) as iterations:
-            trackers = open_trackers(config)
-            try:
-                run = Run(session, folder, trackers, graph, iterations)
-                CURRENT_RUN.set(run)
-                return await _train(run, resumed=request.resume is not None)
-            finally:
-                for tracker in trackers:
-                    tracker.close()
+    # From the inside out: workers end first, however long the Prefect server takes to be told.
+    async with iteration_runs(iteration) as iterations:
+        with ray_cluster(config):
+            async with open_session(config) as session:
+                trackers = open_trackers(config)
+                try:
+                    run = Run(session, folder, trackers, graph, iterations)
+                    CURRENT_RUN.set(run)
+                    return await _train(run, resumed=request.resume is not None)
+                finally:
+                    for tracker in trackers:
+                        tracker.close()
 
 
 async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
