@@ -4,6 +4,7 @@ import contextlib
 import copy
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,11 @@ SMALL = [
     *("env.max_steps=40", "evaluation.num_goals=4", "evaluation.video=false", "warm_start.num_demos=4"),
     *("warm_start.steps=60", "policy.hidden_size=64"),
 ]
+
+
+def _heed_sigint() -> None:
+    """Undo what a shell does to a command it starts in the background: it ignores Ctrl-C, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Runs:
@@ -45,7 +51,13 @@ class Runs:
     def start(self, *words: str, flow: str = "grpo") -> subprocess.Popen[str]:
         command = [sys.executable, "-m", f"flows.{flow}", *words]
         return subprocess.Popen(
-            command, cwd=ROOT, env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            command,
+            cwd=ROOT,
+            env=self.env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_heed_sigint,
         )
 
     def run(self, run_id: str, *words: str, flow: str = "grpo") -> str:
