@@ -5,27 +5,9 @@ With a server: ``prefect deployment run dapo/embodied``. Without one::
     python -m flows.dapo experiment=embodied iterations=5 seed=1 run_id=mine trainer.epochs=2
 """
 
-from typing import Any
+from flows.training_flow import training_flow
 
-from prefect import flow
-
-from flows.request import Experiment, Iterations, Overrides, Resume, RunId, RunRequest, Seed, flow_run_name
-
-
-@flow(name="dapo", flow_run_name=flow_run_name, persist_result=False)
-async def dapo(
-    experiment: Experiment = "embodied",
-    iterations: Iterations = None,
-    seed: Seed = None,
-    run_id: RunId = None,
-    resume: Resume = None,
-    overrides: Overrides = (),
-) -> dict[str, Any]:
-    """Train a policy by GRPO with dynamic sampling; returns the run's summary."""
-    from flows.training import train  # torch and Ray take seconds to import, and a mistake is to be told in one
-
-    return await train(RunRequest(experiment, iterations, seed, run_id, resume, overrides, flow="dapo"))
-
+dapo = training_flow("dapo", "Train a policy by GRPO with dynamic sampling.")
 
 if __name__ == "__main__":
     from flows.main import main
