@@ -1,6 +1,5 @@
 """Runs of the smallest size that still trains, each a process of its own."""
 
-import contextlib
 import copy
 import json
 import os
@@ -95,16 +94,8 @@ class Runs:
                 continue
         return found
 
-    def assert_nothing_runs(self, seconds: float, named: str = "") -> None:
-        """Wait until no process is left whose command line starts like that."""
+    def assert_nothing_runs(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while (left := self._command_lines(named)) and time.monotonic() < deadline:
+        while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.2)
-        assert not left, left
-
-    def _command_lines(self, start: str) -> list[str]:
-        lines = []
-        for process in self.processes():
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                lines.append(" ".join(process.cmdline()))
-        return [line for line in lines if line.startswith(start)]
+        assert not left, [process.cmdline() for process in left]

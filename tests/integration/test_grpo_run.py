@@ -74,8 +74,7 @@ def test_a_signal_ends_every_process(runs: Runs, number: signal.Signals) -> None
         time.sleep(0.05)
     assert process.poll() is None, "the run ended before it was signalled"
     process.send_signal(number)
-    runs.assert_nothing_runs(seconds=15, named="ray::")
-    process.communicate(timeout=45)  # it tells a Prefect server whose SQLite may be locked for a while
+    process.communicate(timeout=15)
     # Prefect ends a flow that gets SIGTERM with a code of its own, 15.
     assert process.returncode in {signal.SIGINT: (130,), signal.SIGTERM: (15, 130, 143)}[number]
     runs.assert_nothing_runs(seconds=10)
