@@ -33,9 +33,8 @@ def show_plan(options: argparse.Namespace) -> int:
     )
     graph = load_pipeline(**config.pipeline.source())
     planned = plan(graph, cluster, settings)
-    print(
-        f"{graph.graph_id} on {options.nodes} × {options.gpus or options.cpus} {'GPUs' if options.gpus else 'cores'}\n"
-    )
+    devices = f"{options.gpus} GPUs" if options.gpus else f"{options.cpus} cores"
+    print(f"{graph.graph_id} on {options.nodes} × {devices}\n")
     print(to_table(planned))
     print(to_mermaid(graph, planned))
     if draw is not None:

@@ -76,6 +76,7 @@ async def run_node_as_event(work: NodeWork, parents: Sequence[NodeReport] = (), 
     for line in report.logs:
         logger.log(line.level, "%s: %s", work.node_id, line.message)
     context = TaskRunContext.get()
+    assert context is not None, "events belong to the task run that all nodes run in"
     emit_event(
         event="embodyflow.node.completed",
         resource={
@@ -84,9 +85,7 @@ async def run_node_as_event(work: NodeWork, parents: Sequence[NodeReport] = (), 
         },
         related=[
             {"prefect.resource.id": f"prefect.task-run.{context.task_run.id}", "prefect.resource.role": "task-run"}
-        ]
-        if context is not None
-        else None,
+        ],
         payload={
             "group": report.group,
             "num_rows": report.num_rows,
