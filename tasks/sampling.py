@@ -38,7 +38,8 @@ def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any
         if len(rerolled) == rules.max_rerolls:
             raise SamplingError(_advice(played["success"], len(kept), wanted, worker.config))
         episodes = worker.training_episodes(call.seed, call.iteration, len(rerolled) + 1)
-        rerolled.append(worker.play(episodes, "train", (call.seed, call.iteration, call.node_id)))
+        journal = call.journal(worker.rank, len(rerolled) + 1)
+        rerolled.append(worker.play(episodes, "train", (call.seed, call.iteration, call.node_id), journal))
         rows = to_batch(rerolled[-1])
         played, kept = torch.cat([played, rows]), torch.cat([kept, _kept(rows, rules)])
     metrics = _group_metrics(played, kept) | merge_metrics(map(episode_metrics, rerolled))

@@ -5,11 +5,11 @@ one at once, so the policy always sees a full batch until the last episodes run 
 """
 
 import functools
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import imageio.v3 as iio
@@ -18,6 +18,7 @@ import torch
 
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import Columns
+from embodyflow.data.rows_file import Journal
 from embodyflow.engines.environments import make_env
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import ChunkStep, VectorEnv
@@ -117,13 +118,23 @@ class EmbodiedRollout:
         rows = range(self.rank, num_goals * num_tasks, self.world_size)
         return [Episode(row, row, row, row % num_tasks, row // num_tasks) for row in rows]
 
-    def play(self, episodes: Sequence[Episode], split: str, draws: tuple[int | str, ...] | None) -> Columns:
+    def play(
+        self,
+        episodes: Sequence[Episode],
+        split: str,
+        draws: tuple[int | str, ...] | None,
+        journal: Journal | None = None,
+    ) -> Columns:
         """Play the episodes and record them.
+
+        The policy always decides for as many environments as there are, idle ones included: a row's numbers do not
+        depend on which others are played beside it, so episodes that a journal has need not be played again.
 
         Args:
             episodes: what to play.
             split: whose goals.
             draws: with the episode's row appended, names the seed of its actions; ``None`` acts greedily.
+            journal: keeps the episodes of whole groups as they end, and knows those of an earlier attempt.
 
         Returns:
             The columns of an embodied row (:mod:`embodyflow.types`), rows in the order of ``episodes``.
@@ -131,22 +142,37 @@ class EmbodiedRollout:
         record = _Record(self.config, episodes, self.policy.num_tokens)
         if draws is not None:
             record.draw_noise([derive_seed(*draws, episode.row) for episode in episodes])
-        slots = _Slots(self.env(split), episodes, len(self.config.env.tasks))
-        while slots.fill():
-            rows, t = slots.rows(), slots.decisions()
-            observation = slots.observation()
-            record.see(rows, t, observation)
-            ids = self._instructions[record.columns["env_task_id"][rows]]
-            decision = self.policy.act(
-                {**observation, "instruction_ids": ids},
-                None if record.noise is None else record.noise[rows, t],
-                self.config.rollout.temperature,
-            )
-            step = slots.step(decision.actions)
-            record.write(rows, t, decision, step)
         record.columns["instruction_ids"] = self._instructions[record.columns["env_task_id"]]
         record.columns["policy_version"][:] = self.policy_version
+        groups = _Groups(record, journal)
+        slots = _Slots(self.env(split), episodes, len(self.config.env.tasks), done=groups.recall())
+        while slots.fill():
+            playing, rows, t = slots.playing(), slots.rows(), slots.decisions()
+            observation = slots.observation()
+            record.see(rows, t, {name: values[playing] for name, values in observation.items()})
+            ids = record.columns["instruction_ids"][rows]
+            noise = None if record.noise is None else record.noise[rows, t]
+            decision = self._decide(observation, playing, ids, noise)
+            step = slots.step(decision.actions)
+            record.write(rows, t, decision, step)
+            groups.ended(rows[step.terminated | step.truncated])
         return record.columns
+
+    def _decide(
+        self, observation: dict[str, np.ndarray], playing: np.ndarray, ids: np.ndarray, noise: np.ndarray | None
+    ) -> Decision:
+        """Decide for the environments that play, by a batch of all environments."""
+        num_envs = len(next(iter(observation.values())))
+        all_of_them = self.policy.act(
+            {**observation, "instruction_ids": _spread(ids, playing, num_envs)},
+            None if noise is None else _spread(noise, playing, num_envs),
+            self.config.rollout.temperature,
+        )
+        return Decision(
+            tokens=all_of_them.tokens[playing],
+            log_probs=all_of_them.log_probs[playing],
+            actions=all_of_them.actions[playing],
+        )
 
     def env(self, split: str) -> VectorEnv:
         """Return the environments of a split, built when first asked for."""
@@ -260,11 +286,12 @@ class EmbodiedRollout:
 class _Slots:
     """Which environment plays which episode, and at which decision it is."""
 
-    def __init__(self, env: VectorEnv, episodes: Sequence[Episode], num_tasks: int) -> None:
+    def __init__(self, env: VectorEnv, episodes: Sequence[Episode], num_tasks: int, done: Set[int]) -> None:
         self._env, self._episodes, self._num_tasks = env, episodes, num_tasks
         self._waiting: list[deque[int]] = [deque() for _ in range(num_tasks)]
         for row, episode in enumerate(episodes):
-            self._waiting[episode.env_task_id].append(row)
+            if row not in done:
+                self._waiting[episode.env_task_id].append(row)
         self._row: dict[int, int] = {}  # slot to row, only slots that play
         self._decision: dict[int, int] = {}
         self._observation: dict[str, np.ndarray] = {}
@@ -289,6 +316,10 @@ class _Slots:
             )
         return bool(self._row)
 
+    def playing(self) -> np.ndarray:
+        """Return the slots that play, int64 ``[n]``, in order."""
+        return np.array(sorted(self._row))
+
     def rows(self) -> np.ndarray:
         """Return the rows being played, int64 ``[n]``, in slot order."""
         return np.array([self._row[slot] for slot in sorted(self._row)])
@@ -298,9 +329,8 @@ class _Slots:
         return np.array([self._decision[slot] for slot in sorted(self._row)])
 
     def observation(self) -> dict[str, np.ndarray]:
-        """Return what each of them sees now."""
-        slots = sorted(self._row)
-        return {name: values[slots] for name, values in self._observation.items()}
+        """Return what every environment sees, ``[num_envs, ...]``; what an idle one saw last means nothing."""
+        return self._observation
 
     def step(self, actions: np.ndarray) -> ChunkStep:
         """Execute a chunk in each; environments whose episode ends become idle."""
@@ -372,6 +402,48 @@ class _Record:
         columns["success"][rows] |= step.infos["success"].astype(bool)
         columns["terminated"][rows] = step.terminated
         columns["truncated"][rows] = step.truncated
+
+
+class _Groups:
+    """Keeps the rows of every group whose episodes have all ended in a journal."""
+
+    def __init__(self, record: _Record, journal: Journal | None) -> None:
+        self._columns, self._journal = record.columns, journal
+        self._open: dict[int, set[int]] = defaultdict(set)
+        for row, group in enumerate(record.columns["group_id"].tolist()):
+            self._open[group].add(row)
+
+    def recall(self) -> Set[int]:
+        """Fill in the rows that the journal has; return which they are."""
+        done: set[int] = set()
+        row_of = {uid: row for row, uid in enumerate(self._columns["uid"].tolist())}
+        for table in self._journal.read() if self._journal is not None else ():
+            piece = cast(Columns, table)
+            rows = [row_of[uid] for uid in piece["uid"].tolist()]
+            for name, values in piece.items():
+                if name not in self._columns:
+                    self._columns[name] = np.zeros((len(row_of), *values.shape[1:]), values.dtype)
+                self._columns[name][rows] = values
+            done.update(rows)
+        return done
+
+    def ended(self, rows: np.ndarray) -> None:
+        """Note that episodes have ended; write the groups that are whole now."""
+        if self._journal is None:
+            return
+        for row in rows.tolist():
+            group = int(self._columns["group_id"][row])
+            self._open[group].discard(row)
+            if not self._open[group]:
+                whole = np.flatnonzero(self._columns["group_id"] == group)
+                self._journal.append({name: values[whole] for name, values in self._columns.items()})
+
+
+def _spread(values: np.ndarray, where: np.ndarray, size: int) -> np.ndarray:
+    """Return ``size`` rows, zero but for ``values`` at ``where``."""
+    spread = np.zeros((size, *values.shape[1:]), values.dtype)
+    spread[where] = values
+    return spread
 
 
 def _padded(steps: Sequence[np.ndarray], length: int) -> np.ndarray:
