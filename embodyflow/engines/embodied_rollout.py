@@ -16,13 +16,14 @@ import imageio.v3 as iio
 import numpy as np
 import torch
 
-from embodyflow.config import RunConfig
+from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
 from embodyflow.engines.environments import make_env
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import ChunkStep, VectorEnv
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Decision
+from embodyflow.policies.fit import check_fits
 from embodyflow.policies.registry import build_policy
 from embodyflow.seeding import derive_rng, derive_seed
 
@@ -57,12 +58,13 @@ class EmbodiedRollout:
         world_size: workers in the group.
     """
 
-    def __init__(self, config: RunConfig, rank: int, world_size: int) -> None:
+    def __init__(self, config: EmbodiedConfig, rank: int, world_size: int) -> None:
         torch.set_num_threads(1)
         self.config, self.rank, self.world_size = config, rank, world_size
         self._envs: dict[str, VectorEnv] = {}
         self.prototypes = [make_env(config.env, task, "train") for task in config.env.tasks]
-        self.policy = build_policy(config.policy, self.prototypes[0], config.cluster.device)
+        check_fits(config.policy, self.prototypes[0])
+        self.policy = build_policy(config.policy, config.cluster.device)
         self._instructions = np.stack(
             [self.policy.encode_instruction(env.get_wrapper_attr("instruction")) for env in self.prototypes]
         )
@@ -112,7 +114,6 @@ class EmbodiedRollout:
 
     def evaluation_episodes(self) -> list[Episode]:
         """Return this rank's share of ``evaluation.num_goals`` goals of every task."""
-        assert self.config.evaluation is not None
         num_goals, num_tasks = self.config.evaluation.num_goals, len(self.config.env.tasks)
         rows = range(self.rank, num_goals * num_tasks, self.world_size)
         return [Episode(row, row, row, row % num_tasks, row // num_tasks) for row in rows]
@@ -324,7 +325,7 @@ class _Slots:
 class _Record:
     """The columns being filled, one row per episode."""
 
-    def __init__(self, config: RunConfig, episodes: Sequence[Episode], num_tokens: int) -> None:
+    def __init__(self, config: EmbodiedConfig, episodes: Sequence[Episode], num_tokens: int) -> None:
         shape = (len(episodes), config.num_decisions, num_tokens)
         self._num_tokens, self._chunk = num_tokens, config.policy.chunk_size
         self.noise: np.ndarray | None = None

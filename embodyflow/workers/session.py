@@ -198,22 +198,16 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
     """
     if config.run_id is None:
         raise ValueError("run_id is not set")
-    sizes = {"rollout": config.rollout.num_workers, "trainer": config.trainer.num_ranks}
-    check_resources(sum(sizes.values()), config)
+    wanted = config.groups
+    check_resources(sum(size for _, size in wanted.values()), config)
     buffers = start_buffers(config.run_id, config.cluster.buffer)
     groups: dict[str, WorkerGroup] = {}
     session = Session(config, groups, buffers)
     try:
-        engines = {
-            "rollout": "embodyflow.engines.embodied_rollout:EmbodiedRollout"
-            if config.rollout.num_steps is None
-            else "embodyflow.engines.control_rollout:ControlRollout",
-            "trainer": "embodyflow.engines.fsdp_trainer:FSDPTrainer",
-        }
-        started = [start_group(role, engines[role], sizes[role], config, buffers) for role in sizes]
+        started = [start_group(role, engine, size, config, buffers) for role, (engine, size) in wanted.items()]
         # Every start is waited for: whoever started must be in the session when it is closed.
         results = await asyncio.gather(*started, return_exceptions=True)
-        for role, result in zip(sizes, results, strict=True):
+        for role, result in zip(wanted, results, strict=True):
             if isinstance(result, WorkerGroup):
                 groups[role] = result
         for result in results:
