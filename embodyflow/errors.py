@@ -54,3 +54,19 @@ class DamageError(RuntimeError):
 
 class DiskFullError(RuntimeError):
     """There is no room for the next checkpoint; what was committed is intact."""
+
+
+class RewardError(RuntimeError):
+    """A reward function failed, which says nothing about the response: the run must not go on as if it did.
+
+    Attributes:
+        uid: of the row that was to be scored.
+        reason: what happened.
+    """
+
+    def __init__(self, uid: int, reason: str) -> None:
+        super().__init__(uid, reason)
+        self.uid, self.reason = uid, reason
+
+    def __str__(self) -> str:
+        return f"reward of row {self.uid}: {self.reason}"

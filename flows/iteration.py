@@ -10,7 +10,6 @@ from prefect.cache_policies import NO_CACHE
 
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.workers.session import NodeReport
-from flows.evaluation import evaluation_is_due
 from flows.graph_run import GraphRun, RunNode
 from flows.nodes import CURRENT_RUN, run_node_as_event, submit_node
 
@@ -28,7 +27,7 @@ async def iteration(index: int) -> dict[str, float]:
         reports = await run_graph(index, submit_node)
     else:
         reports = await all_nodes(index)
-    if index < run.config.iterations and not evaluation_is_due(run.config, index):
+    if index < run.config.iterations and not run.config.evaluates_after(index):
         run.iterations.open(index + 1)
     metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))
     metrics |= {f"perf/{node_id}_seconds": report.seconds for node_id, report in reports.items()}

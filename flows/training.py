@@ -11,7 +11,7 @@ from embodyflow.run_folder import RunFolder
 from embodyflow.trackers import open_trackers
 from embodyflow.workers.session import open_session
 from flows.cluster import ray_cluster
-from flows.evaluation import evaluate, evaluation_is_due, film
+from flows.evaluation import evaluate, film
 from flows.iteration import iteration, write_checkpoint
 from flows.iteration_runs import iteration_runs
 from flows.nodes import CURRENT_RUN, Run
@@ -83,12 +83,10 @@ async def _start(run: Run, *, resumed: bool) -> int:
 
 
 async def _evaluate_if_due(run: Run, index: int) -> None:
-    if not evaluation_is_due(run.config, index) or _evaluated(run.folder, index):
-        return
-    await evaluate(run, index)
-    video = run.config.evaluation is not None and run.config.evaluation.video
-    if video and index in (0, run.config.iterations):
-        await film(run, index)
+    if run.config.evaluates_after(index) and not _evaluated(run.folder, index):
+        await evaluate(run, index)
+        if run.config.films_after(index):
+            await film(run, index)
 
 
 async def _begin(run: Run) -> int:
@@ -109,26 +107,11 @@ def summarize(run: Run) -> dict[str, Any]:
     """Return what ``summary.json`` says of a finished run."""
     records = run.folder.metrics()
     seconds = sum(r.get("perf/iteration_seconds", 0.0) for r in records)
-    facts = {
+    return {
+        "run_id": run.config.run_id,
+        **run.config.summarize(records),
         "seed": run.config.seed,
         "train_seconds": round(seconds, 2),
         "iterations": run.config.iterations,
         "weights_digest": run.session.weights_digest,
     }
-    if run.config.evaluation is None:
-        returns = [r["rollout/reward"] for r in records if "rollout/reward" in r]
-        return {"run_id": run.config.run_id, "return_first": returns[0], "return_last": returns[-1], **facts}
-    evaluations = {r["iteration"]: r for r in records if "eval/greedy_success_rate" in r}
-    before, after = evaluations[0], evaluations[run.config.iterations]
-    summary: dict[str, Any] = {
-        "run_id": run.config.run_id,
-        "success_rate_before": before["eval/greedy_success_rate"],
-        "success_rate_after": after["eval/greedy_success_rate"],
-        "sampled_success_rate_before": before["eval/sampled_success_rate"],
-        "sampled_success_rate_after": after["eval/sampled_success_rate"],
-        "success_interval_before": [before["eval/greedy_success_low"], before["eval/greedy_success_high"]],
-        "success_interval_after": [after["eval/greedy_success_low"], after["eval/greedy_success_high"]],
-        "num_goals": int(after["eval/num_goals"]),
-        **facts,
-    }
-    return summary

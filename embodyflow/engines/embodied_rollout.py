@@ -16,7 +16,7 @@ import imageio.v3 as iio
 import numpy as np
 import torch
 
-from embodyflow.config import RunConfig
+from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
 from embodyflow.engines.environments import make_env
@@ -24,8 +24,13 @@ from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import ChunkStep, VectorEnv
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Decision
+from embodyflow.policies.fit import check_fits
 from embodyflow.policies.registry import build_policy
 from embodyflow.seeding import derive_rng, derive_seed
+
+SMALLEST_BATCH = 8
+"""Rows of the smallest batch that the policy decides for. In smaller ones the last bit of a row's log-probs depends on
+its position: a matrix product cuts its last few rows in another way."""
 
 REROLL_STRIDE = 2**40
 """Between the ids of an iteration's episodes and those of its re-rolled ones: more than a run has rows."""
@@ -58,12 +63,13 @@ class EmbodiedRollout:
         world_size: workers in the group.
     """
 
-    def __init__(self, config: RunConfig, rank: int, world_size: int) -> None:
+    def __init__(self, config: EmbodiedConfig, rank: int, world_size: int) -> None:
         torch.set_num_threads(1)
         self.config, self.rank, self.world_size = config, rank, world_size
         self._envs: dict[str, VectorEnv] = {}
         self.prototypes = [make_env(config.env, task, "train") for task in config.env.tasks]
-        self.policy = build_policy(config.policy, self.prototypes[0], config.cluster.device)
+        check_fits(config.policy, self.prototypes[0])
+        self.policy = build_policy(config.policy, config.cluster.device)
         self._instructions = np.stack(
             [self.policy.encode_instruction(env.get_wrapper_attr("instruction")) for env in self.prototypes]
         )
@@ -113,7 +119,6 @@ class EmbodiedRollout:
 
     def evaluation_episodes(self) -> list[Episode]:
         """Return this rank's share of ``evaluation.num_goals`` goals of every task."""
-        assert self.config.evaluation is not None
         num_goals, num_tasks = self.config.evaluation.num_goals, len(self.config.env.tasks)
         rows = range(self.rank, num_goals * num_tasks, self.world_size)
         return [Episode(row, row, row, row % num_tasks, row // num_tasks) for row in rows]
@@ -127,8 +132,8 @@ class EmbodiedRollout:
     ) -> Columns:
         """Play the episodes and record them.
 
-        The policy always decides for as many environments as there are, idle ones included: a row's numbers do not
-        depend on which others are played beside it, so episodes that a journal has need not be played again.
+        The policy always decides for as many environments as there are, idle ones included: a row's numbers then do
+        not depend on which others are played beside it, so episodes that a journal has need not be played again.
 
         Args:
             episodes: what to play.
@@ -147,32 +152,24 @@ class EmbodiedRollout:
         groups = _Groups(record, journal)
         slots = _Slots(self.env(split), episodes, len(self.config.env.tasks), done=groups.recall())
         while slots.fill():
-            playing, rows, t = slots.playing(), slots.rows(), slots.decisions()
+            rows, t = slots.rows(), slots.decisions()
             observation = slots.observation()
-            record.see(rows, t, {name: values[playing] for name, values in observation.items()})
-            ids = record.columns["instruction_ids"][rows]
+            record.see(rows, t, observation)
+            observation = {**observation, "instruction_ids": record.columns["instruction_ids"][rows]}
             noise = None if record.noise is None else record.noise[rows, t]
-            decision = self._decide(observation, playing, ids, noise)
+            decision = self._decide(observation, noise, max(slots.num_envs, SMALLEST_BATCH))
             step = slots.step(decision.actions)
             record.write(rows, t, decision, step)
             groups.ended(rows[step.terminated | step.truncated])
         return record.columns
 
-    def _decide(
-        self, observation: dict[str, np.ndarray], playing: np.ndarray, ids: np.ndarray, noise: np.ndarray | None
-    ) -> Decision:
-        """Decide for the environments that play, by a batch of all environments."""
-        num_envs = len(next(iter(observation.values())))
-        all_of_them = self.policy.act(
-            {**observation, "instruction_ids": _spread(ids, playing, num_envs)},
-            None if noise is None else _spread(noise, playing, num_envs),
-            self.config.rollout.temperature,
-        )
-        return Decision(
-            tokens=all_of_them.tokens[playing],
-            log_probs=all_of_them.log_probs[playing],
-            actions=all_of_them.actions[playing],
-        )
+    def _decide(self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None, batch_size: int) -> Decision:
+        """Decide by a batch of that size, of which the first rows are asked for."""
+        num_rows = len(observation["instruction_ids"])
+        padded = {name: _padded(values, batch_size) for name, values in observation.items()}
+        uniforms = None if noise is None else _padded(noise, batch_size)
+        decision = self.policy.act(padded, uniforms, self.config.rollout.temperature)
+        return Decision(decision.tokens[:num_rows], decision.log_probs[:num_rows], decision.actions[:num_rows])
 
     def env(self, split: str) -> VectorEnv:
         """Return the environments of a split, built when first asked for."""
@@ -237,8 +234,10 @@ class EmbodiedRollout:
                 break
         if not info["success"]:
             return None
-        demo = {name: _padded([o[name] for o in observations], self.config.env.max_steps) for name in observation}
-        demo["actions"] = _padded(actions, self.config.env.max_steps)
+        demo = {
+            name: _padded(np.stack([o[name] for o in observations]), self.config.env.max_steps) for name in observation
+        }
+        demo["actions"] = _padded(np.stack(actions), self.config.env.max_steps)
         demo["num_steps"] = np.array(len(actions))
         return demo
 
@@ -288,6 +287,7 @@ class _Slots:
 
     def __init__(self, env: VectorEnv, episodes: Sequence[Episode], num_tasks: int, done: Set[int]) -> None:
         self._env, self._episodes, self._num_tasks = env, episodes, num_tasks
+        self.num_envs = env.num_envs
         self._waiting: list[deque[int]] = [deque() for _ in range(num_tasks)]
         for row, episode in enumerate(episodes):
             if row not in done:
@@ -316,10 +316,6 @@ class _Slots:
             )
         return bool(self._row)
 
-    def playing(self) -> np.ndarray:
-        """Return the slots that play, int64 ``[n]``, in order."""
-        return np.array(sorted(self._row))
-
     def rows(self) -> np.ndarray:
         """Return the rows being played, int64 ``[n]``, in slot order."""
         return np.array([self._row[slot] for slot in sorted(self._row)])
@@ -329,8 +325,9 @@ class _Slots:
         return np.array([self._decision[slot] for slot in sorted(self._row)])
 
     def observation(self) -> dict[str, np.ndarray]:
-        """Return what every environment sees, ``[num_envs, ...]``; what an idle one saw last means nothing."""
-        return self._observation
+        """Return what each of them sees now."""
+        slots = sorted(self._row)
+        return {name: values[slots] for name, values in self._observation.items()}
 
     def step(self, actions: np.ndarray) -> ChunkStep:
         """Execute a chunk in each; environments whose episode ends become idle."""
@@ -354,7 +351,7 @@ class _Slots:
 class _Record:
     """The columns being filled, one row per episode."""
 
-    def __init__(self, config: RunConfig, episodes: Sequence[Episode], num_tokens: int) -> None:
+    def __init__(self, config: EmbodiedConfig, episodes: Sequence[Episode], num_tokens: int) -> None:
         shape = (len(episodes), config.num_decisions, num_tokens)
         self._num_tokens, self._chunk = num_tokens, config.policy.chunk_size
         self.noise: np.ndarray | None = None
@@ -439,13 +436,5 @@ class _Groups:
                 self._journal.append({name: values[whole] for name, values in self._columns.items()})
 
 
-def _spread(values: np.ndarray, where: np.ndarray, size: int) -> np.ndarray:
-    """Return ``size`` rows, zero but for ``values`` at ``where``."""
-    spread = np.zeros((size, *values.shape[1:]), values.dtype)
-    spread[where] = values
-    return spread
-
-
-def _padded(steps: Sequence[np.ndarray], length: int) -> np.ndarray:
-    stacked = np.stack(steps)
-    return np.concatenate([stacked, np.zeros((length - len(steps), *stacked.shape[1:]), stacked.dtype)])
+def _padded(values: np.ndarray, length: int) -> np.ndarray:
+    return np.concatenate([values, np.zeros((length - len(values), *values.shape[1:]), values.dtype)])

@@ -245,21 +245,14 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
     """
     if config.run_id is None:
         raise ValueError("run_id is not set")
-    sizes = {"rollout": config.rollout.num_workers, "trainer": config.trainer.num_ranks}
-    check_resources(sum(sizes.values()), config)
+    wanted = config.groups
+    check_resources(sum(size for _, size in wanted.values()), config)
     buffers = start_buffers(config.run_id, config.cluster.buffer)
     groups: dict[str, WorkerGroup] = {}
     session = Session(config, groups, buffers)
     try:
-        engines = {
-            "rollout": "embodyflow.engines.embodied_rollout:EmbodiedRollout"
-            if config.rollout.num_steps is None
-            else "embodyflow.engines.control_rollout:ControlRollout",
-            "trainer": "embodyflow.engines.fsdp_trainer:FSDPTrainer",
-        }
-        for role, size in sizes.items():
-            collective = role == "trainer"
-            groups[role] = WorkerGroup(role, engines[role], size, config, buffers, is_collective=collective)
+        for role, (engine, size) in wanted.items():
+            groups[role] = WorkerGroup(role, engine, size, config, buffers, is_collective=role == "trainer")
         # Every start is waited for: one that fails does not leave another half done.
         results = await asyncio.gather(*(group.start() for group in groups.values()), return_exceptions=True)
         for result in results:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from embodyflow.compose import validate_config
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
@@ -25,8 +26,8 @@ def commit(folder: RunFolder, iteration: int, keep: int = 2, content: str = "wei
 
 
 def test_the_configuration_comes_back_as_it_was(config: RunConfig, folder: RunFolder) -> None:
-    assert RunConfig.model_validate(folder.config()) == config
-    assert RunConfig.model_validate(RunFolder.open(config.run_root, "mine").config()) == config
+    assert validate_config(folder.config()) == config
+    assert validate_config(RunFolder.open(config.run_root, "mine").config()) == config
 
 
 def test_a_name_is_not_used_twice(config: RunConfig, folder: RunFolder) -> None:
