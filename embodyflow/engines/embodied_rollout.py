@@ -24,7 +24,7 @@ from embodyflow.engines.vector_env import ChunkStep, VectorEnv
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Decision
 from embodyflow.policies.fit import check_fits
-from embodyflow.policies.registry import build_policy
+from embodyflow.policies.registry import build_acting_policy
 from embodyflow.seeding import derive_rng, derive_seed
 
 REROLL_STRIDE = 2**40
@@ -64,7 +64,7 @@ class EmbodiedRollout:
         self._envs: dict[str, VectorEnv] = {}
         self.prototypes = [make_env(config.env, task, "train") for task in config.env.tasks]
         check_fits(config.policy, self.prototypes[0])
-        self.policy = build_policy(config.policy, config.cluster.device)
+        self.policy = build_acting_policy(config.policy, config.cluster.device)
         self._instructions = np.stack(
             [self.policy.encode_instruction(env.get_wrapper_attr("instruction")) for env in self.prototypes]
         )

@@ -56,7 +56,7 @@ class FSDPTrainer:
         mesh = init_device_mesh(cluster.device, (self.world_size,))
         for each in (self.policy, self.reference, self.critic):
             if each is not None:
-                shard(each.model, mesh)
+                shard(each.model, each.blocks, mesh)
         self.reference.model.requires_grad_(False)
         objective = PolicyObjective(self.policy, config)
         self._learners["policy"] = Learner(self.policy.model, objective, "train", config.trainer, config.trainer)

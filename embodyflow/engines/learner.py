@@ -5,6 +5,7 @@ gradient does not depend on how the rows are cut.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,10 @@ from embodyflow.engines.objectives import Objective
 from embodyflow.seeding import derive_seed
 
 
-def shard(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Shard a model in place: its ``blocks`` one by one, then the rest; on one rank there is nothing to shard."""
+def shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh) -> None:
+    """Shard a model in place: its blocks one by one, then the rest; on one rank there is nothing to shard."""
     if mesh.size() == 1:  # the same numbers without FSDP's cost per step, several times that of a small model
         return
-    blocks: Any = model.blocks
     for block in blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
