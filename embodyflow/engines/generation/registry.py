@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from embodyflow.engines.generation.configuration import GenerationConfig, HFConfig
+from embodyflow.engines.generation.configuration import GenerationConfig, HFConfig, VLLMConfig
 from embodyflow.engines.generation.interface import GenerationEngine
 from embodyflow.errors import ConfigError
 
@@ -24,5 +24,9 @@ def build_generation_engine(config: GenerationConfig, model_path: Path, device: 
             from embodyflow.engines.generation.hf import HFEngine
 
             return HFEngine(config, model_path, device)
+        case VLLMConfig():
+            from embodyflow.engines.generation.vllm import VLLMEngine
+
+            return VLLMEngine(config, model_path, device)
         case _:
-            raise ConfigError(f"name={config.name}: allowed so far is hf")
+            raise ConfigError(f"name={config.name}: allowed so far are hf and vllm")
