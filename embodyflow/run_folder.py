@@ -8,7 +8,7 @@
         status.json       stage and iteration, for whoever watches
         summary.json      written at the end
         checkpoints/iteration-000005/   complete as soon as it has that name
-        videos/, plots/, tensorboard/
+        videos/, plots/, examples/, tensorboard/
 """
 
 import json
@@ -98,6 +98,11 @@ class RunFolder:
         """Say what the run is doing."""
         status = {"stage": stage, "iteration": iteration, "iterations": iterations}
         _write_atomically(self.path / "status.json", json.dumps(status))
+
+    def write_examples(self, iteration: int, examples: list[dict[str, Any]]) -> None:
+        """Write what the policy did in an evaluation, a line each."""
+        lines = "".join(json.dumps(row) + "\n" for row in examples)
+        _write_atomically(self.subfolder("examples") / f"iteration-{iteration:06d}.jsonl", lines)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``: the run is complete."""

@@ -14,6 +14,7 @@ import ray
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.metrics import as_metrics
+from embodyflow.data.padding import to_padded, to_ragged
 from embodyflow.data.tables import digest_of, join_columns
 from embodyflow.references import resolve
 from embodyflow.workers.buffer_client import BufferClient
@@ -100,12 +101,12 @@ class Worker:
             self._load_weights(call)
             batch = None
             if parts := [part for part in call.parents if part.slices]:  # a parent may pass no rows on
-                batch = to_batch(join_columns([self._buffer.get(part) for part in parts]))
+                batch = to_batch(to_padded(join_columns([self._buffer.get(part) for part in parts])))
             with self._weights_untouched(call):
                 output = resolve(call.function)(batch, call.config, worker=self._engine, call=call)
             shard, digest = None, ""
             if output.batch is not None:
-                columns = to_columns(output.batch)
+                columns = to_ragged(to_columns(output.batch))
                 shard = self._buffer.put(f"{call.iteration}/{call.node_id}/{self._rank}", columns)
                 digest = digest_of(columns)
         return NodeResult(
@@ -130,10 +131,11 @@ class Worker:
 
     def publish_weights(self, version: int) -> Any:
         """Put the engine's weights into the buffer as one shard; every rank must be called, rank 0 answers."""
-        columns = self._engine.weights()
+        columns, probe = self._engine.weights(), self._engine.probe()
         if self._rank != 0:
             return None
-        flat = {name: array[None] for name, array in columns.items()}  # one row: a shard's columns agree in rows
+        # One row: a shard's columns agree in rows.
+        flat = {name: array[None] for name, array in (columns | probe).items()}
         return self._buffer.put(f"weights/{version}", flat), digest_of(columns)
 
     def invoke(self, method: str, *args: Any) -> Any:

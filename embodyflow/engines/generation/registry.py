@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from embodyflow.engines.generation.configuration import GenerationConfig, HFConfig, VLLMConfig
+from embodyflow.config.generation import GenerationConfig, HFConfig, VLLMConfig
 from embodyflow.engines.generation.interface import GenerationEngine
 from embodyflow.errors import ConfigError
 
