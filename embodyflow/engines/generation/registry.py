@@ -1,10 +1,10 @@
 """Which generation engine a configuration means."""
 
 from pathlib import Path
+from typing import assert_never
 
-from embodyflow.config.generation import GenerationConfig, HFConfig, VLLMConfig
+from embodyflow.config.generation import GenerationConfig, HFConfig, RemoteConfig, VLLMConfig
 from embodyflow.engines.generation.interface import GenerationEngine
-from embodyflow.errors import ConfigError
 
 
 def build_generation_engine(config: GenerationConfig, model_path: Path, device: str) -> GenerationEngine:
@@ -28,5 +28,9 @@ def build_generation_engine(config: GenerationConfig, model_path: Path, device: 
             from embodyflow.engines.generation.vllm import VLLMEngine
 
             return VLLMEngine(config, model_path, device)
+        case RemoteConfig():
+            from embodyflow.engines.generation.remote import RemoteEngine
+
+            return RemoteEngine(config, model_path)
         case _:
-            raise ConfigError(f"name={config.name}: allowed so far are hf and vllm")
+            assert_never(config)

@@ -66,14 +66,13 @@ class ModelWeights:
         """Return the weights with one name each."""
         return {self._first_name(name): array for name, array in weights.items()}
 
+    @torch.no_grad()
+    def load(self, model: Any, weights: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Copy weights into the transformers model, in its dtype and on its device, after :meth:`check`."""
+        self.check(weights)
+        state = model.state_dict()
+        for name, array in weights.items():
+            state[name].copy_(torch.tensor(array))  # a copy, as arrays in shared memory may be read-only
+
     def _first_name(self, name: str) -> str:
         return self.first_names.get(name, name)
-
-
-@torch.no_grad()
-def load_weights(model: Any, weights: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Copy weights into a transformers model, in its dtype and on its device, after :meth:`ModelWeights.check`."""
-    ModelWeights.of_model(model).check(weights)
-    state = model.state_dict()
-    for name, array in weights.items():
-        state[name].copy_(torch.tensor(array))  # a copy, as arrays in shared memory may be read-only
