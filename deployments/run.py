@@ -120,7 +120,8 @@ def run_experiment(flow: str, words: Sequence[str]) -> int:
             print(f"error: {run.failure()}", file=sys.stderr)
             print(f"log: {folder.log('prefect-worker')}", file=sys.stderr)
             return code
-    _print_summary(run_dir)
+    print(config.summary_line(json.loads((run_dir / "summary.json").read_text())))
+    print(f"run_dir={run_dir}")
     return 0
 
 
@@ -155,10 +156,3 @@ def _check_deployment(folder: StackFolder, name: str) -> None:
     known = [f"{each['entrypoint'].rpartition(':')[2].replace('_', '-')}/{each['name']}" for each in deployments]
     if name not in known:
         raise ConfigError(f"deployment {name}: there is none of that name; allowed are {', '.join(known)}")
-
-
-def _print_summary(run_dir: Path) -> None:
-    from flows.main import summary_line
-
-    print(summary_line(json.loads((run_dir / "summary.json").read_text())))
-    print(f"run_dir={run_dir}")

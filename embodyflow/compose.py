@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-from gymnasium.envs.registration import EnvSpec, load_env_creator
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -20,11 +18,10 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from embodyflow.config import RunConfig
-from embodyflow.engines.environments import make_env
+from embodyflow.config.registry import JOBS
 from embodyflow.errors import ConfigError
-from embodyflow.policies.fit import check_fits
+from embodyflow.references import resolve
 
-EXAMPLE_ENV_ID = "envs:embodyflow/MetaWorld-v0"
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 
 
@@ -43,7 +40,7 @@ def compose_config(overrides: Sequence[str]) -> RunConfig:
         ConfigError: one line per mistake, each naming the key and what is allowed.
     """
     config = validate_config(_compose(overrides))
-    _check_environment(config)
+    resolve(config.check)(config)
     _check_run_root(config)
     _check_trackers(config)
     return config
@@ -55,8 +52,11 @@ def validate_config(values: dict[str, Any]) -> RunConfig:
     Raises:
         ConfigError: one line per mistake, each naming the key and what is allowed.
     """
+    kind = JOBS.get(values.get("job", ""))
+    if kind is None:
+        raise ConfigError(f"job={values.get('job')}: allowed are {', '.join(JOBS)}")
     try:
-        return RunConfig.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(_line(mistake) for mistake in error.errors())) from error
 
@@ -109,13 +109,18 @@ def _hint(key: str) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else f"; allowed are {', '.join(RunConfig.model_fields)}"
 
 
-def _known_keys(model: Any = RunConfig, prefix: str = "") -> list[str]:
+def _known_keys() -> list[str]:
+    """Return the keys of all kinds of jobs, sections before what is in them."""
+    return list(dict.fromkeys(key for kind in JOBS.values() for key in _keys_of(kind)))
+
+
+def _keys_of(model: Any, prefix: str = "") -> list[str]:
     keys = []
     for name, field in model.model_fields.items():
         keys.append(prefix + name)
         for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
             if hasattr(kind, "model_fields"):
-                keys += _known_keys(kind, f"{prefix}{name}.")
+                keys += _keys_of(kind, f"{prefix}{name}.")
     return keys
 
 
@@ -134,56 +139,6 @@ def _line(mistake: Any) -> str:
     if mistake["type"] == "missing":
         return f"{key}: must be set"
     return f"{key}={mistake['input']!r}: {message[0].lower()}{message[1:]}"
-
-
-def _check_environment(config: RunConfig) -> None:
-    """Refuse an environment that cannot be made here, or that policy, warm start and evaluation do not fit."""
-    env = config.env
-    creator = load_env_creator(_env_spec(env.id).entry_point)  # type: ignore[arg-type]
-    if not env.tasks:
-        check_fits(config.policy, _made(config))
-        return
-    known = getattr(creator, "tasks", None)
-    if known is None:
-        raise ConfigError(f"env.id={env.id}: is not made for policies that follow instructions: it names no tasks")
-    for task in env.tasks:
-        if task not in known:
-            near = difflib.get_close_matches(task, known, n=3) or sorted(known)
-            raise ConfigError(f"env.tasks: {task!r} is unknown; allowed are, for example, {', '.join(near[:5])}")
-    made = _made(config)
-    check_fits(config.policy, made)
-    num_goals = made.get_wrapper_attr("num_goals")
-    made.close()
-    wanted = {}
-    if config.evaluation is not None:
-        wanted["evaluation.num_goals", "eval"] = config.evaluation.num_goals
-    if config.warm_start is not None:
-        wanted["warm_start.num_demos", "demo"] = config.warm_start.num_demos
-    for (key, split), number in wanted.items():
-        if number > num_goals[split]:
-            raise ConfigError(f"{key}={number}: allowed are 1 to {num_goals[split]}, the goals of split {split!r}")
-
-
-def _made(config: RunConfig) -> gymnasium.Env[Any, Any]:
-    try:
-        return make_env(config.env, config.env.first_task, "train")
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"env.kwargs={config.env.kwargs}: {str(error).partition(' was raised')[0]}") from error
-
-
-def _env_spec(env_id: str) -> EnvSpec:
-    module, _, name = env_id.rpartition(":")
-    try:
-        if module:
-            importlib.import_module(module)
-        return gymnasium.spec(name)
-    except ImportError as error:
-        raise ConfigError(f"env.id={env_id}: {error}; install what it needs or correct the module's name") from error
-    except gymnasium.error.Error as error:
-        raise ConfigError(
-            f"env.id={env_id}: {str(error).splitlines()[0].rstrip('.')}; "
-            f"allowed are an id that Gymnasium knows and module:id, such as {EXAMPLE_ENV_ID}"
-        ) from error
 
 
 def _check_run_root(config: RunConfig) -> None:

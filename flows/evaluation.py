@@ -2,7 +2,6 @@
 
 from prefect.logging import get_run_logger
 
-from embodyflow.config import RunConfig
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.statistics import wilson_interval
 from embodyflow.workers.session import NodeWork
@@ -10,14 +9,6 @@ from flows.nodes import Run, submit_node
 
 MODES = ("greedy", "sampled")
 NUM_FILMED = 4
-
-
-def evaluation_is_due(config: RunConfig, index: int) -> bool:
-    """Say whether the policy is evaluated after iteration ``index``, 0 being before the first."""
-    if config.evaluation is None:
-        return False
-    every = config.evaluation.every
-    return index in (0, config.iterations) or (every is not None and index % every == 0)
 
 
 async def evaluate(run: Run, index: int) -> dict[str, float]:

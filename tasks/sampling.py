@@ -5,7 +5,8 @@ from typing import Any
 import torch
 
 from embodyflow.algorithms.filters import group_metrics, keep_mixed, keep_untruncated, keep_within
-from embodyflow.config import FilterConfig, RunConfig
+from embodyflow.config.grouped import GroupedConfig
+from embodyflow.config.pipeline import FilterConfig
 from embodyflow.data.batches import Columns, to_batch
 from embodyflow.data.metrics import Metric, mean, merge_metrics, total
 from embodyflow.errors import SamplingError
@@ -38,7 +39,8 @@ def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any
         if len(rerolled) == rules.max_rerolls:
             raise SamplingError(_advice(played["success"], len(kept), wanted, worker.config))
         episodes = worker.training_episodes(call.seed, call.iteration, len(rerolled) + 1)
-        rerolled.append(worker.play(episodes, "train", (call.seed, call.iteration, call.node_id)))
+        journal = call.journal(worker.rank, len(rerolled) + 1)
+        rerolled.append(worker.play(episodes, "train", (call.seed, call.iteration, call.node_id), journal))
         rows = to_batch(rerolled[-1])
         played, kept = torch.cat([played, rows]), torch.cat([kept, _kept(rows, rules)])
     metrics = _group_metrics(played, kept) | merge_metrics(map(episode_metrics, rerolled))
@@ -66,7 +68,7 @@ def _group_metrics(played: Batch, kept: Batch) -> dict[str, Metric]:
     return metrics | {"groups/num_dropped": total(dropped)}
 
 
-def _advice(success: torch.Tensor, num_kept: int, num_wanted: int, config: RunConfig) -> str:
+def _advice(success: torch.Tensor, num_kept: int, num_wanted: int, config: GroupedConfig) -> str:
     rate, rounds = success.float().mean().item(), config.filter.max_rerolls
     found = f"{num_kept} of {num_wanted} rows are kept by filter after filter.max_rerolls={rounds} rounds"
     if rate > 0.5:

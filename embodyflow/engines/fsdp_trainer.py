@@ -17,12 +17,12 @@ from torch.distributed.tensor import DTensor
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric
-from embodyflow.engines.environments import make_env
 from embodyflow.engines.imitation import Samples, imitate
 from embodyflow.engines.learner import Learner, shard, sum_over_ranks
 from embodyflow.engines.objectives import PolicyObjective, ValueObjective
-from embodyflow.policies.base import Critic, ImitatingPolicy
+from embodyflow.policies.base import Critic
 from embodyflow.policies.registry import build_critic, build_policy
+from embodyflow.references import resolve
 from embodyflow.seeding import derive_seed
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -40,10 +40,12 @@ class FSDPTrainer:
     def __init__(self, config: RunConfig, rank: int, world_size: int) -> None:
         torch.set_num_threads(1)
         self.config, self.rank, self.world_size = config, rank, world_size
+        self._build_models()
+
+    def _build_models(self) -> None:
+        config = self.config
         torch.manual_seed(derive_seed(config.seed, "initial weights"))
-        env = make_env(config.env, config.env.first_task, "train")
-        self.policy = build_policy(config.policy, env, config.cluster.device)
-        env.close()
+        self.policy = build_policy(config.policy, config.cluster.device)
         self.reference = copy.deepcopy(self.policy)
         self.critic: Critic | None = None
         if config.algorithm.needs_critic:
@@ -51,8 +53,14 @@ class FSDPTrainer:
         self._learners: dict[str, Learner] = {}
 
     def connect(self, address: str) -> None:
-        """Join the process group that rank 0 leads at ``address`` and shard the models over it."""
+        """Join the process group that rank 0 leads at ``address`` and shard the models over it.
+
+        A rank that outlived a sibling leaves the group it was in, and its models are those of the start again.
+        """
         cluster, config = self.config.cluster, self.config
+        if dist.is_initialized():
+            dist.destroy_process_group()
+            self._build_models()
         backend = "cpu:gloo" if cluster.device == "cpu" else f"cpu:gloo,cuda:{cluster.backend}"
         dist.init_process_group(backend, init_method=f"tcp://{address}", rank=self.rank, world_size=self.world_size)
         mesh = init_device_mesh(cluster.device, (self.world_size,))
@@ -107,14 +115,13 @@ class FSDPTrainer:
         Every rank holds all demonstrations and takes its part of each batch.
 
         Args:
-            demos: see :meth:`~embodyflow.engines.embodied_rollout.EmbodiedRollout.demonstrate`.
+            demos: what the rollout engine's ``demonstrate`` returns.
             seed: of the batches.
         """
-        assert self.config.warm_start is not None and isinstance(self.policy, ImitatingPolicy)
-        samples = Samples(demos, self.config.policy.chunk_size)
-        metrics = imitate(
-            self.policy, samples, self.config.warm_start, seed=seed, rank=self.rank, world_size=self.world_size
-        )
+        config = self.config.warm_start
+        assert config is not None
+        samples: Samples = resolve(config.samples)(self.policy, demos, self.config)
+        metrics = imitate(self.policy.model, samples, config, seed=seed, rank=self.rank, world_size=self.world_size)
         self._restart_from_policy()
         return metrics
 

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from embodyflow.config import OptimizerConfig, TrainerConfig
+from embodyflow.config.trainer import OptimizerConfig, TrainerConfig
 from embodyflow.data.metrics import Metric, last, mean
 from embodyflow.engines.micro_batches import cut_by_rows, cut_by_tokens, draw_minibatches
 from embodyflow.engines.objectives import Objective

@@ -1,4 +1,4 @@
-"""The configuration of any policy, told apart by ``name``."""
+"""The configuration of any policy, told apart by ``name``, and which kinds of jobs have which policies."""
 
 from typing import Annotated
 
@@ -7,4 +7,6 @@ from pydantic import Field
 from embodyflow.policies.mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 
-PolicyConfig = Annotated[TinyVLAConfig | MLPGaussianConfig, Field(discriminator="name")]
+EmbodiedPolicyConfig = TinyVLAConfig
+ControlPolicyConfig = MLPGaussianConfig
+PolicyConfig = Annotated[EmbodiedPolicyConfig | ControlPolicyConfig, Field(discriminator="name")]

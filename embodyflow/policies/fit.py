@@ -5,10 +5,10 @@ from typing import Any
 import gymnasium as gym
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.configuration import PolicyConfig
+from embodyflow.policies.configuration import ControlPolicyConfig, EmbodiedPolicyConfig
 
 
-def check_fits(config: PolicyConfig, env: gym.Env[Any, Any]) -> None:
+def check_fits(config: EmbodiedPolicyConfig | ControlPolicyConfig, env: gym.Env[Any, Any]) -> None:
     """Check that a policy of these sizes can act in the environment.
 
     Raises:

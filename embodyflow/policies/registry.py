@@ -1,12 +1,9 @@
 """Which policy a configuration means."""
 
-from typing import Any, assert_never
-
-import gymnasium as gym
+from typing import assert_never
 
 from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.configuration import PolicyConfig
-from embodyflow.policies.fit import check_fits
 from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
 from embodyflow.policies.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
@@ -15,9 +12,8 @@ from embodyflow.policies.tiny_vla.critic_tiny_vla import TinyVLACritic
 from embodyflow.policies.tiny_vla.policy_tiny_vla import TinyVLAPolicy
 
 
-def build_policy(config: PolicyConfig, env: gym.Env[Any, Any], device: str) -> Policy:
-    """Build the policy, randomly initialised, after :func:`check_fits`."""
-    check_fits(config, env)
+def build_policy(config: PolicyConfig, device: str) -> Policy:
+    """Build the policy, randomly initialised."""
     match config:
         case TinyVLAConfig():
             return TinyVLAPolicy(config, device)
