@@ -1,9 +1,12 @@
 """The life of a training run, whatever its algorithm: the graph makes the difference."""
 
+from functools import partial
 from typing import Any
 
 from prefect.logging import get_run_logger
 
+from embodyflow.config import RunConfig
+from embodyflow.ledger import Ledger
 from embodyflow.run_folder import RunFolder
 from embodyflow.trackers import open_trackers
 from embodyflow.workers.session import open_session
@@ -12,10 +15,12 @@ from flows.evaluation import evaluate, film
 from flows.iteration import iteration, write_checkpoint
 from flows.iteration_runs import iteration_runs
 from flows.nodes import CURRENT_RUN, Run
+from flows.recovery import note_processes, restore, surviving
 from flows.reporting import reporting
 from flows.request import RunRequest, check, of_this_flow_run, open_folder
 from flows.sft import sft, warm_start_key
-from pipelines import load_pipeline
+from flows.stages import Stages
+from pipelines import TaskGraph, load_pipeline
 
 
 async def train(request: RunRequest) -> dict[str, Any]:
@@ -29,6 +34,12 @@ async def train(request: RunRequest) -> dict[str, Any]:
     graph = load_pipeline(**config.pipeline.source())
     folder = open_folder(request, config)
     get_run_logger().info("run %s in %s", config.run_id, folder.path)
+    with folder.locked():
+        return await _train_in(folder, config, graph, resumed=request.resume is not None)
+
+
+async def _train_in(folder: RunFolder, config: RunConfig, graph: TaskGraph, *, resumed: bool) -> dict[str, Any]:
+    stages = Stages(folder, Ledger(folder.ledger_path))
     folder.write_status("start", 0, config.iterations)
     # From the inside out: workers end first, however long the Prefect server takes to be told.
     async with iteration_runs(iteration) as iterations:
@@ -36,9 +47,10 @@ async def train(request: RunRequest) -> dict[str, Any]:
             async with open_session(config) as session:
                 trackers = open_trackers(config)
                 try:
-                    run = Run(session, folder, trackers, graph, iterations)
+                    run = Run(session, folder, trackers, graph, iterations, stages)
                     CURRENT_RUN.set(run)
-                    return await _train(run, resumed=request.resume is not None)
+                    await note_processes(run)
+                    return await _train(run, resumed=resumed)
                 finally:
                     for tracker in trackers:
                         tracker.close()
@@ -46,21 +58,35 @@ async def train(request: RunRequest) -> dict[str, Any]:
 
 async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
     async with reporting(run.config, run.folder) as report:
-        first = await _restore(run) if resumed else await _begin(run)
+        first = await surviving(run, "the start", partial(_start, run, resumed=resumed))
         for index in range(first, run.config.iterations + 1):
             if index > first:
-                await run.iterations.run(index)
+                await surviving(run, f"iteration {index}", partial(run.iterations.run, index))
                 report.iteration_done(index)
-            if run.config.evaluates_after(index) and not _evaluated(run.folder, index):
-                await evaluate(run, index)
-                if run.config.films_after(index):
-                    await film(run, index)
-        await run.session.export("save_pretrained", run.folder.path / "policy")
+            await surviving(run, f"the evaluation after iteration {index}", partial(_evaluate_if_due, run, index))
+        export = partial(run.session.export, "save_pretrained", run.folder.path / "policy")
+        await surviving(run, "the export", export)
         summary = summarize(run)
         run.folder.write_summary(summary)
         await report.finished(summary)
     run.folder.write_status("done", run.config.iterations, run.config.iterations)
     return summary
+
+
+async def _start(run: Run, *, resumed: bool) -> int:
+    """Return the iteration to go on after: the last commit's, or 0 with the policy warm-started and committed."""
+    if resumed:
+        last = await restore(run)
+        get_run_logger().info("resumed after iteration %d", last)
+        return last
+    return await _begin(run)
+
+
+async def _evaluate_if_due(run: Run, index: int) -> None:
+    if run.config.evaluates_after(index) and not _evaluated(run.folder, index):
+        await evaluate(run, index)
+        if run.config.films_after(index):
+            await film(run, index)
 
 
 async def _begin(run: Run) -> int:
@@ -71,19 +97,6 @@ async def _begin(run: Run) -> int:
     await run.session.publish_weights(0)
     await write_checkpoint(0)
     return 0
-
-
-async def _restore(run: Run) -> int:
-    """Bring workers and folder back to the last commit; return its iteration."""
-    last = run.folder.committed()[-1]
-    await run.session.restore(run.folder.checkpoint(last), run.folder.checkpoint(0))
-    digest = await run.session.publish_weights(last)
-    expected = run.folder.commit_facts(last)["weights_digest"]
-    if digest != expected:
-        raise RuntimeError(f"checkpoint {run.folder.checkpoint(last)} holds weights {digest[:12]}, not {expected[:12]}")
-    run.folder.drop_metrics_after(last)
-    get_run_logger().info("resumed after iteration %d", last)
-    return last
 
 
 def _evaluated(folder: RunFolder, index: int) -> bool:

@@ -23,7 +23,7 @@ def generate(batch: Batch | None, config: Any = None, *, worker: Any, call: Any,
     """Play this rank's groups of episodes with the present policy, sampling its actions."""
     started = time.perf_counter()
     episodes = worker.training_episodes(call.seed, call.iteration)
-    rows = worker.play(episodes, "train", (call.seed, call.iteration, call.node_id))
+    rows = worker.play(episodes, "train", (call.seed, call.iteration, call.node_id), call.journal(worker.rank))
     return NodeOutput(to_batch(rows), rollout_metrics(rows, time.perf_counter() - started))
 
 

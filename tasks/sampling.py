@@ -42,7 +42,8 @@ def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any
         if len(rerolled) == rules.max_rerolls:
             raise SamplingError(_advice(played["success"], len(kept), wanted, worker.config))
         episodes = worker.training_episodes(call.seed, call.iteration, len(rerolled) + 1)
-        columns = worker.play(episodes, "train", (call.seed, call.iteration, call.node_id))
+        journal = call.journal(worker.rank, len(rerolled) + 1)
+        columns = worker.play(episodes, "train", (call.seed, call.iteration, call.node_id), journal)
         rows, outcomes = to_batch(columns), episode_metrics(columns)
         if "rewards" in set(batch.keys()):  # the batch was rewarded before it came here
             output = compute_reward(rows, worker=worker)

@@ -17,6 +17,7 @@ class ClusterConfig(Config):
         cpus_per_worker, gpus_per_worker: what each worker asks of Ray.
         start_timeout: seconds the workers may take to start.
         node_timeout: seconds one node of the graph may take.
+        max_recoveries: how often the same step of a run is done again after a part of the cluster failed.
         buffer: of each Ray node.
     """
 
@@ -26,6 +27,7 @@ class ClusterConfig(Config):
     gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
     start_timeout: PositiveFloat = 120.0
     node_timeout: PositiveFloat = 600.0
+    max_recoveries: Annotated[int, Field(ge=0, strict=True)] = 5
     buffer: BufferConfig = BufferConfig()
 
     @model_validator(mode="after")

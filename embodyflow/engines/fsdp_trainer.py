@@ -40,6 +40,10 @@ class FSDPTrainer:
     def __init__(self, config: RunConfig, rank: int, world_size: int) -> None:
         torch.set_num_threads(1)
         self.config, self.rank, self.world_size = config, rank, world_size
+        self._build_models()
+
+    def _build_models(self) -> None:
+        config = self.config
         torch.manual_seed(derive_seed(config.seed, "initial weights"))
         self.policy = build_policy(config.policy, config.cluster.device)
         self.reference = copy.deepcopy(self.policy)
@@ -49,8 +53,14 @@ class FSDPTrainer:
         self._learners: dict[str, Learner] = {}
 
     def connect(self, address: str) -> None:
-        """Join the process group that rank 0 leads at ``address`` and shard the models over it."""
+        """Join the process group that rank 0 leads at ``address`` and shard the models over it.
+
+        A rank that outlived a sibling leaves the group it was in, and its models are those of the start again.
+        """
         cluster, config = self.config.cluster, self.config
+        if dist.is_initialized():
+            dist.destroy_process_group()
+            self._build_models()
         backend = "cpu:gloo" if cluster.device == "cpu" else f"cpu:gloo,cuda:{cluster.backend}"
         dist.init_process_group(backend, init_method=f"tcp://{address}", rank=self.rank, world_size=self.world_size)
         mesh = init_device_mesh(cluster.device, (self.world_size,))

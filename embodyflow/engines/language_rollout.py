@@ -15,6 +15,7 @@ from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, mean
 from embodyflow.data.prompt_sources import build_prompt_source
 from embodyflow.data.prompts import Prompt, Split, encode, encode_response
+from embodyflow.data.rows_file import Journal
 from embodyflow.engines.generation.interface import Completion, GenerationEngine, Request, Sampling
 from embodyflow.engines.generation.registry import build_generation_engine
 from embodyflow.engines.groups import places
@@ -119,17 +120,25 @@ class LanguageRollout:
         rows = range(self.rank, self.config.evaluation.num_prompts, self.world_size)
         return [Question(row, row, row, row) for row in rows]
 
-    def play(self, questions: Sequence[Question], split: str, draws: tuple[int | str, ...] | None) -> Columns:
+    def play(
+        self,
+        questions: Sequence[Question],
+        split: str,
+        draws: tuple[int | str, ...] | None,
+        journal: Journal | None = None,
+    ) -> Columns:
         """Sample a response to each question.
 
         Args:
             questions: what to answer.
             split: whose prompts, ``train`` or ``eval``.
             draws: with the question's row appended, names the seed of its response; ``None`` answers greedily.
+            journal: not kept: the responses of one call are sampled together, and again together.
 
         Returns:
             The columns of a language row (:mod:`embodyflow.types`), rows in the order of ``questions``.
         """
+        del journal
         assert self._engine is not None, "there are no weights yet"
         rollout = self.config.rollout
         seeds = [0 if draws is None else derive_seed(*draws, question.row) for question in questions]

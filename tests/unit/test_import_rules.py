@@ -20,7 +20,8 @@ LAYERS = (
     ("embodyflow.workers",),
     ("embodyflow.engines",),
     ("embodyflow.config",),
-    ("embodyflow.policies", "embodyflow.rewards", "embodyflow.data", "embodyflow.algorithms"),
+    ("embodyflow.rewards",),  # which shapes them by formulas of embodyflow.algorithms
+    ("embodyflow.policies", "embodyflow.data", "embodyflow.algorithms"),
     (
         "embodyflow.types",
         "embodyflow.seeding",

@@ -1,3 +1,4 @@
+import hashlib
 import json
 from pathlib import Path
 
@@ -57,7 +58,8 @@ def test_a_checkpoint_counts_from_its_commit_on(folder: RunFolder) -> None:
     assert folder.new_checkpoint(3).exists() and not list(folder.new_checkpoint(3).iterdir())
     commit(folder, 3, content="whole")
     assert folder.committed() == [3]
-    assert folder.commit_facts(3) == {"iteration": 3}
+    facts = folder.commit_facts(3)
+    assert facts["iteration"] == 3 and facts["files"] == {"state": hashlib.sha256(b"whole").hexdigest()}
     assert (folder.checkpoint(3) / "state").read_text() == "whole"
     folder.new_checkpoint(4)  # killed here: iteration 3 is still the last
     assert folder.committed() == [3]

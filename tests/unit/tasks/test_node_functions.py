@@ -173,11 +173,12 @@ def test_generating_plays_the_iterations_episodes_with_its_own_draws(tiny_config
         "episode_return": np.array([3.0, 4.0], np.float32),
     }
     worker = SimpleNamespace(
+        rank=0,
         training_episodes=lambda seed, iteration: (seed, iteration),
         play=lambda *arguments: seen.append(arguments) or played,
     )
     output = tasks.generate(None, worker=worker, call=CALL)
-    assert seen == [((7, 4), "train", (7, 4, "node"))]
+    assert seen == [((7, 4), "train", (7, 4, "node"), None)]
     assert output.batch is not None and output.batch["uid"].tolist() == [0, 1]
     metrics = numbers(output)
     assert metrics.pop("perf/env_steps_per_second") > 0
