@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodyflow.data.datasets import Row, partition
-from embodyflow.data.loader import PartitionedLoader
+from embodyflow.data.loader import ShuffledLoader
 from embodyflow.errors import ConfigError
 
 ROWS = [{"prompt": f"{i}+{i}=" + "x" * 2000, "answer": 2 * i} for i in range(400)]
@@ -155,11 +155,11 @@ def test_a_folder_of_splits_asks_for_one_of_them(tmp_path: Path) -> None:
         partition([str(tmp_path / "all")], 1)
 
 
-def loader(path: str, seed: int | None = 7, rank: int = 0, batch_size: int = 3) -> PartitionedLoader:
-    return PartitionedLoader(partition([path], 2)[rank], ["answer"], batch_size, seed, rank)
+def loader(path: str, seed: int | None = 7, rank: int = 0, batch_size: int = 3) -> ShuffledLoader[Row]:
+    return ShuffledLoader(read([path], 2, ["answer"])[rank], batch_size, seed, rank)
 
 
-def answers(loader: PartitionedLoader, num_batches: int) -> list[int]:
+def answers(loader: ShuffledLoader[Row], num_batches: int) -> list[int]:
     return [row["answer"] for _ in range(num_batches) for row in loader.next_batch()]
 
 
@@ -187,6 +187,8 @@ def test_a_resumed_loader_continues_at_the_next_row(num_batches: int, batch_size
         resumed = loader(path, batch_size=batch_size)
         resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
         assert answers(resumed, 3) == whole[num_batches * batch_size :]
+        by_position = loader(path, batch_size=batch_size).batch_at(num_batches * batch_size)
+        assert [row["answer"] for row in by_position] == whole[num_batches * batch_size :][:batch_size]
 
 
 def test_a_state_of_another_dataset_or_seed_is_refused(tmp_path: Path) -> None:
@@ -196,3 +198,8 @@ def test_a_state_of_another_dataset_or_seed_is_refused(tmp_path: Path) -> None:
         loader(path, seed=8).load_state_dict(state)
     with pytest.raises(ConfigError, match="state is of num_rows=12, its dataset has num_rows=10"):
         loader(write_jsonl(tmp_path, ROWS[:20])).load_state_dict(state)
+
+
+def test_a_loader_without_rows_is_refused() -> None:
+    with pytest.raises(ConfigError, match="needs at least one row"):
+        ShuffledLoader([], 1, 0)
