@@ -221,6 +221,21 @@ class RunFolder:
         return facts
 
 
+def unfinished_runs(run_root: Path) -> list[RunFolder]:
+    """Return the runs that have committed something and are neither complete nor being worked on, newest last."""
+    found = []
+    for path in sorted(run_root.glob("*/ledger.jsonl"), key=lambda path: path.stat().st_mtime):
+        folder = RunFolder(path.parent)
+        if folder.summary_path.exists() or not folder.committed():
+            continue
+        try:
+            with folder.locked():
+                found.append(folder)
+        except ConfigError:
+            continue
+    return found
+
+
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
