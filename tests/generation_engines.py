@@ -23,7 +23,7 @@ import httpx
 import numpy as np
 from safetensors.numpy import load_file
 
-from embodyflow.engines.generation.configuration import GenerationConfig
+from embodyflow.config.generation import GenerationConfig
 from embodyflow.engines.generation.interface import Completion, Request, Sampling
 from embodyflow.engines.generation.registry import build_generation_engine
 from embodyflow.engines.generation.streams import in_order

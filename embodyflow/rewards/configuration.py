@@ -8,7 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from embodyflow.algorithms.configuration import OverlongConfig
 from embodyflow.references import resolve
+
+Positive = Annotated[float, Field(gt=0)]
 
 
 class _Config(BaseModel):
@@ -57,6 +60,35 @@ class RegexConfig(_Config):
         return pattern
 
 
+class MathConfig(_Config):
+    r"""What the last ``\boxed{}`` holds equals the ground truth as mathematics, by the library math-verify.
+
+    The ground truth is LaTeX, with or without a box around the answer.
+    """
+
+    name: Literal["math"] = "math"
+
+
+class CodeConfig(_Config):
+    """The last fenced block of Python in the response passes the tests that are the ground truth.
+
+    The tests are Python source, assertions by custom, run after the response's code in the same namespace, in a process
+    of their own (:mod:`embodyflow.rewards.sandbox`).
+
+    Attributes:
+        time_limit: seconds, imports included.
+        memory_gb: GB (10⁹ bytes) of address space of each process.
+        isolation: ``namespaces`` of the kernel keep it off the network, off others' files and end whatever it starts;
+            ``guard`` refuses network, new processes and foreign functions from within the interpreter, for honest
+            mistakes only; ``auto`` takes the first where the kernel permits it.
+    """
+
+    name: Literal["code"] = "code"
+    time_limit: Positive = 10.0
+    memory_gb: Positive = 1.0
+    isolation: Literal["auto", "namespaces", "guard"] = "auto"
+
+
 class CustomConfig(_Config):
     """A function of one's own.
 
@@ -85,7 +117,7 @@ class CustomConfig(_Config):
 
 
 FunctionConfig = Annotated[
-    ExactMatchConfig | GSM8KConfig | RegexConfig | CustomConfig,
+    ExactMatchConfig | GSM8KConfig | MathConfig | RegexConfig | CodeConfig | CustomConfig,
     Field(discriminator="name"),
 ]
 
@@ -102,25 +134,114 @@ class BatchConfig(_Config):
     name: Literal["batch"] = "batch"
 
 
-ManagerConfig = Annotated[NaiveConfig | BatchConfig, Field(discriminator="name")]
+class ParallelConfig(_Config):
+    """Samples spread over processes, each with a deadline.
+
+    Attributes:
+        num_workers: processes.
+        time_limit: seconds for one sample.
+        memory_gb: GB (10⁹ bytes) of address space of each process.
+        retries: how often a sample is tried again whose process hung or died.
+        overdue: what a sample is that hung each time: an ``error`` that ends the run, or ``incorrect``, with the part
+            ``timed_out``, where a response can bring the function to hang, as with mathematics.
+    """
+
+    name: Literal["parallel"] = "parallel"
+    num_workers: Annotated[int, Field(ge=1, strict=True)] = 2
+    time_limit: Positive = 10.0
+    memory_gb: Positive = 4.0
+    retries: Annotated[int, Field(ge=0, strict=True)] = 1
+    overdue: Literal["error", "incorrect"] = "error"
+
+
+class ModelConfig(_Config):
+    """A reward model: a sequence classifier of ``transformers`` with one output.
+
+    Attributes:
+        path: folder or hub name.
+        template: what it reads; ``{prompt}`` and ``{response}`` are filled in.
+        batch_size: responses in one forward pass.
+        max_tokens: of what it reads; longer is an error, never cut.
+        device: it runs on.
+        correct_above: reward above which a response counts as correct.
+    """
+
+    name: Literal["model"] = "model"
+    path: str
+    template: str = "{prompt}{response}"
+    batch_size: Annotated[int, Field(ge=1, strict=True)] = 16
+    max_tokens: Annotated[int, Field(ge=1, strict=True)] = 4096
+    device: str = "cpu"
+    correct_above: float = 0.0
+
+    @field_validator("template")
+    @classmethod
+    def _shows_the_response(cls, template: str) -> str:
+        if "{response}" not in template:
+            raise ValueError("shows no {response}")
+        return template
+
+
+ScoringManagerConfig = Annotated[
+    NaiveConfig | BatchConfig | ParallelConfig | ModelConfig,
+    Field(discriminator="name"),
+]
+
+
+class DapoConfig(_Config):
+    """DAPO's soft punishment of overlong responses, added to another manager's rewards.
+
+    Attributes:
+        max_tokens: limit of a response.
+        overlong: how the penalty grows before the limit.
+        scores: the other manager.
+    """
+
+    name: Literal["dapo"] = "dapo"
+    max_tokens: Annotated[int, Field(ge=1, strict=True)]
+    overlong: OverlongConfig = OverlongConfig()
+    scores: ScoringManagerConfig = NaiveConfig()
+
+    @model_validator(mode="after")
+    def _fits(self) -> "DapoConfig":
+        if self.overlong.buffer > self.max_tokens:
+            raise ValueError(f"overlong.buffer={self.overlong.buffer} must not exceed max_tokens={self.max_tokens}")
+        return self
+
+
+ManagerConfig = Annotated[
+    NaiveConfig | BatchConfig | ParallelConfig | ModelConfig | DapoConfig,
+    Field(discriminator="name"),
+]
 
 
 class RewardConfig(_Config):
     """Where rewards come from.
 
     Attributes:
-        function: says what a response is worth.
+        function: says what a response is worth; ``null`` where a reward model does.
         manager: runs it.
     """
 
-    function: FunctionConfig
+    function: FunctionConfig | None = None
     manager: ManagerConfig = NaiveConfig()
 
     @model_validator(mode="after")
     def _fit(self) -> "RewardConfig":
-        if self.manager.name == "batch" and self.function.name != "custom":
+        scores = self.manager.scores if self.manager.name == "dapo" else self.manager
+        if (scores.name == "model") != (self.function is None):
+            allowed = "null" if scores.name == "model" else "set"
+            raise ValueError(f"function must be {allowed} with manager.name={scores.name}")
+        if self.function is None:
+            return self
+        if scores.name == "batch" and self.function.name != "custom":
             raise ValueError(
                 f"manager.name=batch passes all samples at once, which function.name={self.function.name} does not "
                 "take; allowed is custom"
+            )
+        if self.function.name == "math" and scores.name != "parallel":
+            raise ValueError(
+                f"function.name=math can take for ever, and manager.name={scores.name} has no time limit; "
+                "allowed is parallel"
             )
         return self

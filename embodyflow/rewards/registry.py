@@ -1,45 +1,44 @@
-"""Which reward function and which manager a configuration means."""
+"""Which reward manager a configuration means."""
 
-from functools import partial
-from typing import Any, assert_never
+from typing import assert_never
 
-from embodyflow.references import resolve
-from embodyflow.rewards import verifiers
 from embodyflow.rewards.configuration import (
     BatchConfig,
-    CustomConfig,
-    ExactMatchConfig,
-    FunctionConfig,
-    GSM8KConfig,
+    DapoConfig,
+    ModelConfig,
     NaiveConfig,
-    RegexConfig,
+    ParallelConfig,
     RewardConfig,
 )
+from embodyflow.rewards.functions import build_reward_function
 from embodyflow.rewards.interface import RewardManager
 from embodyflow.rewards.managers import BatchRewardManager, NaiveRewardManager
+from embodyflow.rewards.pool import ParallelRewardManager
 
 
 def build_reward_manager(config: RewardConfig) -> RewardManager:
-    """Build the manager; whoever builds it closes it."""
+    """Build the manager; whoever builds it closes it.
+
+    Raises:
+        ConfigError: a library or a reward model is not there.
+    """
     match config.manager:
+        case DapoConfig():
+            from embodyflow.rewards.shaped import DapoRewardManager  # torch, which the others do without
+
+            scores = build_reward_manager(config.model_copy(update={"manager": config.manager.scores}))
+            return DapoRewardManager(scores, config.manager)
+        case ModelConfig():
+            from embodyflow.rewards.model import ModelRewardManager
+
+            return ModelRewardManager(config.manager)
+        case _ if config.function is None:
+            raise ValueError(f"manager.name={config.manager.name} without a function")
         case NaiveConfig():
             return NaiveRewardManager(build_reward_function(config.function))
         case BatchConfig():
             return BatchRewardManager(build_reward_function(config.function))
+        case ParallelConfig():
+            return ParallelRewardManager(config.function, config.manager)
         case _:
             assert_never(config.manager)
-
-
-def build_reward_function(config: FunctionConfig) -> Any:
-    """Return the function of a sample; a custom one may be of many."""
-    match config:
-        case ExactMatchConfig():
-            return partial(verifiers.exact_match, config=config)
-        case RegexConfig():
-            return partial(verifiers.regex, config=config)
-        case GSM8KConfig():
-            return verifiers.gsm8k
-        case CustomConfig():
-            return partial(resolve(config.function), **config.kwargs)
-        case _:
-            assert_never(config)

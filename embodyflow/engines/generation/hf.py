@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 from transformers.cache_utils import DynamicCache
 
+from embodyflow.config.generation import HFConfig
 from embodyflow.engines.generation import attention
-from embodyflow.engines.generation.configuration import HFConfig
 from embodyflow.engines.generation.interface import (
     Completion,
     FinishReason,

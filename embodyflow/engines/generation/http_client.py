@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from embodyflow.engines.generation.configuration import RemoteConfig
+from embodyflow.config.generation import RemoteConfig
 from embodyflow.engines.generation.interface import GenerationError
 from embodyflow.errors import ConfigError
 

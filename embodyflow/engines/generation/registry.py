@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import assert_never
 
-from embodyflow.engines.generation.configuration import GenerationConfig, HFConfig, RemoteConfig, VLLMConfig
+from embodyflow.config.generation import GenerationConfig, HFConfig, RemoteConfig, VLLMConfig
 from embodyflow.engines.generation.interface import GenerationEngine
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save_file
 
-from embodyflow.engines.generation.configuration import RemoteConfig
+from embodyflow.config.generation import RemoteConfig
 from embodyflow.engines.generation.http_client import HTTPClient
 from embodyflow.engines.generation.interface import (
     Completion,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from embodyflow.engines.generation.configuration import VLLMConfig
+from embodyflow.config.generation import VLLMConfig
 from embodyflow.engines.generation.interface import (
     Completion,
     GenerationError,

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from transformers import AutoTokenizer
 
 from embodyflow.data.arithmetic import ArithmeticPrompts, build_tokenizer, work_out
 from embodyflow.data.prompt_configuration import ArithmeticConfig
@@ -17,10 +18,9 @@ SPLITS = get_args(Split)
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     """As a model's folder holds it: written and read again."""
-    transformers = pytest.importorskip("transformers")
     folder = tmp_path_factory.mktemp("tokenizer")
     build_tokenizer().save_pretrained(folder)
-    return transformers.AutoTokenizer.from_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder)
 
 
 @pytest.mark.parametrize("num_digits", [1, 2])

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from embodyflow.engines.generation.configuration import HFConfig, RemoteConfig, VLLMConfig
+from embodyflow.config.generation import HFConfig, RemoteConfig, VLLMConfig
 from embodyflow.engines.generation.hf import HFEngine
 from embodyflow.engines.generation.interface import Completion, GenerationEngine, GenerationError, Request, Sampling
 from embodyflow.engines.generation.remote import RemoteEngine
