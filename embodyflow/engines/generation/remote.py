@@ -132,6 +132,7 @@ class RemoteEngine:
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or 0,
             "min_p": sampling.min_p,
+            "repetition_penalty": 1.0,  # else what the model's generation_config.json says
             "stop": list(sampling.stop),
             "stop_token_ids": list(sampling.stop_token_ids),
             "ignore_eos": True,

