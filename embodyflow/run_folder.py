@@ -11,7 +11,7 @@
         ledger.jsonl      what counts as done: see :mod:`embodyflow.ledger`
         checkpoints/iteration-000005/   complete as soon as it has that name
         stages/iteration-000006/<node>/ rows of an iteration that is not committed yet
-        videos/, plots/, tensorboard/
+        videos/, plots/, examples/, tensorboard/
 """
 
 import fcntl
@@ -128,6 +128,11 @@ class RunFolder:
         """Say what the run is doing."""
         status = {"stage": stage, "iteration": iteration, "iterations": iterations}
         _write_atomically(self.path / "status.json", json.dumps(status))
+
+    def write_examples(self, iteration: int, examples: list[dict[str, Any]]) -> None:
+        """Write what the policy did in an evaluation, a line each."""
+        lines = "".join(json.dumps(row) + "\n" for row in examples)
+        _write_atomically(self.subfolder("examples") / f"iteration-{iteration:06d}.jsonl", lines)
 
     def write_processes(self, pids: dict[str, int]) -> None:
         """Say which process is what, for whoever wants to look into one or end it."""

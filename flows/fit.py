@@ -5,9 +5,9 @@ from embodyflow.errors import ConfigError
 from pipelines import BUILT_IN, NodeRole, load_pipeline
 
 PIPELINES = {
-    "grpo": ("embodied_grpo", "grpo"),
+    "grpo": ("embodied_grpo", "grpo", "language_grpo"),
     "ppo": ("ppo", "ppo_control"),
-    "dapo": ("embodied_dapo",),
+    "dapo": ("embodied_dapo", "dapo"),
     "srpo": ("embodied_srpo",),
 }
 """The built-in pipelines that each training flow runs; beside them it runs any graph of the user's own."""

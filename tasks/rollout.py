@@ -45,9 +45,8 @@ def episode_metrics(rows: Columns) -> dict[str, Metric]:
     """Summarise what came of played episodes."""
     count = len(rows["uid"])
     steps = rows["num_steps"]
-    return {
-        "rollout/success_rate": mean(rows["success"].mean(), count),
-        "rollout/reward": mean(rows["episode_return"].mean(), count),
+    outcomes = {"rollout/success_rate": "success", "rollout/reward": "episode_return"}  # of a response not known yet
+    return {name: mean(rows[column].mean(), count) for name, column in outcomes.items() if column in rows} | {
         "rollout/episode_steps": mean(steps.mean(), count),
         "rollout/num_episodes": total(count),
         "rollout/num_steps": total(int(np.sum(steps))),

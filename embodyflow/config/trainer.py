@@ -1,10 +1,34 @@
 """How models are trained."""
 
-from typing import Annotated
+import math
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from embodyflow.config.base import Config, PositiveFloat, PositiveInt
+from embodyflow.config.base import Config, Fraction, PositiveFloat, PositiveInt
+
+
+class ScheduleConfig(Config):
+    """The learning rate over a run's iterations.
+
+    Attributes:
+        name: after the warm-up it stays, or falls to the final fraction along a line or half a cosine.
+        warmup_iterations: over which it rises to its full size.
+        final_fraction: of the full size, that it falls to.
+    """
+
+    name: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_iterations: Annotated[int, Field(ge=0, strict=True)] = 0
+    final_fraction: Fraction = 0.0
+
+    def fraction(self, iteration: int, iterations: int) -> float:
+        """Return the share of the full learning rate in an iteration, counted from 1."""
+        warmup = self.warmup_iterations
+        if iteration <= warmup:
+            return iteration / (warmup + 1)
+        done = (iteration - 1 - warmup) / max(iterations - warmup, 1)
+        left = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[self.name]
+        return left if self.name == "constant" else self.final_fraction + (1 - self.final_fraction) * left
 
 
 class OptimizerConfig(Config):
@@ -24,6 +48,7 @@ class TrainerConfig(OptimizerConfig):
 
     Attributes:
         num_ranks: processes of the FSDP2 group.
+        schedule: of the learning rates.
         weight_decay, max_grad_norm, adam_epsilon: of AdamW.
         num_minibatches: optimizer steps per pass.
         micro_batch_rows: rows of one forward pass; ``null`` means all rows of the mini-batch.
@@ -33,6 +58,7 @@ class TrainerConfig(OptimizerConfig):
     """
 
     num_ranks: PositiveInt
+    schedule: ScheduleConfig = ScheduleConfig()
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     max_grad_norm: PositiveFloat = 1.0
     adam_epsilon: PositiveFloat = 1e-8

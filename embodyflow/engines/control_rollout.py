@@ -17,7 +17,7 @@ from embodyflow.data.batches import Columns
 from embodyflow.engines.environments import make_env
 from embodyflow.engines.vector_env import ChunkStep, VectorEnv
 from embodyflow.policies.fit import check_fits
-from embodyflow.policies.registry import build_policy
+from embodyflow.policies.registry import build_acting_policy
 from embodyflow.seeding import derive_rng, derive_seed
 
 
@@ -45,7 +45,7 @@ class ControlRollout:
         self._env = VectorEnv([functools.partial(make_env, config.env, None, "train")] * self._num_envs, chunk_size=1)
         prototype = make_env(config.env, None, "train")
         check_fits(config.policy, prototype)
-        self.policy = build_policy(config.policy, config.cluster.device)
+        self.policy = build_acting_policy(config.policy, config.cluster.device)
         assert isinstance(prototype.action_space, Box)
         self._low, self._high = prototype.action_space.low, prototype.action_space.high
         prototype.close()

@@ -20,20 +20,18 @@ from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
 from embodyflow.engines.environments import make_env
+from embodyflow.engines.groups import places
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import ChunkStep, VectorEnv
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Decision
 from embodyflow.policies.fit import check_fits
-from embodyflow.policies.registry import build_policy
+from embodyflow.policies.registry import build_acting_policy
 from embodyflow.seeding import derive_rng, derive_seed
 
 SMALLEST_BATCH = 8
 """Rows of the smallest batch that the policy decides for. In smaller ones the last bit of a row's log-probs depends on
 its position: a matrix product cuts its last few rows in another way."""
-
-REROLL_STRIDE = 2**40
-"""Between the ids of an iteration's episodes and those of its re-rolled ones: more than a run has rows."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class EmbodiedRollout:
         self._envs: dict[str, VectorEnv] = {}
         self.prototypes = [make_env(config.env, task, "train") for task in config.env.tasks]
         check_fits(config.policy, self.prototypes[0])
-        self.policy = build_policy(config.policy, config.cluster.device)
+        self.policy = build_acting_policy(config.policy, config.cluster.device)
         self._instructions = np.stack(
             [self.policy.encode_instruction(env.get_wrapper_attr("instruction")) for env in self.prototypes]
         )
@@ -103,19 +101,13 @@ class EmbodiedRollout:
             reroll: 0 for the iteration's own episodes, from 1 for further rounds of as many, with other goals.
         """
         rollout, num_tasks = self.config.rollout, len(self.config.env.tasks)
-        per_rank = rollout.num_groups // self.world_size
         num_goals = self.prototypes[0].get_wrapper_attr("num_goals")["train"]
         draw = (seed, iteration, "goals") if reroll == 0 else (seed, iteration, "goals", reroll)
         goals = derive_rng(*draw).integers(num_goals, size=rollout.num_groups)
-        episodes = []
-        for group in range(self.rank * per_rank, (self.rank + 1) * per_rank):
-            for sibling in range(rollout.group_size):
-                position = group * rollout.group_size + sibling
-                row = reroll * self.config.rows_per_iteration + position
-                uid = reroll * REROLL_STRIDE + iteration * self.config.rows_per_iteration + position
-                group_id = reroll * REROLL_STRIDE + iteration * rollout.num_groups + group
-                episodes.append(Episode(row, uid, group_id, group % num_tasks, int(goals[group])))
-        return episodes
+        return [
+            Episode(place.row, place.uid, place.group_id, place.group % num_tasks, int(goals[place.group]))
+            for place in places(self.config, self.rank, self.world_size, iteration, reroll)
+        ]
 
     def evaluation_episodes(self) -> list[Episode]:
         """Return this rank's share of ``evaluation.num_goals`` goals of every task."""

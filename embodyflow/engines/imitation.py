@@ -7,9 +7,10 @@ import torch
 from tensordict import TensorDict
 
 from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.language import LanguageConfig
 from embodyflow.config.run import WarmStartConfig
 from embodyflow.data.metrics import Metric, last, mean
-from embodyflow.policies.base import ImitatingPolicy
+from embodyflow.policies.base import ImitatingPolicy, Policy
 
 
 class Samples(Protocol):
@@ -83,6 +84,31 @@ class ActionSamples:
     def loss(self, chosen: np.ndarray) -> torch.Tensor:
         """Return the cross-entropy to the smoothed expert actions, summed."""
         return self._policy.imitation_loss(*self._steps.take(chosen), self._sigma)
+
+
+class ResponseSamples:
+    """Responses to imitate, all tokens of each.
+
+    Args:
+        policy: to be fitted.
+        demos: language rows.
+        config: of the run.
+    """
+
+    def __init__(self, policy: Policy, demos: TensorDict, config: LanguageConfig) -> None:
+        self._policy, self._demos = policy, demos
+
+    def __len__(self) -> int:
+        return len(self._demos)
+
+    def num_targets(self, chosen: np.ndarray) -> int:
+        """Return the number of response tokens."""
+        return int(self._demos["response_length"][chosen].sum())
+
+    def loss(self, chosen: np.ndarray) -> torch.Tensor:
+        """Return the cross-entropy to the responses' tokens, summed."""
+        log_probs, _ = self._policy.evaluate(self._demos[torch.from_numpy(chosen)], 1.0)
+        return -log_probs.sum()
 
 
 def imitate(

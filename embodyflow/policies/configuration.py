@@ -4,9 +4,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.policies.mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 
 EmbodiedPolicyConfig = TinyVLAConfig
 ControlPolicyConfig = MLPGaussianConfig
-PolicyConfig = Annotated[EmbodiedPolicyConfig | ControlPolicyConfig, Field(discriminator="name")]
+LanguagePolicyConfig = CausalLMConfig
+PolicyConfig = Annotated[EmbodiedPolicyConfig | ControlPolicyConfig | LanguagePolicyConfig, Field(discriminator="name")]

@@ -17,6 +17,7 @@ import ray
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.metrics import as_metrics
+from embodyflow.data.padding import to_padded, to_ragged
 from embodyflow.data.plan import ShardRef
 from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import digest_of, join_columns
@@ -124,12 +125,12 @@ class Worker:
             self._load_weights(call)
             batch = None
             if parts := [part for part in call.parents if part.slices]:  # a parent may pass no rows on
-                batch = to_batch(join_columns([self._buffer.get(part) for part in parts]))
+                batch = to_batch(to_padded(join_columns([self._buffer.get(part) for part in parts])))
             with self._weights_untouched(call):
                 output = resolve(call.function)(batch, call.config, worker=self._engine, call=call)
             shard, digest = None, ""
             if output.batch is not None:
-                columns = to_columns(output.batch)
+                columns = to_ragged(to_columns(output.batch))
                 digest = digest_of(columns)
                 if call.stage is not None:
                     write_rows(self._stage_file(call.stage), columns)
@@ -178,10 +179,11 @@ class Worker:
             WorkerLostError: a node left them half trained.
         """
         self._check_whole()
-        columns = self._engine.weights()
+        columns, probe = self._engine.weights(), self._engine.probe()
         if self._rank != 0:
             return None
-        flat = {name: array[None] for name, array in columns.items()}  # one row: a shard's columns agree in rows
+        # One row: a shard's columns agree in rows.
+        flat = {name: array[None] for name, array in (columns | probe).items()}
         return self._buffer.put(f"weights/{version}", flat), digest_of(columns)
 
     def invoke(self, method: str, *args: Any) -> Any:

@@ -66,7 +66,7 @@ MISTAKES = {
         "policy.name=mlp_gaussian: allowed are tiny_vla with job=embodied",
     ),
     "unknown kind of policy": ("policy.name=mlp", "policy.name=mlp: allowed are tiny_vla with job=embodied"),
-    "misspelt job": ("job=embodyed", "job=embodyed: allowed are embodied, control"),
+    "misspelt job": ("job=embodyed", "job=embodyed: allowed are embodied, control, language"),
     "size of the wrong policy": ("policy.hidden_size=0", "policy.hidden_size=0: input should be greater"),
     "unknown camera": (
         "+env.kwargs.camera=left",

@@ -19,7 +19,7 @@ LAYERS = (
     ("embodyflow.compose", "embodyflow.run_folder", "embodyflow.trackers"),
     ("embodyflow.workers",),
     ("embodyflow.engines",),
-    ("embodyflow.config",),
+    ("embodyflow.config", "embodyflow.ledger"),
     ("embodyflow.rewards",),  # which shapes them by formulas of embodyflow.algorithms
     ("embodyflow.policies", "embodyflow.data", "embodyflow.algorithms"),
     (

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 from transformers.cache_utils import DynamicCache
 
-from embodyflow.engines.generation.configuration import HFConfig
+from embodyflow.config.generation import HFConfig
 from embodyflow.engines.generation.interface import (
     Completion,
     FinishReason,
@@ -27,7 +27,7 @@ from embodyflow.engines.generation.sampler import Noise, Sampler
 from embodyflow.engines.generation.slot_cache import SlotCache
 from embodyflow.engines.generation.stopping import StopCheck
 from embodyflow.engines.generation.streams import OneStream, in_order
-from embodyflow.engines.generation.weights import load_weights
+from embodyflow.engines.generation.weights import ModelWeights
 from embodyflow.errors import ConfigError
 
 
@@ -76,8 +76,9 @@ class HFEngine:
         self._config, self._model_path, self._device = config, model_path, torch.device(device)
         model = AutoModelForCausalLM.from_pretrained(model_path, dtype=getattr(torch, config.dtype))
         self._model: Any = model.to(self._device).eval()
-        self._vocab_size: int = model_config.vocab_size
-        self._max_model_len: int = config.max_model_len or model_config.max_position_embeddings
+        self._weights = ModelWeights.of_model(self._model)
+        self._vocab_size = self._weights.vocab_size
+        self._max_model_len = config.max_model_len or self._weights.max_positions
         self._open = OneStream()
 
     def stream(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
@@ -107,7 +108,7 @@ class HFEngine:
     def update_weights(self, weights: Mapping[str, npt.NDArray[Any]], version: int) -> None:
         """Copy the weights into the model; there is no cache between calls."""
         self._open.refuse("update_weights")
-        load_weights(self._model, weights)
+        self._weights.load(self._model, weights)
         self.version = version
 
     def close(self) -> None:

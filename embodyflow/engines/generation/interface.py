@@ -26,7 +26,7 @@ class Sampling:
 
     Attributes:
         max_tokens: of one completion.
-        temperature: of the softmax; 0 is greedy.
+        temperature: of the softmax, at least 0.01; 0 is greedy.
         top_p: keep the most probable tokens that together reach this probability (Holtzman et al. 2020).
         top_k: keep so many of the most probable tokens; ``None`` keeps all.
         min_p: drop tokens less probable than this share of the most probable one (Nguyen et al. 2024).
@@ -50,7 +50,7 @@ class Sampling:
     def __post_init__(self) -> None:
         rules = {
             "max_tokens": (self.max_tokens >= 1, "at least 1"),
-            "temperature": (0 <= self.temperature < float("inf"), "0 or greater"),
+            "temperature": (self.temperature == 0 or 0.01 <= self.temperature < float("inf"), "0, or at least 0.01"),
             "top_p": (0 < self.top_p <= 1, "in (0, 1]"),
             "top_k": (self.top_k is None or self.top_k >= 1, "at least 1, or null"),
             "min_p": (0 <= self.min_p < 1, "in [0, 1)"),

@@ -1,10 +1,10 @@
 """Which generation engine a configuration means."""
 
 from pathlib import Path
+from typing import assert_never
 
-from embodyflow.engines.generation.configuration import GenerationConfig, HFConfig
+from embodyflow.config.generation import GenerationConfig, HFConfig, RemoteConfig, VLLMConfig
 from embodyflow.engines.generation.interface import GenerationEngine
-from embodyflow.errors import ConfigError
 
 
 def build_generation_engine(config: GenerationConfig, model_path: Path, device: str) -> GenerationEngine:
@@ -24,5 +24,13 @@ def build_generation_engine(config: GenerationConfig, model_path: Path, device: 
             from embodyflow.engines.generation.hf import HFEngine
 
             return HFEngine(config, model_path, device)
+        case VLLMConfig():
+            from embodyflow.engines.generation.vllm import VLLMEngine
+
+            return VLLMEngine(config, model_path, device)
+        case RemoteConfig():
+            from embodyflow.engines.generation.remote import RemoteEngine
+
+            return RemoteEngine(config, model_path)
         case _:
-            raise ConfigError(f"name={config.name}: allowed so far is hf")
+            assert_never(config)

@@ -96,6 +96,7 @@ class SlotCache(Cache):
             layer.positions, layer.length = positions, length
         return (torch.arange(length, device=positions.device) <= positions)[:, None, None]
 
+    @torch.inference_mode()
     def move(self, source: int, target: int) -> None:
         """Copy a slot over another."""
         for layer in self.layers:

@@ -1,53 +1,78 @@
-"""New weights for a transformers model, checked before any is changed."""
+"""The weights that a model has, by transformers' names, and new ones for it, checked before any is changed."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 
 import numpy.typing as npt
 import torch
-from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
 
 
-def tied_names(model: nn.Module) -> list[list[str]]:
-    """Return the names of the model's ``state_dict``, those of one tensor together."""
-    groups: dict[tuple[int, torch.Size], list[str]] = {}
-    for name, tensor in model.state_dict().items():
-        groups.setdefault((tensor.data_ptr(), tensor.shape), []).append(name)
-    return list(groups.values())
+@dataclass(frozen=True)
+class ModelWeights:
+    """What a causal language model's weights must be.
 
-
-def check_weights(
-    weights: Mapping[str, npt.NDArray[Any]], shapes: Mapping[str, Iterable[int]], tied: list[list[str]]
-) -> None:
-    """Check that the weights are all of a model's and no others.
-
-    Args:
-        weights: by name.
-        shapes: of every name in the model's ``state_dict``.
-        tied: its names, those of one tensor together: any of them will do.
-
-    Raises:
-        ValueError: an unknown name, a missing weight, another shape, or two values for one tensor.
+    Attributes:
+        shapes: of every name in its ``state_dict``.
+        first_names: for a name that is tied to another, the other one.
+        vocab_size: of the model.
+        max_positions: tokens that it can attend to.
     """
-    unknown = sorted(weights.keys() - shapes.keys())
-    missing = [names[0] for names in tied if not any(name in weights for name in names)]
-    for what, names in (("the model has no weights named", unknown), ("weights are missing:", missing)):
-        if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            raise ValueError(f"{what} {', '.join(names[:3])}{more}")
-    for name, array in weights.items():
-        if tuple(array.shape) != tuple(shapes[name]):
-            raise ValueError(f"{name}: shape {tuple(array.shape)}, the model's is {tuple(shapes[name])}")
-    for names in tied:
-        given = [name for name in names if name in weights]
-        if any((weights[name] != weights[given[0]]).any() for name in given[1:]):
-            raise ValueError(f"{' and '.join(given)} are tied in the model and have different values")
 
+    shapes: Mapping[str, tuple[int, ...]]
+    first_names: Mapping[str, str]
+    vocab_size: int
+    max_positions: int
 
-@torch.no_grad()
-def load_weights(model: nn.Module, weights: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Copy weights into the model, in its dtype and on its device, after :func:`check_weights`."""
-    state = model.state_dict()
-    check_weights(weights, {name: tensor.shape for name, tensor in state.items()}, tied_names(model))
-    for name, array in weights.items():
-        state[name].copy_(torch.tensor(array))  # a copy, as arrays in shared memory may be read-only
+    @classmethod
+    def of_model(cls, model: Any) -> Self:
+        """Return those of a transformers model."""
+        return cls(
+            shapes={name: tuple(tensor.shape) for name, tensor in model.state_dict().items()},
+            first_names=dict(model.all_tied_weights_keys),
+            vocab_size=model.config.vocab_size,
+            max_positions=model.config.max_position_embeddings,
+        )
+
+    @classmethod
+    def of_folder(cls, model_path: Path) -> Self:
+        """Return those of the model in a Hugging Face folder, which is not loaded."""
+        with torch.device("meta"):
+            return cls.of_model(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model_path)))
+
+    def check(self, weights: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Check that ``weights`` are all of the model's and no others; of tied ones any will do.
+
+        Raises:
+            ValueError: an unknown name, a missing weight, another shape, or two values for one weight.
+        """
+        given = {self._first_name(name) for name in weights}
+        missing = sorted({self._first_name(name) for name in self.shapes} - given)
+        unknown = sorted(weights.keys() - self.shapes.keys())
+        for what, names in (("the model has no weights named", unknown), ("weights are missing:", missing)):
+            if names:
+                more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+                raise ValueError(f"{what} {', '.join(names[:3])}{more}")
+        for name, array in weights.items():
+            if tuple(array.shape) != self.shapes[name]:
+                raise ValueError(f"{name}: shape {tuple(array.shape)}, the model's is {self.shapes[name]}")
+            first = self._first_name(name)
+            if first != name and first in weights and (array != weights[first]).any():
+                raise ValueError(f"{name} and {first} are tied in the model and have different values")
+
+    def by_first_name(self, weights: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Return the weights with one name each."""
+        return {self._first_name(name): array for name, array in weights.items()}
+
+    @torch.no_grad()
+    def load(self, model: Any, weights: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Copy weights into the transformers model, in its dtype and on its device, after :meth:`check`."""
+        self.check(weights)
+        state = model.state_dict()
+        for name, array in weights.items():
+            state[name].copy_(torch.tensor(array))  # a copy, as arrays in shared memory may be read-only
+
+    def _first_name(self, name: str) -> str:
+        return self.first_names.get(name, name)

@@ -137,7 +137,7 @@ def test_training_draws_from_run_iteration_and_node() -> None:
     seen: dict[str, Any] = {}
     worker = SimpleNamespace(step=lambda batch, **arguments: seen.update(arguments) or {"train/steps": 1})
     output = tasks.train_actor(batch := rows([1], [0]), worker=worker, call=CALL)
-    assert seen == {"offset": 0, "total_rows": 0, "seed": derive_seed(7, 4, "node")}
+    assert seen == {"offset": 0, "total_rows": 0, "seed": derive_seed(7, 4, "node"), "iteration": 4}
     assert output.batch is batch and output.metrics == {"train/steps": 1}  # train_critic comes after
 
 

@@ -65,19 +65,23 @@ class VLLMConfig(EngineConfig):
 
 
 class RemoteConfig(EngineConfig):
-    """A server that speaks OpenAI's completions protocol with token ids: ``vllm serve`` or SGLang.
+    """A running ``vllm serve``, reached by OpenAI's completions protocol with vLLM's additions (token ids, seeds).
+
+    It must be started with ``--logprobs-mode processed_logprobs`` and, for weight_update, in vLLM's development mode
+    (``VLLM_SERVER_DEV_MODE=1``), whose further endpoints are for a network that is trusted.
 
     Attributes:
         base_url: of the server, without ``/v1``.
         model: its name there; ``null`` means the only one that is served.
         api_key_env: environment variable with the key that the server asks for.
         max_concurrency: requests under way at the same time.
-        timeout: seconds that a request may go without an answer, or without a further token of one.
-        max_retries: further attempts after a refused connection, a time-out or a server's error.
-        weight_update: how new weights get there. ``refused``: not at all, for a fixed policy. ``vllm``: they are
-            written to weights_folder and the server, started with ``VLLM_SERVER_DEV_MODE=1``, loads them from there.
-            ``sglang``: the same by ``/update_weights_from_disk``.
-        weights_folder: which the server sees under the same path.
+        timeout: seconds that the server may leave a request without any part of an answer.
+        max_retries: further attempts after a refused or broken connection, a time-out or a server's own error.
+        weight_update: how new weights get there. ``refused``: not at all, for a policy that stays. ``reload_weights``:
+            they are written to weights_folder and loaded from there. ``reload_weights_and_heads``: the same for a
+            server on a CPU and a model with a tied head, whose workers have ``--worker-extension-cls
+            embodyflow.engines.generation.vllm_worker.WeightReload``.
+        weights_folder: an existing one, which the server sees under the same path.
     """
 
     name: Literal["remote"] = "remote"
@@ -87,15 +91,15 @@ class RemoteConfig(EngineConfig):
     max_concurrency: PositiveInt = 64
     timeout: Annotated[float, Field(gt=0)] = 120.0
     max_retries: Annotated[int, Field(ge=0, le=20, strict=True)] = 4
-    weight_update: Literal["refused", "vllm", "sglang"] = "refused"
+    weight_update: Literal["refused", "reload_weights", "reload_weights_and_heads"] = "refused"
     weights_folder: str | None = None
 
     @model_validator(mode="after")
     def _folder_for_updates(self) -> "RemoteConfig":
         if (self.weight_update == "refused") != (self.weights_folder is None):
+            allowed = "null" if self.weight_update == "refused" else "a folder that the server sees too"
             raise ValueError(
-                f"weights_folder={self.weights_folder!r}: must be null with weight_update=refused, a folder that the "
-                f"server sees too with vllm and sglang; weight_update is {self.weight_update}"
+                f"weights_folder={self.weights_folder!r}: must be {allowed} with weight_update={self.weight_update}"
             )
         return self
 
