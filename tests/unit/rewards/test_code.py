@@ -67,6 +67,7 @@ FAILING = {
     "reads_input": f"input(){ADD}",
     "eats_memory": f"x = bytearray(2 * 10**9){ADD}",
     "large_file": f"open('x', 'wb').write(bytes(2**25)){ADD}",
+    "fills_the_disk": f"for i in range(9):\n    open(str(i), 'wb').write(bytes(2**23)){ADD}",
     "talks_to_us": TALK,
 }
 

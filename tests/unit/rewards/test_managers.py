@@ -145,7 +145,8 @@ def test_a_function_that_forks_answers_once_and_what_it_starts_ends_with_its_sam
 def test_what_a_hanging_function_has_started_ends_with_its_process(pool, marks):
     with pytest.raises(RewardError, match="did not answer"):
         pool.score(samples("stray 1000"))
-    assert len(strays(marks)) > 1 and not any(strays(marks))
+    assert len(strays(marks)) > 1
+    wait_until(lambda: not any(strays(marks)))  # killed, which takes the kernel a moment
 
 
 def test_a_sample_that_hangs_may_count_as_incorrect():
