@@ -58,7 +58,7 @@ def validate_config(values: dict[str, Any]) -> RunConfig:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("\n".join(_line(mistake) for mistake in error.errors())) from error
+        raise ConfigError("\n".join(_line(mistake, values) for mistake in error.errors())) from error
 
 
 def _compose(overrides: Sequence[str]) -> dict[str, Any]:
@@ -124,11 +124,8 @@ def _keys_of(model: Any, prefix: str = "") -> list[str]:
     return keys
 
 
-def _line(mistake: Any) -> str:
-    loc = mistake["loc"]
-    if loc[:1] == ("policy",) and len(loc) > 2:  # pydantic names the kind of policy in between
-        loc = (loc[0], *loc[2:])
-    key = ".".join(str(part) for part in loc)
+def _line(mistake: Any, values: dict[str, Any]) -> str:
+    key = _key(mistake["loc"], values)
     message = mistake["msg"].removeprefix("Value error, ")
     if mistake["type"] == "value_error":
         return f"{key}: {message}" if key else message
@@ -139,6 +136,18 @@ def _line(mistake: Any) -> str:
     if mistake["type"] == "missing":
         return f"{key}: must be set"
     return f"{key}={mistake['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _key(loc: Sequence[str | int], values: Any) -> str:
+    """Return a mistake's key without the kinds of policy, reward and so on that pydantic names in between."""
+    parts = []
+    for part in loc:
+        is_mapping = isinstance(values, dict)
+        if is_mapping and part not in values and part == values.get("name"):
+            continue
+        parts.append(str(part))
+        values = values.get(part) if is_mapping else None
+    return ".".join(parts)
 
 
 def _check_run_root(config: RunConfig) -> None:
