@@ -3,9 +3,11 @@
 Everything a user can get wrong in a configuration ends here, before any process is started.
 """
 
+import contextlib
 import difflib
 import importlib.util
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
-from embodyflow.config import RunConfig
+from embodyflow.config import EnvConfig, RunConfig
 from embodyflow.engines.environments import make_env
 from embodyflow.errors import ConfigError
-from embodyflow.policies.fit import check_fits
+from embodyflow.policies.fit import check_fits, policy_sizes
 
 EXAMPLE_ENV_ID = "envs:embodyflow/MetaWorld-v0"
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
@@ -42,7 +44,7 @@ def compose_config(overrides: Sequence[str]) -> RunConfig:
     Raises:
         ConfigError: one line per mistake, each naming the key and what is allowed.
     """
-    config = validate_config(_compose(overrides))
+    config = validate_config(_with_sizes(_compose(overrides)))
     _check_environment(config)
     _check_run_root(config)
     _check_trackers(config)
@@ -59,6 +61,31 @@ def validate_config(values: dict[str, Any]) -> RunConfig:
         return RunConfig.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(_line(mistake) for mistake in error.errors())) from error
+
+
+def validate_environment(values: dict[str, Any]) -> EnvConfig:
+    """Check the plain values of an environment, and that it can be made and stepped here.
+
+    Raises:
+        ConfigError: one line per mistake, each naming the key and what is allowed.
+    """
+    try:
+        env = EnvConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_line({**m, "loc": ("env", *m["loc"])}) for m in error.errors())) from error
+    _check_tasks(env)
+    _try_a_step(env, _made(env))
+    return env
+
+
+def own_tasks(env_id: str) -> list[str]:
+    """Return the tasks that an environment names itself, none if it is not made for policies that follow instructions.
+
+    Raises:
+        ConfigError: there is no such environment.
+    """
+    entry_point = _env_spec(env_id).entry_point
+    return list(getattr(entry_point if callable(entry_point) else _creator(env_id, entry_point), "tasks", ()))
 
 
 def _compose(overrides: Sequence[str]) -> dict[str, Any]:
@@ -103,7 +130,7 @@ def _options(group: str) -> list[str]:
 
 
 def _hint(key: str) -> str:
-    if key.startswith("env.kwargs."):
+    if key.startswith(("env.kwargs.", "env.adapter.images.", "env.adapter.instructions.", "env.adapter.task_kwargs.")):
         return f"; write +{key}=… to add it"
     near = difflib.get_close_matches(key, _known_keys(), n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(near)}?" if near else f"; allowed are {', '.join(RunConfig.model_fields)}"
@@ -139,19 +166,13 @@ def _line(mistake: Any) -> str:
 def _check_environment(config: RunConfig) -> None:
     """Refuse an environment that cannot be made here, or that policy, warm start and evaluation do not fit."""
     env = config.env
-    creator = load_env_creator(_env_spec(env.id).entry_point)  # type: ignore[arg-type]
-    if not env.tasks:
-        check_fits(config.policy, _made(config))
-        return
-    known = getattr(creator, "tasks", None)
-    if known is None:
-        raise ConfigError(f"env.id={env.id}: is not made for policies that follow instructions: it names no tasks")
-    for task in env.tasks:
-        if task not in known:
-            near = difflib.get_close_matches(task, known, n=3) or sorted(known)
-            raise ConfigError(f"env.tasks: {task!r} is unknown; allowed are, for example, {', '.join(near[:5])}")
-    made = _made(config)
+    _check_tasks(env)
+    made = _made(env)
     check_fits(config.policy, made)
+    if env.adapter is not None:
+        _try_a_step(env, made)
+    if not env.tasks:
+        return
     num_goals = made.get_wrapper_attr("num_goals")
     made.close()
     wanted = {}
@@ -164,11 +185,68 @@ def _check_environment(config: RunConfig) -> None:
             raise ConfigError(f"{key}={number}: allowed are 1 to {num_goals[split]}, the goals of split {split!r}")
 
 
-def _made(config: RunConfig) -> gymnasium.Env[Any, Any]:
+def _check_tasks(env: EnvConfig) -> None:
+    """Refuse an unknown environment, and tasks that it does not have; an adapter takes any."""
+    known = own_tasks(env.id)
+    if not env.tasks or env.adapter is not None:
+        return
+    if not known:
+        raise ConfigError(
+            f"env.id={env.id}: is not made for policies that follow instructions: it names no tasks; "
+            "say what success is by env.adapter.success_info, success_reward or success_termination"
+        )
+    for task in env.tasks:
+        if task not in known:
+            near = difflib.get_close_matches(task, known, n=3) or sorted(known)
+            raise ConfigError(f"env.tasks: {task!r} is unknown; allowed are, for example, {', '.join(near[:5])}")
+
+
+def _creator(env_id: str, entry_point: Any) -> Any:
     try:
-        return make_env(config.env, config.env.first_task, "train")
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"env.kwargs={config.env.kwargs}: {str(error).partition(' was raised')[0]}") from error
+        return load_env_creator(entry_point)
+    except ImportError as error:
+        raise ConfigError(f"env.id={env_id}: {error}; install what it needs") from error
+
+
+def _made(env: EnvConfig) -> gymnasium.Env[Any, Any]:
+    try:
+        return make_env(env, env.first_task, "train")
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        raise ConfigError(f"{_culprit(env, error)}{error}; install what it needs") from error
+    except (TypeError, ValueError, OSError) as error:
+        raise ConfigError(f"{_culprit(env, error)}{str(error).partition(' was raised')[0]}") from error
+
+
+def _culprit(env: EnvConfig, error: Exception) -> str:
+    """Return the key at fault, as the beginning of a message."""
+    named = re.match(r"(\w+)[=.]", str(error))
+    if env.adapter is not None and named is not None and named[1] in type(env.adapter).model_fields:
+        return "env.adapter."
+    about_itself = isinstance(error, ImportError) or str(error).startswith("its ")
+    return f"env.id={env.id}: " if about_itself else f"env.kwargs={env.kwargs}: "
+
+
+def _try_a_step(env: EnvConfig, made: gymnasium.Env[Any, Any]) -> None:
+    """Refuse a definition of success that the first step contradicts."""
+    try:
+        made.reset(seed=0)
+        made.step(made.action_space.sample())
+    except ValueError as error:
+        raise ConfigError(f"{_culprit(env, error)}{error}") from error
+
+
+def _with_sizes(values: dict[str, Any]) -> dict[str, Any]:
+    """Fill in the sizes of the policy that are null: those of the environment."""
+    policy = values.get("policy")
+    null = [key for key in ("state_dim", "action_dim") if isinstance(policy, dict) and policy.get(key, 0) is None]
+    if not isinstance(policy, dict) or not null:
+        return values
+    sizes = dict.fromkeys(null, 1)
+    with contextlib.suppress(ValidationError):  # told with all other mistakes when the whole is validated
+        env = EnvConfig.model_validate(values.get("env"))
+        _check_tasks(env)
+        sizes |= policy_sizes(_made(env))
+    return {**values, "policy": {**policy, **{key: sizes[key] for key in null}}}
 
 
 def _env_spec(env_id: str) -> EnvSpec:
@@ -182,7 +260,8 @@ def _env_spec(env_id: str) -> EnvSpec:
     except gymnasium.error.Error as error:
         raise ConfigError(
             f"env.id={env_id}: {str(error).splitlines()[0].rstrip('.')}; "
-            f"allowed are an id that Gymnasium knows and module:id, such as {EXAMPLE_ENV_ID}"
+            f"allowed are an id that Gymnasium knows and module:id, such as {EXAMPLE_ENV_ID} or "
+            "gymnasium_robotics:FetchReach-v4"
         ) from error
 
 
