@@ -20,3 +20,9 @@ register(
     order_enforce=False,  # the adapted environment's own wrapper does
 )
 register(id="embodyflow/MuJoCo-v0", entry_point="envs.mujoco_xml:MujocoXMLEnv")
+register(
+    id="embodyflow/LIBERO-v0",
+    entry_point="envs.libero.environment:LiberoEnv",
+    disable_env_checker=True,
+    order_enforce=False,
+)
