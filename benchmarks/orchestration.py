@@ -47,7 +47,7 @@ from embodyflow.data.plan import RankInput, Slice
 from embodyflow.run_folder import RunFolder
 from embodyflow.trackers import open_trackers
 from embodyflow.workers.calls import NodeCall, NodeResult
-from embodyflow.workers.group import start_buffers, start_group
+from embodyflow.workers.group import WorkerGroup, start_buffers
 from embodyflow.workers.session import Session
 from flows.cluster import ray_cluster
 from flows.iteration_runs import IterationRuns, iteration_runs
@@ -84,7 +84,12 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
     with ray_cluster(config):
         buffers = start_buffers(run_id, config.cluster.buffer)
         engine = "empty_nodes:EmptyEngine"
-        groups = {role: await start_group(role, engine, 1, config, buffers) for role in ("rollout", "trainer")}
+        groups = {
+            role: WorkerGroup(role, engine, 1, config, buffers, is_collective=role == "trainer")
+            for role in ("rollout", "trainer")
+        }
+        for group in groups.values():
+            await group.start()
         run_folder, trackers, graph = RunFolder.create(config), open_trackers(config), empty_graph()
         async with iteration_runs(flows.iteration.iteration) as runs, reporting(config, run_folder) as report:
             session = Session(config, groups, buffers)

@@ -18,6 +18,7 @@ import psutil
 ACTIVE = ("RUNNING", "PENDING", "CANCELLING")
 TERMINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 ERROR_LEVEL = 40
+RESUME_TAG = "resume"
 
 
 class PrefectApi:
@@ -82,9 +83,11 @@ class PrefectApi:
             if len(more) < 200:
                 return runs
 
-    def set_state(self, flow_run_id: str, kind: str, message: str, *, force: bool = True) -> None:
+    def set_state(
+        self, flow_run_id: str, kind: str, message: str, *, name: str | None = None, force: bool = True
+    ) -> None:
         """Move a flow run to a state such as CRASHED; concurrency slots that it held are free again."""
-        state = {"type": kind, "name": kind.capitalize(), "message": message}
+        state = {"type": kind, "name": name or kind.capitalize(), "message": message}
         self.request("POST", f"/flow_runs/{flow_run_id}/set_state", {"state": state, "force": force})
 
     def last_error(self, flow_run_id: str) -> str | None:
@@ -97,7 +100,8 @@ class PrefectApi:
 def end_stale_runs(api: PrefectApi, message: str, *, ours_alone: bool) -> int:
     """End what a killed stack left behind: runs that look active, and scheduled ones whose hour has passed.
 
-    The first would hold their deployment's concurrency slot for ever; the second would all start at once.
+    The first would hold their deployment's concurrency slot for ever; the second would all start at once. A run with
+    the tag ``resume`` is not ended but told to go on when there is a worker.
 
     Args:
         api: the server.
@@ -111,12 +115,16 @@ def end_stale_runs(api: PrefectApi, message: str, *, ours_alone: bool) -> int:
     stale = api.flow_runs({"state": {"type": {"any_": list(ACTIVE)}}})
     if not ours_alone:
         stale = [run for run in stale if _process_is_gone(run["infrastructure_pid"])]
+    late: list[dict[str, Any]] = []
+    if ours_alone:
+        now = datetime.now(UTC).isoformat()
+        late = api.flow_runs({"state": {"type": {"any_": ["SCHEDULED"]}}, "expected_start_time": {"before_": now}})
+        stale += [run for run in late if run["start_time"] is not None]  # they wait to be run again
     for run in stale:
-        api.set_state(run["id"], "CRASHED", message)
-    if not ours_alone:
-        return len(stale)
-    now = datetime.now(UTC).isoformat()
-    late = api.flow_runs({"state": {"type": {"any_": ["SCHEDULED"]}}, "expected_start_time": {"before_": now}})
+        if RESUME_TAG in run["tags"] and run["parent_task_run_id"] is None:
+            api.set_state(run["id"], "SCHEDULED", message, name="AwaitingRetry")
+        else:
+            api.set_state(run["id"], "CRASHED", message)
     missed = [run for run in late if run["start_time"] is None]
     for run in missed:
         api.set_state(run["id"], "CANCELLED", "Its time passed while no stack was up.")

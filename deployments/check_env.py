@@ -18,9 +18,9 @@ from gymnasium.utils.env_checker import check_env
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from embodyflow.compose import own_tasks, validate_environment
-from embodyflow.config import EnvConfig
-from embodyflow.engines.environments import make_env
+from embodyflow.compose import validate_environment
+from embodyflow.config.environment import EnvConfig
+from embodyflow.engines.environments import first_task, make_env, own_tasks
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import VectorEnv
 from embodyflow.engines.vector_env_worker import STATE_KEY
@@ -58,11 +58,11 @@ class Subject:
 
     def make(self, **kwargs: Any) -> gym.Env[Any, Any]:
         """Build one."""
-        return make_env(self.config, self.config.first_task, "train", **kwargs)
+        return make_env(self.config, first_task(self.config), "train", **kwargs)
 
     def vector(self, num_workers: int) -> VectorEnv:
         """Build a vector environment of one."""
-        function = functools.partial(make_env, self.config, self.config.first_task, "train")
+        function = functools.partial(make_env, self.config, first_task(self.config), "train")
         return VectorEnv([function], chunk_size=CHUNK, num_workers=num_workers)
 
     @functools.cached_property
@@ -97,7 +97,6 @@ def show(env_id: str, words: Sequence[str]) -> int:
         os.environ.setdefault("MUJOCO_GL", "egl")  # renders without a display; read when mujoco is first imported
     warnings.simplefilter("ignore")  # Gymnasium's own checks at every step; its checker's are told below
     subject = Subject(_config(env_id, words))
-    _ = subject.actions  # an environment that cannot be played here is refused before any check
     failed = False
     for name, check in CHECKS.items():
         finding = _run(check, subject)

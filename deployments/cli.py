@@ -39,6 +39,9 @@ def _parser() -> argparse.ArgumentParser:
     up.set_defaults(command=_up)
     commands.add_parser("down", help="stop them from another terminal").set_defaults(command=_down)
     commands.add_parser("status", help="show what runs").set_defaults(command=_status)
+    ledger = commands.add_parser("ledger", help="show what a run has on record, and check it")
+    ledger.add_argument("run", type=Path, help="its folder, such as runs/mine")
+    ledger.set_defaults(command=_ledger)
     commands.add_parser("doctor", help="show what this machine offers").set_defaults(command=_doctor)
 
     check = commands.add_parser("check-env", help="check an environment: seeds, determinism, speed; 1 if it fails")
@@ -71,6 +74,12 @@ def _add_plan(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--picture", type=Path, help="write one: a file ending in .svg, .dot or .mmd (Mermaid)")
     plan.add_argument("words", nargs="*", metavar="key=value", help="pipeline.yaml=… and other overrides")
     plan.set_defaults(command=_plan)
+
+
+def _ledger(options: argparse.Namespace) -> int:
+    from deployments.ledger import show_ledger
+
+    return show_ledger(options.run)
 
 
 def _up(options: argparse.Namespace) -> int:

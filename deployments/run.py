@@ -23,6 +23,9 @@ from flows.progress import RunProgress
 LOOK_EVERY = 5.0
 """Seconds between two looks at a flow run's state, beside the events that the watch receives."""
 
+CRASH_SECONDS = 30.0
+"""Seconds in which a run that crashed may be taken up again (:mod:`flows.resumption`) before it is over."""
+
 
 class FlowRun:
     """A flow run submitted to a deployment, watched by the ``prefect`` command.
@@ -41,29 +44,33 @@ class FlowRun:
         env = environment(folder) | {"PREFECT_API_URL": api_url}
         self._watch: psutil.Popen = start_process(command, log=self._log, env=env, cwd=folder.root)
         self._next_look = 0.0
-        self._seen_over = False
+        self._over_since: float | None = None
 
     def poll(self) -> int | None:
-        """Return the watch's exit code: 0 completed, 1 not; None while the run lasts.
+        """Return the exit code: 0 completed, 1 not; None while the run lasts.
 
         The watch ends on an event, and a busy server may lose one. A run that the server has known to be over for
-        some seconds is over.
+        some seconds is over; one that crashed is given time to be taken up again.
         """
         code: int | None = self._watch.poll()
-        if code is not None or time.monotonic() < self._next_look or self.id is None:
+        if code == 0 or (code is not None and self.id is None):
             return code
+        if self.id is None or time.monotonic() < self._next_look:
+            return None
         self._next_look = time.monotonic() + LOOK_EVERY
         try:
             kind = self._api.flow_run(self.id)["state_type"]
-        except OSError:  # the server is away; the watch, too, waits for it to come back
-            return None
+        except OSError:  # the server is away; a watch that runs waits for it to come back
+            return code
         if kind not in TERMINAL:
+            self._over_since = None
             return None
-        if self._seen_over:
-            stop_processes([self._watch], grace=1.0)
-            return 0 if kind == "COMPLETED" else 1
-        self._seen_over = True
-        return None
+        self._over_since = self._over_since or time.monotonic()
+        patience = CRASH_SECONDS if kind == "CRASHED" else LOOK_EVERY if code is None else 0.0
+        if time.monotonic() < self._over_since + patience:
+            return None
+        stop_processes([self._watch], grace=1.0)
+        return 0 if kind == "COMPLETED" else 1
 
     @property
     def id(self) -> str | None:
@@ -120,7 +127,8 @@ def run_experiment(flow: str, words: Sequence[str]) -> int:
             print(f"error: {run.failure()}", file=sys.stderr)
             print(f"log: {folder.log('prefect-worker')}", file=sys.stderr)
             return code
-    _print_summary(run_dir)
+    print(config.summary_line(json.loads((run_dir / "summary.json").read_text())))
+    print(f"run_dir={run_dir}")
     return 0
 
 
@@ -155,10 +163,3 @@ def _check_deployment(folder: StackFolder, name: str) -> None:
     known = [f"{each['entrypoint'].rpartition(':')[2].replace('_', '-')}/{each['name']}" for each in deployments]
     if name not in known:
         raise ConfigError(f"deployment {name}: there is none of that name; allowed are {', '.join(known)}")
-
-
-def _print_summary(run_dir: Path) -> None:
-    from flows.main import summary_line
-
-    print(summary_line(json.loads((run_dir / "summary.json").read_text())))
-    print(f"run_dir={run_dir}")

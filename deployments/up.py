@@ -3,17 +3,20 @@
 import os
 import sys
 import time
+from pathlib import Path
 
 from deployments.api import PrefectApi
 from deployments.folder import StackFolder, StackState, live_stack
 from deployments.processes import start_process, stop_processes
 from deployments.stack import Stack
+from embodyflow.run_folder import unfinished_runs
 
 
 def foreground() -> int:
     """Start the stack and keep it until a signal comes; return the exit code."""
     with Stack(StackFolder.here()) as stack:
         print(_describe(stack.state), flush=True)
+        print(*_offers(stack.folder.root), sep="\n", end="", flush=True)
         print("Ctrl-C, or `embodyflow down` in another terminal, stops everything", flush=True)
         try:
             while True:
@@ -40,6 +43,7 @@ def detached() -> int:
         stop_processes([launcher], grace=30.0)
         raise
     print(_describe(state))
+    print(*_offers(folder.root), sep="\n", end="")
     return 0
 
 
@@ -51,6 +55,16 @@ def status() -> int:
         return 1
     print(_describe(state))
     return 0 if state.ready and PrefectApi(state.api_url).is_healthy() else 1
+
+
+def _offers(root: Path) -> list[str]:
+    """Return a command for each of the latest runs that can go on, and a blank line at the end of them."""
+    lines = []
+    for folder in unfinished_runs(root / "runs")[-3:]:
+        config = folder.config()
+        command = f"prefect deployment run {config['flow']}/{config['experiment']} -p resume={folder.path.name}"
+        lines.append(f"{'to resume':<12}{command}  ({folder.committed()[-1]} of {config['iterations']} iterations)")
+    return [*lines, ""] if lines else []
 
 
 def _describe(state: StackState) -> str:

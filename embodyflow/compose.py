@@ -7,13 +7,10 @@ import contextlib
 import difflib
 import importlib.util
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-from gymnasium.envs.registration import EnvSpec, load_env_creator
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -21,12 +18,13 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
-from embodyflow.config import EnvConfig, RunConfig
-from embodyflow.engines.environments import make_env
+from embodyflow.config import RunConfig
+from embodyflow.config.environment import EnvConfig
+from embodyflow.config.registry import JOBS
 from embodyflow.errors import ConfigError
-from embodyflow.policies.fit import check_fits, policy_sizes
+from embodyflow.references import resolve
 
-EXAMPLE_ENV_ID = "envs:embodyflow/MetaWorld-v0"
+ENVIRONMENT_CHECK = "embodyflow.engines.environments:check_environment"  # imports Gymnasium
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 
 
@@ -45,7 +43,7 @@ def compose_config(overrides: Sequence[str]) -> RunConfig:
         ConfigError: one line per mistake, each naming the key and what is allowed.
     """
     config = validate_config(_with_sizes(_compose(overrides)))
-    _check_environment(config)
+    resolve(config.check)(config)
     _check_run_root(config)
     _check_trackers(config)
     return config
@@ -57,8 +55,11 @@ def validate_config(values: dict[str, Any]) -> RunConfig:
     Raises:
         ConfigError: one line per mistake, each naming the key and what is allowed.
     """
+    kind = JOBS.get(values.get("job", ""))
+    if kind is None:
+        raise ConfigError(f"job={values.get('job')}: allowed are {', '.join(JOBS)}")
     try:
-        return RunConfig.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(_line(mistake) for mistake in error.errors())) from error
 
@@ -73,19 +74,8 @@ def validate_environment(values: dict[str, Any]) -> EnvConfig:
         env = EnvConfig.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(_line({**m, "loc": ("env", *m["loc"])}) for m in error.errors())) from error
-    _check_tasks(env)
-    _try_a_step(env, _made(env))
+    resolve(ENVIRONMENT_CHECK)(env)
     return env
-
-
-def own_tasks(env_id: str) -> list[str]:
-    """Return the tasks that an environment names itself, none if it is not made for policies that follow instructions.
-
-    Raises:
-        ConfigError: there is no such environment.
-    """
-    entry_point = _env_spec(env_id).entry_point
-    return list(getattr(entry_point if callable(entry_point) else _creator(env_id, entry_point), "tasks", ()))
 
 
 def _compose(overrides: Sequence[str]) -> dict[str, Any]:
@@ -136,13 +126,18 @@ def _hint(key: str) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else f"; allowed are {', '.join(RunConfig.model_fields)}"
 
 
-def _known_keys(model: Any = RunConfig, prefix: str = "") -> list[str]:
+def _known_keys() -> list[str]:
+    """Return the keys of all kinds of jobs, sections before what is in them."""
+    return list(dict.fromkeys(key for kind in JOBS.values() for key in _keys_of(kind)))
+
+
+def _keys_of(model: Any, prefix: str = "") -> list[str]:
     keys = []
     for name, field in model.model_fields.items():
         keys.append(prefix + name)
         for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
             if hasattr(kind, "model_fields"):
-                keys += _known_keys(kind, f"{prefix}{name}.")
+                keys += _keys_of(kind, f"{prefix}{name}.")
     return keys
 
 
@@ -163,78 +158,6 @@ def _line(mistake: Any) -> str:
     return f"{key}={mistake['input']!r}: {message[0].lower()}{message[1:]}"
 
 
-def _check_environment(config: RunConfig) -> None:
-    """Refuse an environment that cannot be made here, or that policy, warm start and evaluation do not fit."""
-    env = config.env
-    _check_tasks(env)
-    made = _made(env)
-    check_fits(config.policy, made)
-    if env.adapter is not None:
-        _try_a_step(env, made)
-    if not env.tasks:
-        return
-    num_goals = made.get_wrapper_attr("num_goals")
-    made.close()
-    wanted = {}
-    if config.evaluation is not None:
-        wanted["evaluation.num_goals", "eval"] = config.evaluation.num_goals
-    if config.warm_start is not None:
-        wanted["warm_start.num_demos", "demo"] = config.warm_start.num_demos
-    for (key, split), number in wanted.items():
-        if number > num_goals[split]:
-            raise ConfigError(f"{key}={number}: allowed are 1 to {num_goals[split]}, the goals of split {split!r}")
-
-
-def _check_tasks(env: EnvConfig) -> None:
-    """Refuse an unknown environment, and tasks that it does not have; an adapter takes any."""
-    known = own_tasks(env.id)
-    if not env.tasks or env.adapter is not None:
-        return
-    if not known:
-        raise ConfigError(
-            f"env.id={env.id}: is not made for policies that follow instructions: it names no tasks; "
-            "say what success is by env.adapter.success_info, success_reward or success_termination"
-        )
-    for task in env.tasks:
-        if task not in known:
-            near = difflib.get_close_matches(task, known, n=3) or sorted(known)
-            raise ConfigError(f"env.tasks: {task!r} is unknown; allowed are, for example, {', '.join(near[:5])}")
-
-
-def _creator(env_id: str, entry_point: Any) -> Any:
-    try:
-        return load_env_creator(entry_point)
-    except ImportError as error:
-        raise ConfigError(f"env.id={env_id}: {error}; install what it needs") from error
-
-
-def _made(env: EnvConfig) -> gymnasium.Env[Any, Any]:
-    try:
-        return make_env(env, env.first_task, "train")
-    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise ConfigError(f"{_culprit(env, error)}{error}; install what it needs") from error
-    except (TypeError, ValueError, OSError) as error:
-        raise ConfigError(f"{_culprit(env, error)}{str(error).partition(' was raised')[0]}") from error
-
-
-def _culprit(env: EnvConfig, error: Exception) -> str:
-    """Return the key at fault, as the beginning of a message."""
-    named = re.match(r"(\w+)[=.]", str(error))
-    if env.adapter is not None and named is not None and named[1] in type(env.adapter).model_fields:
-        return "env.adapter."
-    about_itself = isinstance(error, ImportError) or str(error).startswith("its ")
-    return f"env.id={env.id}: " if about_itself else f"env.kwargs={env.kwargs}: "
-
-
-def _try_a_step(env: EnvConfig, made: gymnasium.Env[Any, Any]) -> None:
-    """Refuse a definition of success that the first step contradicts."""
-    try:
-        made.reset(seed=0)
-        made.step(made.action_space.sample())
-    except ValueError as error:
-        raise ConfigError(f"{_culprit(env, error)}{error}") from error
-
-
 def _with_sizes(values: dict[str, Any]) -> dict[str, Any]:
     """Fill in the sizes of the policy that are null: those of the environment."""
     policy = values.get("policy")
@@ -243,26 +166,8 @@ def _with_sizes(values: dict[str, Any]) -> dict[str, Any]:
         return values
     sizes = dict.fromkeys(null, 1)
     with contextlib.suppress(ValidationError):  # told with all other mistakes when the whole is validated
-        env = EnvConfig.model_validate(values.get("env"))
-        _check_tasks(env)
-        sizes |= policy_sizes(_made(env))
+        sizes |= resolve(ENVIRONMENT_CHECK)(EnvConfig.model_validate(values.get("env")))
     return {**values, "policy": {**policy, **{key: sizes[key] for key in null}}}
-
-
-def _env_spec(env_id: str) -> EnvSpec:
-    module, _, name = env_id.rpartition(":")
-    try:
-        if module:
-            importlib.import_module(module)
-        return gymnasium.spec(name)
-    except ImportError as error:
-        raise ConfigError(f"env.id={env_id}: {error}; install what it needs or correct the module's name") from error
-    except gymnasium.error.Error as error:
-        raise ConfigError(
-            f"env.id={env_id}: {str(error).splitlines()[0].rstrip('.')}; "
-            f"allowed are an id that Gymnasium knows and module:id, such as {EXAMPLE_ENV_ID} or "
-            "gymnasium_robotics:FetchReach-v4"
-        ) from error
 
 
 def _check_run_root(config: RunConfig) -> None:

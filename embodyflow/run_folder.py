@@ -6,21 +6,29 @@
         config.yaml       the resolved configuration
         metrics.jsonl     one line per iteration (0 is before the first)
         status.json       stage and iteration, for whoever watches
+        processes.json    which process is what, of the last that worked on the run
         summary.json      written at the end
+        ledger.jsonl      what counts as done: see :mod:`embodyflow.ledger`
         checkpoints/iteration-000005/   complete as soon as it has that name
-        videos/, plots/, tensorboard/
+        stages/iteration-000006/<node>/ rows of an iteration that is not committed yet
+        videos/, plots/, examples/, tensorboard/
 """
 
+import fcntl
+import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from embodyflow.config import RunConfig
-from embodyflow.errors import ConfigError
+from embodyflow.errors import ConfigError, DamageError, DiskFullError
+from embodyflow.ledger import flush_folder
 
 
 class RunFolder:
@@ -34,7 +42,9 @@ class RunFolder:
         self.path = path
         self.metrics_path = path / "metrics.jsonl"
         self.summary_path = path / "summary.json"
+        self.ledger_path = path / "ledger.jsonl"
         self._checkpoints = path / "checkpoints"
+        self._stages = path / "stages"
 
     @classmethod
     def create(cls, config: RunConfig) -> "RunFolder":
@@ -70,6 +80,26 @@ class RunFolder:
             raise ConfigError(f"resume={run_id}: there is no such run in {run_root}/; allowed are {shown}")
         return cls(path)
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other process from working on the run; the lock goes with this process, however it ends.
+
+        Raises:
+            ConfigError: another one does; the message names it.
+        """
+        with (self.path / ".lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise ConfigError(
+                    f"run_id={self.path.name}: process {file.read()} is at work on this run; wait for its end"
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
     def config(self) -> dict[str, Any]:
         """Return the configuration the run was started with."""
         values: dict[str, Any] = yaml.safe_load((self.path / "config.yaml").read_text())
@@ -99,6 +129,15 @@ class RunFolder:
         status = {"stage": stage, "iteration": iteration, "iterations": iterations}
         _write_atomically(self.path / "status.json", json.dumps(status))
 
+    def write_examples(self, iteration: int, examples: list[dict[str, Any]]) -> None:
+        """Write what the policy did in an evaluation, a line each."""
+        lines = "".join(json.dumps(row) + "\n" for row in examples)
+        _write_atomically(self.subfolder("examples") / f"iteration-{iteration:06d}.jsonl", lines)
+
+    def write_processes(self, pids: dict[str, int]) -> None:
+        """Say which process is what, for whoever wants to look into one or end it."""
+        _write_atomically(self.path / "processes.json", json.dumps(pids, indent=2))
+
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``: the run is complete."""
         _write_atomically(self.summary_path, json.dumps(summary, indent=2) + "\n")
@@ -109,22 +148,69 @@ class RunFolder:
         folder.mkdir(exist_ok=True)
         return folder
 
+    def stage(self, iteration: int, node_id: str) -> Path:
+        """Return the folder for the rows of a node."""
+        return self._stages / f"iteration-{iteration:06d}" / node_id
+
+    def drop_stages(self) -> None:
+        """Remove the rows of all nodes: their iterations are committed."""
+        shutil.rmtree(self._stages, ignore_errors=True)
+
     def new_checkpoint(self, iteration: int) -> Path:
-        """Return an empty folder to write a checkpoint to; :meth:`commit_checkpoint` makes it count."""
+        """Return an empty folder to write a checkpoint to; :meth:`commit_checkpoint` makes it count.
+
+        Raises:
+            DiskFullError: the disk has no room for one as large as the last.
+        """
         aside = self._checkpoints / f".iteration-{iteration:06d}"
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
+        if done := self.committed():
+            needed = sum(file.stat().st_size for file in _files(self.checkpoint(done[-1])))
+            free = shutil.disk_usage(aside).free
+            if free < needed:
+                raise DiskFullError(
+                    f"{self._checkpoints}: a checkpoint takes {needed / 1e6:.0f} MB and {free / 1e6:.0f} MB are free; "
+                    f"make room and resume={self.path.name}, or lower trainer.keep_checkpoints"
+                )
         return aside
 
     def commit_checkpoint(self, iteration: int, facts: dict[str, Any], keep: int) -> None:
-        """Give the checkpoint its name, in one step, and remove all but the first and the newest ``keep``."""
+        """Give the checkpoint its name, in one step, and remove all but the first and the newest ``keep``.
+
+        It is on the disk when it has its name: files first, then the name.
+        """
         aside, final = self._checkpoints / f".iteration-{iteration:06d}", self.checkpoint(iteration)
-        _write_atomically(aside / "commit.json", json.dumps(facts, indent=2))
+        digests = {}
+        for file in _files(aside):
+            digests[str(file.relative_to(aside))] = _flush_and_digest(file)
+        _write_atomically(aside / "commit.json", json.dumps(facts | {"files": digests}, indent=2))
+        flush_folder(aside)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(aside, final)
+        flush_folder(self._checkpoints)
         # Iteration 0 is the reference policy: a resumed run needs it.
         for old in self.committed()[1:-keep]:
             shutil.rmtree(self.checkpoint(old))
+
+    def verify_checkpoint(self, iteration: int) -> None:
+        """Compare the checkpoint's files with what was written.
+
+        Raises:
+            DamageError: one is missing or other than it was; the message names it.
+        """
+        folder = self.checkpoint(iteration)
+        try:
+            digests = self.commit_facts(iteration)["files"]
+        except (OSError, ValueError, KeyError) as error:
+            raise DamageError(f"{folder / 'commit.json'} is not what was written") from error
+        for name, digest in digests.items():
+            if not (folder / name).is_file() or _digest(folder / name) != digest:
+                raise DamageError(f"{folder / name} is not what was written")
+
+    def drop_checkpoint(self, iteration: int) -> None:
+        """Remove a checkpoint: its iteration has to be done again."""
+        shutil.rmtree(self.checkpoint(iteration))
 
     def checkpoint(self, iteration: int) -> Path:
         """Return the folder of the iteration's committed checkpoint."""
@@ -138,6 +224,36 @@ class RunFolder:
         """Return what :meth:`commit_checkpoint` was told."""
         facts: dict[str, Any] = json.loads((self.checkpoint(iteration) / "commit.json").read_text())
         return facts
+
+
+def unfinished_runs(run_root: Path) -> list[RunFolder]:
+    """Return the runs that have committed something and are neither complete nor being worked on, newest last."""
+    found = []
+    for path in sorted(run_root.glob("*/ledger.jsonl"), key=lambda path: path.stat().st_mtime):
+        folder = RunFolder(path.parent)
+        if folder.summary_path.exists() or not folder.committed():
+            continue
+        try:
+            with folder.locked():
+                found.append(folder)
+        except ConfigError:
+            continue
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush_and_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -33,8 +33,22 @@ above with C = L = 1, and::
                                             iteration cut it, and ``bootstrap_values`` (float32 [N]) is
                                             what was to come
 
-and the nodes add ``rewards``, ``advantages``, ``old_log_probs``, ``ref_log_probs`` (float32 [N, T, L]) and, one per
-decision, ``values`` (the critic's estimate before it) and ``returns`` (float32 [N, T]). To an advantage estimator a
+A language row is an episode of R decisions of one token, R the longest response of the rows at hand (T = R, L = 1);
+``log_probs`` and ``loss_mask`` as above, and::
+
+    prompt_tokens    int64   [N, P]         the prompt; what lies after its end is zero
+    prompt_length    int64   [N]            tokens of the prompt
+    action_tokens    int64   [N, R, 1]      the response, the token that ended it included
+    response_length  int64   [N]            tokens of the response
+    num_steps        int64   [N]            the same
+    prompt_id        int64   [N]            index of the prompt in its split
+    terminated, truncated  bool [N]         whether the response ended by itself, or at the limit
+    success          bool    [N]            what the reward function says, with ``scores`` (float32 [N]), the reward
+
+Between ranks such rows travel without their padding (:mod:`embodyflow.data.padding`).
+
+To all rows the nodes add ``rewards``, ``advantages``, ``old_log_probs``, ``ref_log_probs`` (float32 [N, T, L]) and, one
+per decision, ``values`` (the critic's estimate before it) and ``returns`` (float32 [N, T]). To an advantage estimator a
 decision is one step, its reward the sum over its chunk.
 
 Episodes end at different decisions; what lies after the end is zero and outside ``loss_mask``.

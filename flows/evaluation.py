@@ -2,26 +2,18 @@
 
 from prefect.logging import get_run_logger
 
-from embodyflow.config import RunConfig
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.statistics import wilson_interval
 from embodyflow.workers.session import NodeWork
 from flows.nodes import Run, submit_node
+from flows.reporting import show_examples
 
 MODES = ("greedy", "sampled")
 NUM_FILMED = 4
 
 
-def evaluation_is_due(config: RunConfig, index: int) -> bool:
-    """Say whether the policy is evaluated after iteration ``index``, 0 being before the first."""
-    if config.evaluation is None:
-        return False
-    every = config.evaluation.every
-    return index in (0, config.iterations) or (every is not None and index % every == 0)
-
-
 async def evaluate(run: Run, index: int) -> dict[str, float]:
-    """Evaluate greedily and sampled, and record the rates with their Wilson intervals."""
+    """Evaluate greedily and sampled, and record the rates with their Wilson intervals; show examples in a table."""
     run.folder.write_status("evaluate", index, run.config.iterations)
     reports = [
         await submit_node(NodeWork(f"evaluate_{mode}", "tasks:evaluate_policy", "rollout", index, {"mode": mode}))
@@ -34,6 +26,11 @@ async def evaluate(run: Run, index: int) -> dict[str, float]:
         low, high = wilson_interval(round(rate.value * rate.weight), rate.weight)
         metrics |= {f"eval/{mode}_success_low": low, f"eval/{mode}_success_high": high}
     metrics["eval/num_goals"] = merged["eval/greedy_success_rate"].weight
+    answered = zip(MODES, reports, strict=True)
+    examples = [{"mode": mode, **row} for mode, report in answered for row in report.info["examples"]]
+    if examples:
+        run.folder.write_examples(index, examples)
+        await show_examples(run.config, index, examples)
     run.folder.append_metrics({"iteration": index, **metrics})
     for tracker in run.trackers:
         tracker.log(index, metrics)

@@ -5,9 +5,9 @@ from embodyflow.errors import ConfigError
 from pipelines import BUILT_IN, NodeRole, load_pipeline
 
 PIPELINES = {
-    "grpo": ("embodied_grpo", "grpo"),
+    "grpo": ("embodied_grpo", "grpo", "language_grpo"),
     "ppo": ("ppo", "ppo_control"),
-    "dapo": ("embodied_dapo",),
+    "dapo": ("embodied_dapo", "dapo"),
     "srpo": ("embodied_srpo",),
 }
 """The built-in pipelines that each training flow runs; beside them it runs any graph of the user's own."""
@@ -21,11 +21,7 @@ def check_fit(config: RunConfig) -> None:
     """
     source = config.pipeline.source()
     if "name" in source:  # a built-in graph is right; loading it would import torch first
-        _check_name(source["name"], config.flow)
-        if (source["name"] == "ppo_control") != (config.rollout.num_steps is not None):
-            raise ConfigError(
-                f"pipeline.name={source['name']}: ppo_control is for rollout.num_steps, the others for whole episodes"
-            )
+        _check_name(source["name"], config)
         has_critic = config.flow == "ppo"
     else:
         has_critic = any(node.node_role is NodeRole.CRITIC for node in load_pipeline(**source).nodes.values())
@@ -49,11 +45,14 @@ def _check_sums(config: RunConfig) -> None:
         )
 
 
-def _check_name(name: str, flow: str) -> None:
+def _check_name(name: str, config: RunConfig) -> None:
+    flow, job = config.flow, config.job
     if name not in BUILT_IN:
         raise ConfigError(f"pipeline.name={name}: allowed are {', '.join(BUILT_IN)}")
-    if name not in PIPELINES[flow]:
+    misfit = f"the flow {flow}" if name not in PIPELINES[flow] else f"job={job}"
+    allowed = [each for each in PIPELINES[flow] if each in config.pipelines]
+    if name not in allowed:
         raise ConfigError(
-            f"pipeline.name={name}: is not for the flow {flow}; allowed are {', '.join(PIPELINES[flow])}, "
-            "or a graph of your own by pipeline.custom_fn or pipeline.yaml"
+            f"pipeline.name={name}: is not for {misfit}; allowed are {', '.join([*allowed, 'a graph of your own'])} "
+            "by pipeline.custom_fn or pipeline.yaml"
         )

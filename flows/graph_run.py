@@ -40,6 +40,7 @@ class GraphRun:
         iteration: index of the iteration.
         run_node: runs one, given its work, its parents' reports and ``retries``.
         publish_weights: makes the weights of the present version readable again.
+        place: the folder for the rows of a node, given the iteration and its id.
     """
 
     def __init__(
@@ -48,9 +49,10 @@ class GraphRun:
         iteration: int,
         run_node: RunNode,
         publish_weights: Callable[[], Coroutine[Any, Any, object]],
+        place: Callable[[int, str], str],
     ) -> None:
         self._graph, self._iteration = graph, iteration
-        self._run_node, self._publish_weights = run_node, publish_weights
+        self._run_node, self._publish_weights, self._place = run_node, publish_weights, place
         self._reports: dict[str, NodeReport] = {}
         self._has_trained = False
         self._making: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -78,7 +80,9 @@ class GraphRun:
         for attempt in range(MAX_LOSSES + 1):
             parents = {parent: self._reports[parent] for parent in node.dependencies}
             try:
-                report = await self._run_node(self._work(node), list(parents.values()), retries=node.retries)
+                # What fails in the middle of training is tried again from the last commit, not from where it stands.
+                retries = 0 if changes_weights(node) else node.retries
+                report = await self._run_node(self._work(node), list(parents.values()), retries=retries)
             except ShardLostError as lost:
                 if attempt == MAX_LOSSES:
                     raise
@@ -115,5 +119,7 @@ class GraphRun:
             config=node.config,
             needs_model=node.node_type.is_model,
             only_forward_compute=node.only_forward_compute,
+            trains=changes_weights(node),
             timeout=node.timeout_seconds,
+            stage=self._place(self._iteration, node.node_id) if group_of(node) == "rollout" else None,
         )

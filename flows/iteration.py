@@ -1,14 +1,15 @@
 """One RL iteration: the graph's nodes as task runs, then the commit."""
 
+import asyncio
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.workers.session import NodeReport
-from flows.evaluation import evaluation_is_due
 from flows.graph_run import GraphRun, RunNode
 from flows.nodes import CURRENT_RUN, run_node_as_event, submit_node
 
@@ -26,7 +27,7 @@ async def iteration(index: int) -> dict[str, float]:
         reports = await run_graph(index, submit_node)
     else:
         reports = await all_nodes(index)
-    if index < run.config.iterations and not evaluation_is_due(run.config, index):
+    if index < run.config.iterations and not run.config.evaluates_after(index):
         run.iterations.open(index + 1)
     metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))
     metrics |= {f"perf/{node_id}_seconds": report.seconds for node_id, report in reports.items()}
@@ -46,7 +47,8 @@ async def run_graph(index: int, run_node: RunNode) -> dict[str, NodeReport]:
     """Run the graph once, each node by ``run_node``; return the nodes' reports, by node id."""
     run = CURRENT_RUN.get()
     version = run.session.policy_version
-    return await GraphRun(run.graph, index, run_node, lambda: run.session.publish_weights(version)).run()
+    publish = partial(run.session.publish_weights, version)
+    return await GraphRun(run.graph, index, run_node, publish, run.stages.place).run()
 
 
 @task(name="commit", task_run_name="commit", cache_policy=NO_CACHE, persist_result=False)
@@ -56,16 +58,26 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Mapping[str,
     digest = await run.session.publish_weights(index)
     # Before the checkpoint: a line too many is dropped on resume, a line too few would be lost.
     run.folder.append_metrics({"iteration": index, "weights_digest": digest, "digests": digests, **metrics})
-    await write_checkpoint(index)
+    await write_checkpoint(index, digests)
     for tracker in run.trackers:
         tracker.log(index, metrics)
     await run.session.free(f"{index}/")
     run.folder.write_status("train", index, run.config.iterations)
 
 
-async def write_checkpoint(index: int) -> None:
-    """Write the published weights and the optimizer to the iteration's checkpoint: from then on it is committed."""
+async def write_checkpoint(index: int, digests: Mapping[str, list[str]] | None = None) -> None:
+    """Write the published weights and the optimizer to the iteration's checkpoint: from then on it is committed.
+
+    Args:
+        index: of the iteration.
+        digests: of its nodes' rows.
+    """
     run = CURRENT_RUN.get()
     await run.session.save(run.folder.new_checkpoint(index))
-    facts = {"iteration": index, "policy_version": index, "weights_digest": run.session.weights_digest}
-    run.folder.commit_checkpoint(index, facts, run.config.trainer.keep_checkpoints)
+    facts = {
+        "policy_version": index,
+        "weights_digest": run.session.weights_digest,
+        "digests": dict(digests or {}),
+    }
+    await asyncio.to_thread(run.folder.commit_checkpoint, index, facts, run.config.trainer.keep_checkpoints)
+    await run.stages.committed(index, run.folder.commit_facts(index))

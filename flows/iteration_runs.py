@@ -3,9 +3,14 @@
 Prefect's own engine opens and closes a subflow run by eight requests, one after the other; with seven empty task runs
 that is "plain Prefect" in ``benchmarks/orchestration.py``. Here it takes four, beside the work: the next iteration's
 run is created while this one commits, and this one's is closed while the next one works.
+
+A server that does not answer holds nothing up: iterations go on without runs of their own, and what could not be told
+is told when it is back.
 """
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -26,7 +31,18 @@ from prefect.states import (
 
 Metrics = dict[str, float]
 
+_logger = logging.getLogger(__name__)
+
 FIRST_RETRY_SECONDS = 0.05
+
+PATIENCE_SECONDS = 5.0
+"""How long an iteration waits for its run before it goes on without."""
+
+PAUSE_SECONDS = 2.0
+"""Between two attempts to tell a server that does not answer."""
+
+FAREWELL_SECONDS = 120.0
+"""How long a run that is over waits for the server to be told of its iterations."""
 
 
 async def _ask_again_soon(response: httpx.Response) -> None:
@@ -59,6 +75,8 @@ class IterationRuns:
         self._flow, self._parent, self._client = flow, parent, client
         self._opened: dict[int, asyncio.Task[FlowRun]] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._unseen: list[asyncio.Task[FlowRun]] = []
+        self._is_away = False
         # One request at a time: two at once find SQLite locked, and the client then sleeps for two seconds.
         self._turn = asyncio.Lock()
 
@@ -74,8 +92,14 @@ class IterationRuns:
             Exception: whatever the flow's function raised.
         """
         self.open(index)
-        flow_run = await asyncio.shield(self._opened[index])  # cancelled here, it is closed by finish()
-        del self._opened[index]
+        await asyncio.wait([self._opened[index]], timeout=0.0 if self._is_away else PATIENCE_SECONDS)
+        opened = self._opened.pop(index)
+        self._is_away = not opened.done() or isinstance(opened.exception(), httpx.TransportError)
+        if self._is_away:
+            _logger.warning("the Prefect server does not answer: iteration %d has no run of its own", index)
+            self._unseen.append(opened)
+            return await self._flow.fn(index)
+        flow_run = opened.result()
         with FlowRunContext(
             flow=self._flow,
             flow_run=flow_run,
@@ -98,11 +122,21 @@ class IterationRuns:
         return metrics
 
     async def finish(self) -> None:
-        """Wait until every run is closed; a run that was opened and never begun is cancelled."""
-        for opening in self._opened.values():
-            await self._close(await opening, Cancelled(message="the run ended before this iteration"))
+        """Wait until every run is closed, or the server has not answered for two minutes.
+
+        A run that was opened and never begun is cancelled.
+        """
+        try:
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                for opening in self._opened.values():
+                    await self._close(await opening, Cancelled(message="the run ended before this iteration"))
+                for opening in self._unseen:
+                    with contextlib.suppress(httpx.TransportError):  # it was never created
+                        await self._close(await opening, Completed(message="it ran while the server was away"))
+                await asyncio.gather(*self._closing)
+        except TimeoutError:
+            _logger.warning("the Prefect server does not answer: it is not told how all iterations ended")
         self._opened.clear()
-        await asyncio.gather(*self._closing)
 
     async def _create(self, index: int) -> FlowRun:
         # The task run that stands for the subflow in its parent, as Prefect's engine makes it.
@@ -129,8 +163,13 @@ class IterationRuns:
         self._closing.add(asyncio.create_task(self._close(flow_run, state)))
 
     async def _close(self, flow_run: FlowRun, state: State[Any]) -> None:
-        async with self._turn:
-            await self._client.set_flow_run_state(flow_run.id, state)
+        while True:
+            try:
+                async with self._turn:
+                    await self._client.set_flow_run_state(flow_run.id, state)
+                return
+            except httpx.TransportError:
+                await asyncio.sleep(PAUSE_SECONDS)
 
 
 @asynccontextmanager

@@ -35,19 +35,8 @@ def main(flow: Flow[..., Any]) -> None:
         committed = RunFolder(config.run_dir).committed()
         print(f"stopped; continue with resume={config.run_id}" if committed else "stopped", file=sys.stderr)
         sys.exit(130)
-    print(summary_line(summary))
+    print(config.summary_line(summary))
     print(f"run_dir={config.run_dir}")
-
-
-def summary_line(summary: dict[str, Any]) -> str:
-    """Return the line a run ends with."""
-    if "return_first" in summary:  # a control task
-        reached = f"return first={summary['return_first']:.1f} last={summary['return_last']:.1f}"
-        return f"{reached} seed={summary['seed']} seconds={summary['train_seconds']:.0f}"
-    return (
-        f"success_rate before={summary['success_rate_before']:.3f} after={summary['success_rate_after']:.3f} "
-        f"goals={summary['num_goals']} seed={summary['seed']} seconds={summary['train_seconds']:.0f}"
-    )
 
 
 async def _run(flow: Callable[..., Any], parameters: dict[str, Any], run_dir: Path) -> dict[str, Any]:

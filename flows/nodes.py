@@ -19,6 +19,7 @@ from embodyflow.run_folder import RunFolder
 from embodyflow.trackers import Tracker
 from embodyflow.workers.session import NodeReport, NodeWork, Session
 from flows.iteration_runs import IterationRuns
+from flows.stages import Stages
 from pipelines import TaskGraph
 
 
@@ -32,6 +33,7 @@ class Run:
         trackers: the run's metric sinks.
         graph: what an iteration runs.
         iterations: their flow runs.
+        stages: rows kept on disk.
     """
 
     session: Session
@@ -39,6 +41,7 @@ class Run:
     trackers: Sequence[Tracker]
     graph: TaskGraph
     iterations: IterationRuns
+    stages: Stages
 
     @property
     def config(self) -> RunConfig:
@@ -54,7 +57,7 @@ CURRENT_RUN: ContextVar[Run] = ContextVar("current_run")
 async def run_node(work: NodeWork, parents: Sequence[NodeReport]) -> NodeReport:
     """Run a node on its worker group; show its logs and numbers in this task run."""
     logger = get_run_logger()
-    report = await CURRENT_RUN.get().session.run_node(work, parents)
+    report = await _run_or_recall(work, parents)
     for line in report.logs:
         logger.log(line.level, line.message)
     numbers = " ".join(f"{name}={value:.4g}" for name, value in to_floats(report.metrics).items())
@@ -62,11 +65,24 @@ async def run_node(work: NodeWork, parents: Sequence[NodeReport]) -> NodeReport:
     return report
 
 
+async def _run_or_recall(work: NodeWork, parents: Sequence[NodeReport]) -> NodeReport:
+    """Run a node, unless its rows are on disk from an earlier time."""
+    run = CURRENT_RUN.get()
+    kept = await run.stages.recall(run.session, work)
+    if kept is not None:
+        get_run_logger().info("%s was done before: %d rows read from disk", work.node_id, kept.num_rows)
+        return kept
+    report = await run.session.run_node(work, parents)
+    if work.stage is not None:
+        run.stages.keep(work, report)
+    return report
+
+
 async def run_node_as_event(work: NodeWork, parents: Sequence[NodeReport] = (), *, retries: int = 0) -> NodeReport:
     """Run a node within the present task run; an event of the flow run tells its numbers and its time."""
     for attempt in range(retries + 1):
         try:
-            report = await CURRENT_RUN.get().session.run_node(work, parents)
+            report = await _run_or_recall(work, parents)
             break
         except Exception:
             if attempt == retries:

@@ -106,8 +106,13 @@ class Reporter:
         await acreate_image_artifact(f"data:image/png;base64,{data}", key=self._key("learning-curve"))
 
     def _key(self, name: str) -> str:
-        # Prefect allows lower-case letters, digits and dashes.
-        return re.sub(r"[^a-z0-9]+", "-", f"{self._config.run_id}-{name}".lower()).strip("-")
+        return _artifact_key(self._config, name)
+
+
+async def show_examples(config: RunConfig, index: int, examples: list[dict[str, Any]]) -> None:
+    """Show what the policy did in the evaluation after iteration ``index``, as a table."""
+    table = [{name: _short(value) for name, value in row.items()} for row in examples]
+    await acreate_table_artifact(table, key=_artifact_key(config, "examples"), description=f"after iteration {index}")
 
 
 @asynccontextmanager
@@ -123,6 +128,11 @@ async def reporting(config: RunConfig, folder: RunFolder) -> AsyncIterator[Repor
         await asyncio.wait([keeping_up])
     if not keeping_up.cancelled():
         keeping_up.result()  # raises what ended it early
+
+
+def _artifact_key(config: RunConfig, name: str) -> str:
+    # Prefect allows lower-case letters, digits and dashes.
+    return re.sub(r"[^a-z0-9]+", "-", f"{config.run_id}-{name}".lower()).strip("-")
 
 
 def draw_curve(records: list[dict[str, Any]], title: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Warm start: supervised fine-tuning on the scripted expert's demonstrations, done once per configuration."""
+"""Warm start: supervised fine-tuning on demonstrations, done once per configuration."""
 
 import hashlib
 import json
@@ -18,11 +18,7 @@ from flows.nodes import CURRENT_RUN
 
 def warm_start_key(config: RunConfig) -> str:
     """Return the name of a warm start: the digest of all that its weights depend on."""
-    parts = config.model_dump(mode="json", include={"seed", "env", "policy", "warm_start"})
-    parts |= {
-        "layout": [config.rollout.num_workers, config.trainer.num_ranks],
-        "version": embodyflow.__version__,
-    }
+    parts = config.warm_start_facts() | {"version": embodyflow.__version__}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 

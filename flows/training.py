@@ -1,21 +1,26 @@
 """The life of a training run, whatever its algorithm: the graph makes the difference."""
 
+from functools import partial
 from typing import Any
 
 from prefect.logging import get_run_logger
 
+from embodyflow.config import RunConfig
+from embodyflow.ledger import Ledger
 from embodyflow.run_folder import RunFolder
 from embodyflow.trackers import open_trackers
 from embodyflow.workers.session import open_session
 from flows.cluster import ray_cluster
-from flows.evaluation import evaluate, evaluation_is_due, film
+from flows.evaluation import evaluate, film
 from flows.iteration import iteration, write_checkpoint
 from flows.iteration_runs import iteration_runs
 from flows.nodes import CURRENT_RUN, Run
+from flows.recovery import note_processes, restore, surviving
 from flows.reporting import reporting
 from flows.request import RunRequest, check, of_this_flow_run, open_folder
 from flows.sft import sft, warm_start_key
-from pipelines import load_pipeline
+from flows.stages import Stages
+from pipelines import TaskGraph, load_pipeline
 
 
 async def train(request: RunRequest) -> dict[str, Any]:
@@ -29,6 +34,12 @@ async def train(request: RunRequest) -> dict[str, Any]:
     graph = load_pipeline(**config.pipeline.source())
     folder = open_folder(request, config)
     get_run_logger().info("run %s in %s", config.run_id, folder.path)
+    with folder.locked():
+        return await _train_in(folder, config, graph, resumed=request.resume is not None)
+
+
+async def _train_in(folder: RunFolder, config: RunConfig, graph: TaskGraph, *, resumed: bool) -> dict[str, Any]:
+    stages = Stages(folder, Ledger(folder.ledger_path))
     folder.write_status("start", 0, config.iterations)
     # From the inside out: workers end first, however long the Prefect server takes to be told.
     async with iteration_runs(iteration) as iterations:
@@ -36,9 +47,10 @@ async def train(request: RunRequest) -> dict[str, Any]:
             async with open_session(config) as session:
                 trackers = open_trackers(config)
                 try:
-                    run = Run(session, folder, trackers, graph, iterations)
+                    run = Run(session, folder, trackers, graph, iterations, stages)
                     CURRENT_RUN.set(run)
-                    return await _train(run, resumed=request.resume is not None)
+                    await note_processes(run)
+                    return await _train(run, resumed=resumed)
                 finally:
                     for tracker in trackers:
                         tracker.close()
@@ -46,22 +58,35 @@ async def train(request: RunRequest) -> dict[str, Any]:
 
 async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
     async with reporting(run.config, run.folder) as report:
-        first = await _restore(run) if resumed else await _begin(run)
+        first = await surviving(run, "the start", partial(_start, run, resumed=resumed))
         for index in range(first, run.config.iterations + 1):
             if index > first:
-                await run.iterations.run(index)
+                await surviving(run, f"iteration {index}", partial(run.iterations.run, index))
                 report.iteration_done(index)
-            if evaluation_is_due(run.config, index) and not _evaluated(run.folder, index):
-                await evaluate(run, index)
-                video = run.config.evaluation is not None and run.config.evaluation.video
-                if video and index in (0, run.config.iterations):
-                    await film(run, index)
-        await run.session.export("save_pretrained", run.folder.path / "policy")
+            await surviving(run, f"the evaluation after iteration {index}", partial(_evaluate_if_due, run, index))
+        export = partial(run.session.export, "save_pretrained", run.folder.path / "policy")
+        await surviving(run, "the export", export)
         summary = summarize(run)
         run.folder.write_summary(summary)
         await report.finished(summary)
     run.folder.write_status("done", run.config.iterations, run.config.iterations)
     return summary
+
+
+async def _start(run: Run, *, resumed: bool) -> int:
+    """Return the iteration to go on after: the last commit's, or 0 with the policy warm-started and committed."""
+    if resumed:
+        last = await restore(run)
+        get_run_logger().info("resumed after iteration %d", last)
+        return last
+    return await _begin(run)
+
+
+async def _evaluate_if_due(run: Run, index: int) -> None:
+    if run.config.evaluates_after(index) and not _evaluated(run.folder, index):
+        await evaluate(run, index)
+        if run.config.films_after(index):
+            await film(run, index)
 
 
 async def _begin(run: Run) -> int:
@@ -74,19 +99,6 @@ async def _begin(run: Run) -> int:
     return 0
 
 
-async def _restore(run: Run) -> int:
-    """Bring workers and folder back to the last commit; return its iteration."""
-    last = run.folder.committed()[-1]
-    await run.session.restore(run.folder.checkpoint(last), run.folder.checkpoint(0))
-    digest = await run.session.publish_weights(last)
-    expected = run.folder.commit_facts(last)["weights_digest"]
-    if digest != expected:
-        raise RuntimeError(f"checkpoint {run.folder.checkpoint(last)} holds weights {digest[:12]}, not {expected[:12]}")
-    run.folder.drop_metrics_after(last)
-    get_run_logger().info("resumed after iteration %d", last)
-    return last
-
-
 def _evaluated(folder: RunFolder, index: int) -> bool:
     return any(r["iteration"] == index and "eval/greedy_success_rate" in r for r in folder.metrics())
 
@@ -95,26 +107,11 @@ def summarize(run: Run) -> dict[str, Any]:
     """Return what ``summary.json`` says of a finished run."""
     records = run.folder.metrics()
     seconds = sum(r.get("perf/iteration_seconds", 0.0) for r in records)
-    facts = {
+    return {
+        "run_id": run.config.run_id,
+        **run.config.summarize(records),
         "seed": run.config.seed,
         "train_seconds": round(seconds, 2),
         "iterations": run.config.iterations,
         "weights_digest": run.session.weights_digest,
     }
-    if run.config.evaluation is None:
-        returns = [r["rollout/reward"] for r in records if "rollout/reward" in r]
-        return {"run_id": run.config.run_id, "return_first": returns[0], "return_last": returns[-1], **facts}
-    evaluations = {r["iteration"]: r for r in records if "eval/greedy_success_rate" in r}
-    before, after = evaluations[0], evaluations[run.config.iterations]
-    summary: dict[str, Any] = {
-        "run_id": run.config.run_id,
-        "success_rate_before": before["eval/greedy_success_rate"],
-        "success_rate_after": after["eval/greedy_success_rate"],
-        "sampled_success_rate_before": before["eval/sampled_success_rate"],
-        "sampled_success_rate_after": after["eval/sampled_success_rate"],
-        "success_interval_before": [before["eval/greedy_success_low"], before["eval/greedy_success_high"]],
-        "success_interval_after": [after["eval/greedy_success_low"], after["eval/greedy_success_high"]],
-        "num_goals": int(after["eval/num_goals"]),
-        **facts,
-    }
-    return summary

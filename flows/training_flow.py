@@ -6,6 +6,7 @@ from typing import Any
 from prefect import Flow, flow
 
 from flows.request import Experiment, Iterations, Overrides, Resume, RunId, RunRequest, Seed, flow_run_name
+from flows.resumption import resume_after_crash
 
 
 def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, dict[str, Any]]]:
@@ -16,7 +17,13 @@ def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, 
         description: shown in the UI.
     """
 
-    @flow(name=name, description=description, flow_run_name=flow_run_name, persist_result=False)
+    @flow(
+        name=name,
+        description=description,
+        flow_run_name=flow_run_name,
+        persist_result=False,
+        on_crashed=[resume_after_crash],
+    )
     async def training(
         experiment: Experiment = "embodied",
         iterations: Iterations = None,

@@ -12,6 +12,7 @@ BUILT_IN = {
     "ppo": "pipelines.ppo:ppo",
     "ppo_control": "pipelines.ppo_control:ppo_control",
     "dapo": "pipelines.dapo:dapo",
+    "language_grpo": "pipelines.language_grpo:language_grpo",
     "embodied_grpo": "pipelines.embodied_grpo:embodied_grpo",
     "embodied_dapo": "pipelines.embodied_dapo:embodied_dapo",
     "embodied_srpo": "pipelines.embodied_srpo:embodied_srpo",

@@ -31,6 +31,7 @@ def train_critic(batch: Batch, config: Any = None, *, worker: Any, call: Any, **
         offset=call.offset,
         total_rows=call.total_rows,
         seed=derive_seed(call.seed, call.iteration, call.node_id),
+        iteration=call.iteration,
     )
     if variance > 0:
         metrics["critic/explained_variance"] = last(1.0 - (unexplained / variance).item())

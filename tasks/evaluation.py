@@ -4,8 +4,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import mean
 from embodyflow.types import Batch, NodeOutput
+from tasks.rewards import judged
 
 
 def evaluate_policy(batch: Batch | None, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
@@ -14,16 +16,14 @@ def evaluate_policy(batch: Batch | None, config: Any = None, *, worker: Any, cal
     mode = config["mode"]
     # The draws leave the iteration out: evaluations of one run differ by their weights alone.
     draws = None if mode == "greedy" else (call.seed, "evaluate")
-    rows = worker.play(worker.evaluation_episodes(), "eval", draws)
-    count = len(rows["uid"])
-    return NodeOutput(
-        None,
-        {
-            f"eval/{mode}_success_rate": mean(rows["success"].mean(), count),
-            f"eval/{mode}_episode_steps": mean(rows["num_steps"].mean(), count),
-            f"perf/evaluate_{mode}_seconds": mean(time.perf_counter() - started),
-        },
-    )
+    played = to_batch(worker.play(worker.evaluation_episodes(), "eval", draws))
+    rows, of_rewards, examples = judged(played, "eval", worker)
+    metrics = {f"eval/{mode}_{name.partition('/')[2]}": metric for name, metric in of_rewards.items()} | {
+        f"eval/{mode}_success_rate": mean(rows["success"].double().mean(), len(rows)),
+        f"eval/{mode}_episode_steps": mean(rows["num_steps"].double().mean(), len(rows)),
+        f"perf/evaluate_{mode}_seconds": mean(time.perf_counter() - started),
+    }
+    return NodeOutput(None, metrics, {"examples": examples})
 
 
 def record_video(batch: Batch | None, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:

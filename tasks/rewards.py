@@ -4,19 +4,30 @@ from typing import Any
 
 from embodyflow.algorithms.advantages import AdvantageInputs, compute_advantages
 from embodyflow.algorithms.shaping import place_on_last_token
-from embodyflow.data.metrics import mean
+from embodyflow.data.metrics import Metric, mean
 from embodyflow.node_fields import node
 from embodyflow.types import Batch, NodeOutput
 
 
 @node(reads=("success", "loss_mask"), writes=("rewards",))
-def compute_reward(batch: Batch, config: Any = None, **kwargs: Any) -> NodeOutput:
-    """Give each episode its outcome, 1 for success and 0 for failure, on its last executed token."""
-    mask = batch["loss_mask"]
-    rewards = place_on_last_token(batch["success"].float(), mask.flatten(1))
-    batch["rewards"] = rewards.view(mask.shape)
-    score = batch["success"].float().mean().item() if len(batch) else 0.0
-    return NodeOutput(batch, {"reward/score": mean(score, len(batch))})
+def compute_reward(batch: Batch, config: Any = None, *, worker: Any = None, **kwargs: Any) -> NodeOutput:
+    """Give each row its reward on its last executed token; an episode's is its outcome, 1 or 0."""
+    batch, metrics, _ = judged(batch, "train", worker)
+    mask, scores = batch["loss_mask"], batch.get("scores", batch["success"].float())
+    batch["rewards"] = place_on_last_token(scores, mask.flatten(1)).view(mask.shape)
+    score = scores.mean().item() if len(batch) else 0.0
+    return NodeOutput(batch, metrics | {"reward/score": mean(score, len(batch))})
+
+
+def judged(batch: Batch, split: str, worker: Any) -> tuple[Batch, dict[str, Metric], list[dict[str, Any]]]:
+    """Return rows with their ``success``, which an episode brings with it and a response is asked for now.
+
+    Also metrics of it, and examples for people.
+    """
+    if "success" in set(batch.keys()):
+        return batch, {}, []
+    rows, metrics, examples = worker.judge(batch, split)
+    return rows, metrics, examples
 
 
 @node(reads=("rewards", "loss_mask", "group_id"), writes=("advantages", "returns"))

@@ -23,7 +23,7 @@ def generate(batch: Batch | None, config: Any = None, *, worker: Any, call: Any,
     """Play this rank's groups of episodes with the present policy, sampling its actions."""
     started = time.perf_counter()
     episodes = worker.training_episodes(call.seed, call.iteration)
-    rows = worker.play(episodes, "train", (call.seed, call.iteration, call.node_id))
+    rows = worker.play(episodes, "train", (call.seed, call.iteration, call.node_id), call.journal(worker.rank))
     return NodeOutput(to_batch(rows), rollout_metrics(rows, time.perf_counter() - started))
 
 
@@ -45,9 +45,8 @@ def episode_metrics(rows: Columns) -> dict[str, Metric]:
     """Summarise what came of played episodes."""
     count = len(rows["uid"])
     steps = rows["num_steps"]
-    return {
-        "rollout/success_rate": mean(rows["success"].mean(), count),
-        "rollout/reward": mean(rows["episode_return"].mean(), count),
+    outcomes = {"rollout/success_rate": "success", "rollout/reward": "episode_return"}  # of a response not known yet
+    return {name: mean(rows[column].mean(), count) for name, column in outcomes.items() if column in rows} | {
         "rollout/episode_steps": mean(steps.mean(), count),
         "rollout/num_episodes": total(count),
         "rollout/num_steps": total(int(np.sum(steps))),

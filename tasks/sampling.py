@@ -1,16 +1,20 @@
 """Which groups are trained on."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from embodyflow.algorithms.filters import group_metrics, keep_mixed, keep_untruncated, keep_within
-from embodyflow.config import FilterConfig, RunConfig
-from embodyflow.data.batches import Columns, to_batch
+from embodyflow.config.grouped import GroupedConfig
+from embodyflow.config.pipeline import FilterConfig
+from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import Metric, mean, merge_metrics, total
+from embodyflow.data.padding import join_rows
 from embodyflow.errors import SamplingError
 from embodyflow.node_fields import node
 from embodyflow.types import Batch, NodeOutput
+from tasks.rewards import compute_reward
 from tasks.rollout import episode_metrics
 
 
@@ -33,15 +37,20 @@ def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any
     """
     rules, rollout = worker.config.filter, worker.config.rollout
     wanted = (rules.num_groups or rollout.num_groups) // worker.world_size * rollout.group_size
-    played, kept, rerolled = batch, _kept(batch, rules), list[Columns]()
+    played, kept, rerolled = batch, _kept(batch, rules), list[Mapping[str, Metric]]()
     while len(kept) < wanted:
         if len(rerolled) == rules.max_rerolls:
             raise SamplingError(_advice(played["success"], len(kept), wanted, worker.config))
         episodes = worker.training_episodes(call.seed, call.iteration, len(rerolled) + 1)
-        rerolled.append(worker.play(episodes, "train", (call.seed, call.iteration, call.node_id)))
-        rows = to_batch(rerolled[-1])
-        played, kept = torch.cat([played, rows]), torch.cat([kept, _kept(rows, rules)])
-    metrics = _group_metrics(played, kept) | merge_metrics(map(episode_metrics, rerolled))
+        journal = call.journal(worker.rank, len(rerolled) + 1)
+        columns = worker.play(episodes, "train", (call.seed, call.iteration, call.node_id), journal)
+        rows, outcomes = to_batch(columns), episode_metrics(columns)
+        if "rewards" in set(batch.keys()):  # the batch was rewarded before it came here
+            output = compute_reward(rows, worker=worker)
+            rows, outcomes = output.batch, {**outcomes, **output.metrics}
+        rerolled.append(outcomes)
+        played, kept = join_rows([played, rows]), join_rows([kept, _kept(rows, rules)])
+    metrics = _group_metrics(played, kept) | merge_metrics(rerolled)
     metrics["groups/num_kept_rows"] = total(wanted)
     metrics["groups/num_rerolled"] = total((len(played) - len(batch)) // rollout.group_size)
     return NodeOutput(kept[:wanted], metrics)
@@ -66,7 +75,7 @@ def _group_metrics(played: Batch, kept: Batch) -> dict[str, Metric]:
     return metrics | {"groups/num_dropped": total(dropped)}
 
 
-def _advice(success: torch.Tensor, num_kept: int, num_wanted: int, config: RunConfig) -> str:
+def _advice(success: torch.Tensor, num_kept: int, num_wanted: int, config: GroupedConfig) -> str:
     rate, rounds = success.float().mean().item(), config.filter.max_rerolls
     found = f"{num_kept} of {num_wanted} rows are kept by filter after filter.max_rerolls={rounds} rounds"
     if rate > 0.5:

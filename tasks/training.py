@@ -18,6 +18,7 @@ def train_actor(batch: Batch, config: Any = None, *, worker: Any, call: Any, **k
         offset=call.offset,
         total_rows=call.total_rows,
         seed=derive_seed(call.seed, call.iteration, call.node_id),
+        iteration=call.iteration,
     )
     return NodeOutput(batch, metrics)
 

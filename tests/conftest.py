@@ -1,8 +1,8 @@
-"""A run small enough for a test, with the real environment and policy."""
+"""What tests share: a run small enough for a test, with the real environment and policy, and a Prefect server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,3 +48,12 @@ def tiny_config() -> Callable[..., RunConfig]:
         return compose_config(list(chosen.values()))
 
     return compose
+
+
+@pytest.fixture(scope="session")
+def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a Prefect server for runs that are not about starting one: each would take seconds for its own."""
+    from servers import prefect_server
+
+    with prefect_server(tmp_path_factory.mktemp("server")) as url:
+        yield url

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box
 
-from embodyflow.config import RunConfig
+from embodyflow.config.control import ControlConfig
 from embodyflow.data.batches import Columns
 from embodyflow.engines.environments import make_env
 from embodyflow.engines.vector_env import ChunkStep, VectorEnv
-from embodyflow.policies.registry import build_policy
+from embodyflow.policies.fit import check_fits
+from embodyflow.policies.registry import build_acting_policy
 from embodyflow.seeding import derive_rng, derive_seed
 
 
@@ -32,19 +33,19 @@ class ControlRollout:
     """The rollout engine of control tasks.
 
     Args:
-        config: of the run, with ``rollout.num_steps``.
+        config: of the run.
         rank: of this worker in its group.
         world_size: workers in the group.
     """
 
-    def __init__(self, config: RunConfig, rank: int, world_size: int) -> None:
+    def __init__(self, config: ControlConfig, rank: int, world_size: int) -> None:
         torch.set_num_threads(1)
-        assert config.rollout.num_steps is not None
         self.config, self.rank, self.world_size = config, rank, world_size
         self._num_envs, self._num_steps = config.rollout.envs_per_worker, config.rollout.num_steps
         self._env = VectorEnv([functools.partial(make_env, config.env, None, "train")] * self._num_envs, chunk_size=1)
         prototype = make_env(config.env, None, "train")
-        self.policy = build_policy(config.policy, prototype, config.cluster.device)
+        check_fits(config.policy, prototype)
+        self.policy = build_acting_policy(config.policy, config.cluster.device)
         assert isinstance(prototype.action_space, Box)
         self._low, self._high = prototype.action_space.low, prototype.action_space.high
         prototype.close()
@@ -119,7 +120,7 @@ class ControlRollout:
 class _Record:
     """What n environments did in T steps, to be cut at the ends of episodes."""
 
-    def __init__(self, num_envs: int, num_steps: int, config: RunConfig) -> None:
+    def __init__(self, num_envs: int, num_steps: int, config: ControlConfig) -> None:
         shape, policy = (num_envs, num_steps), config.policy
         self.columns: Columns = {
             "state": np.zeros((*shape, policy.state_dim), np.float32),

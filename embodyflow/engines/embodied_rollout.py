@@ -5,29 +5,33 @@ one at once, so the policy always sees a full batch until the last episodes run 
 """
 
 import functools
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import imageio.v3 as iio
 import numpy as np
 import torch
 
-from embodyflow.config import RunConfig
+from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
+from embodyflow.data.rows_file import Journal
 from embodyflow.engines.environments import make_env
+from embodyflow.engines.groups import places
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import ChunkStep, VectorEnv
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Decision
-from embodyflow.policies.registry import build_policy
+from embodyflow.policies.fit import check_fits
+from embodyflow.policies.registry import build_acting_policy
 from embodyflow.seeding import derive_rng, derive_seed
 
-REROLL_STRIDE = 2**40
-"""Between the ids of an iteration's episodes and those of its re-rolled ones: more than a run has rows."""
+SMALLEST_BATCH = 8
+"""Rows of the smallest batch that the policy decides for. In smaller ones the last bit of a row's log-probs depends on
+its position: a matrix product cuts its last few rows in another way."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,13 @@ class EmbodiedRollout:
         world_size: workers in the group.
     """
 
-    def __init__(self, config: RunConfig, rank: int, world_size: int) -> None:
+    def __init__(self, config: EmbodiedConfig, rank: int, world_size: int) -> None:
         torch.set_num_threads(1)
         self.config, self.rank, self.world_size = config, rank, world_size
         self._envs: dict[str, VectorEnv] = {}
         self.prototypes = [make_env(config.env, task, "train") for task in config.env.tasks]
-        self.policy = build_policy(config.policy, self.prototypes[0], config.cluster.device)
+        check_fits(config.policy, self.prototypes[0])
+        self.policy = build_acting_policy(config.policy, config.cluster.device)
         self._instructions = np.stack(
             [self.policy.encode_instruction(env.get_wrapper_attr("instruction")) for env in self.prototypes]
         )
@@ -96,34 +101,37 @@ class EmbodiedRollout:
             reroll: 0 for the iteration's own episodes, from 1 for further rounds of as many, with other goals.
         """
         rollout, num_tasks = self.config.rollout, len(self.config.env.tasks)
-        per_rank = rollout.num_groups // self.world_size
         num_goals = self.prototypes[0].get_wrapper_attr("num_goals")["train"]
         draw = (seed, iteration, "goals") if reroll == 0 else (seed, iteration, "goals", reroll)
         goals = derive_rng(*draw).integers(num_goals, size=rollout.num_groups)
-        episodes = []
-        for group in range(self.rank * per_rank, (self.rank + 1) * per_rank):
-            for sibling in range(rollout.group_size):
-                position = group * rollout.group_size + sibling
-                row = reroll * self.config.rows_per_iteration + position
-                uid = reroll * REROLL_STRIDE + iteration * self.config.rows_per_iteration + position
-                group_id = reroll * REROLL_STRIDE + iteration * rollout.num_groups + group
-                episodes.append(Episode(row, uid, group_id, group % num_tasks, int(goals[group])))
-        return episodes
+        return [
+            Episode(place.row, place.uid, place.group_id, place.group % num_tasks, int(goals[place.group]))
+            for place in places(self.config, self.rank, self.world_size, iteration, reroll)
+        ]
 
     def evaluation_episodes(self) -> list[Episode]:
         """Return this rank's share of ``evaluation.num_goals`` goals of every task."""
-        assert self.config.evaluation is not None
         num_goals, num_tasks = self.config.evaluation.num_goals, len(self.config.env.tasks)
         rows = range(self.rank, num_goals * num_tasks, self.world_size)
         return [Episode(row, row, row, row % num_tasks, row // num_tasks) for row in rows]
 
-    def play(self, episodes: Sequence[Episode], split: str, draws: tuple[int | str, ...] | None) -> Columns:
+    def play(
+        self,
+        episodes: Sequence[Episode],
+        split: str,
+        draws: tuple[int | str, ...] | None,
+        journal: Journal | None = None,
+    ) -> Columns:
         """Play the episodes and record them.
+
+        The policy always decides for as many environments as there are, idle ones included: a row's numbers then do
+        not depend on which others are played beside it, so episodes that a journal has need not be played again.
 
         Args:
             episodes: what to play.
             split: whose goals.
             draws: with the episode's row appended, names the seed of its actions; ``None`` acts greedily.
+            journal: keeps the episodes of whole groups as they end, and knows those of an earlier attempt.
 
         Returns:
             The columns of an embodied row (:mod:`embodyflow.types`), rows in the order of ``episodes``.
@@ -131,22 +139,29 @@ class EmbodiedRollout:
         record = _Record(self.config, episodes, self.policy.num_tokens)
         if draws is not None:
             record.draw_noise([derive_seed(*draws, episode.row) for episode in episodes])
-        slots = _Slots(self.env(split), episodes, len(self.config.env.tasks))
+        record.columns["instruction_ids"] = self._instructions[record.columns["env_task_id"]]
+        record.columns["policy_version"][:] = self.policy_version
+        groups = _Groups(record, journal)
+        slots = _Slots(self.env(split), episodes, len(self.config.env.tasks), done=groups.recall())
         while slots.fill():
             rows, t = slots.rows(), slots.decisions()
             observation = slots.observation()
             record.see(rows, t, observation)
-            ids = self._instructions[record.columns["env_task_id"][rows]]
-            decision = self.policy.act(
-                {**observation, "instruction_ids": ids},
-                None if record.noise is None else record.noise[rows, t],
-                self.config.rollout.temperature,
-            )
+            observation = {**observation, "instruction_ids": record.columns["instruction_ids"][rows]}
+            noise = None if record.noise is None else record.noise[rows, t]
+            decision = self._decide(observation, noise, max(slots.num_envs, SMALLEST_BATCH))
             step = slots.step(decision.actions)
             record.write(rows, t, decision, step)
-        record.columns["instruction_ids"] = self._instructions[record.columns["env_task_id"]]
-        record.columns["policy_version"][:] = self.policy_version
+            groups.ended(rows[step.terminated | step.truncated])
         return record.columns
+
+    def _decide(self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None, batch_size: int) -> Decision:
+        """Decide by a batch of that size, of which the first rows are asked for."""
+        num_rows = len(observation["instruction_ids"])
+        padded = {name: _padded(values, batch_size) for name, values in observation.items()}
+        uniforms = None if noise is None else _padded(noise, batch_size)
+        decision = self.policy.act(padded, uniforms, self.config.rollout.temperature)
+        return Decision(decision.tokens[:num_rows], decision.log_probs[:num_rows], decision.actions[:num_rows])
 
     def env(self, split: str) -> VectorEnv:
         """Return the environments of a split, built when first asked for."""
@@ -211,8 +226,10 @@ class EmbodiedRollout:
                 break
         if not info["success"]:
             return None
-        demo = {name: _padded([o[name] for o in observations], self.config.env.max_steps) for name in observation}
-        demo["actions"] = _padded(actions, self.config.env.max_steps)
+        demo = {
+            name: _padded(np.stack([o[name] for o in observations]), self.config.env.max_steps) for name in observation
+        }
+        demo["actions"] = _padded(np.stack(actions), self.config.env.max_steps)
         demo["num_steps"] = np.array(len(actions))
         return demo
 
@@ -260,11 +277,13 @@ class EmbodiedRollout:
 class _Slots:
     """Which environment plays which episode, and at which decision it is."""
 
-    def __init__(self, env: VectorEnv, episodes: Sequence[Episode], num_tasks: int) -> None:
+    def __init__(self, env: VectorEnv, episodes: Sequence[Episode], num_tasks: int, done: Set[int]) -> None:
         self._env, self._episodes, self._num_tasks = env, episodes, num_tasks
+        self.num_envs = env.num_envs
         self._waiting: list[deque[int]] = [deque() for _ in range(num_tasks)]
         for row, episode in enumerate(episodes):
-            self._waiting[episode.env_task_id].append(row)
+            if row not in done:
+                self._waiting[episode.env_task_id].append(row)
         self._row: dict[int, int] = {}  # slot to row, only slots that play
         self._decision: dict[int, int] = {}
         self._observation: dict[str, np.ndarray] = {}
@@ -324,7 +343,7 @@ class _Slots:
 class _Record:
     """The columns being filled, one row per episode."""
 
-    def __init__(self, config: RunConfig, episodes: Sequence[Episode], num_tokens: int) -> None:
+    def __init__(self, config: EmbodiedConfig, episodes: Sequence[Episode], num_tokens: int) -> None:
         shape = (len(episodes), config.num_decisions, num_tokens)
         self._num_tokens, self._chunk = num_tokens, config.policy.chunk_size
         self.noise: np.ndarray | None = None
@@ -374,6 +393,40 @@ class _Record:
         columns["truncated"][rows] = step.truncated
 
 
-def _padded(steps: Sequence[np.ndarray], length: int) -> np.ndarray:
-    stacked = np.stack(steps)
-    return np.concatenate([stacked, np.zeros((length - len(steps), *stacked.shape[1:]), stacked.dtype)])
+class _Groups:
+    """Keeps the rows of every group whose episodes have all ended in a journal."""
+
+    def __init__(self, record: _Record, journal: Journal | None) -> None:
+        self._columns, self._journal = record.columns, journal
+        self._open: dict[int, set[int]] = defaultdict(set)
+        for row, group in enumerate(record.columns["group_id"].tolist()):
+            self._open[group].add(row)
+
+    def recall(self) -> Set[int]:
+        """Fill in the rows that the journal has; return which they are."""
+        done: set[int] = set()
+        row_of = {uid: row for row, uid in enumerate(self._columns["uid"].tolist())}
+        for table in self._journal.read() if self._journal is not None else ():
+            piece = cast(Columns, table)
+            rows = [row_of[uid] for uid in piece["uid"].tolist()]
+            for name, values in piece.items():
+                if name not in self._columns:
+                    self._columns[name] = np.zeros((len(row_of), *values.shape[1:]), values.dtype)
+                self._columns[name][rows] = values
+            done.update(rows)
+        return done
+
+    def ended(self, rows: np.ndarray) -> None:
+        """Note that episodes have ended; write the groups that are whole now."""
+        if self._journal is None:
+            return
+        for row in rows.tolist():
+            group = int(self._columns["group_id"][row])
+            self._open[group].discard(row)
+            if not self._open[group]:
+                whole = np.flatnonzero(self._columns["group_id"] == group)
+                self._journal.append({name: values[whole] for name, values in self._columns.items()})
+
+
+def _padded(values: np.ndarray, length: int) -> np.ndarray:
+    return np.concatenate([values, np.zeros((length - len(values), *values.shape[1:]), values.dtype)])

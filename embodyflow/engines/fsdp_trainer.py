@@ -16,13 +16,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from embodyflow.config import RunConfig
-from embodyflow.data.metrics import Metric
-from embodyflow.engines.environments import make_env
+from embodyflow.data.metrics import Metric, last
 from embodyflow.engines.imitation import Samples, imitate
 from embodyflow.engines.learner import Learner, shard, sum_over_ranks
 from embodyflow.engines.objectives import PolicyObjective, ValueObjective
-from embodyflow.policies.base import Critic, ImitatingPolicy
+from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.registry import build_critic, build_policy
+from embodyflow.references import resolve
 from embodyflow.seeding import derive_seed
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -40,10 +40,12 @@ class FSDPTrainer:
     def __init__(self, config: RunConfig, rank: int, world_size: int) -> None:
         torch.set_num_threads(1)
         self.config, self.rank, self.world_size = config, rank, world_size
+        self._build_models()
+
+    def _build_models(self) -> None:
+        config = self.config
         torch.manual_seed(derive_seed(config.seed, "initial weights"))
-        env = make_env(config.env, config.env.first_task, "train")
-        self.policy = build_policy(config.policy, env, config.cluster.device)
-        env.close()
+        self.policy = build_policy(config.policy, config.cluster.device)
         self.reference = copy.deepcopy(self.policy)
         self.critic: Critic | None = None
         if config.algorithm.needs_critic:
@@ -51,14 +53,20 @@ class FSDPTrainer:
         self._learners: dict[str, Learner] = {}
 
     def connect(self, address: str) -> None:
-        """Join the process group that rank 0 leads at ``address`` and shard the models over it."""
+        """Join the process group that rank 0 leads at ``address`` and shard the models over it.
+
+        A rank that outlived a sibling leaves the group it was in, and its models are those of the start again.
+        """
         cluster, config = self.config.cluster, self.config
+        if dist.is_initialized():
+            dist.destroy_process_group()
+            self._build_models()
         backend = "cpu:gloo" if cluster.device == "cpu" else f"cpu:gloo,cuda:{cluster.backend}"
         dist.init_process_group(backend, init_method=f"tcp://{address}", rank=self.rank, world_size=self.world_size)
         mesh = init_device_mesh(cluster.device, (self.world_size,))
         for each in (self.policy, self.reference, self.critic):
             if each is not None:
-                shard(each.model, mesh)
+                shard(each.model, each.blocks, mesh)
         self.reference.model.requires_grad_(False)
         objective = PolicyObjective(self.policy, config)
         self._learners["policy"] = Learner(self.policy.model, objective, "train", config.trainer, config.trainer)
@@ -71,10 +79,7 @@ class FSDPTrainer:
 
     def log_probs(self, batch: TensorDict, *, reference: bool) -> torch.Tensor:
         """Return the log-probs of the batch's tokens, float32 ``[N, T, L]``, under the policy or its reference."""
-        policy = self.reference if reference else self.policy
-        with torch.no_grad():
-            log_probs, _ = policy.evaluate(batch, self.config.rollout.temperature)
-        return log_probs.cpu()
+        return self._log_probs(self.reference if reference else self.policy, batch, self.config.rollout.temperature)
 
     def values(self, batch: TensorDict) -> torch.Tensor:
         """Return the critic's value before each decision, float32 ``[N, T]``; zero where none was taken."""
@@ -82,7 +87,9 @@ class FSDPTrainer:
         with torch.no_grad():
             return self.critic.evaluate(batch).cpu()
 
-    def step(self, batch: TensorDict, *, offset: int, total_rows: int, seed: int) -> dict[str, Metric]:
+    def step(
+        self, batch: TensorDict, *, offset: int, total_rows: int, seed: int, iteration: int = 1
+    ) -> dict[str, Metric]:
         """Train the policy on the rows; see :meth:`~embodyflow.engines.learner.Learner.train`.
 
         Args:
@@ -90,12 +97,18 @@ class FSDPTrainer:
             offset: position of its first row in the whole batch.
             total_rows: rows of the whole batch.
             seed: of the mini-batches.
+            iteration: index of the iteration, from 1, which the learning rate may depend on.
         """
-        return self._learners["policy"].train(batch, offset=offset, total_rows=total_rows, seed=seed)
+        rate = self._rate(iteration)
+        metrics = self._learners["policy"].train(batch, offset=offset, total_rows=total_rows, seed=seed, rate=rate)
+        return metrics | {"train/learning_rate": last(rate * self.config.trainer.learning_rate)}
 
-    def step_critic(self, batch: TensorDict, *, offset: int, total_rows: int, seed: int) -> dict[str, Metric]:
+    def step_critic(
+        self, batch: TensorDict, *, offset: int, total_rows: int, seed: int, iteration: int = 1
+    ) -> dict[str, Metric]:
         """Train the critic on rows with ``values`` and ``returns``; otherwise as :meth:`step`."""
-        return self._learners["critic"].train(batch, offset=offset, total_rows=total_rows, seed=seed)
+        rate = self._rate(iteration)
+        return self._learners["critic"].train(batch, offset=offset, total_rows=total_rows, seed=seed, rate=rate)
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the elementwise sum over the ranks; every rank calls it."""
@@ -107,14 +120,13 @@ class FSDPTrainer:
         Every rank holds all demonstrations and takes its part of each batch.
 
         Args:
-            demos: see :meth:`~embodyflow.engines.embodied_rollout.EmbodiedRollout.demonstrate`.
+            demos: what the rollout engine's ``demonstrate`` returns.
             seed: of the batches.
         """
-        assert self.config.warm_start is not None and isinstance(self.policy, ImitatingPolicy)
-        samples = Samples(demos, self.config.policy.chunk_size)
-        metrics = imitate(
-            self.policy, samples, self.config.warm_start, seed=seed, rank=self.rank, world_size=self.world_size
-        )
+        config = self.config.warm_start
+        assert config is not None
+        samples: Samples = resolve(config.samples)(self.policy, demos, self.config)
+        metrics = imitate(self.policy.model, samples, config, seed=seed, rank=self.rank, world_size=self.world_size)
         self._restart_from_policy()
         return metrics
 
@@ -123,6 +135,10 @@ class FSDPTrainer:
         state: dict[str, Any] = get_model_state_dict(self.policy.model, options=FULL)
         # On one rank the state is the parameters themselves, which the next step changes: hence the copy.
         return {name: value.numpy().copy() for name, value in state.items()}
+
+    def probe(self) -> dict[str, np.ndarray]:
+        """Return what rollout workers compare themselves with before they use new weights, by name: here nothing."""
+        return {}
 
     def fingerprint(self) -> tuple[int, ...]:
         """Return hashes of this rank's part of policy, reference and critic: they change when a weight does."""
@@ -170,6 +186,13 @@ class FSDPTrainer:
         """Leave the process group."""
         if dist.is_initialized():
             dist.destroy_process_group()
+
+    def _log_probs(self, policy: Policy, batch: TensorDict, temperature: float) -> torch.Tensor:
+        with torch.no_grad():
+            return policy.evaluate(batch, temperature)[0].cpu()
+
+    def _rate(self, iteration: int) -> float:
+        return self.config.trainer.schedule.fraction(iteration, self.config.iterations)
 
     def _state_dict(self) -> dict[str, Any]:
         return {name: learner.state_dict() for name, learner in self._learners.items()}

@@ -1,15 +1,31 @@
 """Behaviour cloning: a policy fitted to demonstrations before it learns by reinforcement."""
 
+from typing import Protocol
+
 import numpy as np
 import torch
 from tensordict import TensorDict
 
-from embodyflow.config import WarmStartConfig
+from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.language import LanguageConfig
+from embodyflow.config.run import WarmStartConfig
 from embodyflow.data.metrics import Metric, last, mean
-from embodyflow.policies.base import ImitatingPolicy
+from embodyflow.policies.base import ImitatingPolicy, Policy
 
 
-class Samples:
+class Samples(Protocol):
+    """What a policy is fitted to, built as ``Class(policy, demonstrations, config)`` of the run."""
+
+    def __len__(self) -> int: ...
+
+    def num_targets(self, chosen: np.ndarray) -> int:
+        """Return how many tokens the chosen samples, int64 ``[n]``, have as targets."""
+
+    def loss(self, chosen: np.ndarray) -> torch.Tensor:
+        """Return the policy's cross-entropy to those tokens, summed."""
+
+
+class Steps:
     """Every step of every demonstration, with the chunk of expert actions that follows.
 
     Args:
@@ -43,30 +59,79 @@ class Samples:
         return observation, self.actions[index], self.mask[index]
 
 
-def imitate(
-    policy: ImitatingPolicy, samples: Samples, config: WarmStartConfig, *, seed: int, rank: int, world_size: int
-) -> dict[str, Metric]:
-    """Fit a sharded policy to the samples; every rank holds them all and takes its part of each batch.
+class ActionSamples:
+    """The steps of an expert's episodes; the policy standardises states by their statistics from now on.
 
     Args:
-        policy: standardises states by the samples' statistics from now on.
+        policy: to be fitted.
+        demos: see :meth:`~embodyflow.engines.embodied_rollout.EmbodiedRollout.demonstrate`.
+        config: of the run.
+    """
+
+    def __init__(self, policy: ImitatingPolicy, demos: TensorDict, config: EmbodiedConfig) -> None:
+        assert config.warm_start is not None
+        self._policy, self._sigma = policy, config.warm_start.smoothing_bins
+        self._steps = Steps(demos, config.policy.chunk_size)
+        policy.set_normalization(self._steps.observation["state"])
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def num_targets(self, chosen: np.ndarray) -> int:
+        """Return the number of action tokens."""
+        return int(self._steps.mask[chosen].sum()) * self._steps.actions.shape[-1]
+
+    def loss(self, chosen: np.ndarray) -> torch.Tensor:
+        """Return the cross-entropy to the smoothed expert actions, summed."""
+        return self._policy.imitation_loss(*self._steps.take(chosen), self._sigma)
+
+
+class ResponseSamples:
+    """Responses to imitate, all tokens of each.
+
+    Args:
+        policy: to be fitted.
+        demos: language rows.
+        config: of the run.
+    """
+
+    def __init__(self, policy: Policy, demos: TensorDict, config: LanguageConfig) -> None:
+        self._policy, self._demos = policy, demos
+
+    def __len__(self) -> int:
+        return len(self._demos)
+
+    def num_targets(self, chosen: np.ndarray) -> int:
+        """Return the number of response tokens."""
+        return int(self._demos["response_length"][chosen].sum())
+
+    def loss(self, chosen: np.ndarray) -> torch.Tensor:
+        """Return the cross-entropy to the responses' tokens, summed."""
+        log_probs, _ = self._policy.evaluate(self._demos[torch.from_numpy(chosen)], 1.0)
+        return -log_probs.sum()
+
+
+def imitate(
+    model: torch.nn.Module, samples: Samples, config: WarmStartConfig, *, seed: int, rank: int, world_size: int
+) -> dict[str, Metric]:
+    """Fit a sharded model to the samples; every rank holds them all and takes its part of each batch.
+
+    Args:
+        model: of the policy that the samples were made for.
         samples: of the demonstrations.
         config: of the fit.
         seed: of the batches.
         rank: of this process.
         world_size: ranks of the group.
     """
-    policy.set_normalization(samples.observation["state"])
-    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=config.learning_rate, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.0)
     rng = np.random.default_rng(seed)
     losses = []
     for _ in range(config.steps):
         chosen = rng.integers(len(samples), size=config.batch_size)
-        observation, actions, mask = samples.take(chosen[rank::world_size])
-        num_tokens = samples.mask[chosen].sum() * samples.actions.shape[-1]
-        loss = policy.imitation_loss(observation, actions, mask, config.smoothing_bins) / num_tokens
+        loss = samples.loss(chosen[rank::world_size]) / samples.num_targets(chosen)
         (loss * world_size).backward()
-        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())

@@ -5,6 +5,7 @@ gradient does not depend on how the rows are cut.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,18 +18,17 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from embodyflow.config import OptimizerConfig, TrainerConfig
+from embodyflow.config.trainer import OptimizerConfig, TrainerConfig
 from embodyflow.data.metrics import Metric, last, mean
 from embodyflow.engines.micro_batches import cut_by_rows, cut_by_tokens, draw_minibatches
 from embodyflow.engines.objectives import Objective
 from embodyflow.seeding import derive_seed
 
 
-def shard(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Shard a model in place: its ``blocks`` one by one, then the rest; on one rank there is nothing to shard."""
+def shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh) -> None:
+    """Shard a model in place: its blocks one by one, then the rest; on one rank there is nothing to shard."""
     if mesh.size() == 1:  # the same numbers without FSDP's cost per step, several times that of a small model
         return
-    blocks: Any = model.blocks
     for block in blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -69,7 +69,9 @@ class Learner:
             eps=self._config.adam_epsilon,
         )
 
-    def train(self, batch: TensorDict, *, offset: int, total_rows: int, seed: int) -> dict[str, Metric]:
+    def train(
+        self, batch: TensorDict, *, offset: int, total_rows: int, seed: int, rate: float = 1.0
+    ) -> dict[str, Metric]:
         """Train on the rows: ``epochs`` passes of ``num_minibatches`` optimizer steps.
 
         Which mini-batch a row belongs to is drawn for each pass, from its position in the whole batch, so it does not
@@ -80,6 +82,7 @@ class Learner:
             offset: position of its first row in the whole batch.
             total_rows: rows of the whole batch; without any, nothing is trained.
             seed: of the draw.
+            rate: share of the full learning rate.
 
         Raises:
             FloatingPointError: loss or gradient is not finite; the weights are those before the step.
@@ -87,6 +90,8 @@ class Learner:
         steps = f"{self._area}/optimizer_steps"
         if total_rows == 0:
             return {steps: last(0)}
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate * self._settings.learning_rate
         num_minibatches = min(self._config.num_minibatches, total_rows)
         totals: dict[str, torch.Tensor] = {}
         norms = []
@@ -129,7 +134,7 @@ class Learner:
     def _micro_batches(self, rows: TensorDict) -> list[slice]:
         config = self._config
         if config.micro_batch_tokens is not None:
-            cuts = cut_by_tokens(rows["loss_mask"].flatten(1).sum(1).tolist(), config.micro_batch_tokens)
+            cuts = cut_by_tokens(_num_tokens(rows), config.micro_batch_tokens)
         else:
             cuts = cut_by_rows(len(rows), config.micro_batch_rows or max(len(rows), 1))
         if dist.get_world_size() == 1:
@@ -138,6 +143,13 @@ class Learner:
         most = torch.tensor(len(cuts))
         dist.all_reduce(most, op=dist.ReduceOp.MAX)
         return cuts + [slice(0, 0)] * (int(most) - len(cuts))
+
+
+def _num_tokens(rows: TensorDict) -> list[int]:
+    """Return how many tokens a forward pass has of each row: its own, and its prompt's where it has one."""
+    tokens: torch.Tensor = rows["loss_mask"].flatten(1).sum(1)
+    numbers: list[int] = (tokens + rows.get("prompt_length", torch.zeros_like(tokens))).tolist()
+    return numbers
 
 
 def _mean_of(sum_and_count: torch.Tensor) -> Metric:

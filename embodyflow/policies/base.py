@@ -1,9 +1,9 @@
 """What every policy offers the rollout and trainer engines."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,14 +27,32 @@ class Decision:
 
 
 class Policy(Protocol):
-    """A policy that samples its decisions.
+    """A policy that is trained.
 
     Attributes:
         model: the module that is trained; FSDP shards it in place.
-        num_tokens: L, tokens of one decision.
     """
 
     model: nn.Module
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """The parts of the model that are sharded one by one, before the rest."""
+
+    def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-probs and entropy of a batch's tokens, float32 ``[N, T, L]``; zero outside its mask."""
+
+    def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
+        """Write a folder that the policy's class can be loaded from, with these full weights by name."""
+
+
+class ActingPolicy(Policy, Protocol):
+    """A policy that samples its decisions itself, in environments.
+
+    Attributes:
+        num_tokens: L, tokens of one decision.
+    """
+
     num_tokens: int
 
     def encode_instruction(self, instruction: str) -> np.ndarray:
@@ -50,15 +68,8 @@ class Policy(Protocol):
             temperature: of the sampling distribution.
         """
 
-    def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probs and entropy of a batch's tokens, float32 ``[N, T, L]``; zero outside its mask."""
 
-    def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
-        """Write a folder that the policy's class can be loaded from, with these full weights by name."""
-
-
-@runtime_checkable
-class ImitatingPolicy(Policy, Protocol):
+class ImitatingPolicy(ActingPolicy, Protocol):
     """A policy that also learns from demonstrations."""
 
     def set_normalization(self, states: torch.Tensor) -> None:
@@ -85,6 +96,10 @@ class Critic(Protocol):
     """
 
     model: nn.Module
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """The parts of the model that are sharded one by one, before the rest."""
 
     def evaluate(self, batch: TensorDict) -> torch.Tensor:
         """Return the value before each decision of a batch, float32 ``[N, T]``; zero where none was taken."""

@@ -1,10 +1,14 @@
-"""The configuration of any policy, told apart by ``name``."""
+"""The configuration of any policy, told apart by ``name``, and which kinds of jobs have which policies."""
 
 from typing import Annotated
 
 from pydantic import Field
 
+from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.policies.mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 
-PolicyConfig = Annotated[TinyVLAConfig | MLPGaussianConfig, Field(discriminator="name")]
+EmbodiedPolicyConfig = TinyVLAConfig
+ControlPolicyConfig = MLPGaussianConfig
+LanguagePolicyConfig = CausalLMConfig
+PolicyConfig = Annotated[EmbodiedPolicyConfig | ControlPolicyConfig | LanguagePolicyConfig, Field(discriminator="name")]

@@ -5,10 +5,10 @@ from typing import Any
 import gymnasium as gym
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.configuration import PolicyConfig
+from embodyflow.policies.configuration import ControlPolicyConfig, EmbodiedPolicyConfig
 
 
-def check_fits(config: PolicyConfig, env: gym.Env[Any, Any]) -> None:
+def check_fits(config: EmbodiedPolicyConfig | ControlPolicyConfig, env: gym.Env[Any, Any]) -> None:
     """Check that a policy of these sizes can act in the environment.
 
     Raises:
@@ -38,5 +38,7 @@ def policy_sizes(env: gym.Env[Any, Any]) -> dict[str, int]:
     spaces = getattr(env.observation_space, "spaces", {"state": env.observation_space})
     shape = env.action_space.shape
     if not isinstance(env.action_space, gym.spaces.Box) or shape is None or len(shape) != 1:
-        raise ConfigError(f"policy.action_dim=null: the environment's actions are no vector but {env.action_space}")
+        raise ConfigError(
+            f"env: actions must be a Box of one dimension, are {env.action_space}; a wrapper can make them"
+        )
     return {"state_dim": spaces["state"].shape[0] if "state" in spaces else 0, "action_dim": shape[0]}

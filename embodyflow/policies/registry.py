@@ -1,12 +1,10 @@
 """Which policy a configuration means."""
 
-from typing import Any, assert_never
+from typing import assert_never
 
-import gymnasium as gym
-
-from embodyflow.policies.base import Critic, Policy
-from embodyflow.policies.configuration import PolicyConfig
-from embodyflow.policies.fit import check_fits
+from embodyflow.policies.base import ActingPolicy, Critic, Policy
+from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
+from embodyflow.policies.configuration import ControlPolicyConfig, EmbodiedPolicyConfig, PolicyConfig
 from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
 from embodyflow.policies.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
@@ -15,9 +13,17 @@ from embodyflow.policies.tiny_vla.critic_tiny_vla import TinyVLACritic
 from embodyflow.policies.tiny_vla.policy_tiny_vla import TinyVLAPolicy
 
 
-def build_policy(config: PolicyConfig, env: gym.Env[Any, Any], device: str) -> Policy:
-    """Build the policy, randomly initialised, after :func:`check_fits`."""
-    check_fits(config, env)
+def build_policy(config: PolicyConfig, device: str) -> Policy:
+    """Build the policy, randomly initialised where its configuration names no weights."""
+    if isinstance(config, CausalLMConfig):
+        from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy  # seconds to import
+
+        return CausalLMPolicy(config, device)
+    return build_acting_policy(config, device)
+
+
+def build_acting_policy(config: EmbodiedPolicyConfig | ControlPolicyConfig, device: str) -> ActingPolicy:
+    """Build a policy that acts in environments, randomly initialised."""
     match config:
         case TinyVLAConfig():
             return TinyVLAPolicy(config, device)
@@ -34,5 +40,9 @@ def build_critic(config: PolicyConfig, device: str) -> Critic:
             return TinyVLACritic(config, device)
         case MLPGaussianConfig():
             return MLPGaussianCritic(config, device)
+        case CausalLMConfig():
+            from embodyflow.policies.causal_lm.critic_causal_lm import CausalLMCritic  # seconds to import
+
+            return CausalLMCritic(config, device)
         case _:
             assert_never(config)

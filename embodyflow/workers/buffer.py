@@ -37,6 +37,10 @@ class Buffer:
         self._bytes_sent = 0
         self._address: asyncio.Task[bytes] | None = None
 
+    async def pid(self) -> int:
+        """Return the process id."""
+        return os.getpid()
+
     async def address(self) -> bytes:
         """Return where processes of this node call ``allocate``, ``commit`` and ``locate``."""
         if self._address is None:

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from embodyflow.data.metrics import Metric
 from embodyflow.data.plan import RankInput, ShardRef
+from embodyflow.data.rows_file import Journal
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,9 @@ class NodeCall:
         weights: the policy weights the node must act with, where it acts with any but the trainer's own.
         policy_version: version of those weights.
         only_forward_compute: the node must leave the engine's weights as they are.
+        trains: it changes the engine's weights, which a rank does once: asked again, it answers as the first time.
         timeout: seconds it may take.
+        stage: folder in which the node's rows are kept on disk; ``None`` keeps them in the buffer alone.
     """
 
     node_id: str
@@ -34,7 +38,18 @@ class NodeCall:
     weights: ShardRef | None = None
     policy_version: int = 0
     only_forward_compute: bool = False
+    trains: bool = False
     timeout: float = 600.0
+    stage: str | None = None
+
+    def journal(self, rank: int, part: int = 0) -> Journal | None:
+        """Return where a rank keeps pieces of its rows as they are made; ``None`` for a node that keeps none.
+
+        Args:
+            rank: of the worker.
+            part: of the node's rows, where it makes them in several.
+        """
+        return None if self.stage is None else Journal(Path(self.stage) / f"{rank}.{part}.parts")
 
     @property
     def offset(self) -> int:

@@ -2,8 +2,11 @@
 
 import ctypes
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from embodyflow.errors import NodeTimeoutError
 
 
 class _Expired(BaseException):
@@ -22,7 +25,7 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
         what: named in the error.
 
     Raises:
-        TimeoutError: it took longer.
+        NodeTimeoutError: it took longer; a note says where it was.
     """
     thread, lock = threading.get_ident(), threading.Lock()
     over = False
@@ -42,5 +45,7 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
             with lock:
                 over = True
             timer.cancel()
-    except _Expired:
-        raise TimeoutError(f"{what} took longer than {seconds:g} s") from None
+    except _Expired as expired:
+        error = NodeTimeoutError(f"{what} took longer than {seconds:g} s")
+        error.add_note(f"it was interrupted in\n{''.join(traceback.format_tb(expired.__traceback__))}")
+        raise error from None

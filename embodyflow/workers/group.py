@@ -1,6 +1,7 @@
 """A worker group: N ranks that run a node together, each on its shard."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ import ray
 
 from embodyflow.config import RunConfig
 from embodyflow.data.configuration import BufferConfig
-from embodyflow.errors import ConfigError
+from embodyflow.errors import ConfigError, NodeTimeoutError, WorkerLostError
 from embodyflow.workers.buffer import Buffer
 from embodyflow.workers.calls import NodeCall, NodeResult
 from embodyflow.workers.worker import Worker
@@ -16,65 +17,201 @@ from embodyflow.workers.worker import Worker
 INTERRUPT_SECONDS = 5.0
 """How much longer than its limit a node is waited for: its ranks interrupt it and say so themselves."""
 
+ANSWER_SECONDS = 10.0
+"""How long an idle rank may take to answer before it is taken for lost."""
+
+MAX_RESTARTS = 3
+"""How often a rank is started again for one node before the node has failed."""
+
+_logger = logging.getLogger(__name__)
+
 
 class WorkerGroup:
-    """Handles of the ranks of one role.
+    """The ranks of one role.
+
+    They belong to the process that starts them: when it ends, however it ends, Ray ends them too.
 
     Args:
         role: for people and names: ``rollout``, ``trainer``.
-        ranks: Ray handles, rank by rank.
-        timeout: seconds a call may take.
+        engine: what each rank holds; see :class:`~embodyflow.workers.worker.Worker`.
+        num_ranks: of them.
+        config: of the run.
+        buffers: Ray node id to buffer.
+        is_collective: the ranks share a state (a sharded model), so one of them cannot be replaced by itself.
+
+    Attributes:
+        pids: process id of each rank that has been ready.
     """
 
-    def __init__(self, role: str, ranks: Sequence[Any], timeout: float) -> None:
+    def __init__(
+        self, role: str, engine: str, num_ranks: int, config: RunConfig, buffers: dict[str, Any], *, is_collective: bool
+    ) -> None:
         self.role = role
-        self._ranks = list(ranks)
-        self._timeout = timeout
+        self._engine, self._config, self._buffers = engine, config, buffers
+        self._is_collective = is_collective
+        self._num_starts = 0
+        self._replacing = asyncio.Lock()
+        self._ranks = [self._spawn(rank, num_ranks) for rank in range(num_ranks)]
+        self.pids: dict[int, int] = {}
 
     def __len__(self) -> int:
         """Return the number of ranks."""
         return len(self._ranks)
 
+    async def start(self) -> None:
+        """Wait until every rank's engine is built; where that fails none is left.
+
+        Raises:
+            TimeoutError: they were not ready within ``cluster.start_timeout``.
+            Exception: whatever an engine raised while it was built.
+        """
+        try:
+            await self._ready(range(len(self)))
+        except BaseException:  # a cancelled start too
+            self.kill()
+            raise
+
     async def run_node(self, calls: Sequence[NodeCall], *, beside_others: bool = False) -> list[NodeResult]:
-        """Run one node on all ranks at the same time.
+        """Run one node on all ranks at the same time; a rank that dies is replaced where it can be.
 
         Args:
             calls: one per rank.
             beside_others: the node needs no model, so other nodes may run on the ranks meanwhile.
 
         Raises:
-            TimeoutError: it took longer than it may; the message names the node.
+            NodeTimeoutError: it took longer than it may; the message names the node.
+            WorkerLostError: a rank died that cannot be replaced by itself, or died again and again.
             Exception: whatever the node function raised on the first rank that failed.
         """
         method = "run_compute_node" if beside_others else "run_node"
-        refs = [getattr(rank, method).remote(call) for rank, call in zip(self._ranks, calls, strict=True)]
+        waits = [self._run_rank(rank, method, call) for rank, call in enumerate(calls)]
         # The rank interrupts Python code itself; what hangs in native code is given up here.
-        return await self._gather(refs, calls[0].node_id, calls[0].timeout + INTERRUPT_SECONDS)
+        return await self._within(asyncio.gather(*waits), calls[0].node_id, calls[0].timeout + INTERRUPT_SECONDS)
 
     async def call(self, method: str, *args: Any) -> list[Any]:
-        """Call ``method`` on every rank with the same arguments and return the answers in rank order."""
+        """Call ``method`` on every rank with the same arguments and return the answers in rank order.
+
+        Raises:
+            NodeTimeoutError: it took longer than ``cluster.node_timeout``.
+            WorkerLostError: a rank died.
+            Exception: whatever the method raised on the first rank that failed.
+        """
         refs = [getattr(rank, method).remote(*args) for rank in self._ranks]
-        return await self._gather(refs, method, self._timeout)
+        return await self._within(self._all(refs), method, self._config.cluster.node_timeout)
+
+    async def call_rank(self, rank: int, method: str, *args: Any) -> Any:
+        """Call ``method`` on one rank; as :meth:`call`."""
+        [answer] = await self._all([getattr(self._ranks[rank], method).remote(*args)])
+        return answer
 
     async def connect(self) -> None:
-        """Form the ranks' torch.distributed group on a free port of rank 0's machine."""
-        address = await asyncio.wait_for(self._ranks[0].free_address.remote(), self._timeout)
+        """Form the ranks' torch.distributed group on a free port of rank 0's machine, their models as at the start."""
+        address = await self.call_rank(0, "free_address")
         await self.call("invoke", "connect", address)
+
+    async def mend(self) -> None:
+        """Replace every rank that is gone or does not answer."""
+        await asyncio.gather(*(self._mend(rank) for rank in range(len(self._ranks))))
+
+    async def renew(self) -> None:
+        """Replace every rank: they know the buffers they were started with."""
+        await asyncio.gather(*(self._replace(rank, handle) for rank, handle in enumerate(self._ranks)))
 
     def kill(self) -> None:
         """End the ranks' processes now."""
         for rank in self._ranks:
             ray.kill(rank)
 
-    async def _gather(self, refs: list[Any], what: str, seconds: float) -> list[Any]:
+    async def _run_rank(self, rank: int, method: str, call: NodeCall) -> NodeResult:
+        for attempt in range(MAX_RESTARTS + 1):
+            handle = self._ranks[rank]
+            try:
+                result: NodeResult = (await self._all([getattr(handle, method).remote(call)]))[0]
+                return result
+            except WorkerLostError:
+                if self._is_collective or attempt == MAX_RESTARTS:
+                    raise
+                _logger.warning("%s worker %d died in node %s and is replaced", self.role, rank, call.node_id)
+                await self._replace(rank, handle)
+        raise AssertionError("unreachable")
+
+    async def _all(self, refs: list[Any]) -> list[Any]:
+        try:
+            return await asyncio.gather(*refs)
+        except ray.exceptions.RayActorError as error:
+            raise WorkerLostError(f"a worker of the {self.role} group is gone: {_first_line(error)}") from error
+        except Exception as error:
+            if self._is_collective and len(self._ranks) > 1 and await self._any_dead():
+                # Its siblings fail in their collectives, each in its own way, and may be heard of first.
+                raise WorkerLostError(f"a worker of the {self.role} group is gone") from error
+            raise
+
+    async def _any_dead(self) -> bool:
+        """Say whether a rank's process has ended; what is merely busy has not."""
+        answers = [asyncio.wrap_future(rank.stacks.remote().future()) for rank in self._ranks]
+        await asyncio.wait(answers, timeout=ANSWER_SECONDS)
+        return any(answer.done() and answer.exception() is not None for answer in answers)
+
+    async def _mend(self, rank: int) -> None:
+        handle = self._ranks[rank]
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await handle.ready.remote()
+        except (ray.exceptions.RayActorError, TimeoutError):
+            _logger.warning("%s worker %d does not answer and is replaced", self.role, rank)
+            await self._replace(rank, handle)
+
+    async def _replace(self, rank: int, lost: Any) -> None:
+        """Start a rank anew, unless that has been done since ``lost`` was its handle."""
+        async with self._replacing:
+            if self._ranks[rank] is not lost:
+                return
+            ray.kill(lost)
+            self._ranks[rank] = self._spawn(rank, len(self._ranks))
+            await self._ready([rank])
+
+    def _spawn(self, rank: int, num_ranks: int) -> Any:
+        cluster = self._config.cluster
+        self._num_starts += 1
+        # A dead rank's name may be taken for a while. No runtime_env: with one, Ray starts fresh processes instead of
+        # handing out those it has ready.
+        name = f"{self._config.run_id}/{self.role}/{rank}" + (f"#{self._num_starts}" * (self._num_starts > num_ranks))
+        return (
+            _actor(Worker)
+            .options(name=name, num_cpus=cluster.cpus_per_worker, num_gpus=cluster.gpus_per_worker)
+            .remote(self._engine, self._config, rank, num_ranks, self._buffers)
+        )
+
+    async def _ready(self, ranks: Sequence[int]) -> None:
+        ready = asyncio.gather(*(self._ranks[rank].ready.remote() for rank in ranks))
+        pids = await self._within(ready, "start", self._config.cluster.start_timeout)
+        self.pids.update(zip(ranks, pids, strict=True))
+
+    async def _within(self, answers: Any, what: str, seconds: float) -> list[Any]:
         # Prefect's own task time-out does not interrupt a wait on Ray, so the deadline is set here.
         try:
             async with asyncio.timeout(seconds) as deadline:
-                return await asyncio.gather(*refs)
+                return list(await answers)
         except TimeoutError as error:
             if not deadline.expired():  # it is what a rank raised
                 raise
-            raise TimeoutError(f"{what} on the {self.role} group took longer than {seconds:g} s") from error
+            late = NodeTimeoutError(f"{what} on the {self.role} group took longer than {seconds:g} s")
+            late.add_note(await self._where_they_are())
+            raise late from error
+
+    async def _where_they_are(self) -> str:
+        """Return the stacks of all ranks, for as far as they answer."""
+        answers = [asyncio.wrap_future(rank.stacks.remote().future()) for rank in self._ranks]
+        await asyncio.wait(answers, timeout=INTERRUPT_SECONDS)
+        lines = []
+        for rank, answer in enumerate(answers):
+            known = answer.done() and answer.exception() is None
+            lines.append(f"{self.role} worker {rank}: {answer.result() if known else 'does not answer'}")
+        return "\n".join(lines)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _actor(remote_class: Any) -> Any:
@@ -82,45 +219,18 @@ def _actor(remote_class: Any) -> Any:
     return remote_class
 
 
-def start_buffers(run_id: str, config: BufferConfig) -> dict[str, Any]:
-    """Start one buffer on every Ray node that is alive; return them by Ray node id."""
+def start_buffers(run_id: str, config: BufferConfig, known: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return a buffer on every Ray node that is alive, by Ray node id; those ``known`` already are not started."""
     buffers = {}
     for node in ray.nodes():
-        if node["Alive"]:
-            pin = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            name = f"{run_id}/buffer/{node['NodeID'][:8]}"
-            buffers[node["NodeID"]] = _actor(Buffer).options(name=name, scheduling_strategy=pin).remote(config)
+        node_id = node["NodeID"]
+        if known is not None and node_id in known and node["Alive"]:
+            buffers[node_id] = known[node_id]
+        elif node["Alive"]:
+            pin = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id, soft=False)
+            name = f"{run_id}/buffer/{node_id[:8]}"
+            buffers[node_id] = _actor(Buffer).options(name=name, scheduling_strategy=pin).remote(config)
     return buffers
-
-
-async def start_group(
-    role: str, engine: str, num_ranks: int, config: RunConfig, buffers: dict[str, Any]
-) -> WorkerGroup:
-    """Start ``num_ranks`` named workers and wait until their engines are built; where that fails none is left.
-
-    The workers belong to the process that starts them: when it ends, however it ends, Ray ends them too.
-
-    Raises:
-        TimeoutError: the group was not ready within ``cluster.start_timeout``.
-        Exception: whatever an engine raised while it was built.
-    """
-    cluster = config.cluster
-    # No runtime_env: with one, Ray starts fresh processes instead of handing out those it has ready.
-    options = {"num_cpus": cluster.cpus_per_worker, "num_gpus": cluster.gpus_per_worker}
-    ranks = [
-        _actor(Worker)
-        .options(name=f"{config.run_id}/{role}/{rank}", **options)
-        .remote(engine, config, rank, num_ranks, buffers)
-        for rank in range(num_ranks)
-    ]
-    group = WorkerGroup(role, ranks, cluster.start_timeout)
-    try:
-        await group.call("ready")
-    except BaseException:  # a cancelled start too
-        group.kill()
-        raise
-    group._timeout = cluster.node_timeout
-    return group
 
 
 def check_resources(num_workers: int, config: RunConfig) -> None:

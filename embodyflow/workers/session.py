@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, merge_metrics
 from embodyflow.data.plan import RankInput, ShardRef, cut_like, keep_layout, replicate, split_evenly
 from embodyflow.workers.calls import LogLine, NodeCall
-from embodyflow.workers.group import WorkerGroup, check_resources, start_buffers, start_group
+from embodyflow.workers.group import WorkerGroup, check_resources, start_buffers
 
 
 class Layout(StrEnum):
@@ -35,7 +35,9 @@ class NodeWork:
         layout: whether the group's ranks share the rows or each get all of them.
         needs_model: it uses the group's engine, one such node at a time; without, it runs beside others.
         only_forward_compute: it must leave weights as they are.
+        trains: it changes weights, which it does once.
         timeout: seconds it may take; ``None`` for the cluster's ``node_timeout``.
+        stage: folder that its rows are kept in; ``None`` for a node whose rows are soon made again.
     """
 
     node_id: str
@@ -46,7 +48,9 @@ class NodeWork:
     layout: Layout = Layout.SPLIT
     needs_model: bool = True
     only_forward_compute: bool = False
+    trains: bool = False
     timeout: float | None = None
+    stage: str | None = None
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,8 @@ class Session:
                 weights=self._weights if name == "rollout" else None,
                 policy_version=self.policy_version,
                 only_forward_compute=work.only_forward_compute,
+                trains=work.trains,
+                stage=work.stage,
                 timeout=work.timeout or self.config.cluster.node_timeout,
             )
             for rank in range(len(group))
@@ -132,6 +138,44 @@ class Session:
             seconds=max(result.seconds for result in results),
             logs=tuple(sorted((line for result in results for line in result.logs), key=lambda line: line.created)),
         )
+
+    async def recall(self, work: NodeWork, kept: NodeReport) -> NodeReport:
+        """Bring back the rows of a node that an earlier process ran, from the folder they were kept in.
+
+        Args:
+            work: the node.
+            kept: its report as far as it was kept; its shards are not where it says.
+
+        Raises:
+            FileNotFoundError, DamageError: they are not there any more, or not what they were.
+        """
+        group = self._groups[kept.group]
+        shards = await group.call("recall", work.node_id, work.iteration, work.stage, kept.digests)
+        return replace(kept, shards=tuple(shards))
+
+    async def mend(self) -> None:
+        """Replace every process that is gone or does not answer; the trainer's models are as at its start.
+
+        Ray nodes that came or went are met with new ranks everywhere, since ranks know the buffers they started with.
+        """
+        assert self.config.run_id is not None
+        alive = start_buffers(self.config.run_id, self.config.cluster.buffer, self._buffers)
+        moved = alive.keys() != self._buffers.keys()
+        self._buffers.clear()
+        self._buffers.update(alive)
+        for group in self._groups.values():
+            await (group.renew() if moved else group.mend())
+        await self._groups["trainer"].connect()
+        await self.free("weights/")
+        self._weights = None
+
+    async def processes(self) -> dict[str, int]:
+        """Return who is who: process ids by ``role/rank``, a buffer's by its Ray node."""
+        pids = {f"{role}/{rank}": pid for role, group in self._groups.items() for rank, pid in group.pids.items()}
+        nodes, buffers = list(self._buffers), list(self._buffers.values())
+        for node, pid in zip(nodes, await asyncio.gather(*(buffer.pid.remote() for buffer in buffers)), strict=True):
+            pids[f"buffer/{node[:8]}"] = pid
+        return pids
 
     async def publish_weights(self, version: int) -> str:
         """Make the trainer's weights those the rollout workers act with from now on; return their digest."""
@@ -150,7 +194,7 @@ class Session:
     async def restore(self, folder: Path, reference: Path) -> None:
         """Load the trainer's state, and its reference policy from the checkpoint of iteration 0."""
         await self._groups["trainer"].call("invoke", "load_reference", str(reference.absolute()))
-        await self._groups["trainer"].call("invoke", "load", str(folder.absolute()))
+        await self._groups["trainer"].call("restore", str(folder.absolute()))
 
     async def load_weights(self, path: Path) -> None:
         """Start from the full weights in a file."""
@@ -162,7 +206,9 @@ class Session:
 
     async def free(self, prefix: str) -> None:
         """Free every shard whose id starts with ``prefix``."""
-        await asyncio.gather(*(buffer.free.remote(prefix) for buffer in self._buffers.values()))
+        # A buffer that died is waited for until it has been started again.
+        calls = [buffer.free.options(max_task_retries=-1).remote(prefix) for buffer in self._buffers.values()]
+        await asyncio.gather(*calls)
 
     def close(self) -> None:
         """End every process of the run."""
@@ -194,30 +240,23 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
 
     Raises:
         ConfigError: the cluster has no room for all workers.
-        Exception: the first that a group failed to start with; see :func:`~embodyflow.workers.group.start_group`.
+        Exception: the first that a group failed to start with; see
+            :meth:`~embodyflow.workers.group.WorkerGroup.start`.
     """
     if config.run_id is None:
         raise ValueError("run_id is not set")
-    sizes = {"rollout": config.rollout.num_workers, "trainer": config.trainer.num_ranks}
-    check_resources(sum(sizes.values()), config)
+    wanted = config.groups
+    check_resources(sum(size for _, size in wanted.values()), config)
     buffers = start_buffers(config.run_id, config.cluster.buffer)
     groups: dict[str, WorkerGroup] = {}
     session = Session(config, groups, buffers)
     try:
-        engines = {
-            "rollout": "embodyflow.engines.embodied_rollout:EmbodiedRollout"
-            if config.rollout.num_steps is None
-            else "embodyflow.engines.control_rollout:ControlRollout",
-            "trainer": "embodyflow.engines.fsdp_trainer:FSDPTrainer",
-        }
-        started = [start_group(role, engines[role], sizes[role], config, buffers) for role in sizes]
-        # Every start is waited for: whoever started must be in the session when it is closed.
-        results = await asyncio.gather(*started, return_exceptions=True)
-        for role, result in zip(sizes, results, strict=True):
-            if isinstance(result, WorkerGroup):
-                groups[role] = result
+        for role, (engine, size) in wanted.items():
+            groups[role] = WorkerGroup(role, engine, size, config, buffers, is_collective=role == "trainer")
+        # Every start is waited for: one that fails does not leave another half done.
+        results = await asyncio.gather(*(group.start() for group in groups.values()), return_exceptions=True)
         for result in results:
-            if isinstance(result, BaseException):
+            if result is not None:
                 raise result
         await groups["trainer"].connect()
         yield session

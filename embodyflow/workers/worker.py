@@ -3,10 +3,13 @@
 import logging
 import os
 import socket
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -14,7 +17,11 @@ import ray
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.metrics import as_metrics
+from embodyflow.data.padding import to_padded, to_ragged
+from embodyflow.data.plan import ShardRef
+from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import digest_of, join_columns
+from embodyflow.errors import WorkerLostError
 from embodyflow.references import resolve
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.calls import LogLine, NodeCall, NodeResult
@@ -66,10 +73,19 @@ class Worker:
         self._buffer = BufferClient(buffers)
         self._engine: Any = resolve(engine)(config, rank, world_size)
         self._engine_version = -1
+        self._trained: dict[tuple[int, str], NodeResult] = {}
+        self._half_trained_by: str | None = None
 
     def ready(self) -> int:
-        """Return the process id: the answer says that the engine is built."""
+        """Return the process id: the answer says that the engine is built and not busy."""
         return os.getpid()
+
+    @ray.method(concurrency_group="compute")
+    def stacks(self) -> str:
+        """Return where each thread of the process is, for people who want to know why it does not answer."""
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        frames = sys._current_frames().items()
+        return "".join(f"thread {names.get(i, i)}:\n{''.join(traceback.format_stack(f))}" for i, f in frames)
 
     def free_address(self) -> str:
         """Return ``host:port`` at which this rank can lead a torch.distributed group."""
@@ -85,9 +101,18 @@ class Worker:
         Raises:
             TimeoutError: the function took longer than the call allows, and was interrupted.
             RuntimeError: it changed weights that it must only use.
+            WorkerLostError: it is to train a model that another node left half trained.
             Exception: whatever the function raised.
         """
-        return self._run(call)
+        if not call.trains:
+            return self._run(call)
+        key = call.iteration, call.node_id
+        if key not in self._trained:
+            self._check_whole()
+            self._half_trained_by = call.node_id
+            self._trained[key] = self._run(call)
+            self._half_trained_by = None
+        return self._trained[key]
 
     @ray.method(concurrency_group="compute")
     def run_compute_node(self, call: NodeCall) -> NodeResult:
@@ -100,14 +125,18 @@ class Worker:
             self._load_weights(call)
             batch = None
             if parts := [part for part in call.parents if part.slices]:  # a parent may pass no rows on
-                batch = to_batch(join_columns([self._buffer.get(part) for part in parts]))
+                batch = to_batch(to_padded(join_columns([self._buffer.get(part) for part in parts])))
             with self._weights_untouched(call):
                 output = resolve(call.function)(batch, call.config, worker=self._engine, call=call)
             shard, digest = None, ""
             if output.batch is not None:
-                columns = to_columns(output.batch)
-                shard = self._buffer.put(f"{call.iteration}/{call.node_id}/{self._rank}", columns)
+                columns = to_ragged(to_columns(output.batch))
                 digest = digest_of(columns)
+                if call.stage is not None:
+                    write_rows(self._stage_file(call.stage), columns)
+                    for journal in Path(call.stage).glob(f"{self._rank}.*.parts"):
+                        journal.unlink()
+                shard = self._buffer.put(f"{call.iteration}/{call.node_id}/{self._rank}", columns)
         return NodeResult(
             shard=shard,
             metrics=as_metrics(output.metrics),
@@ -128,17 +157,51 @@ class Worker:
                 "take that away, or let it only use them"
             )
 
+    def recall(self, node_id: str, iteration: int, stage: str, digests: tuple[str, ...]) -> ShardRef:
+        """Put the rows that a node once made from its folder into this node's buffer.
+
+        Args:
+            node_id: the node.
+            iteration: index of the iteration.
+            stage: the node's folder.
+            digests: of all ranks' rows.
+
+        Raises:
+            FileNotFoundError, DamageError: they are not there, or not those.
+        """
+        rows = read_rows(self._stage_file(stage), digests[self._rank])
+        return self._buffer.put(f"{iteration}/{node_id}/{self._rank}", rows)
+
     def publish_weights(self, version: int) -> Any:
-        """Put the engine's weights into the buffer as one shard; every rank must be called, rank 0 answers."""
-        columns = self._engine.weights()
+        """Put the engine's weights into the buffer as one shard; every rank must be called, rank 0 answers.
+
+        Raises:
+            WorkerLostError: a node left them half trained.
+        """
+        self._check_whole()
+        columns, probe = self._engine.weights(), self._engine.probe()
         if self._rank != 0:
             return None
-        flat = {name: array[None] for name, array in columns.items()}  # one row: a shard's columns agree in rows
+        # One row: a shard's columns agree in rows.
+        flat = {name: array[None] for name, array in (columns | probe).items()}
         return self._buffer.put(f"weights/{version}", flat), digest_of(columns)
 
     def invoke(self, method: str, *args: Any) -> Any:
         """Call a method of the engine."""
         return getattr(self._engine, method)(*args)
+
+    def restore(self, folder: str) -> None:
+        """Load the engine's state from a checkpoint: nothing has been trained since."""
+        self._engine.load(folder)
+        self._trained.clear()
+        self._half_trained_by = None
+
+    def _check_whole(self) -> None:
+        if self._half_trained_by is not None:
+            raise WorkerLostError(f"the model is half trained: node {self._half_trained_by} failed in its middle")
+
+    def _stage_file(self, folder: str) -> Path:
+        return Path(folder) / f"{self._rank}.rows"
 
     def _load_weights(self, call: NodeCall) -> None:
         """Bring the engine to the version the call asks for."""

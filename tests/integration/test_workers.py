@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from embodyflow.data.metrics import total
 from embodyflow.data.plan import RankInput, Slice, split_evenly
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError, ShardLostError
+from embodyflow.rewards.configuration import RewardConfig
+from embodyflow.rewards.interface import Sample, Score
+from embodyflow.rewards.registry import build_reward_manager
 from embodyflow.types import NodeOutput
 from embodyflow.workers import group
 from embodyflow.workers.buffer_client import BufferClient
@@ -392,3 +396,37 @@ def test_closing_leaves_no_process_of_ours(run: Run) -> None:
     assert sum("Worker" in title for title in titles) >= 2 and any("Buffer" in title for title in titles), titles
     run.close()
     wait_until(lambda: not our_processes(), "a process is left")
+
+
+@ray.remote(num_cpus=0)
+class Scorer:
+    """An actor that has rewards computed in processes, from a thread of its own."""
+
+    def __init__(self) -> None:
+        slow = {"name": "regex", "pattern": "^(?:(?:a+)+)b(.*)$"}  # exponential in a response of a's
+        pool = {"name": "parallel", "num_workers": 2, "time_limit": 1.0, "retries": 0, "overdue": "incorrect"}
+        self.manager = build_reward_manager(RewardConfig(function=slow, manager=pool))
+
+    def score(self, responses: list[str]) -> list[Score]:
+        samples = [Sample(uid, "?", response, "yes", "test", 1, True) for uid, response in enumerate(responses)]
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(self.manager.score, samples).result()
+
+
+def reward_processes() -> set[int]:
+    return {p.pid for p in psutil.process_iter(["cmdline"]) if "pool_worker" in " ".join(p.info["cmdline"] or ())}
+
+
+def test_rewards_are_computed_in_processes_below_an_actor_and_end_with_it() -> None:
+    before = reward_processes()
+    scorer = Scorer.remote()
+    right, wrong, endless = "aaab yes", "aaab no", "a" * 60
+    scores = ray.get(scorer.score.remote([right, endless, wrong, right]), timeout=PATIENCE)
+    assert [score.reward for score in scores] == [1.0, 0.0, 0.0, 1.0] and scores[1].parts == {"timed_out": 1.0}
+    assert len(reward_processes() - before) in (1, 2)  # the one that was killed may not be needed again
+    unanswered = scorer.score.remote([endless])
+    time.sleep(0.3)  # in the middle of it
+    ray.kill(scorer)
+    wait_until(lambda: reward_processes() <= before, "processes of rewards are left")
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get(unanswered, timeout=PATIENCE)

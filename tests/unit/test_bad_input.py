@@ -99,9 +99,10 @@ MISTAKES = {
     "no task": ("env.tasks=[]", "env.tasks must be the instructions to follow with policy.name=tiny_vla"),
     "a control policy for episodes": (
         "policy=mlp_gaussian",
-        "rollout.num_steps must be a number with policy.name=mlp_gaussian",
+        "policy.name=mlp_gaussian: allowed are tiny_vla with job=embodied",
     ),
-    "unknown kind of policy": ("policy.name=mlp", "policy.name=mlp: allowed are 'tiny_vla', 'mlp_gaussian'"),
+    "unknown kind of policy": ("policy.name=mlp", "policy.name=mlp: allowed are tiny_vla with job=embodied"),
+    "misspelt job": ("job=embodyed", "job=embodyed: allowed are embodied, control, language"),
     "size of the wrong policy": ("policy.hidden_size=0", "policy.hidden_size=0: input should be greater"),
     "unknown camera": (
         "+env.kwargs.camera=left",

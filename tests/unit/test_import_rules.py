@@ -19,8 +19,9 @@ LAYERS = (
     ("embodyflow.compose", "embodyflow.run_folder", "embodyflow.trackers"),
     ("embodyflow.workers",),
     ("embodyflow.engines",),
-    ("embodyflow.config",),
-    ("embodyflow.policies", "embodyflow.rewards", "embodyflow.data", "embodyflow.algorithms"),
+    ("embodyflow.config", "embodyflow.ledger"),
+    ("embodyflow.rewards",),  # which shapes them by formulas of embodyflow.algorithms
+    ("embodyflow.policies", "embodyflow.data", "embodyflow.algorithms"),
     (
         "embodyflow.types",
         "embodyflow.seeding",

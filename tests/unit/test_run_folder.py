@@ -1,8 +1,10 @@
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 
+from embodyflow.compose import validate_config
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
@@ -24,8 +26,8 @@ def commit(folder: RunFolder, iteration: int, keep: int = 2, content: str = "wei
 
 
 def test_the_configuration_comes_back_as_it_was(config: RunConfig, folder: RunFolder) -> None:
-    assert RunConfig.model_validate(folder.config()) == config
-    assert RunConfig.model_validate(RunFolder.open(config.run_root, "mine").config()) == config
+    assert validate_config(folder.config()) == config
+    assert validate_config(RunFolder.open(config.run_root, "mine").config()) == config
 
 
 def test_a_name_is_not_used_twice(config: RunConfig, folder: RunFolder) -> None:
@@ -56,7 +58,8 @@ def test_a_checkpoint_counts_from_its_commit_on(folder: RunFolder) -> None:
     assert folder.new_checkpoint(3).exists() and not list(folder.new_checkpoint(3).iterdir())
     commit(folder, 3, content="whole")
     assert folder.committed() == [3]
-    assert folder.commit_facts(3) == {"iteration": 3}
+    facts = folder.commit_facts(3)
+    assert facts["iteration"] == 3 and facts["files"] == {"state": hashlib.sha256(b"whole").hexdigest()}
     assert (folder.checkpoint(3) / "state").read_text() == "whole"
     folder.new_checkpoint(4)  # killed here: iteration 3 is still the last
     assert folder.committed() == [3]

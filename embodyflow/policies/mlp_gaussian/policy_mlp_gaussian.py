@@ -1,7 +1,7 @@
 """The Gaussian policy behind the interface of :mod:`embodyflow.policies.base`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,11 @@ class MLPGaussianPolicy:
         self.num_tokens = config.num_action_tokens
         self.model: torch.nn.Module = MLPGaussian(config).to(device)
         self._device = device
+
+    @property
+    def blocks(self) -> Sequence[torch.nn.Module]:
+        """The network's layers."""
+        return list(self.model.blocks)  # type: ignore[arg-type]
 
     def encode_instruction(self, instruction: str) -> np.ndarray:
         """Return int64 ``[1]``, padding: this policy reads no instruction."""

@@ -1,6 +1,6 @@
 """TinyVLA's critic behind the interface of :mod:`embodyflow.policies.base`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,11 @@ class TinyVLACritic:
     def __init__(self, config: TinyVLAConfig, device: str) -> None:
         self.model: torch.nn.Module = TinyVLAValue(config).to(device)
         self._keys, self._device = config.observation_keys, device
+
+    @property
+    def blocks(self) -> Sequence[torch.nn.Module]:
+        """The network's layers."""
+        return list(self.model.blocks)  # type: ignore[arg-type]
 
     def evaluate(self, batch: TensorDict) -> torch.Tensor:
         """Return the value before each decision, float32 ``[N, T]``; zero where none was taken."""

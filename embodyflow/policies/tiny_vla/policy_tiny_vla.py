@@ -1,6 +1,6 @@
 """TinyVLA behind the interface of :mod:`embodyflow.policies.base`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,11 @@ class TinyVLAPolicy:
         self.processor = TinyVLAProcessor(config)
         self._device = device
         self._keys = config.observation_keys
+
+    @property
+    def blocks(self) -> Sequence[torch.nn.Module]:
+        """The network's layers."""
+        return list(self.model.blocks)  # type: ignore[arg-type]
 
     def encode_instruction(self, instruction: str) -> np.ndarray:
         """Return the instruction as int64 ``[I]``; 0 is padding."""

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embodyflow.data import datasets
 from embodyflow.data.datasets import Row, partition
-from embodyflow.data.loader import PartitionedLoader
+from embodyflow.data.loader import ShuffledLoader
 from embodyflow.errors import ConfigError
 
 ROWS = [{"prompt": f"{i}+{i}=" + "x" * 2000, "answer": 2 * i} for i in range(400)]
@@ -81,6 +83,31 @@ def test_a_rank_reads_its_own_slice_and_no_more(write: Write, overhead: int, tmp
     cost, size = bytes_read() - before, Path(path).stat().st_size
     assert rows == ROWS[150:200]
     assert size / 8 - 500 < cost < size / 8 + overhead < size / 4
+
+
+def mapped_bytes(path: str) -> int:
+    """Return how much of a file, or of the files below a folder, this process has mapped and touched."""
+    blocks = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
+    touched = [
+        re.search(r"^Rss: +(\d+) kB", block, re.MULTILINE) for block in blocks if path in block.partition("\n")[0]
+    ]
+    return 1024 * sum(int(match[1]) for match in touched if match)
+
+
+# A page that is touched brings along its neighbours: 64 KiB, or 2 MiB where the kernel has cached them as one.
+@pytest.mark.parametrize(("write", "opener"), [(write_arrow, "_map_arrow"), (write_hugging_face, "_load_from_disk")])
+def test_a_rank_touches_its_own_slice_of_a_map_and_no_more(
+    write: Write, opener: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"prompt": str(i % 10) * 1_600_000, "answer": i} for i in range(40)]
+    path = write(tmp_path, rows)
+    size = sum(file.stat().st_size for file in tmp_path.rglob("*.arrow"))
+    open_map, maps = getattr(datasets, opener), []
+    monkeypatch.setattr(datasets, opener, lambda path: maps.append(open_map(path)) or maps[-1])  # keeps it mapped
+    part = partition([path], 8)[3]
+    maps.clear()
+    assert [row for extent in part for row in extent.read(["prompt", "answer"])] == rows[15:20]
+    assert size / 8 < mapped_bytes(path) < size / 8 + 4 * 2**21 < size / 3.5
 
 
 @given(st.integers(1, 30), st.data())
@@ -155,11 +182,11 @@ def test_a_folder_of_splits_asks_for_one_of_them(tmp_path: Path) -> None:
         partition([str(tmp_path / "all")], 1)
 
 
-def loader(path: str, seed: int | None = 7, rank: int = 0, batch_size: int = 3) -> PartitionedLoader:
-    return PartitionedLoader(partition([path], 2)[rank], ["answer"], batch_size, seed, rank)
+def loader(path: str, seed: int | None = 7, rank: int = 0, batch_size: int = 3) -> ShuffledLoader[Row]:
+    return ShuffledLoader(read([path], 2, ["answer"])[rank], batch_size, seed, rank)
 
 
-def answers(loader: PartitionedLoader, num_batches: int) -> list[int]:
+def answers(loader: ShuffledLoader[Row], num_batches: int) -> list[int]:
     return [row["answer"] for _ in range(num_batches) for row in loader.next_batch()]
 
 
@@ -187,6 +214,8 @@ def test_a_resumed_loader_continues_at_the_next_row(num_batches: int, batch_size
         resumed = loader(path, batch_size=batch_size)
         resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
         assert answers(resumed, 3) == whole[num_batches * batch_size :]
+        by_position = loader(path, batch_size=batch_size).batch_at(num_batches * batch_size)
+        assert [row["answer"] for row in by_position] == whole[num_batches * batch_size :][:batch_size]
 
 
 def test_a_state_of_another_dataset_or_seed_is_refused(tmp_path: Path) -> None:
@@ -196,3 +225,8 @@ def test_a_state_of_another_dataset_or_seed_is_refused(tmp_path: Path) -> None:
         loader(path, seed=8).load_state_dict(state)
     with pytest.raises(ConfigError, match="state is of num_rows=12, its dataset has num_rows=10"):
         loader(write_jsonl(tmp_path, ROWS[:20])).load_state_dict(state)
+
+
+def test_a_loader_without_rows_is_refused() -> None:
+    with pytest.raises(ConfigError, match="needs at least one row"):
+        ShuffledLoader([], 1, 0)

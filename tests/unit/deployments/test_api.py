@@ -39,8 +39,11 @@ class Server:
         return 404, {}
 
 
-def run(name: str, kind: str, pid: str | None = None, started: str | None = "2026-01-01") -> dict[str, Any]:
-    return {"id": name, "state_type": kind, "infrastructure_pid": pid, "start_time": started}
+def run(
+    name: str, kind: str, pid: str | None = None, started: str | None = "2026-01-01", tags: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    facts = {"id": name, "state_type": kind, "infrastructure_pid": pid, "start_time": started}
+    return facts | {"tags": list(tags), "parent_task_run_id": "parent" if name == "iteration" else None}
 
 
 @pytest.fixture
@@ -73,10 +76,14 @@ def test_on_our_own_server_all_active_and_missed_runs_are_ended(server: tuple[Se
         run("cancelling", "CANCELLING"),
         run("done", "COMPLETED"),
         run("missed", "SCHEDULED", started=None),
-        run("awaiting-retry", "SCHEDULED"),
+        run("crashed", "SCHEDULED"),
+        run("nightly", "RUNNING", tags=("nightly", "resume")),
+        run("iteration", "RUNNING", tags=("nightly", "resume")),
     ]
-    assert end_stale_runs(api, "why", ours_alone=True) == 4
-    assert fake.moved == {"running": "CRASHED", "pending": "CRASHED", "cancelling": "CRASHED", "missed": "CANCELLED"}
+    assert end_stale_runs(api, "why", ours_alone=True) == 7
+    ended = {"running": "CRASHED", "pending": "CRASHED", "cancelling": "CRASHED", "crashed": "CRASHED"}
+    goes_on = {"nightly": "SCHEDULED", "iteration": "CRASHED"}
+    assert fake.moved == ended | goes_on | {"missed": "CANCELLED"}
 
 
 def test_on_a_shared_server_only_runs_of_a_dead_process_of_this_machine_are(

@@ -1,5 +1,6 @@
 """The deployments and the commands that start them."""
 
+from importlib import import_module
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -19,7 +20,8 @@ DEPLOYMENTS = yaml.safe_load((ROOT / "deployments/prefect.yaml").read_text())["d
 def test_every_deployment_names_a_flow_of_ours_and_our_work_pool() -> None:
     for deployment in DEPLOYMENTS:
         path, _, function = deployment["entrypoint"].partition(":")
-        assert f"def {function}(" in (ROOT / path).read_text()
+        module = import_module(path.removesuffix(".py").replace("/", "."))
+        assert getattr(module, function).name == function
         assert deployment["work_pool"]["name"] == WORK_POOL
         assert (ROOT / "configs" / "experiment" / f"{deployment['parameters']['experiment']}.yaml").is_file()
 

@@ -57,6 +57,7 @@ class Watched:
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     monkeypatch.setattr(module, "PrefectApi", Api)
     monkeypatch.setattr(module, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(module, "CRASH_SECONDS", 0.1)
     made = Watched(tmp_path, monkeypatch)
     yield made
     for each in made.runs:
@@ -70,9 +71,19 @@ def outcome(run: FlowRun, seconds: float) -> int | None:
     return code
 
 
-@pytest.mark.parametrize("code", [0, 1])
-def test_the_watch_tells_the_outcome(watched: Watched, code: int) -> None:
-    assert outcome(watched.start(f"{SUBMITTED}; raise SystemExit({code})"), 10.0) == code
+@pytest.mark.parametrize(("code", "kind"), [(0, "RUNNING"), (1, "FAILED")])
+def test_the_watch_tells_the_outcome(watched: Watched, code: int, kind: str) -> None:
+    assert outcome(watched.start(f"{SUBMITTED}; raise SystemExit({code})", kind), 10.0) == code
+
+
+def test_a_run_that_crashed_is_given_time_to_be_taken_up_again(watched: Watched) -> None:
+    watched.patch.setattr(module, "CRASH_SECONDS", 60.0)
+    run = watched.start(f"{SUBMITTED}; raise SystemExit(1)", "CRASHED")
+    assert outcome(run, 2.0) is None
+    watched.patch.setattr(Api, "kind", "RUNNING")
+    assert outcome(run, 0.5) is None
+    watched.patch.setattr(Api, "kind", "COMPLETED")
+    assert outcome(run, 10.0) == 0
 
 
 @pytest.mark.parametrize(("kind", "code"), [("COMPLETED", 0), ("FAILED", 1), ("CRASHED", 1), ("CANCELLED", 1)])

@@ -96,7 +96,7 @@ def test_without_rows_nothing_is_trained(tiny_config, close: list[FSDPTrainer]) 
     before = digest_of(trainer.weights())
     metrics = trainer.step(rows_for(config, 2)[:0], offset=0, total_rows=0, seed=SEED)
     assert digest_of(trainer.weights()) == before
-    assert {name: metric.value for name, metric in metrics.items()} == {"train/optimizer_steps": 0}
+    assert metrics["train/optimizer_steps"].value == 0
 
 
 def test_a_gradient_that_is_not_finite_stops_before_the_weights_do_harm(tiny_config, close: list[FSDPTrainer]) -> None:

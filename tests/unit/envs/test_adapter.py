@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict
 
-import embodyflow.config
-from embodyflow.engines.environments import make_env
+from embodyflow.config.environment import EnvConfig
+from embodyflow.engines.environments import first_task, make_env
 from embodyflow.engines.rendering import rendering_problem
 from envs.adapter import FIRST_SEED, AdaptedEnv
 
@@ -198,8 +198,8 @@ OTHERS: dict[str, dict[str, Any]] = {
 def test_an_environment_of_other_peoples_needs_a_configuration_only(name: str) -> None:
     if name == "fetch":
         pytest.importorskip("gymnasium_robotics")
-    config = embodyflow.config.EnvConfig.model_validate(OTHERS[name])
-    envs = [make_env(config, config.first_task, split) for split in ("train", "train", "eval")]
+    config = EnvConfig.model_validate(OTHERS[name])
+    envs = [make_env(config, first_task(config), split) for split in ("train", "train", "eval")]
     trajectories = []
     for env in envs:
         observation, info = env.reset(options={"goal": 5})

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from embodyflow.config import RunConfig
+from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
 from flows import request as request_module
-from flows.main import summary_line
 from flows.request import Iterations, RunId, RunRequest, Seed, check, of_this_flow_run, open_folder, parse_arguments
 
 SMALL = ("env.max_steps=20", "evaluation.num_goals=2", "trainer.epochs=2")
@@ -166,4 +166,4 @@ def test_the_last_line_of_a_run() -> None:
         "seed": 3,
         "train_seconds": 61.7,
     }
-    assert summary_line(summary) == "success_rate before=0.500 after=0.969 goals=64 seed=3 seconds=62"
+    assert EmbodiedConfig.summary_line(summary) == "success_rate before=0.500 after=0.969 goals=64 seed=3 seconds=62"

@@ -255,6 +255,7 @@ CHAINS = {
     "ppo": "rollout reward value advantage old_log_prob ref_log_prob train_actor train_critic",
     "ppo_control": "rollout value bootstrap advantage decisions old_log_prob ref_log_prob train_actor train_critic",
     "dapo": "rollout reward dynamic_sampling advantage old_log_prob ref_log_prob train_actor",
+    "language_grpo": "rollout reward sampling advantage old_log_prob ref_log_prob train_actor",
     "embodied_dapo": "rollout dynamic_sampling reward advantage old_log_prob ref_log_prob train_actor",
     "embodied_grpo": "rollout embodied_sampling reward advantage old_log_prob ref_log_prob train_actor",
     "embodied_srpo": "rollout embodied_sampling reward advantage old_log_prob ref_log_prob train_actor",

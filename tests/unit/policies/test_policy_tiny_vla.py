@@ -8,7 +8,7 @@ from gymnasium.spaces import Box, Dict
 from tensordict import TensorDict
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.registry import build_policy
+from embodyflow.policies.fit import check_fits
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 from embodyflow.policies.tiny_vla.policy_tiny_vla import TinyVLAPolicy
 
@@ -143,10 +143,10 @@ STATE, IMAGE = Box(-1, 1, (6,)), Box(0, 255, (16, 16, 3), np.uint8)
 )
 def test_a_policy_that_does_not_fit_its_environment_is_refused(sizes: dict[str, int], env: Room, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build_policy(TinyVLAConfig(**(SIZES | sizes)), env, "cpu")
+        check_fits(TinyVLAConfig(**(SIZES | sizes)), env)
 
 
 def test_a_policy_may_ignore_what_it_does_not_need() -> None:
-    build_policy(TinyVLAConfig(**SIZES), Room(state=STATE, image=IMAGE), "cpu")
+    check_fits(TinyVLAConfig(**SIZES), Room(state=STATE, image=IMAGE))
     sizes = SIZES | {"state_dim": 0, "image_size": 16}
-    build_policy(TinyVLAConfig(**sizes), Room(state=STATE, image=IMAGE), "cpu")
+    check_fits(TinyVLAConfig(**sizes), Room(state=STATE, image=IMAGE))

@@ -21,14 +21,14 @@ class Rollout:
     """Plays rounds of two groups of two episodes, with outcomes decided beforehand."""
 
     def __init__(self, config: RunConfig, rounds: Sequence[Sequence[tuple[int, int]]], world_size: int = 1) -> None:
-        self.config, self.world_size, self.asked = config, world_size, list[Any]()
+        self.config, self.world_size, self.rank, self.asked = config, world_size, 0, list[Any]()
         self._rounds = rounds
 
     def training_episodes(self, seed: int, iteration: int, reroll: int) -> int:
         self.asked.append((seed, iteration, reroll))
         return reroll
 
-    def play(self, episodes: int, split: str, draws: tuple[int | str, ...]) -> Columns:
+    def play(self, episodes: int, split: str, draws: tuple[int | str, ...], journal: None) -> Columns:
         self.asked.append((split, draws))
         return self.round(episodes)
 

@@ -137,7 +137,7 @@ def test_training_draws_from_run_iteration_and_node() -> None:
     seen: dict[str, Any] = {}
     worker = SimpleNamespace(step=lambda batch, **arguments: seen.update(arguments) or {"train/steps": 1})
     output = tasks.train_actor(batch := rows([1], [0]), worker=worker, call=CALL)
-    assert seen == {"offset": 0, "total_rows": 0, "seed": derive_seed(7, 4, "node")}
+    assert seen == {"offset": 0, "total_rows": 0, "seed": derive_seed(7, 4, "node"), "iteration": 4}
     assert output.batch is batch and output.metrics == {"train/steps": 1}  # train_critic comes after
 
 
@@ -173,11 +173,12 @@ def test_generating_plays_the_iterations_episodes_with_its_own_draws(tiny_config
         "episode_return": np.array([3.0, 4.0], np.float32),
     }
     worker = SimpleNamespace(
+        rank=0,
         training_episodes=lambda seed, iteration: (seed, iteration),
         play=lambda *arguments: seen.append(arguments) or played,
     )
     output = tasks.generate(None, worker=worker, call=CALL)
-    assert seen == [((7, 4), "train", (7, 4, "node"))]
+    assert seen == [((7, 4), "train", (7, 4, "node"), None)]
     assert output.batch is not None and output.batch["uid"].tolist() == [0, 1]
     metrics = numbers(output)
     assert metrics.pop("perf/env_steps_per_second") > 0

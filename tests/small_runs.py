@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 SMALL = [
     *("experiment=embodied", "rollout.num_groups=4", "rollout.group_size=4", "rollout.envs_per_worker=8"),
     *("env.max_steps=40", "evaluation.num_goals=4", "evaluation.video=false", "warm_start.num_demos=4"),

@@ -1,0 +1,51 @@
+"""What a run's workers run on, and where its metrics go."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from embodyflow.config.base import Config, PositiveFloat
+from embodyflow.data.configuration import BufferConfig
+
+
+class ClusterConfig(Config):
+    """What the workers run on.
+
+    Attributes:
+        device: of the policy in trainer and rollout workers.
+        backend: of torch.distributed in the trainer group.
+        cpus_per_worker, gpus_per_worker: what each worker asks of Ray.
+        start_timeout: seconds the workers may take to start.
+        node_timeout: seconds one node of the graph may take.
+        max_recoveries: how often the same step of a run is done again after a part of the cluster failed.
+        buffer: of each Ray node.
+    """
+
+    device: Literal["cpu", "cuda"]
+    backend: Literal["gloo", "nccl"]
+    cpus_per_worker: Annotated[float, Field(ge=0)]
+    gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
+    start_timeout: PositiveFloat = 120.0
+    node_timeout: PositiveFloat = 600.0
+    max_recoveries: Annotated[int, Field(ge=0, strict=True)] = 5
+    buffer: BufferConfig = BufferConfig()
+
+    @model_validator(mode="after")
+    def _backend_fits(self) -> "ClusterConfig":
+        if self.backend == "nccl" and self.device != "cuda":
+            raise ValueError("backend=nccl needs device=cuda; allowed with device=cpu is gloo")
+        return self
+
+
+class TrackingConfig(Config):
+    """Where metrics go besides ``metrics.jsonl``.
+
+    Attributes:
+        tensorboard: write event files to the run's folder.
+        wandb: mode of Weights & Biases.
+        wandb_project: its project.
+    """
+
+    tensorboard: bool = True
+    wandb: Literal["disabled", "offline", "online"] = "disabled"
+    wandb_project: str = "embodyflow"

@@ -1,0 +1,64 @@
+"""Control jobs: a Gaussian policy steps environments a fixed number of times, and each step has its own reward."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import model_validator
+
+from embodyflow.config.base import PositiveInt
+from embodyflow.config.environment import EnvConfig
+from embodyflow.config.run import Records, RolloutConfig, RunConfig
+from embodyflow.config.summary import return_line, return_summary
+from embodyflow.policies.configuration import ControlPolicyConfig
+
+
+class StepRolloutConfig(RolloutConfig):
+    """How steps are gathered; episodes go on over iterations.
+
+    Attributes:
+        envs_per_worker: environments stepped in each process.
+        num_steps: of each environment and iteration.
+    """
+
+    envs_per_worker: PositiveInt
+    num_steps: PositiveInt
+
+
+class ControlConfig(RunConfig):
+    """A run of a control job: returns are told as they come, so it neither evaluates nor has demonstrations."""
+
+    kind: ClassVar[str] = "control"
+    rollout_engine: ClassVar[str] = "embodyflow.engines.control_rollout:ControlRollout"
+    pipelines: ClassVar[tuple[str, ...]] = ("ppo_control",)
+    check: ClassVar[str] = "embodyflow.engines.environments:check_control"
+
+    policy: ControlPolicyConfig
+    env: EnvConfig
+    rollout: StepRolloutConfig
+    warm_start: None = None
+    evaluation: None = None
+
+    @model_validator(mode="after")
+    def _no_instructions(self) -> "ControlConfig":
+        if self.env.tasks:
+            raise ValueError(f"env.tasks must be [] with policy.name={self.policy.name}")
+        return self
+
+    @property
+    def rows_per_iteration(self) -> int:
+        """Steps of all environments."""
+        return self.rollout.num_workers * self.rollout.envs_per_worker * self.rollout.num_steps
+
+    @property
+    def longest_row(self) -> tuple[int, str]:
+        """An action has one log-prob, and so counts as one token."""
+        return self.env.max_steps, f"an episode of env.max_steps={self.env.max_steps}"
+
+    def summarize(self, records: Records) -> dict[str, Any]:
+        """Return the returns of the first and the last iteration."""
+        return return_summary(records)
+
+    @staticmethod
+    def summary_line(summary: Mapping[str, Any]) -> str:
+        """Return the returns in a line."""
+        return return_line(summary)

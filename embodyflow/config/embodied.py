@@ -1,0 +1,104 @@
+"""Embodied jobs: a policy of action tokens plays whole episodes of instructions, and success is all it is told."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from embodyflow.config.base import PositiveInt
+from embodyflow.config.environment import EnvConfig
+from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
+from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
+from embodyflow.config.summary import success_line, success_summary
+from embodyflow.policies.configuration import EmbodiedPolicyConfig
+
+
+class EpisodeRolloutConfig(GroupRolloutConfig):
+    """How episodes are gathered; a group shares its initial state.
+
+    Attributes:
+        envs_per_worker: environments stepped in each process.
+    """
+
+    envs_per_worker: PositiveInt
+
+
+class ExpertWarmStartConfig(WarmStartConfig):
+    """Supervised fine-tuning on successful episodes of the environment's scripted expert.
+
+    Attributes:
+        smoothing_bins: standard deviation, in bins, of the Gaussian the target token is smoothed with.
+    """
+
+    samples: ClassVar[str] = "embodyflow.engines.imitation:ActionSamples"
+
+    smoothing_bins: Annotated[float, Field(ge=0)]
+
+
+class GoalEvaluationConfig(EvaluationConfig):
+    """When and on how much the policy is tested.
+
+    Attributes:
+        num_goals: goals of the evaluation split per task, each run once per mode.
+        video: record an episode before and after, where rendering is available.
+    """
+
+    num_goals: PositiveInt
+    video: bool = True
+
+
+class EmbodiedConfig(GroupedConfig):
+    """A run of an embodied job."""
+
+    kind: ClassVar[str] = "embodied"
+    rollout_engine: ClassVar[str] = "embodyflow.engines.embodied_rollout:EmbodiedRollout"
+    pipelines: ClassVar[tuple[str, ...]] = ("grpo", "ppo", "embodied_grpo", "embodied_dapo", "embodied_srpo")
+    check: ClassVar[str] = "embodyflow.engines.environments:check_embodied"
+    warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "env", "policy", "warm_start"})
+
+    policy: EmbodiedPolicyConfig
+    env: EnvConfig
+    rollout: EpisodeRolloutConfig
+    warm_start: ExpertWarmStartConfig | None
+    evaluation: GoalEvaluationConfig
+
+    @model_validator(mode="after")
+    def _episodes_fit(self) -> "EmbodiedConfig":
+        num_tasks, num_groups = len(self.env.tasks), self.rollout.num_groups
+        if not num_tasks:
+            raise ValueError(f"env.tasks must be the instructions to follow with policy.name={self.policy.name}")
+        if num_groups % num_tasks:
+            raise ValueError(
+                f"rollout.num_groups={num_groups} must be a multiple of the number of env.tasks ({num_tasks})"
+            )
+        if self.env.max_steps % self.policy.chunk_size:
+            raise ValueError(
+                f"env.max_steps={self.env.max_steps} must be a multiple of policy.chunk_size={self.policy.chunk_size}"
+            )
+        self._check_share("evaluation.num_goals", self.evaluation.num_goals * num_tasks)
+        if self.warm_start is not None:
+            self._check_share("warm_start.num_demos", self.warm_start.num_demos)
+        return self
+
+    @property
+    def num_decisions(self) -> int:
+        """Policy calls in an episode of full length."""
+        return self.env.max_steps // self.policy.chunk_size
+
+    @property
+    def longest_row(self) -> tuple[int, str]:
+        """Action tokens of an episode of full length."""
+        return self.num_decisions * self.policy.num_action_tokens, f"an episode of env.max_steps={self.env.max_steps}"
+
+    def films_after(self, index: int) -> bool:
+        """Say whether a video is made after that evaluation: before and after training."""
+        return self.evaluation.video and index in (0, self.iterations)
+
+    def summarize(self, records: Records) -> dict[str, Any]:
+        """Return success rates before and after, on goals of the evaluation split."""
+        return success_summary(records, self.iterations)
+
+    @staticmethod
+    def summary_line(summary: Mapping[str, Any]) -> str:
+        """Return the success rates in a line."""
+        return success_line(summary)

@@ -1,0 +1,100 @@
+"""Language jobs: a causal language model answers prompts, and a reward function says what its responses are worth."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from embodyflow.config.base import PositiveFloat, PositiveInt
+from embodyflow.config.generation import GenerationConfig
+from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
+from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
+from embodyflow.config.summary import success_line, success_summary
+from embodyflow.data.prompt_configuration import PromptConfig
+from embodyflow.policies.configuration import LanguagePolicyConfig
+from embodyflow.rewards.configuration import RewardConfig
+
+
+class ResponseRolloutConfig(GroupRolloutConfig):
+    """How responses are sampled; a group shares its prompt.
+
+    Attributes:
+        max_prompt_tokens: of a prompt; longer ones are never cut.
+        max_response_tokens: of a response, the token that ends it included.
+        probe_tolerance: largest difference between a rollout's and the trainer's log-probs of a few fixed sequences,
+            which are compared before new weights are used.
+        generation: the engine.
+    """
+
+    max_prompt_tokens: PositiveInt
+    max_response_tokens: PositiveInt
+    probe_tolerance: PositiveFloat = 1e-4
+    generation: GenerationConfig
+
+
+class ResponseWarmStartConfig(WarmStartConfig):
+    """Supervised fine-tuning on the prompt source's demonstrations."""
+
+    samples: ClassVar[str] = "embodyflow.engines.imitation:ResponseSamples"
+
+
+class PromptEvaluationConfig(EvaluationConfig):
+    """When and on how much the policy is tested.
+
+    Attributes:
+        num_prompts: of the validation split, answered once per mode.
+        num_shown: of the answers that are shown in a table.
+    """
+
+    num_prompts: PositiveInt
+    num_shown: Annotated[int, Field(ge=0, strict=True)] = 12
+
+
+class LanguageConfig(GroupedConfig):
+    """A run of a language job."""
+
+    kind: ClassVar[str] = "language"
+    rollout_engine: ClassVar[str] = "embodyflow.engines.language_rollout:LanguageRollout"
+    trainer_engine: ClassVar[str] = "embodyflow.engines.language_trainer:LanguageTrainer"
+    pipelines: ClassVar[tuple[str, ...]] = ("language_grpo", "grpo", "ppo", "dapo")
+    check: ClassVar[str] = "embodyflow.engines.language_checks:check_language"
+    warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "data", "policy", "warm_start"})
+
+    policy: LanguagePolicyConfig
+    data: PromptConfig
+    reward: RewardConfig
+    rollout: ResponseRolloutConfig
+    warm_start: ResponseWarmStartConfig | None
+    evaluation: PromptEvaluationConfig
+
+    @model_validator(mode="after")
+    def _responses_fit(self) -> "LanguageConfig":
+        rollout, scratch = self.rollout, self.policy.scratch
+        longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+        if scratch is not None and longest > scratch.max_position_embeddings:
+            raise ValueError(
+                f"rollout.max_prompt_tokens + rollout.max_response_tokens = {longest} exceed "
+                f"policy.scratch.max_position_embeddings={scratch.max_position_embeddings}"
+            )
+        self._check_share("evaluation.num_prompts", self.evaluation.num_prompts)
+        if self.warm_start is not None:
+            self._check_share("warm_start.num_demos", self.warm_start.num_demos)
+        return self
+
+    @property
+    def longest_row(self) -> tuple[int, str]:
+        """Tokens of the longest prompt with the longest response."""
+        rollout = self.rollout
+        return rollout.max_prompt_tokens + rollout.max_response_tokens, (
+            f"rollout.max_prompt_tokens={rollout.max_prompt_tokens} and "
+            f"rollout.max_response_tokens={rollout.max_response_tokens}"
+        )
+
+    def summarize(self, records: Records) -> dict[str, Any]:
+        """Return success rates before and after, on prompts of the validation split."""
+        return success_summary(records, self.iterations)
+
+    @staticmethod
+    def summary_line(summary: Mapping[str, Any]) -> str:
+        """Return the success rates in a line."""
+        return success_line(summary)

@@ -1,0 +1,63 @@
+"""The graph of an iteration, and which of its groups of rows are learned from."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from embodyflow.config.base import Config, Fraction, PositiveInt
+
+
+class PipelineConfig(Config):
+    """Where the graph comes from.
+
+    Attributes:
+        name: a built-in pipeline, used when neither of the other two is set.
+        custom_fn: ``"module:function"`` returning a ``TaskGraph``.
+        yaml: path of a YAML graph.
+        task_runs: what a Prefect task run stands for. ``node``: each can be retried and looked at by itself.
+            ``iteration``: all nodes in one, as events with their times; for iterations of a second or less.
+    """
+
+    name: str
+    custom_fn: str | None = None
+    yaml: str | None = None
+    task_runs: Literal["node", "iteration"] = "node"
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "PipelineConfig":
+        if self.custom_fn is not None and self.yaml is not None:
+            raise ValueError("custom_fn and yaml must not both be set")
+        return self
+
+    def source(self) -> dict[str, str]:
+        """Return the one setting that counts, by its name."""
+        for key in ("custom_fn", "yaml"):
+            value = getattr(self, key)
+            if value is not None:
+                return {key: value}
+        return {"name": self.name}
+
+
+class FilterConfig(Config):
+    """Which groups ``embodied_sampling`` and ``dynamic_sampling`` keep.
+
+    Attributes:
+        min_success, max_success: bounds (inclusive) of a kept group's success rate.
+        drop_uniform: drop groups whose members all had the same outcome; they carry no advantage.
+        drop_truncated: drop groups in which an episode hit the step limit.
+        num_groups: groups that ``dynamic_sampling`` fills an iteration with; ``null`` means ``rollout.num_groups``.
+        max_rerolls: rounds of ``rollout.num_groups`` further groups that it plays for them at most.
+    """
+
+    min_success: Fraction = 0.0
+    max_success: Fraction = 1.0
+    drop_uniform: bool = True
+    drop_truncated: bool = False
+    num_groups: PositiveInt | None = None
+    max_rerolls: Annotated[int, Field(ge=0, strict=True)] = 10
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "FilterConfig":
+        if self.min_success > self.max_success:
+            raise ValueError(f"min_success={self.min_success} must not exceed max_success={self.max_success}")
+        return self

@@ -1,0 +1,9 @@
+"""The kinds of jobs."""
+
+from embodyflow.config.control import ControlConfig
+from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.language import LanguageConfig
+from embodyflow.config.run import RunConfig
+
+JOBS: dict[str, type[RunConfig]] = {kind.kind: kind for kind in (EmbodiedConfig, ControlConfig, LanguageConfig)}
+"""Each kind of job by what ``job`` says in the YAML."""

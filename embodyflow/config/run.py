@@ -1,0 +1,183 @@
+"""What every run is made of, whatever the kind of its job.
+
+Hydra composes YAML into a plain mapping (:mod:`embodyflow.compose`); these models check it once, at the edge.
+Below that, code receives models and never a mapping. Unknown keys, wrong types and values out of range are
+refused with the key named.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, get_args
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.config.base import Config, PositiveFloat, PositiveInt, RunName
+from embodyflow.config.cluster import ClusterConfig, TrackingConfig
+from embodyflow.config.pipeline import FilterConfig, PipelineConfig
+from embodyflow.config.trainer import CriticConfig, TrainerConfig
+from embodyflow.policies.configuration import PolicyConfig
+
+Records = Sequence[Mapping[str, Any]]
+"""The lines of a run's ``metrics.jsonl``."""
+
+
+class RolloutConfig(Config):
+    """How rows are gathered.
+
+    Attributes:
+        num_workers: rollout processes, by custom one per core.
+        temperature: of the distribution that actions and tokens are sampled from.
+    """
+
+    num_workers: PositiveInt
+    temperature: PositiveFloat
+
+
+class WarmStartConfig(Config):
+    """Supervised fine-tuning on demonstrations, before anything is learned by reinforcement.
+
+    Attributes:
+        samples: ``"module:Class"`` of what a trainer makes of demonstrations, see :mod:`embodyflow.engines.imitation`.
+        num_demos: demonstrations, of embodied jobs per task.
+        steps, batch_size, learning_rate: of AdamW.
+    """
+
+    samples: ClassVar[str]
+
+    num_demos: PositiveInt
+    steps: PositiveInt
+    batch_size: PositiveInt
+    learning_rate: PositiveFloat
+
+
+class EvaluationConfig(Config):
+    """When the policy is tested.
+
+    Attributes:
+        every: evaluate after every so many iterations; ``null`` means before and after only.
+    """
+
+    every: PositiveInt | None = None
+
+
+class RunConfig(Config):
+    """Everything a run is made of. A kind of job is a subclass in a file of its own and a line in ``registry.py``.
+
+    Attributes:
+        kind: what ``job`` says in the YAML.
+        rollout_engine, trainer_engine: ``"module:Class"`` of what the ranks of the two groups hold.
+        pipelines: the built-in pipelines that fit the job's rows.
+        check: ``"module:function"`` that is given the configuration and refuses what this machine lacks.
+        warm_start_reads: the keys that warm-started weights depend on, beside the numbers of ranks.
+        flow: the training flow, which chooses pipeline and algorithm.
+    """
+
+    kind: ClassVar[str]
+    rollout_engine: ClassVar[str]
+    trainer_engine: ClassVar[str] = "embodyflow.engines.fsdp_trainer:FSDPTrainer"
+    pipelines: ClassVar[tuple[str, ...]]
+    check: ClassVar[str]
+    warm_start_reads: ClassVar[frozenset[str]] = frozenset()
+
+    experiment: RunName
+    flow: RunName
+    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)]
+    iterations: PositiveInt
+    run_id: RunName | None = None
+    run_root: str = "runs"
+    job: str
+    pipeline: PipelineConfig
+    algorithm: AlgorithmConfig
+    filter: FilterConfig = FilterConfig()
+    policy: PolicyConfig
+    rollout: RolloutConfig
+    trainer: TrainerConfig
+    critic: CriticConfig = CriticConfig()
+    warm_start: WarmStartConfig | None
+    evaluation: EvaluationConfig | None
+    cluster: ClusterConfig
+    tracking: TrackingConfig = TrackingConfig()
+
+    @field_validator("policy", mode="before")
+    @classmethod
+    def _policy_of_this_job(cls, value: Any) -> Any:
+        annotation: Any = cls.model_fields["policy"].annotation
+        names = [kind.model_fields["name"].default for kind in get_args(annotation) or (annotation,)]
+        if isinstance(value, Mapping) and value.get("name") not in names:
+            facts = {"tag": value.get("name"), "expected_tags": f"{', '.join(names)} with job={cls.kind}"}
+            raise PydanticCustomError("union_tag_invalid", "wrong policy", facts)
+        return value
+
+    @model_validator(mode="after")
+    def _rows_fit(self) -> "RunConfig":
+        rows = self.fewest_rows
+        if rows < self.trainer.num_ranks * self.trainer.num_minibatches:
+            raise ValueError(
+                f"trainer.num_ranks × trainer.num_minibatches must not exceed the {rows} rows of an iteration"
+            )
+        limit, (longest, what) = self.trainer.micro_batch_tokens, self.longest_row
+        if limit is not None and limit < longest:
+            raise ValueError(f"trainer.micro_batch_tokens={limit}: must be at least {longest}, the tokens of {what}")
+        return self
+
+    @property
+    @abstractmethod
+    def rows_per_iteration(self) -> int:
+        """Rows gathered in one iteration."""
+
+    @property
+    def fewest_rows(self) -> int:
+        """Rows trained on in one iteration, before any filter."""
+        return self.rows_per_iteration
+
+    @property
+    @abstractmethod
+    def longest_row(self) -> tuple[int, str]:
+        """Tokens that the longest possible row has for the policy, and what row that is."""
+
+    @property
+    def groups(self) -> dict[str, tuple[str, int]]:
+        """Worker groups by name: ``"module:Class"`` of the engine, and the number of ranks."""
+        return {
+            "rollout": (self.rollout_engine, self.rollout.num_workers),
+            "trainer": (self.trainer_engine, self.trainer.num_ranks),
+        }
+
+    @property
+    def run_dir(self) -> Path:
+        """The run's folder.
+
+        Raises:
+            ValueError: ``run_id`` has not been chosen yet.
+        """
+        if self.run_id is None:
+            raise ValueError("run_id is not set")
+        return Path(self.run_root) / self.run_id
+
+    def evaluates_after(self, index: int) -> bool:
+        """Say whether the policy is evaluated after iteration ``index``, 0 being before the first."""
+        if self.evaluation is None:
+            return False
+        every = self.evaluation.every
+        return index in (0, self.iterations) or (every is not None and index % every == 0)
+
+    def films_after(self, index: int) -> bool:
+        """Say whether a video is made after that evaluation."""
+        return False
+
+    def warm_start_facts(self) -> dict[str, Any]:
+        """Return all of the configuration that warm-started weights depend on, JSON-able."""
+        layout = [self.rollout.num_workers, self.trainer.num_ranks]
+        return self.model_dump(mode="json", include=set(self.warm_start_reads)) | {"layout": layout}
+
+    @abstractmethod
+    def summarize(self, records: Records) -> dict[str, Any]:
+        """Return what a finished run's summary says of its learning."""
+
+    @staticmethod
+    @abstractmethod
+    def summary_line(summary: Mapping[str, Any]) -> str:
+        """Return the line a run ends with."""

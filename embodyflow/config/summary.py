@@ -1,0 +1,39 @@
+"""What a finished run says of its learning, from the lines of its ``metrics.jsonl``."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def success_summary(records: Sequence[Mapping[str, Any]], iterations: int) -> dict[str, Any]:
+    """Return the success rates before and after training, on what was never trained on."""
+    evaluations = {r["iteration"]: r for r in records if "eval/greedy_success_rate" in r}
+    before, after = evaluations[0], evaluations[iterations]
+    return {
+        "success_rate_before": before["eval/greedy_success_rate"],
+        "success_rate_after": after["eval/greedy_success_rate"],
+        "sampled_success_rate_before": before["eval/sampled_success_rate"],
+        "sampled_success_rate_after": after["eval/sampled_success_rate"],
+        "success_interval_before": [before["eval/greedy_success_low"], before["eval/greedy_success_high"]],
+        "success_interval_after": [after["eval/greedy_success_low"], after["eval/greedy_success_high"]],
+        "num_goals": int(after["eval/num_goals"]),
+    }
+
+
+def success_line(summary: Mapping[str, Any]) -> str:
+    """Return :func:`success_summary` in a line."""
+    return (
+        f"success_rate before={summary['success_rate_before']:.3f} after={summary['success_rate_after']:.3f} "
+        f"goals={summary['num_goals']} seed={summary['seed']} seconds={summary['train_seconds']:.0f}"
+    )
+
+
+def return_summary(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean returns of the first and the last episodes that ended."""
+    returns = [r["rollout/reward"] for r in records if "rollout/reward" in r]
+    return {"return_first": returns[0], "return_last": returns[-1]}
+
+
+def return_line(summary: Mapping[str, Any]) -> str:
+    """Return :func:`return_summary` in a line."""
+    reached = f"return first={summary['return_first']:.1f} last={summary['return_last']:.1f}"
+    return f"{reached} seed={summary['seed']} seconds={summary['train_seconds']:.0f}"

@@ -1,0 +1,60 @@
+"""Language rows between padded, as node functions see them, and ragged, as they travel.
+
+A node function has a response's tokens as ``[N, R, ...]``, R the longest response of its rows. Another rank's rows
+may have another R, so between ranks a row has its own tokens and no padding. Rows of other jobs pass as they are.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from tensordict import TensorDict
+
+from embodyflow.data.batches import to_batch, to_columns
+from embodyflow.data.ragged import Array, Ragged
+from embodyflow.data.tables import Column, Table, concatenate
+
+PROMPT, RESPONSE = "prompt_length", "response_length"
+"""Columns that say how long a row's prompt and response are."""
+
+
+def to_ragged(columns: Mapping[str, Column]) -> Table:
+    """Return language rows without padding: ``prompt_tokens`` and every column of one value or more per response token.
+
+    What lies after the end of a prompt or response is left out.
+    """
+    if RESPONSE not in columns:
+        return dict(columns)
+    mask = columns["loss_mask"]
+    assert isinstance(mask, np.ndarray)
+    return {name: _cut(name, column, columns, mask.shape[1]) for name, column in columns.items()}
+
+
+def to_padded(columns: Mapping[str, Column]) -> Table:
+    """Undo :func:`to_ragged`, with zeros after the ends."""
+    return {name: _pad(column) if isinstance(column, Ragged) else column for name, column in columns.items()}
+
+
+def join_rows(parts: Sequence[TensorDict]) -> TensorDict:
+    """Return the rows of all parts, in order, padded to the longest of them."""
+    return to_batch(to_padded(concatenate([to_ragged(to_columns(part)) for part in parts])))
+
+
+def _cut(name: str, column: Column, columns: Mapping[str, Column], num_steps: int) -> Column:
+    if isinstance(column, Ragged) or column.ndim < 2:
+        return column
+    if name == "prompt_tokens":
+        lengths = columns[PROMPT]
+    elif column.shape[1] == num_steps:
+        lengths = columns[RESPONSE]
+    else:
+        return column
+    assert isinstance(lengths, np.ndarray)
+    inside = np.arange(column.shape[1]) < lengths[:, None]
+    return Ragged(column[inside], lengths.astype(np.int64))
+
+
+def _pad(column: Ragged) -> Array:
+    inside = np.arange(column.lengths.max(initial=0)) < column.lengths[:, None]
+    padded = np.zeros((*inside.shape, *column.values.shape[1:]), column.values.dtype)
+    padded[inside] = column.values
+    return padded

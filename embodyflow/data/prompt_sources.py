@@ -1,0 +1,51 @@
+"""Which prompts a configuration means."""
+
+from typing import Any, assert_never
+
+from embodyflow.data.arithmetic import ArithmeticPrompts
+from embodyflow.data.prompt_configuration import ArithmeticConfig, PromptConfig, RowsConfig
+from embodyflow.data.prompts import PromptSource
+from embodyflow.errors import ConfigError
+
+
+def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens: int) -> PromptSource:
+    """Build the source of all prompts.
+
+    Args:
+        config: chooses it.
+        tokenizer: of ``transformers``; says how long a prompt is.
+        max_prompt_tokens: limit of a prompt.
+
+    Raises:
+        ConfigError: files cannot be read, or hold what they should not; the message names file and row.
+    """
+    match config:
+        case ArithmeticConfig():
+            return ArithmeticPrompts(config)
+        case RowsConfig():
+            _check_library()
+            from embodyflow.data.rows import RowPrompts
+
+            return RowPrompts(config, tokenizer, max_prompt_tokens)
+        case _:
+            assert_never(config)
+
+
+def check_prompts(config: PromptConfig) -> None:
+    """Refuse prompts that are not there, before anything is started: quick, and without a tokenizer.
+
+    Raises:
+        ConfigError: the message names the file and the row, or the library that is missing.
+    """
+    if isinstance(config, RowsConfig):
+        _check_library()
+        from embodyflow.data.rows import check_rows
+
+        check_rows(config)
+
+
+def _check_library() -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise ConfigError("data.name=rows: pyarrow is not installed; pip install 'embodyflow[data]'") from error

@@ -1,0 +1,1 @@
+"""Generation engines: a language model that completes prompts, behind one interface."""

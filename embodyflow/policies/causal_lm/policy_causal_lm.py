@@ -1,0 +1,72 @@
+"""A causal language model behind the interface of :mod:`embodyflow.policies.base`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
+from embodyflow.policies.causal_lm.modeling_causal_lm import blocks_of, build_model, build_tokenizer, save_folder
+from embodyflow.policies.causal_lm.packing_causal_lm import Packed, pack_rows
+
+
+class CausalLMPolicy:
+    """Decides on one token after the other: of a response of R tokens, T = R and L = 1.
+
+    Generation engines sample from it; here its log-probs are computed and trained, in lines packed without padding.
+
+    Args:
+        config: which model.
+        device: where it lies.
+    """
+
+    def __init__(self, config: CausalLMConfig, device: str) -> None:
+        self.config = config
+        self.tokenizer = build_tokenizer(config)
+        self.model: torch.nn.Module = build_model(config, self.tokenizer).to(device)
+        self._device = device
+
+    @property
+    def blocks(self) -> Sequence[torch.nn.Module]:
+        """The decoder's layers."""
+        return blocks_of(self.model)
+
+    def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-probs and entropy, float32 ``[N, R, 1]``, of a batch's responses; zero outside its mask."""
+        packed = pack_rows(batch, self._device)
+        logits = before_responses(self.model, packed) / temperature
+        shape = batch["loss_mask"].shape
+        if not len(packed.targets):
+            nothing = logits.sum() * 0.0 + logits.new_zeros(shape)
+            return nothing, nothing
+        normaliser = logits.logsumexp(-1)
+        log_probs = logits.gather(-1, packed.targets[:, None]).squeeze(-1) - normaliser
+        entropy = normaliser - (logits.softmax(-1) * logits).sum(-1)
+        keep = batch["loss_mask"].to(self._device)
+        where, blank = (packed.rows, packed.steps), logits.new_zeros(shape[:2])
+        placed = [blank.index_put(where, each).unsqueeze(-1) * keep for each in (log_probs, entropy)]
+        return placed[0], placed[1]
+
+    def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
+        """Write a Hugging Face folder that ``AutoModelForCausalLM.from_pretrained`` and vLLM load."""
+        model: Any = build_model(self.config, self.tokenizer)
+        model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+        save_folder(model, self.tokenizer, folder)
+
+
+def before_responses(model: Any, packed: Packed) -> torch.Tensor:
+    """Return what a model says, float32 ``[K, V]``, at the tokens before each response token."""
+    # The head is spared the positions at which no line has a response: those of the prompts where rows are alike.
+    kept, index = packed.positions.unique(return_inverse=True)
+    if not len(kept):
+        kept = packed.positions.new_zeros(1)
+    arguments = {"logits_to_keep": kept} if hasattr(model, "lm_head") else {}
+    logits: torch.Tensor = model(
+        input_ids=packed.input_ids, position_ids=packed.position_ids, use_cache=False, **arguments
+    ).logits
+    if not len(packed.positions):
+        return logits[:1, 0].float()
+    return logits[packed.lines, index if arguments else packed.positions].float()

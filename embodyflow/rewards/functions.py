@@ -1,0 +1,47 @@
+"""Which reward function a configuration means."""
+
+import importlib.util
+from functools import partial
+from typing import Any, assert_never
+
+from embodyflow.errors import ConfigError
+from embodyflow.references import resolve
+from embodyflow.rewards import verifiers
+from embodyflow.rewards.configuration import (
+    CodeConfig,
+    CustomConfig,
+    ExactMatchConfig,
+    FunctionConfig,
+    GSM8KConfig,
+    MathConfig,
+    RegexConfig,
+)
+
+
+def build_reward_function(config: FunctionConfig) -> Any:
+    """Return the function of a sample; a custom one may be of many.
+
+    Raises:
+        ConfigError: it needs a library that is not installed.
+    """
+    match config:
+        case ExactMatchConfig():
+            return partial(verifiers.exact_match, config=config)
+        case RegexConfig():
+            return partial(verifiers.regex, config=config)
+        case GSM8KConfig():
+            return verifiers.gsm8k
+        case MathConfig():
+            if importlib.util.find_spec("math_verify") is None:
+                raise ConfigError("function.name=math: math-verify is not installed; pip install 'embodyflow[math]'")
+            from embodyflow.rewards import mathematics  # seconds to import
+
+            return mathematics.verify_boxed
+        case CodeConfig():
+            from embodyflow.rewards import code
+
+            return partial(code.passes_tests, config=config)
+        case CustomConfig():
+            return partial(resolve(config.function), **config.kwargs)
+        case _:
+            assert_never(config)

@@ -1,0 +1,63 @@
+"""Equality of mathematical answers by math-verify, which reads LaTeX and compares with SymPy.
+
+Simplifying can take for ever: run these in :class:`embodyflow.rewards.pool.ParallelRewardManager`, whose deadline ends
+native code too. math-verify's own limit is an alarm signal, which only works in a process's main thread and only
+between instructions of the interpreter, so it is off here.
+"""
+
+import logging
+import re
+from typing import Any
+
+from math_verify import LatexExtractionConfig, parse, verify
+
+from embodyflow.rewards.interface import Sample, Score, outcome
+
+# It warns once in every process that its time limit is off.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
+
+BOX = r"\boxed"
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace is none
+_LATEX = (LatexExtractionConfig(boxed_match_priority=0),)
+
+
+def verify_boxed(sample: Sample) -> Score:
+    r"""Compare what the response's last ``\boxed{}`` holds with the ground truth.
+
+    The part ``undecided`` counts answers that could not be compared; they are not correct.
+
+    Raises:
+        ValueError: the ground truth cannot be read.
+    """
+    truth = str(sample.ground_truth)
+    boxed_truth = boxed(truth)
+    wanted = _read(truth if boxed_truth is None else boxed_truth)
+    if not wanted:
+        raise ValueError(f"ground_truth={truth!r} cannot be read as LaTeX")
+    answer = boxed(sample.response)
+    if answer is None:
+        return outcome(False, answered=0.0, undecided=0.0)
+    try:
+        correct = verify(wanted, _read(answer), timeout_seconds=None, raise_on_error=True)
+    except Exception:  # a formula that SymPy cannot compute with is the response's doing
+        return outcome(False, answered=1.0, undecided=1.0)
+    return outcome(correct, answered=1.0, undecided=0.0)
+
+
+def boxed(text: str) -> str | None:
+    r"""Return what the last ``\boxed{…}`` of a text holds, braces within it balanced; ``None`` without one."""
+    _, found, rest = text.rpartition(BOX)
+    rest = rest.lstrip()
+    if not found or not rest.startswith("{"):
+        return None
+    depth = 0
+    for brace in _BRACE.finditer(rest):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            return rest[1 : brace.start()]
+    return None
+
+
+def _read(latex: str) -> list[Any]:
+    """Return what math-verify makes of a formula, its text last where it is none; empty where there is nothing."""
+    return parse(f"{BOX}{{{latex}}}", extraction_config=_LATEX, parsing_timeout=None)

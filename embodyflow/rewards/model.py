@@ -1,0 +1,63 @@
+"""Rewards by a model that was trained to tell."""
+
+from collections.abc import Sequence
+
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from embodyflow.errors import ConfigError, RewardError
+from embodyflow.rewards.configuration import ModelConfig
+from embodyflow.rewards.interface import Sample, Score, checked
+
+
+class ModelRewardManager:
+    """Scores samples in batches by a sequence classifier of ``transformers``, its one output being the reward.
+
+    Raises:
+        ConfigError: the model cannot be loaded, or has more than one output.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._config = config
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(config.path)
+            model = AutoModelForSequenceClassification.from_pretrained(config.path, dtype=torch.float32)
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ConfigError(f"manager.path={config.path}: cannot be loaded: {reason}") from error
+        if model.config.num_labels != 1:
+            raise ConfigError(f"manager.path={config.path}: has {model.config.num_labels} outputs; allowed is one")
+        self._tokenizer.padding_side = "right"
+        model.config.pad_token_id = self._tokenizer.pad_token_id
+        self._model = model.to(config.device).eval()
+
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        """Return a score for each sample."""
+        size = self._config.batch_size
+        batches = [samples[start : start + size] for start in range(0, len(samples), size)]
+        return [score for batch in batches for score in self._score_batch(batch)]
+
+    @torch.inference_mode()
+    def _score_batch(self, samples: Sequence[Sample]) -> list[Score]:
+        config = self._config
+        # replace, not format: a response may hold braces, which are its own business
+        before, _, after = config.template.replace("{prompt}", "\0").partition("{response}")
+        texts = [
+            before.replace("\0", sample.prompt) + sample.response + after.replace("\0", sample.prompt)
+            for sample in samples
+        ]
+        inputs = self._tokenizer(texts, padding=True, return_tensors="pt").to(config.device)
+        for sample, length in zip(samples, inputs["attention_mask"].sum(1).tolist(), strict=True):
+            if length > config.max_tokens:
+                raise RewardError(
+                    sample.uid,
+                    f"the reward model is to read {length} tokens; allowed are max_tokens={config.max_tokens}",
+                )
+        rewards = self._model(**inputs).logits.squeeze(-1).float().tolist()
+        return [
+            checked(Score(reward, reward > config.correct_above), sample.uid)
+            for sample, reward in zip(samples, rewards, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Do nothing: no process was started."""

@@ -1,0 +1,114 @@
+"""A process that scores samples for :class:`embodyflow.rewards.pool.ParallelRewardManager`.
+
+Functions run in its main thread, where signal-based time limits of libraries work.
+"""
+
+import contextlib
+import ctypes
+import os
+import pickle
+import resource
+import signal
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import psutil
+
+from embodyflow.errors import RewardError
+from embodyflow.rewards.configuration import FunctionConfig
+from embodyflow.rewards.functions import build_reward_function
+from embodyflow.rewards.interface import RewardFunction, Sample, Score, checked
+
+PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
+READY = "ready"
+BACKSTOP_SECONDS = 5.0
+"""After its deadline, a process without a parent ends by itself."""
+
+
+def send(connection: Connection, message: Any) -> None:
+    """Send an object."""
+    connection.send_bytes(pickle.dumps(message))
+
+
+def receive(connection: Connection) -> Any:
+    """Receive what :func:`send` sent.
+
+    Raises:
+        EOFError: the other side is gone; or ConnectionResetError.
+    """
+    return pickle.loads(connection.recv_bytes())
+
+
+def main(descriptor: int, parent_pid: int) -> None:
+    """Build the function that comes first, then score the samples that come, until the parent's end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Orphans of processes that a function starts become ours, so that they are found.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    threading.Thread(target=_exit_with, args=[parent_pid], daemon=True).start()
+    connection = Connection(descriptor)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone: so are we
+        function, backstop = _prepare(connection)
+        send(connection, READY)
+        while True:
+            sample = receive(connection)
+            # The parent kills us at the deadline. Should it be gone, and the function hold the interpreter in native
+            # code so that no thread of ours notices, the kernel ends us.
+            signal.setitimer(signal.ITIMER_REAL, backstop)
+            score = _score(function, sample)
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            send(connection, score)
+
+
+def _prepare(connection: Connection) -> tuple[RewardFunction, float]:
+    config: FunctionConfig
+    config, time_limit, memory_limit = receive(connection)
+    try:
+        function: RewardFunction = build_reward_function(config)
+    except Exception as error:
+        send(connection, f"raised {type(error).__name__}: {error}")
+        raise
+    resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
+    return function, time_limit + BACKSTOP_SECONDS
+
+
+def _score(function: RewardFunction, sample: Sample) -> Score | RewardError:
+    pid = os.getpid()
+    try:
+        score = checked(function(sample), sample.uid)
+        return Score(float(score.reward), score.correct, {name: float(part) for name, part in score.parts.items()})
+    except RewardError as error:
+        return error
+    except (Exception, SystemExit) as error:
+        return RewardError(sample.uid, f"the reward function raised {type(error).__name__}: {error}")
+    finally:
+        if os.getpid() != pid:  # the function forked, and this is its child
+            os._exit(0)
+        _end_children()
+
+
+def _end_children() -> None:
+    """End the processes that a function has started and left."""
+    while True:
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        kill_descendants(os.getpid())
+
+
+def kill_descendants(pid: int) -> None:
+    """Kill all that descends from a process, whatever session it has moved to."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+
+
+def _exit_with(parent_pid: int) -> None:
+    """End this process and what it started when its parent ends, even while a function hangs."""
+    while os.getppid() == parent_pid:
+        time.sleep(1.0)
+    kill_descendants(os.getpid())
+    os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,105 @@
+"""What a run does about parts that fail: it replaces them, goes back to the last commit and does the step again.
+
+A rollout worker that dies and rows that are lost are mended where that happens, in the middle of an iteration
+(:mod:`embodyflow.workers.group`, :mod:`flows.graph_run`). All else ends here. Bugs do not: the same again would only
+repeat them, so they end the run, with its last commit intact.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+from prefect.logging import get_run_logger
+
+from embodyflow.errors import DamageError, InfrastructureError
+from flows.nodes import Run
+
+T = TypeVar("T")
+
+FIRST_PAUSE_SECONDS = 0.5
+
+
+async def surviving(run: Run, what: str, step: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Do a step; where infrastructure fails, mend it, restore the last commit and do the step again.
+
+    Args:
+        run: whose workers do it.
+        what: for the log.
+        step: what is to be done; it starts from the last commit.
+
+    Raises:
+        Exception: whatever the step raised that is no failure of infrastructure, or the last such failure after
+            ``cluster.max_recoveries`` attempts to recover.
+    """
+    failures = 0
+    while True:
+        try:
+            if failures:
+                await asyncio.sleep(FIRST_PAUSE_SECONDS * 2 ** (failures - 1))
+                await recover(run)
+            return await step()
+        except Exception as error:
+            failures += 1
+            if not is_infrastructure(error) or failures > run.config.cluster.max_recoveries:
+                raise
+            get_run_logger().warning("%s failed and is done again: %s", what, "; ".join(map(str, _leaves(error))))
+
+
+async def recover(run: Run) -> None:
+    """Replace what is gone, and bring workers and folder back to the last commit."""
+    await run.session.mend()
+    await note_processes(run)
+    if run.folder.committed():
+        await restore(run)
+
+
+async def note_processes(run: Run) -> None:
+    """Write down which process is what."""
+    run.folder.write_processes({"driver": os.getpid(), **await run.session.processes()})
+
+
+async def restore(run: Run) -> int:
+    """Bring workers and folder back to the last commit whose checkpoint is intact; return its iteration.
+
+    Raises:
+        DamageError: no checkpoint is intact.
+        RuntimeError: a checkpoint holds other weights than it says.
+    """
+    last = newest_intact(run)
+    await run.session.restore(run.folder.checkpoint(last), run.folder.checkpoint(0))
+    digest = await run.session.publish_weights(last)
+    facts = run.folder.commit_facts(last)
+    if digest != facts["weights_digest"]:
+        raise RuntimeError(f"checkpoint {run.folder.checkpoint(last)} holds weights {digest[:12]}, not those it says")
+    run.folder.drop_metrics_after(last)
+    await run.session.free(f"{last + 1}/")
+    await run.stages.committed(last, facts)
+    return last
+
+
+def newest_intact(run: Run) -> int:
+    """Return the last committed iteration whose checkpoint is what was written; damaged ones after it are dropped."""
+    run.folder.verify_checkpoint(0)  # the reference policy: nothing stands in for it
+    for iteration in reversed(run.folder.committed()):
+        try:
+            run.folder.verify_checkpoint(iteration)
+        except DamageError as error:
+            get_run_logger().warning("%s: the iteration is done again", error)
+            run.folder.drop_checkpoint(iteration)
+        else:
+            return iteration
+    raise AssertionError("iteration 0 is intact")
+
+
+def is_infrastructure(error: BaseException) -> bool:
+    """Say whether the same again may succeed: all that failed is infrastructure."""
+    return all(isinstance(each, InfrastructureError) for each in _leaves(error))
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error

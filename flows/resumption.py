@@ -1,0 +1,31 @@
+"""Flow runs that crash are run again, from their last commit."""
+
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+from prefect import get_client
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.states import AwaitingRetry
+
+MAX_RUNS = 4
+"""How often a flow run is run in all, the first time counted: what crashes every time is not for us to mend."""
+
+
+# Prefect passes by these names.
+async def resume_after_crash(flow: Any, flow_run: FlowRun, state: State[Any]) -> None:
+    """Have the Prefect worker run a crashed flow run again; the flow then goes on after what it committed.
+
+    The hook runs in the Prefect worker where the flow's own process was killed. A run of no deployment is left alone:
+    nobody would pick it up.
+    """
+    logger = logging.getLogger("prefect.flow_runs")
+    if flow_run.deployment_id is None:
+        return
+    if flow_run.run_count >= MAX_RUNS:
+        logger.error("flow run %s crashed %d times and is left", flow_run.name, flow_run.run_count)
+        return
+    message = f"Crashed in its run {flow_run.run_count} of at most {MAX_RUNS}; goes on after its last commit."
+    async with get_client() as client:
+        again: State[Any] = AwaitingRetry(scheduled_time=datetime.now(UTC), message=message)
+        await client.set_flow_run_state(flow_run.id, again, force=True)

@@ -1,0 +1,112 @@
+"""Which nodes' rows are kept on disk, so that an iteration goes on where it was interrupted.
+
+Episodes are what an iteration spends its time on. As soon as a rollout node is done its rows are in the run's folder
+and in the ledger; a later process reads them back instead of playing again. Every other node is made again from them,
+which gives the same rows.
+"""
+
+import asyncio
+from typing import Any
+
+from prefect.logging import get_run_logger
+
+from embodyflow.data.metrics import Metric, Reduction
+from embodyflow.errors import DamageError
+from embodyflow.ledger import Ledger, flush_folder
+from embodyflow.run_folder import RunFolder
+from embodyflow.workers.session import NodeReport, NodeWork, Session
+
+
+class Stages:
+    """The kept rows of one run.
+
+    Args:
+        folder: of the run.
+        ledger: of the run.
+    """
+
+    def __init__(self, folder: RunFolder, ledger: Ledger) -> None:
+        self._folder, self._ledger = folder, ledger
+        self._turn = asyncio.Lock()
+        self._writing: set[asyncio.Task[None]] = set()
+
+    def place(self, iteration: int, node_id: str) -> str:
+        """Return the folder that a node's rows go to."""
+        return str(self._folder.stage(iteration, node_id).absolute())
+
+    async def recall(self, session: Session, work: NodeWork) -> NodeReport | None:
+        """Return what an earlier process made of the node, its rows in the buffers; ``None`` where there is nothing."""
+        entry = self._ledger.find("stage", work.iteration, node_id=work.node_id)
+        if work.stage is None or entry is None:
+            return None
+        try:
+            return await session.recall(work, _report_of(work, entry.facts))
+        except (FileNotFoundError, DamageError) as error:
+            get_run_logger().warning("%s is run again: %s", work.node_id, error)
+            return None
+
+    def keep(self, work: NodeWork, report: NodeReport) -> None:
+        """Begin to have the node's rows on disk, and then in the ledger."""
+        self._writing.add(asyncio.create_task(self._keep(work, report)))
+
+    async def committed(self, iteration: int, facts: dict[str, Any]) -> None:
+        """Have the ledger say that the iteration counts, unless it does; its rows are dropped.
+
+        Args:
+            iteration: its index.
+            facts: of its checkpoint, from which a line is made up that a kill came before.
+        """
+        known = {key: facts[key] for key in ("policy_version", "weights_digest", "digests")}
+        known["checkpoint"] = self._folder.checkpoint(iteration).name
+        writing, self._writing = self._writing, set()
+        await asyncio.gather(*writing)
+        async with self._turn:
+            if self._ledger.find("commit", iteration) is None:
+                await asyncio.to_thread(self._ledger.append, "commit", iteration, known)
+                await asyncio.to_thread(self._folder.drop_stages)
+
+    async def _keep(self, work: NodeWork, report: NodeReport) -> None:
+        folder = self._folder.stage(work.iteration, work.node_id)
+        facts = _facts_of(report)
+        async with self._turn:
+            if self._ledger.find("stage", work.iteration, **facts) is None:
+                await asyncio.to_thread(_flush, folder)
+                await asyncio.to_thread(self._ledger.append, "stage", work.iteration, facts)
+
+
+def _flush(folder: Any) -> None:
+    for path in (*folder.glob("*.rows"), folder, folder.parent, folder.parent.parent):
+        flush_folder(path)
+
+
+def _facts_of(report: NodeReport) -> dict[str, Any]:
+    """Return what the ledger says of a node; timings differ from run to run and are left out."""
+    metrics = {
+        name: [metric.reduction, metric.value, metric.weight, *metric.samples]
+        for name, metric in report.metrics.items()
+        if not name.startswith("perf/")
+    }
+    return {
+        "node_id": report.node_id,
+        "group": report.group,
+        "digests": list(report.digests),
+        "metrics": metrics,
+        "info": report.info,
+    }
+
+
+def _report_of(work: NodeWork, facts: dict[str, Any]) -> NodeReport:
+    metrics = {
+        name: Metric(Reduction(reduction), value, weight, tuple(samples))
+        for name, (reduction, value, weight, *samples) in facts["metrics"].items()
+    }
+    return NodeReport(
+        node_id=work.node_id,
+        group=facts["group"],
+        shards=(),
+        metrics=metrics,
+        info=facts["info"],
+        digests=tuple(facts["digests"]),
+        seconds=0.0,
+        logs=(),
+    )

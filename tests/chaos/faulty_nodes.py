@@ -1,0 +1,87 @@
+"""The default pipeline's nodes, at which a plan has a part of the run die: imported by the workers of such a run.
+
+The plan is a JSON file, named by ``EMBODYFLOW_FAULTS``: a list of faults, each of which happens once in a run::
+
+    {"iteration": 2, "node": "train_actor", "part": "trainer/0", "signal": "SIGKILL", "delay": 0.02}
+
+``part`` is a name in the run's ``processes.json``, or ``exception``: the node's own function raises as a lost worker
+would. ``delay`` is in seconds after the node began; without it the part is gone before the node begins.
+"""
+
+import functools
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import tasks
+from embodyflow.errors import WorkerLostError
+from embodyflow.types import NodeOutput
+from pipelines import TaskGraph
+from pipelines.embodied_grpo import embodied_grpo
+
+
+def graph() -> TaskGraph:
+    """Return the default graph over the nodes of this module."""
+    whole = embodied_grpo()
+    faulty = TaskGraph(whole.graph_id, whole.description)
+    for node in whole.nodes.values():
+        name = node.executable_ref.partition(":")[2]
+        faulty.add_node(node.model_copy(update={"executable_ref": f"faulty_nodes:{name}"}))
+    return faulty
+
+
+def _strike(call: Any, worker: Any) -> None:
+    if getattr(worker, "rank", 0) != 0:
+        return
+    plan = Path(os.environ["EMBODYFLOW_FAULTS"])
+    for index, fault in enumerate(json.loads(plan.read_text())):
+        if (fault["iteration"], fault["node"]) == (call.iteration, call.node_id) and _first(plan, index):
+            if fault["part"] == "exception":
+                raise WorkerLostError("planted")
+            if "delay" in fault:
+                threading.Timer(fault["delay"], _kill, (fault, worker.config)).start()
+            else:
+                _kill(fault, worker.config)
+
+
+def _first(plan: Path, index: int) -> bool:
+    try:
+        plan.with_name(f"{plan.name}.{index}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _kill(fault: dict[str, Any], config: Any) -> None:
+    pids = json.loads((config.run_dir / "processes.json").read_text())
+    [pid] = [pid for name, pid in pids.items() if name == fault["part"] or name.startswith(f"{fault['part']}/")][:1]
+    try:
+        process = psutil.Process(pid)
+    except psutil.NoSuchProcess:  # it died of an earlier fault
+        return
+    process.send_signal(signal.Signals[fault["signal"]])
+    if fault["signal"] == "SIGKILL" and pid != os.getpid():
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.001)
+
+
+def _faulty(name: str) -> Any:
+    function = getattr(tasks, name)
+
+    @functools.wraps(function)
+    def run(batch: Any, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
+        _strike(call, worker)
+        output: NodeOutput = function(batch, config, worker=worker, call=call, **kwargs)
+        return output
+
+    return run
+
+
+NODES = {node.node_id: node.executable_ref.partition(":")[2] for node in embodied_grpo().nodes.values()}
+globals().update({name: _faulty(name) for name in NODES.values()})

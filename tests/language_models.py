@@ -1,0 +1,40 @@
+"""Language models small enough for a test, in Hugging Face folders."""
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789 +=."
+VOCAB = ("<eos>", *ALPHABET, *("ab", "bc", "cde"))  # a token per character, and some of several
+MAX_POSITIONS = 64
+
+
+def save_model(folder: Path, *, tied: bool, seed: int = 0) -> Path:
+    """Write a Qwen3 model of random weights, with a tokenizer of characters, and return the folder."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=len(VOCAB),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=MAX_POSITIONS,
+        tie_word_embeddings=tied,
+        initializer_range=0.15,  # unlike of the usual 0.02, tokens are far from equally probable
+        bos_token_id=None,
+        eos_token_id=0,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel({token: index for index, token in enumerate(VOCAB)}, unk_token="."))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(folder)
+    return folder
+
+
+def load_model(folder: Path) -> Qwen3ForCausalLM:
+    return Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

@@ -1,0 +1,154 @@
+"""A language model as a policy: packed rows against rows by themselves, and folders that transformers loads."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tensordict import TensorDict
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from embodyflow.data.batches import to_batch
+from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig, ScratchConfig
+from embodyflow.policies.causal_lm.critic_causal_lm import CausalLMCritic
+from embodyflow.policies.causal_lm.packing_causal_lm import first_fit, pack_rows
+from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
+
+TOKENIZER = "embodyflow.data.arithmetic:build_tokenizer"
+SIZES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 8}
+
+
+def config_of(**changes: Any) -> CausalLMConfig:
+    return CausalLMConfig(scratch=ScratchConfig(**SIZES), tokenizer=TOKENIZER, **changes)
+
+
+@pytest.fixture(scope="module")
+def policy() -> CausalLMPolicy:
+    torch.manual_seed(0)
+    return CausalLMPolicy(config_of(), "cpu")
+
+
+def rows(lengths: list[tuple[int, int]], seed: int = 0) -> TensorDict:
+    """Rows of prompts and responses of these lengths; the padding is not zero, to be found out where it is read."""
+    rng, count = np.random.default_rng(seed), len(lengths)
+    num_prompt, num_response = np.array(lengths, np.int64).reshape(-1, 2).T
+    longest = int(num_response.max(initial=1))
+    mask = np.arange(longest) < num_response[:, None]
+    return to_batch(
+        {
+            "prompt_tokens": rng.integers(4, 19, (count, int(num_prompt.max(initial=1)))),
+            "action_tokens": rng.integers(4, 19, (count, longest, 1)),
+            "prompt_length": num_prompt,
+            "response_length": num_response,
+            "loss_mask": mask[..., None],
+        }
+    )
+
+
+def one_by_one(policy: CausalLMPolicy, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return log-probs and entropy as a textbook has them: one row at a time, nothing packed."""
+    shape = batch["loss_mask"].shape
+    log_probs, entropy = torch.zeros(shape), torch.zeros(shape)
+    for row in range(len(batch)):
+        prompt = batch["prompt_tokens"][row, : batch["prompt_length"][row]]
+        response = batch["action_tokens"][row, : batch["response_length"][row], 0]
+        logits = policy.model(input_ids=torch.cat([prompt, response])[None]).logits[0, len(prompt) - 1 : -1]
+        distribution = torch.distributions.Categorical(logits=logits / temperature)
+        log_probs[row, : len(response), 0] = distribution.log_prob(response)
+        entropy[row, : len(response), 0] = distribution.entropy()
+    return log_probs, entropy
+
+
+LENGTHS = [(7, 30), (3, 4), (5, 1), (9, 12), (2, 2), (8, 25), (1, 9)]
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_packed_rows_are_what_they_are_by_themselves(attention: str) -> None:
+    torch.manual_seed(0)
+    policy, batch = CausalLMPolicy(config_of(attn_implementation=attention), "cpu"), rows(LENGTHS)
+    packed = pack_rows(batch, "cpu")
+    assert packed.input_ids.shape == (4, 37)  # 118 tokens, which padded to the longest row would be 259
+    for mine, expected in zip(policy.evaluate(batch, 0.7), one_by_one(policy, batch, 0.7), strict=True):
+        assert mine.shape == (7, 30, 1) and mine.dtype == torch.float32
+        torch.testing.assert_close(mine, expected, atol=1e-5, rtol=0)
+
+
+def test_the_gradient_of_packed_rows_is_the_sum_of_the_rows_own(policy: CausalLMPolicy) -> None:
+    batch, gradients = rows(LENGTHS), []
+    for evaluate in (policy.evaluate, lambda rows, temperature: one_by_one(policy, rows, temperature)):
+        policy.model.zero_grad()
+        log_probs, entropy = evaluate(batch, 1.0)
+        (log_probs + 0.1 * entropy).sum().backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in policy.model.parameters()]))
+    assert torch.norm(gradients[0] - gradients[1]) <= 1e-5 * torch.norm(gradients[1])
+
+
+@given(st.lists(st.integers(1, 60), max_size=40))
+def test_every_sequence_is_in_one_line_and_lines_are_no_longer_than_the_longest(lengths: list[int]) -> None:
+    lines = first_fit(lengths)
+    assert sorted(index for line in lines for index in line) == list(range(len(lengths)))
+    totals = [sum(lengths[index] for index in line) for line in lines]
+    assert all(total <= max(lengths) for total in totals)
+    # At most one line is not more than half full: two such would have been one.
+    assert sum(2 * total <= max(lengths) for total in totals) <= 1
+
+
+def test_no_rows_take_part_with_nothing(policy: CausalLMPolicy) -> None:
+    log_probs, entropy = policy.evaluate(rows(LENGTHS)[:0], 1.0)
+    assert log_probs.shape == entropy.shape == (0, 30, 1)
+    (log_probs.sum() + entropy.sum()).backward()
+
+
+def test_recomputed_activations_give_the_same_gradient() -> None:
+    gradients = []
+    for checkpointing in (False, True):
+        torch.manual_seed(0)
+        policy = CausalLMPolicy(config_of(gradient_checkpointing=checkpointing), "cpu")
+        policy.evaluate(rows(LENGTHS), 1.0)[0].sum().backward()
+        gradients.append([parameter.grad for parameter in policy.model.parameters()])
+    assert all(torch.equal(plain, recomputed) for plain, recomputed in zip(*gradients, strict=True))
+
+
+def test_an_exported_folder_is_loaded_by_transformers_with_its_tokenizer(
+    policy: CausalLMPolicy, tmp_path: Path
+) -> None:
+    changed = {name: value.detach().numpy() + 1.0 for name, value in policy.model.state_dict().items()}
+    policy.export(changed, tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).state_dict()
+    assert loaded.keys() == changed.keys()
+    assert all(np.array_equal(loaded[name].numpy(), changed[name]) for name in changed)
+    assert AutoTokenizer.from_pretrained(tmp_path)("27+95=")["input_ids"] == policy.tokenizer("27+95=")["input_ids"]
+    again = CausalLMPolicy(CausalLMConfig(path=str(tmp_path)), "cpu").model.state_dict()
+    assert all(np.array_equal(again[name].numpy(), changed[name]) for name in changed)
+
+
+def test_the_critic_values_nothing_at_first_and_starts_from_the_policy(policy: CausalLMPolicy) -> None:
+    critic, batch = CausalLMCritic(config_of(), "cpu"), rows(LENGTHS)
+    critic.start_from(policy.model.state_dict())
+    values = critic.evaluate(batch)
+    assert values.shape == (7, 30) and values.dtype == torch.float32 and not values.any()
+    body = {name: value for name, value in policy.model.state_dict().items() if not name.startswith("lm_head")}
+    assert all(torch.equal(critic.model.state_dict()[name], value) for name, value in body.items())
+    torch.nn.init.ones_(critic.model.score.weight)
+    values = critic.evaluate(batch)
+    alone = torch.stack([critic.evaluate(batch[row : row + 1])[0] for row in range(7)])
+    torch.testing.assert_close(values, alone, atol=1e-5, rtol=0)
+    assert torch.equal(values != 0, batch["loss_mask"][..., 0])
+    assert critic.evaluate(batch[:0]).shape == (0, 30)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "exactly one of path and scratch"),
+        ({"path": "a", "scratch": {}}, "exactly one of path and scratch"),
+        ({"scratch": {}}, "scratch needs a tokenizer"),
+        ({"scratch": {}, "tokenizer": "embodyflow.nowhere:f"}, "tokenizer=embodyflow.nowhere:f: cannot import"),
+    ],
+)
+def test_a_model_has_one_source(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CausalLMConfig(**values)

@@ -1,0 +1,127 @@
+"""Programs in the sandbox: what passes, what fails, what they cannot reach, and that nothing is left."""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from embodyflow.rewards.configuration import CodeConfig
+from embodyflow.rewards.functions import build_reward_function
+from embodyflow.rewards.interface import Sample
+from embodyflow.rewards.sandbox import SandboxError, run_tests
+
+TESTS = "assert add(1, 2) == 3\nassert add(-1, 1) == 0"
+ADD = "\ndef add(a, b):\n    return a + b\n"
+
+
+def namespaces_permitted():
+    try:
+        return run_tests("", "", CodeConfig(isolation="namespaces")) == "passed"
+    except SandboxError:
+        return False
+
+
+ISOLATIONS = ["guard", "namespaces"] if namespaces_permitted() else ["guard"]
+
+
+@pytest.fixture(params=ISOLATIONS)
+def run(request):
+    """Run a program with a short time limit; afterwards no process and no folder is left."""
+
+    def run(program, time_limit=10.0, tests=TESTS):
+        return run_tests(program, tests, CodeConfig(isolation=request.param, time_limit=time_limit, memory_gb=0.5))
+
+    run.isolation = request.param
+    folders = set(Path(tempfile.gettempdir()).glob("embodyflow-sandbox-*"))
+    yield run
+    deadline = time.monotonic() + 5
+    while left := [p for p in psutil.process_iter(["cmdline"]) if "sandbox_child" in " ".join(p.info["cmdline"] or ())]:
+        assert time.monotonic() < deadline, left
+    assert set(Path(tempfile.gettempdir()).glob("embodyflow-sandbox-*")) <= folders
+
+
+TALK = """
+import os
+for descriptor in range(3, 20):
+    try:
+        os.write(descriptor, b"passed" * 1000)
+    except OSError:
+        pass
+"""
+PASSING = {
+    "plain": ADD,
+    "library": "import math, numpy\ndef add(a, b):\n    return int(numpy.add(a, b))",
+    "own_files": f"open('notes', 'w').write('x')\nassert open('notes').read() == 'x'{ADD}",
+    "no_root": f"import os\nassert os.getuid() != 0 and not os.environ.get('SECRET'){ADD}",
+}
+FAILING = {
+    "wrong": "def add(a, b):\n    return a",
+    "syntax": "def add(a, b:",
+    "raises": "1 / 0",
+    "exits": "import sys; sys.exit(0)",
+    "exits_at_once": "import os; os._exit(0)",
+    "kills_itself": "import os; os.kill(os.getpid(), 9)",
+    "reads_input": f"input(){ADD}",
+    "eats_memory": f"x = bytearray(2 * 10**9){ADD}",
+    "large_file": f"open('x', 'wb').write(bytes(2**25)){ADD}",
+    "talks_to_us": TALK,
+}
+
+
+@pytest.mark.parametrize("program", PASSING.values(), ids=PASSING)
+def test_a_program_that_passes(program, run, monkeypatch):
+    monkeypatch.setenv("SECRET", "token")
+    assert run(program) == "passed"
+
+
+@pytest.mark.parametrize("run", ISOLATIONS[-1:], indirect=True)
+@pytest.mark.parametrize("program", FAILING.values(), ids=FAILING)
+def test_a_program_that_fails(program, run):
+    assert run(program) == "failed"
+
+
+@pytest.mark.parametrize("program", ["import time; time.sleep(100)", "while True: print('x' * 1000)"])
+def test_a_program_that_never_ends(program, run):
+    assert run(program, time_limit=0.5) == "timed_out"
+
+
+def test_the_network_is_out_of_reach(run):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert run(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 5){ADD}") == "failed"
+
+
+def test_what_a_program_starts_ends_with_it(run):
+    verdict = run(f"import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(1000){ADD}")
+    assert verdict == ("failed" if run.isolation == "guard" else "passed")
+
+
+def test_a_program_that_forks_for_ever_is_stopped(run):
+    assert run("import os\nwhile True:\n    os.fork()", time_limit=1.0) in ("failed", "timed_out")
+
+
+def test_a_program_does_not_write_elsewhere(run, tmp_path):
+    if run.isolation == "guard" and os.getuid() != 0:
+        pytest.skip("the guard leaves files to the rights of the user")
+    os.chmod(tmp_path, 0o755)
+    assert run(f"open({str(tmp_path / 'x')!r}, 'w'){ADD}") == "failed"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_response_is_its_last_block():
+    function = build_reward_function(CodeConfig())
+    good, bad = f"```python{ADD}```", "```py\ndef add(a, b):\n    return 0\n```"
+
+    def score(response, tests=TESTS):
+        return function(Sample(1, "?", response, tests, "code", 3, True))
+
+    assert score(f"First {bad}, then\n{good}").reward == 1.0
+    assert score(f"First {good}, then\n{bad}").reward == 0.0
+    assert score(ADD).parts == {"answered": 0.0, "timed_out": 0.0}
+    with pytest.raises(ValueError, match="ground_truth is not Python"):
+        score(good, "assert add(")

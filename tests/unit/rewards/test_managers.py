@@ -1,0 +1,180 @@
+"""Managers: the same scores whoever runs the function, named errors, nothing left running."""
+
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from embodyflow.errors import RewardError
+from embodyflow.rewards.configuration import CustomConfig, RewardConfig
+from embodyflow.rewards.interface import Sample, Score
+from embodyflow.rewards.registry import build_reward_manager
+
+FUNCTIONS = "tests.unit.rewards.bad_functions"
+
+
+def samples(*responses):
+    return [Sample(100 + i, "?", response, "1", "test", 3, True) for i, response in enumerate(responses)]
+
+
+def manager(name, function="obey", kwargs=None, **settings):
+    chosen = CustomConfig(function=f"{FUNCTIONS}:{function}", kwargs=kwargs or {})
+    return build_reward_manager(RewardConfig(function=chosen, manager={"name": name, **settings}))
+
+
+@contextmanager
+def nothing_left_running():
+    """Every process that is started within is gone after it."""
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+@pytest.fixture(scope="module")
+def marks(tmp_path_factory):
+    return tmp_path_factory.mktemp("marks")
+
+
+@pytest.fixture(scope="module")
+def pool(marks):
+    """Two processes with a short time limit, shared: each error must leave them fit for the next test."""
+    with nothing_left_running():
+        pool = manager("parallel", kwargs={"marks": str(marks)}, num_workers=2, time_limit=0.5, memory_gb=3.0)
+        yield pool
+        pool.close()
+
+
+def strays(marks):
+    """Return whether each stray that was started still runs; a zombie is gone but for whoever inherits it."""
+    return [_runs(int(mark.stem)) for mark in marks.glob("*.stray")]
+
+
+def _runs(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert condition()
+
+
+@pytest.mark.parametrize("name", ["naive", "batch"])
+def test_the_scores_come_in_the_order_of_the_samples(name):
+    function = "obey_all" if name == "batch" else "obey"
+    with_parts = manager(name, function).score(samples("say 1", "say -2", "say 0.5"))
+    assert with_parts == [
+        Score(1.0, True, {"length": 1}),
+        Score(-2.0, False, {"length": 2}),
+        Score(0.5, True, {"length": 3}),
+    ]
+    assert manager(name, function).score([]) == []
+
+
+def test_a_pool_scores_as_one_process_does(pool):
+    orders = samples(*(f"say {number}" for number in range(-20, 20)))
+    assert pool.score(orders) == manager("naive").score(orders)
+    assert pool.score([]) == []
+    assert len(psutil.Process().children()) >= 2
+
+
+BAD = {
+    "raise": "the reward function raised ZeroDivisionError: division by zero",
+    "nan": "the reward function returned reward=nan; allowed are finite numbers",
+    "nan_part": "the reward function returned style=inf; allowed are finite numbers",
+    "number": "the reward function returned 1.0; allowed is a Score",
+    "none": "the reward function returned None; allowed is a Score",
+    "correct": "the reward function returned correct=1; allowed is a bool",
+}
+
+
+@pytest.mark.parametrize(("order", "reason"), BAD.items())
+def test_a_bad_score_is_an_error_that_names_its_sample(order, reason, pool):
+    for manager_ in (manager("naive"), pool):
+        with pytest.raises(RewardError) as caught:
+            manager_.score(samples("say 1", order, "say 2"))
+        assert str(caught.value) == f"reward of row 101: {reason}" and caught.value.uid == 101
+
+
+def test_a_batch_names_the_sample_of_a_bad_score_and_the_first_of_a_bad_batch():
+    with pytest.raises(RewardError, match=r"^reward of row 102: the reward function returned reward=nan"):
+        manager("batch", "obey_all").score(samples("say 1", "say 2", "nan"))
+    with pytest.raises(RewardError, match=r"^reward of row 100: .* returned 1 scores for 2 samples$"):
+        manager("batch", "drop_the_last").score(samples("say 1", "say 2"))
+    with pytest.raises(RewardError, match=r"^reward of row 100: .* raised ZeroDivisionError on 2 samples"):
+        manager("batch", "obey_all").score(samples("say 1", "raise"))
+
+
+FATAL = {
+    "hang": r"its process did not answer within time_limit=0.5 s, 2 times in a row",
+    "hang_in_native_code": r"its process did not answer within time_limit=0.5 s, 2 times in a row",
+    "die": r"its process died, exit code -9, 2 times in a row",
+    "exit": r"the reward function raised SystemExit: 0",
+    "exit_at_once": r"its process died, exit code 3, 2 times in a row",
+    "eat_memory": r"the reward function raised MemoryError: ",
+}
+
+
+@pytest.mark.parametrize(("order", "reason"), FATAL.items())
+def test_a_function_that_takes_its_process_along_is_an_error_that_names_its_sample(order, reason, pool):
+    with pytest.raises(RewardError, match=rf"^reward of row 101: {reason}$"):
+        pool.score(samples("say 1", order, "say 2"))
+    assert [score.reward for score in pool.score(samples("say 1", "say 2"))] == [1.0, 2.0]
+
+
+def test_a_process_that_dies_costs_a_retry_and_no_sample(pool):
+    orders = samples("say 1", "die_once 2", *(f"say {number}" for number in range(3, 10)))
+    assert [score.reward for score in pool.score(orders)] == list(range(1, 10))
+
+
+def test_a_function_that_forks_answers_once_and_what_it_starts_ends_with_its_sample(pool, marks):
+    orders = samples("fork 1", "say 2", "stray 0", "fork 4", "say 5")
+    assert [score.reward for score in pool.score(orders)] == [1.0, 2.0, 1.0, 4.0, 5.0]
+    assert strays(marks) == [False]
+    workers = [child for child in psutil.Process().children() if "pool_worker" in " ".join(child.cmdline())]
+    assert len(workers) == 2 and not [child for worker in workers for child in worker.children()]
+
+
+def test_what_a_hanging_function_has_started_ends_with_its_process(pool, marks):
+    with pytest.raises(RewardError, match="did not answer"):
+        pool.score(samples("stray 1000"))
+    assert len(strays(marks)) > 1 and not any(strays(marks))
+
+
+def test_a_sample_that_hangs_may_count_as_incorrect():
+    with nothing_left_running():
+        pool = manager("parallel", num_workers=1, time_limit=0.3, retries=0, overdue="incorrect", memory_gb=3.0)
+        scores = pool.score(samples("say 1", "hang", "say 2"))
+        assert scores[1] == Score(0.0, False, {"timed_out": 1.0}) and [score.reward for score in scores] == [1, 0, 2]
+        with pytest.raises(RewardError, match="raised ZeroDivisionError"):  # the rest is an error all the same
+            pool.score(samples("raise"))
+        pool.close()
+        pool.close()
+
+
+def test_the_processes_end_with_their_parent_even_while_a_function_hangs(tmp_path):
+    code = (
+        "import sys; from tests.unit.rewards.test_managers import manager, samples;"
+        "pool = manager('parallel', kwargs={'marks': sys.argv[1]}, num_workers=1, time_limit=100, memory_gb=3.0);"
+        "pool.score(samples('stray 1000'))"
+    )
+    parent = psutil.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[3])
+    wait_until(lambda: any(strays(tmp_path)), seconds=30.0)
+    [worker] = parent.children()
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not _runs(worker.pid) and not any(strays(tmp_path)))
+
+
+def test_threads_take_turns(pool):
+    with ThreadPoolExecutor(4) as threads:
+        scores = threads.map(lambda n: pool.score(samples(f"say {n}", f"say {-n}")), range(8))
+    assert [[score.reward for score in pair] for pair in scores] == [[n, -n] for n in range(8)]

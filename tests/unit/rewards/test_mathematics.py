@@ -1,0 +1,79 @@
+"""Boxed answers compared as mathematics."""
+
+import psutil
+import pytest
+
+from embodyflow.rewards.configuration import MathConfig, RewardConfig
+from embodyflow.rewards.functions import build_reward_function
+from embodyflow.rewards.interface import Sample
+from embodyflow.rewards.mathematics import boxed
+from embodyflow.rewards.registry import build_reward_manager
+
+EQUAL = [
+    (r"\frac{1}{2}", "0.5"),
+    ("1/2", r"\frac12"),
+    ("1,000", "1000"),
+    (r"2\sqrt{2}", r"\sqrt{8}"),
+    ("(x+1)^2", "x^2+2x+1"),
+    (r"\{1, 2\}", r"\{2, 1\}"),
+    (r"x \in [0, 1)", "[0,1)"),
+    (r"\dfrac{\pi}{4}", r"\frac{\pi}{4}"),
+    (r"\text{Evelyn}", r"\text{Evelyn}"),
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
+    ("x = 5", "5"),
+]
+DIFFERENT = [
+    (r"\frac{1}{3}", "0.5"),
+    ("1000", "100"),
+    (r"2\sqrt{2}", r"\sqrt{7}"),
+    ("(x+1)^2", "x^2+1"),
+    (r"\{1, 2\}", r"\{1, 3\}"),
+    ("(0, 1)", "[0,1)"),
+    (r"\text{Evelyn}", r"\text{Angela}"),
+    ("", "5"),
+    ("-5", "5"),
+]
+
+
+@pytest.fixture(scope="module")
+def verify():
+    function = build_reward_function(MathConfig())
+    return lambda response, truth: function(Sample(1, "?", response, truth, "math", 3, True))
+
+
+@pytest.mark.parametrize(("answer", "truth"), EQUAL)
+def test_equal_answers(answer, truth, verify):
+    score = verify(rf"So \boxed{{7}}, no, it is $\boxed{{{answer}}}$.", truth)
+    assert score.correct and score.parts == {"answered": 1.0, "undecided": 0.0}
+    assert verify(rf"\boxed{{{answer}}}", rf"so it is \boxed{{{truth}}}").correct
+
+
+@pytest.mark.parametrize(("answer", "truth"), DIFFERENT)
+def test_different_answers(answer, truth, verify):
+    assert not verify(rf"\boxed{{{answer}}}", truth).correct
+
+
+@pytest.mark.parametrize("response", ["5", r"\boxed 5", r"\boxed{5", ""])
+def test_an_answer_without_a_box_is_none(response, verify):
+    score = verify(response, "5")
+    assert not score.correct and score.parts["answered"] == 0
+
+
+def test_a_box_ends_where_its_braces_do():
+    assert boxed(r"a \boxed{1} b \boxed{\frac{1}{2} \} {x}} c}") == r"\frac{1}{2} \} {x}"
+
+
+def test_a_ground_truth_that_is_empty_is_an_error(verify):
+    with pytest.raises(ValueError, match="ground_truth='' cannot be read"):
+        verify(r"\boxed{5}", "")
+
+
+def test_a_formula_that_never_ends_costs_its_sample_only():
+    before = set(psutil.Process().children(recursive=True))
+    pool = {"name": "parallel", "num_workers": 1, "time_limit": 1.0, "retries": 0, "overdue": "incorrect"}
+    manager = build_reward_manager(RewardConfig(function={"name": "math"}, manager=pool))
+    answers = ("10/2", "9^{9^{9^{9}}}")
+    samples = [Sample(1, "?", rf"\boxed{{{answer}}}", "5", "math", 3, True) for answer in answers]
+    assert [score.parts for score in manager.score(samples)] == [{"answered": 1, "undecided": 0}, {"timed_out": 1}]
+    manager.close()
+    assert set(psutil.Process().children(recursive=True)) <= before

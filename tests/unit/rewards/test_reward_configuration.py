@@ -1,0 +1,49 @@
+"""The shipped configurations, and those that do not fit."""
+
+import re
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from pydantic import ValidationError
+
+from embodyflow.rewards.configuration import RewardConfig
+
+CONFIGS = Path(__file__).parents[3] / "configs" / "reward"
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_shipped_configuration_names_every_setting_of_its_models(path):
+    root = OmegaConf.create({"reward": OmegaConf.load(path), "rollout": {"max_response_tokens": 32}})
+    shipped = OmegaConf.to_container(root.reward, resolve=True)
+    assert RewardConfig(**shipped).model_dump() == {"function": None, **shipped}
+
+
+EXACT = {"name": "exact_match"}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"function": EXACT, "manager": {"name": "batch"}}, "allowed is custom"),
+        ({"function": {"name": "math"}}, "function.name=math can take for ever, .*; allowed is parallel"),
+        ({"function": {"name": "math"}, "manager": {"name": "dapo", "max_tokens": 600}}, "allowed is parallel"),
+        ({}, "function must be set with manager.name=naive"),
+        (
+            {"function": EXACT, "manager": {"name": "model", "path": "x"}},
+            "function must be null with",
+        ),
+        ({"manager": {"name": "model", "path": "x", "template": "{prompt}"}}, r"shows no \{response\}"),
+        ({"function": EXACT, "manager": {"name": "dapo", "max_tokens": 9}}, "overlong.buffer=512 must not exceed"),
+        ({"function": {"name": "custom", "function": "math"}}, "write 'module:function'"),
+        ({"function": {"name": "custom", "function": "math:squrt"}}, "'math' has no attribute 'squrt'"),
+        ({"function": {"name": "custom", "function": "mathh:sqrt"}}, "cannot import module 'mathh'"),
+        ({"function": {"name": "custom", "function": "math:pi"}}, "is a float; allowed is a function"),
+        ({"function": {"name": "gsm8k", "marker": "#"}}, "Extra inputs are not permitted"),
+        ({"function": EXACT, "manager": {"name": "parallel", "num_workers": 0}}, "greater than or equal to 1"),
+        ({"function": EXACT, "manager": {"name": "parallel", "time_limit": 0}}, "greater than 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(values, message):
+    with pytest.raises(ValidationError, match=re.compile(message)):
+        RewardConfig(**values)
