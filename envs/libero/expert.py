@@ -9,8 +9,8 @@ STEP = 0.05
 """Metres that an action of 1 moves the gripper's goal by."""
 HOVER, LIFT, BACK_OFF = 0.12, 0.25, 0.008
 NEAR, LIFTED, STALL = 0.012, 0.03, 0.0015
-CLOSING_STEPS = 18
-"""The gripper's set points move a quarter of their range in an action."""
+CLOSING_STEPS = 9
+"""The set points of the fingers take eight actions from open to closed."""
 
 
 class PickAndPlace:
