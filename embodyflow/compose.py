@@ -61,7 +61,7 @@ def validate_config(values: dict[str, Any]) -> RunConfig:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("\n".join(_line(mistake) for mistake in error.errors())) from error
+        raise ConfigError("\n".join(_line(mistake, values) for mistake in error.errors())) from error
 
 
 def validate_environment(values: dict[str, Any]) -> EnvConfig:
@@ -73,7 +73,9 @@ def validate_environment(values: dict[str, Any]) -> EnvConfig:
     try:
         env = EnvConfig.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("\n".join(_line({**m, "loc": ("env", *m["loc"])}) for m in error.errors())) from error
+        raise ConfigError(
+            "\n".join(_line({**m, "loc": ("env", *m["loc"])}, {"env": values}) for m in error.errors())
+        ) from error
     resolve(ENVIRONMENT_CHECK)(env)
     return env
 
@@ -141,11 +143,8 @@ def _keys_of(model: Any, prefix: str = "") -> list[str]:
     return keys
 
 
-def _line(mistake: Any) -> str:
-    loc = mistake["loc"]
-    if loc[:1] == ("policy",) and len(loc) > 2:  # pydantic names the kind of policy in between
-        loc = (loc[0], *loc[2:])
-    key = ".".join(str(part) for part in loc)
+def _line(mistake: Any, values: dict[str, Any]) -> str:
+    key = _key(mistake["loc"], values)
     message = mistake["msg"].removeprefix("Value error, ")
     if mistake["type"] == "value_error":
         return f"{key}: {message}" if key else message
@@ -168,6 +167,18 @@ def _with_sizes(values: dict[str, Any]) -> dict[str, Any]:
     with contextlib.suppress(ValidationError):  # told with all other mistakes when the whole is validated
         sizes |= resolve(ENVIRONMENT_CHECK)(EnvConfig.model_validate(values.get("env")))
     return {**values, "policy": {**policy, **{key: sizes[key] for key in null}}}
+
+
+def _key(loc: Sequence[str | int], values: Any) -> str:
+    """Return a mistake's key without the kinds of policy, reward and so on that pydantic names in between."""
+    parts = []
+    for part in loc:
+        is_mapping = isinstance(values, dict)
+        if is_mapping and part not in values and part == values.get("name"):
+            continue
+        parts.append(str(part))
+        values = values.get(part) if is_mapping else None
+    return ".".join(parts)
 
 
 def _check_run_root(config: RunConfig) -> None:

@@ -9,6 +9,8 @@ PIPELINES = {
     "ppo": ("ppo", "ppo_control"),
     "dapo": ("embodied_dapo", "dapo"),
     "srpo": ("embodied_srpo",),
+    "gspo": ("embodied_grpo", "grpo", "language_grpo"),
+    "cpgd": ("embodied_grpo", "grpo", "language_grpo"),
 }
 """The built-in pipelines that each training flow runs; beside them it runs any graph of the user's own."""
 

@@ -197,18 +197,6 @@ def partition(paths: Sequence[str], num_ranks: int) -> list[tuple[Extent, ...]]:
     return parts
 
 
-def first_row(path: str, columns: Sequence[str]) -> Row:
-    """Return the first row of a file, which says whether the file fits, and read no other.
-
-    Raises:
-        ConfigError: the path is missing, of another format, broken or empty, or a column is missing.
-    """
-    whole = _open(path)
-    if whole.stop == 0:
-        raise ConfigError(f"{path}: has no rows")
-    return whole.cut(0, 1).read(columns)[0]
-
-
 def _open(path: str) -> Extent:
     format_ = HuggingFaceExtent if Path(path).is_dir() else FORMATS.get(Path(path).suffix)
     if format_ is None:

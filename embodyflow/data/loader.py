@@ -7,23 +7,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodyflow.errors import ConfigError
-from embodyflow.seeding import derive_rng
+from embodyflow.seeding import derive_rng, derive_seed
 
 T = TypeVar("T")
+
+
+def in_epochs(seed: int, num_rows: int, first: int, count: int) -> NDArray[np.int64]:
+    """Return the rows at ``count`` positions from ``first`` on, int64, of endless passes over all rows.
+
+    Each pass has its own order. A function of the position alone: who knows it (iteration × rows of an iteration) needs
+    no state, and the number of workers changes nothing.
+    """
+    epochs, places = np.divmod(np.arange(first, first + count), num_rows)
+    rows = np.empty(count, np.int64)
+    for epoch in np.unique(epochs).tolist():
+        order = derive_rng(seed, "prompts", epoch).permutation(num_rows)
+        rows[epochs == epoch] = order[places[epochs == epoch]]
+    return rows
 
 
 class ShuffledLoader(Generic[T]):
     """Endless batches of some rows: a rank's slice of a dataset, or the prompts of a split.
 
-    Every epoch passes over all rows once, shuffled by (seed, epoch, rank); a batch may go from one into the next. Which
-    rows stand where is a function of the position alone, so a caller that knows its position (iteration × batch size)
-    needs no state: :meth:`batch_at`.
+    Every epoch passes over all rows once, shuffled by (seed, epoch, rank); a batch may go from one into the next.
 
     Args:
         rows: in the order of their files.
         batch_size: rows of a batch.
         seed: the run's seed; ``None`` keeps the order.
-        rank: data-parallel rank; ranks that hold the same rows and are to agree on them all say 0.
+        rank: data-parallel rank.
 
     Raises:
         ConfigError: there are no rows.
@@ -35,7 +47,6 @@ class ShuffledLoader(Generic[T]):
         self._rows, self._batch_size = rows, batch_size
         self._seed, self._rank = seed, rank
         self._position = 0
-        self._epoch, self._order = 0, self._shuffled(0)
 
     def __len__(self) -> int:
         """Return the number of rows of an epoch."""
@@ -43,13 +54,12 @@ class ShuffledLoader(Generic[T]):
 
     def next_batch(self) -> list[T]:
         """Return the next ``batch_size`` rows."""
-        batch = self.batch_at(self._position)
+        first, num_rows = self._position, len(self._rows)
         self._position += self._batch_size
-        return batch
-
-    def batch_at(self, position: int) -> list[T]:
-        """Return the ``batch_size`` rows from a position on, counted from the first row of the first epoch."""
-        return [self._row_at(position + offset) for offset in range(self._batch_size)]
+        if self._seed is None:
+            return [self._rows[position % num_rows] for position in range(first, self._position)]
+        seed = derive_seed(self._seed, "loader", self._rank)
+        return [self._rows[row] for row in in_epochs(seed, num_rows, first, self._batch_size).tolist()]
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the next row is: plain numbers."""
@@ -65,14 +75,3 @@ class ShuffledLoader(Generic[T]):
             if state[name] != ours:
                 raise ConfigError(f"the loader's state is of {name}={state[name]}, its dataset has {name}={ours}")
         self._position = state["position"]
-
-    def _row_at(self, position: int) -> T:
-        epoch, place = divmod(position, len(self._rows))
-        if epoch != self._epoch:
-            self._epoch, self._order = epoch, self._shuffled(epoch)
-        return self._rows[self._order[place]]
-
-    def _shuffled(self, epoch: int) -> NDArray[np.int64]:
-        if self._seed is None:
-            return np.arange(len(self._rows))
-        return derive_rng(self._seed, epoch, "loader", self._rank).permutation(len(self._rows))

@@ -13,7 +13,8 @@ def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens:
 
     Args:
         config: chooses it.
-        tokenizer: of ``transformers``; says how long a prompt is.
+        tokenizer: of ``transformers``; says how long a prompt is. ``None`` does not ask, so that a configuration can
+            be checked without one.
         max_prompt_tokens: limit of a prompt.
 
     Raises:
@@ -29,19 +30,6 @@ def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens:
             return RowPrompts(config, tokenizer, max_prompt_tokens)
         case _:
             assert_never(config)
-
-
-def check_prompts(config: PromptConfig) -> None:
-    """Refuse prompts that are not there, before anything is started: quick, and without a tokenizer.
-
-    Raises:
-        ConfigError: the message names the file and the row, or the library that is missing.
-    """
-    if isinstance(config, RowsConfig):
-        _check_library()
-        from embodyflow.data.rows import check_rows
-
-        check_rows(config)
 
 
 def _check_library() -> None:

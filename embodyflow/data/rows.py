@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from embodyflow.data.datasets import Row, first_row, partition
+from embodyflow.data.datasets import Row, partition
 from embodyflow.data.prompt_configuration import RowsConfig, template_columns
 from embodyflow.data.prompts import Prompt, PromptTooLongError, Split, encode
 from embodyflow.errors import ConfigError
@@ -18,7 +18,7 @@ class RowPrompts:
 
     Args:
         config: says where the rows are and which columns mean what.
-        tokenizer: of ``transformers``; says how long a prompt is.
+        tokenizer: of ``transformers``; says how long a prompt is. ``None`` does not ask.
         max_prompt_tokens: limit of a prompt.
         rank, num_ranks: which slice of each split; alone by itself, everything.
 
@@ -76,6 +76,8 @@ class RowPrompts:
         return kept
 
     def _fits(self, prompt: Prompt, where: str) -> bool:
+        if self._tokenizer is None:
+            return True
         try:
             encode(prompt, self._tokenizer, self._max_tokens)
         except PromptTooLongError as error:
@@ -83,17 +85,6 @@ class RowPrompts:
                 raise ConfigError(f"{where}: {error}, or data.too_long=skip") from error
             return False
         return True
-
-
-def check_rows(config: RowsConfig) -> None:
-    """Refuse files that cannot be read and columns that are not there, by the first row of each file.
-
-    Raises:
-        ConfigError: the message names file and row.
-    """
-    for split in get_args(Split):
-        for path in getattr(config, split):
-            prompt_of(first_row(path, config.columns), config, 0, f"{path}, row 1")
 
 
 def prompt_of(row: Mapping[str, Any], config: RowsConfig, prompt_id: int, where: str) -> Prompt:

@@ -1,6 +1,7 @@
 """The trainer engine: policy, reference and critic, sharded by FSDP2 over the ranks of a torch.distributed group."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, last
 from embodyflow.engines.imitation import Samples, imitate
-from embodyflow.engines.learner import Learner, shard, sum_over_ranks
+from embodyflow.engines.learner import Learner, micro_batches, shard, sum_over_ranks
 from embodyflow.engines.objectives import PolicyObjective, ValueObjective
 from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.registry import build_critic, build_policy
@@ -84,8 +85,7 @@ class FSDPTrainer:
     def values(self, batch: TensorDict) -> torch.Tensor:
         """Return the critic's value before each decision, float32 ``[N, T]``; zero where none was taken."""
         assert self.critic is not None, "algorithm.advantage has no critic"
-        with torch.no_grad():
-            return self.critic.evaluate(batch).cpu()
+        return self._in_parts(self.critic.evaluate, batch)
 
     def step(
         self, batch: TensorDict, *, offset: int, total_rows: int, seed: int, iteration: int = 1
@@ -188,8 +188,15 @@ class FSDPTrainer:
             dist.destroy_process_group()
 
     def _log_probs(self, policy: Policy, batch: TensorDict, temperature: float) -> torch.Tensor:
+        return self._in_parts(lambda rows: policy.evaluate(rows, temperature)[0], batch)
+
+    def _in_parts(self, evaluate: Callable[[TensorDict], torch.Tensor], batch: TensorDict) -> torch.Tensor:
+        """Return ``evaluate(batch)`` on the CPU, by forward passes of micro-batches and without gradients."""
+        cuts = micro_batches(batch, self.config.trainer)
         with torch.no_grad():
-            return policy.evaluate(batch, temperature)[0].cpu()
+            if len(cuts) <= 1:
+                return evaluate(batch).cpu()
+            return torch.cat([evaluate(batch[cut]).cpu() for cut in cuts])
 
     def _rate(self, iteration: int) -> float:
         return self.config.trainer.schedule.fraction(iteration, self.config.iterations)

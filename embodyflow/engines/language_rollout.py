@@ -12,6 +12,7 @@ from huggingface_hub import snapshot_download
 
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import Columns
+from embodyflow.data.loader import in_epochs
 from embodyflow.data.metrics import Metric, mean
 from embodyflow.data.prompt_sources import build_prompt_source
 from embodyflow.data.prompts import Prompt, Split, encode, encode_response
@@ -236,16 +237,6 @@ class LanguageRollout:
         self._folder = tempfile.TemporaryDirectory(prefix="embodyflow-model-")
         save_folder(build_model(policy, self.tokenizer), self.tokenizer, Path(self._folder.name))
         return Path(self._folder.name)
-
-
-def in_epochs(seed: int, num_prompts: int, first: int, count: int) -> np.ndarray:
-    """Return ``count`` prompts, int64, from position ``first`` of passes over all, each in another order."""
-    positions = np.arange(first, first + count)
-    orders = {
-        epoch: derive_rng(seed, "prompts", epoch).permutation(num_prompts)
-        for epoch in range(first // num_prompts, (first + count - 1) // num_prompts + 1)
-    }
-    return np.array([orders[position // num_prompts][position % num_prompts] for position in positions.tolist()])
 
 
 def columns_of(prompts: Sequence[Tokens], completions: Sequence[Completion]) -> Columns:

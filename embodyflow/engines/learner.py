@@ -117,7 +117,7 @@ class Learner:
         """Take one optimizer step over this rank's rows of a mini-batch; return the gradient's norm."""
         rows = self._objective.weigh(rows, sum_over_ranks)
         self._optimizer.zero_grad()
-        cuts = self._micro_batches(rows)
+        cuts = micro_batches(rows, self._config)
         for cut in cuts:
             loss, metrics = self._objective.loss(rows[cut] if len(cuts) > 1 else rows)
             (loss * dist.get_world_size()).backward()  # FSDP averages gradients over ranks, we want their sum
@@ -131,18 +131,19 @@ class Learner:
         self._optimizer.step()
         return norm
 
-    def _micro_batches(self, rows: TensorDict) -> list[slice]:
-        config = self._config
-        if config.micro_batch_tokens is not None:
-            cuts = cut_by_tokens(_num_tokens(rows), config.micro_batch_tokens)
-        else:
-            cuts = cut_by_rows(len(rows), config.micro_batch_rows or max(len(rows), 1))
-        if dist.get_world_size() == 1:
-            return cuts
-        # Forward and backward are collectives, so all ranks take as many as the one with the most.
-        most = torch.tensor(len(cuts))
-        dist.all_reduce(most, op=dist.ReduceOp.MAX)
-        return cuts + [slice(0, 0)] * (int(most) - len(cuts))
+
+def micro_batches(rows: TensorDict, config: TrainerConfig) -> list[slice]:
+    """Return how this rank's rows are cut for one forward pass each; every rank calls it, and takes as many passes."""
+    if config.micro_batch_tokens is not None:
+        cuts = cut_by_tokens(_num_tokens(rows), config.micro_batch_tokens)
+    else:
+        cuts = cut_by_rows(len(rows), config.micro_batch_rows or max(len(rows), 1))
+    if dist.get_world_size() == 1:
+        return cuts
+    # Forward and backward are collectives, so all ranks take as many as the one with the most.
+    most = torch.tensor(len(cuts))
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    return cuts + [slice(0, 0)] * (int(most) - len(cuts))
 
 
 def _num_tokens(rows: TensorDict) -> list[int]:

@@ -140,7 +140,8 @@ class ParallelConfig(_Config):
     Attributes:
         num_workers: processes.
         time_limit: seconds for one sample.
-        memory_gb: GB (10⁹ bytes) of address space of each process.
+        memory_gb: GB (10⁹ bytes) of address space of each process; ``null`` for functions that use CUDA, which
+            reserves far more than it takes.
         retries: how often a sample is tried again whose process hung or died.
         overdue: what a sample is that hung each time: an ``error`` that ends the run, or ``incorrect``, with the part
             ``timed_out``, where a response can bring the function to hang, as with mathematics.
@@ -149,7 +150,7 @@ class ParallelConfig(_Config):
     name: Literal["parallel"] = "parallel"
     num_workers: Annotated[int, Field(ge=1, strict=True)] = 2
     time_limit: Positive = 10.0
-    memory_gb: Positive = 4.0
+    memory_gb: Positive | None = 4.0
     retries: Annotated[int, Field(ge=0, strict=True)] = 1
     overdue: Literal["error", "incorrect"] = "error"
 
@@ -163,6 +164,7 @@ class ModelConfig(_Config):
         batch_size: responses in one forward pass.
         max_tokens: of what it reads; longer is an error, never cut.
         device: it runs on.
+        dtype: of its weights.
         correct_above: reward above which a response counts as correct.
     """
 
@@ -172,6 +174,7 @@ class ModelConfig(_Config):
     batch_size: Annotated[int, Field(ge=1, strict=True)] = 16
     max_tokens: Annotated[int, Field(ge=1, strict=True)] = 4096
     device: str = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"
     correct_above: float = 0.0
 
     @field_validator("template")

@@ -21,7 +21,7 @@ class ModelRewardManager:
         self._config = config
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(config.path)
-            model = AutoModelForSequenceClassification.from_pretrained(config.path, dtype=torch.float32)
+            model = AutoModelForSequenceClassification.from_pretrained(config.path, dtype=getattr(torch, config.dtype))
         except (OSError, ValueError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise ConfigError(f"manager.path={config.path}: cannot be loaded: {reason}") from error

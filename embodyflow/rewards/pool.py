@@ -10,14 +10,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 
-from embodyflow.errors import RewardError
+from embodyflow.errors import ConfigError, RewardError
 from embodyflow.rewards import pool_worker
 from embodyflow.rewards.configuration import FunctionConfig, ParallelConfig
 from embodyflow.rewards.interface import Sample, Score, outcome
 
+TIMED_OUT = "timed_out"
+"""The part of a score that counts samples that hung."""
 START_SECONDS = 120.0
 """How long a process has for its imports."""
 
@@ -55,6 +57,7 @@ class ParallelRewardManager:
 
         Raises:
             RewardError: the function raised, or hung or died each time it was tried.
+            ConfigError: the function cannot be built in a process of its own.
         """
         with self._lock:
             waiting = deque(_Job(index, sample) for index, sample in enumerate(samples))
@@ -98,9 +101,9 @@ class ParallelRewardManager:
         job, report = worker.job, worker.report()
         if job is None:
             if isinstance(report, _Failure):
-                raise RewardError(waiting[0].sample.uid if waiting else -1, f"its process {report.reason} at its start")
+                raise ConfigError(f"function: its process {report.reason} before the first sample")
         elif isinstance(report, Score):
-            scores[job.index] = report
+            scores[job.index] = self._counted(report)
         elif isinstance(report, RewardError):
             raise report
         elif isinstance(report, _Failure):
@@ -108,9 +111,15 @@ class ParallelRewardManager:
             if job.failures <= self._config.retries:
                 waiting.append(job)
             elif report.overdue and self._config.overdue == "incorrect":
-                scores[job.index] = outcome(False, timed_out=1.0)
+                scores[job.index] = outcome(False, **{TIMED_OUT: 1.0})
             else:
                 raise RewardError(job.sample.uid, f"its process {report.reason}, {job.failures} times in a row")
+
+    def _counted(self, score: Score) -> Score:
+        """Say of a sample that it did not time out, where others may: the mean of the part is then their share."""
+        if self._config.overdue == "error":
+            return score
+        return replace(score, parts={**score.parts, TIMED_OUT: 0.0})
 
 
 class _Worker:
@@ -133,7 +142,8 @@ class _Worker:
         self.job: _Job | None = None
         self.deadline = time.monotonic() + START_SECONDS
         self.ended = self._ready = False
-        self._send((function, config.time_limit, round(config.memory_gb * 1e9)))
+        memory_limit = None if config.memory_gb is None else round(config.memory_gb * 1e9)
+        self._send((function, config.time_limit, memory_limit))
 
     @property
     def idle(self) -> bool:
@@ -159,8 +169,11 @@ class _Worker:
         self.job = None
         if self._ready:
             return answer
+        if answer != pool_worker.READY:
+            self.end()
+            return _Failure(str(answer), overdue=False)
         self._ready = True
-        return None if answer == pool_worker.READY else _Failure(str(answer), overdue=False)
+        return None
 
     def end(self) -> int:
         """Kill it with everything it has started; return its exit code."""

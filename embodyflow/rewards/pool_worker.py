@@ -9,6 +9,7 @@ import os
 import pickle
 import resource
 import signal
+import sys
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -68,8 +69,9 @@ def _prepare(connection: Connection) -> tuple[RewardFunction, float]:
         function: RewardFunction = build_reward_function(config)
     except Exception as error:
         send(connection, f"raised {type(error).__name__}: {error}")
-        raise
-    resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
+        sys.exit(1)
+    if memory_limit is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
     return function, time_limit + BACKSTOP_SECONDS
 
 

@@ -1,10 +1,13 @@
 """Which reward manager a configuration means."""
 
+import importlib.util
 from typing import assert_never
 
+from embodyflow.errors import ConfigError
 from embodyflow.rewards.configuration import (
     BatchConfig,
     DapoConfig,
+    MathConfig,
     ModelConfig,
     NaiveConfig,
     ParallelConfig,
@@ -22,6 +25,7 @@ def build_reward_manager(config: RewardConfig) -> RewardManager:
     Raises:
         ConfigError: a library or a reward model is not there.
     """
+    check_reward(config)
     match config.manager:
         case DapoConfig():
             from embodyflow.rewards.shaped import DapoRewardManager  # torch, which the others do without
@@ -42,3 +46,13 @@ def build_reward_manager(config: RewardConfig) -> RewardManager:
             return ParallelRewardManager(config.function, config.manager)
         case _:
             assert_never(config.manager)
+
+
+def check_reward(config: RewardConfig) -> None:
+    """Refuse a reward whose library is not installed.
+
+    Raises:
+        ConfigError: the message says what to install.
+    """
+    if isinstance(config.function, MathConfig) and importlib.util.find_spec("math_verify") is None:
+        raise ConfigError("reward.function.name=math: math-verify is not installed; pip install 'embodyflow[math]'")

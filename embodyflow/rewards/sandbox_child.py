@@ -15,12 +15,14 @@ from typing import Any
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x00020000, 0x08000000, 0x10000000  # of linux/sched.h
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
-MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000  # of linux/mount.h
+MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 0x2, 0x4, 0x4000, 0x40000  # of linux/mount.h
 MOUNT_ATTR_RDONLY, AT_FDCWD, AT_RECURSIVE = 0x1, -100, 0x8000
 SYS_MOUNT_SETATTR = 442  # on every architecture, since Linux 5.12
 PR_SET_PDEATHSIG, PR_SET_KEEPCAPS = 1, 8  # of linux/prctl.h
 CAPABILITY_VERSION, CAP_DAC_READ_SEARCH = 0x20080522, 2  # of linux/capability.h
 NOBODY = 65534
+MAX_FOLDER_BYTES = 2**26
+"""Of all files that a program writes, where namespaces are permitted."""
 REFUSED = ("socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.fork", "ctypes.")
 """Audit events that the guard lets nobody raise."""
 
@@ -80,7 +82,9 @@ def _leave_the_system() -> None:
         _call(_libc.unshare, flags | CLONE_NEWUSER)
     folder = os.getcwd()
     _call(_libc.mount, b"none", b"/", None, MS_REC | MS_PRIVATE, None)
-    _call(_libc.mount, folder.encode(), folder.encode(), None, MS_BIND, None)
+    # The folder's files are in memory from here on, so that they end with the namespace and have a limit together.
+    options = f"size={MAX_FOLDER_BYTES}".encode()
+    _call(_libc.mount, b"tmpfs", folder.encode(), b"tmpfs", MS_NOSUID | MS_NODEV, options)
     for path, attributes, how in (
         ("/", _MountAttributes(to_set=MOUNT_ATTR_RDONLY), AT_RECURSIVE),
         (folder, _MountAttributes(to_clear=MOUNT_ATTR_RDONLY), 0),

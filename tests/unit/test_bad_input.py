@@ -114,6 +114,20 @@ MISTAKES = {
     "policy that looks": ("policy.image_size=64", "set +env.kwargs.image_size=64"),
     "unknown estimator": ("algorithm.advantage=gea", "unknown advantage 'gea'; allowed are grpo"),
     "unknown pipeline": ("pipeline.name=embodied", "pipeline.name=embodied: allowed are grpo, ppo"),
+    "sums too long": (
+        "experiment=math data.num_digits=9",
+        "data.num_digits=9: input should be less than",
+    ),
+    "prompts that are not there": ("experiment=math data=gsm8k data.train=[no.jsonl]", "no.jsonl: cannot be read: "),
+    "unknown reward": ("experiment=math reward.function.name=gsm9k", "reward.function.name=gsm9k: allowed are 'exact_"),
+    "unknown manager within one": (
+        "experiment=math reward=dapo reward.manager.scores.name=slow",
+        "reward.manager.scores.name=slow: allowed are 'naive', 'batch', 'parallel', 'model'",
+    ),
+    "no reward function": (
+        "experiment=math reward=custom reward.function.function=math:squrt",
+        "reward.function.function: 'math' has no attribute 'squrt'",
+    ),
     "two pipelines": (
         "pipeline.yaml=mine.yaml pipeline.custom_fn=mine:graph",
         "pipeline: custom_fn and yaml must not both be set",

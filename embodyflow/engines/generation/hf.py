@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.cache_utils import DynamicCache
 
 from embodyflow.config.generation import HFConfig
+from embodyflow.engines.generation import attention
 from embodyflow.engines.generation.interface import (
     Completion,
     FinishReason,
@@ -76,6 +77,7 @@ class HFEngine:
         self._config, self._model_path, self._device = config, model_path, torch.device(device)
         model = AutoModelForCausalLM.from_pretrained(model_path, dtype=getattr(torch, config.dtype))
         self._model: Any = model.to(self._device).eval()
+        attention.use_in(self._model)
         self._weights = ModelWeights.of_model(self._model)
         self._vocab_size = self._weights.vocab_size
         self._max_model_len = config.max_model_len or self._weights.max_positions

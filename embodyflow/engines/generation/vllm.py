@@ -180,6 +180,8 @@ def _set_environment(config: VLLMConfig, device: str) -> None:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"  # the token more of _engine_args; it is never computed with
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # its warnings are about what is meant here
+    # Cores are shared with the run's other workers; vLLM would also refuse more processes than NUMA nodes.
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     if device == "cpu" and config.enforce_eager is not False:
         os.environ["TORCHDYNAMO_DISABLE"] = "1"  # vLLM compiles parts of its sampler even so, for half a minute

@@ -55,7 +55,9 @@ def pack_rows(batch: TensorDict, device: str) -> Packed:
             steps = np.arange(num_response[row])
             before.append(np.stack([np.full_like(steps, number), middle - 1 + steps, np.full_like(steps, row), steps]))
             start = end
-        positions[number, start:] = np.arange(width - start)  # padding is a sequence of its own
+        # Padding goes on where the last sequence ends, and is not seen by it: lines of one sequence each need no mask
+        # but the causal one, which attention has a faster way for.
+        positions[number, start:] = positions[number, start - 1] + 1 + np.arange(width - start)
     where = np.concatenate(before, axis=1)
     targets = responses[where[2], where[3]]
     tensors = [torch.from_numpy(array).to(device) for array in (ids, positions, *where, targets)]

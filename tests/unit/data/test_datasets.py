@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from embodyflow.data import datasets
 from embodyflow.data.datasets import Row, partition
-from embodyflow.data.loader import ShuffledLoader
+from embodyflow.data.loader import ShuffledLoader, in_epochs
 from embodyflow.errors import ConfigError
 
 ROWS = [{"prompt": f"{i}+{i}=" + "x" * 2000, "answer": 2 * i} for i in range(400)]
@@ -214,8 +214,6 @@ def test_a_resumed_loader_continues_at_the_next_row(num_batches: int, batch_size
         resumed = loader(path, batch_size=batch_size)
         resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
         assert answers(resumed, 3) == whole[num_batches * batch_size :]
-        by_position = loader(path, batch_size=batch_size).batch_at(num_batches * batch_size)
-        assert [row["answer"] for row in by_position] == whole[num_batches * batch_size :][:batch_size]
 
 
 def test_a_state_of_another_dataset_or_seed_is_refused(tmp_path: Path) -> None:
@@ -230,3 +228,13 @@ def test_a_state_of_another_dataset_or_seed_is_refused(tmp_path: Path) -> None:
 def test_a_loader_without_rows_is_refused() -> None:
     with pytest.raises(ConfigError, match="needs at least one row"):
         ShuffledLoader([], 1, 0)
+
+
+@given(st.integers(1, 9), st.lists(st.integers(1, 25), min_size=1, max_size=5))
+def test_positions_say_which_rows_however_they_are_cut(num_rows: int, counts: list[int]) -> None:
+    whole = in_epochs(3, num_rows, 0, sum(counts)).tolist()
+    firsts = [sum(counts[:part]) for part in range(len(counts))]
+    parts = [in_epochs(3, num_rows, first, count).tolist() for first, count in zip(firsts, counts, strict=True)]
+    assert [row for part in parts for row in part] == whole
+    epochs = [whole[start : start + num_rows] for start in range(0, len(whole) - num_rows + 1, num_rows)]
+    assert all(sorted(epoch) == list(range(num_rows)) for epoch in epochs)

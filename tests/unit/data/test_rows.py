@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from embodyflow.data.arithmetic import build_tokenizer
-from embodyflow.data.prompt_configuration import ArithmeticConfig, RowsConfig
-from embodyflow.data.prompt_sources import build_prompt_source, check_prompts
+from embodyflow.data.prompt_configuration import RowsConfig
+from embodyflow.data.prompt_sources import build_prompt_source
 from embodyflow.data.rows import RowPrompts
 from embodyflow.errors import ConfigError
 
@@ -93,18 +93,15 @@ def test_a_malformed_row_is_named(row, settings, complaint, tmp_path, tokenizer)
         RowPrompts(config(path, **settings), tokenizer, 50)
 
 
-def test_what_can_be_known_early_is_checked_early(tmp_path):
+def test_files_and_rows_are_checked_without_a_tokenizer(tmp_path):
     path = write(tmp_path, ROWS)
-    check_prompts(config(path))
-    check_prompts(ArithmeticConfig())
+    assert build_prompt_source(config(path), None, 1).num_prompts("train") == 10
     with pytest.raises(ConfigError, match=r"rows.jsonl:1: has no column prompt; it has question, answer, extra"):
-        check_prompts(config(path, template="{prompt}"))
+        build_prompt_source(config(path, template="{prompt}"), None, 1)
     with pytest.raises(ConfigError, match=r"none.jsonl: cannot be read"):
-        check_prompts(config(path, validation=(str(tmp_path / "none.jsonl"),)))
-    with pytest.raises(ConfigError, match=r"empty.jsonl: has no rows"):
-        check_prompts(config(write(tmp_path, [], "empty.jsonl")))
-    with pytest.raises(ConfigError, match=r"row 1: column answer has no answer after ####"):
-        check_prompts(config(write(tmp_path, [{"question": "", "answer": "1"}]), answer="gsm8k"))
+        build_prompt_source(config(path, validation=(str(tmp_path / "none.jsonl"),)), None, 1)
+    with pytest.raises(ConfigError, match=r"empty.jsonl: 0 rows for 1 ranks"):
+        build_prompt_source(config(write(tmp_path, [], "empty.jsonl")), None, 1)
 
 
 @pytest.mark.parametrize(

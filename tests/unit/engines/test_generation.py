@@ -72,7 +72,7 @@ def requests(count: int, seed: int = 0) -> list[Request]:
     """Return requests with prompts of 1 to 12 tokens, each after the third with the prompt of the one before."""
     rng = np.random.default_rng(seed)
     prompts = [tuple(rng.integers(len(VOCAB), size=size).tolist()) for size in rng.integers(1, 13, size=count)]
-    return [Request(prompts[index - (index % 4 == 3)], seed=1000 * seed + index) for index in range(count)]
+    return [Request(prompts[index - (index % 4 == 3)], seed=2**62 + 1000 * seed + index) for index in range(count)]
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from transformers import MistralConfig, MistralForCausalLM
 
-from embodyflow.engines.generation.configuration import HFConfig
+from embodyflow.config.generation import HFConfig
 from embodyflow.engines.generation.hf import HFEngine
 from embodyflow.engines.generation.interface import Request, Sampling
 from embodyflow.errors import ConfigError

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from embodyflow.config.generation import HFConfig, RemoteConfig
 from embodyflow.engines.generation import http_client
-from embodyflow.engines.generation.configuration import HFConfig, RemoteConfig
 from embodyflow.engines.generation.hf import HFEngine
 from embodyflow.engines.generation.interface import GenerationError, Request, Sampling
 from embodyflow.engines.generation.remote import RemoteEngine

@@ -28,6 +28,15 @@ def test_a_flow_chooses_a_pipeline_that_the_algorithm_fits(flow: str, tmp_path: 
         )
 
 
+@pytest.mark.parametrize(
+    ("flow", "pipeline"),
+    [("grpo", "language_grpo"), ("ppo", "ppo"), ("dapo", "dapo"), ("gspo", "language_grpo"), ("cpgd", "language_grpo")],
+)
+def test_a_language_job_goes_with_the_flow_and_its_pipeline(flow: str, pipeline: str, tmp_path: Path) -> None:
+    config = ask(flow, "experiment=math", f"run_root={tmp_path}")
+    assert (config.job, config.pipeline.name) == ("language", pipeline)
+
+
 def test_what_is_asked_for_after_the_flow_wins(tmp_path: Path) -> None:
     config = ask("dapo", f"run_root={tmp_path}", "filter.num_groups=4", "algorithm.loss=cispo")
     assert (config.filter.num_groups, config.algorithm.loss) == (4, "cispo")
@@ -71,6 +80,12 @@ nodes:
             ["algorithm.advantage=reinforce_plus_plus"],
             "rollout.num_workers=2: algorithm.advantage=reinforce_plus_plus takes sums over all rows",
         ),
+        (
+            "grpo",
+            ["experiment=math", "pipeline.name=embodied_grpo"],
+            "pipeline.name=embodied_grpo: is not for job=language; allowed are grpo, language_grpo",
+        ),
+        ("srpo", ["experiment=math"], "pipeline.name=embodied_srpo: is not for job=language; allowed are a graph"),
         ("ppo", ["resume=old"], "flow=grpo: this is the flow ppo; start python -m flows.grpo"),
         ("dapo", ["filter.num_groups=5"], "filter.num_groups=5 must be a multiple of rollout.num_workers=2"),
         ("dapo", ["filter.max_rerolls=-1"], "filter.max_rerolls=-1: input should be greater than or equal to 0"),

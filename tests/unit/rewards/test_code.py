@@ -67,6 +67,7 @@ FAILING = {
     "reads_input": f"input(){ADD}",
     "eats_memory": f"x = bytearray(2 * 10**9){ADD}",
     "large_file": f"open('x', 'wb').write(bytes(2**25)){ADD}",
+    "fills_the_disk": f"for i in range(9):\n    open(str(i), 'wb').write(bytes(2**23)){ADD}",
     "talks_to_us": TALK,
 }
 
@@ -83,6 +84,7 @@ def test_a_program_that_fails(program, run):
     assert run(program) == "failed"
 
 
+@pytest.mark.parametrize("run", ISOLATIONS[-1:], indirect=True)
 @pytest.mark.parametrize("program", ["import time; time.sleep(100)", "while True: print('x' * 1000)"])
 def test_a_program_that_never_ends(program, run):
     assert run(program, time_limit=0.5) == "timed_out"
@@ -102,7 +104,7 @@ def test_what_a_program_starts_ends_with_it(run):
 
 
 def test_a_program_that_forks_for_ever_is_stopped(run):
-    assert run("import os\nwhile True:\n    os.fork()", time_limit=1.0) in ("failed", "timed_out")
+    assert run("import os\nwhile True:\n    os.fork()", time_limit=0.5) in ("failed", "timed_out")
 
 
 def test_a_program_does_not_write_elsewhere(run, tmp_path):

@@ -1,0 +1,46 @@
+"""The learning rate over the iterations of a run."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from embodyflow.config.trainer import ScheduleConfig
+
+
+def rates(iterations: int, **values: object) -> list[float]:
+    schedule = ScheduleConfig.model_validate(values)
+    return [schedule.fraction(iteration, iterations) for iteration in range(1, iterations + 1)]
+
+
+def test_by_itself_the_rate_stays() -> None:
+    assert rates(5) == [1.0] * 5
+
+
+def test_it_rises_and_falls_along_a_line() -> None:
+    assert rates(6, name="linear", warmup_iterations=2) == pytest.approx([1 / 3, 2 / 3, 1, 3 / 4, 1 / 2, 1 / 4])
+    assert rates(4, name="linear", final_fraction=0.5) == pytest.approx([1, 7 / 8, 3 / 4, 5 / 8])
+
+
+def test_it_falls_along_half_a_cosine() -> None:
+    expected = [(1 + math.cos(math.pi * done / 4)) / 2 for done in range(4)]
+    assert rates(4, name="cosine") == pytest.approx(expected)
+
+
+@given(
+    st.sampled_from(["constant", "linear", "cosine"]), st.integers(1, 30), st.integers(0, 40), st.floats(0, 1, width=32)
+)
+def test_every_iteration_learns_at_no_more_than_the_full_rate(
+    name: str, iterations: int, warmup: int, final: float
+) -> None:
+    values = rates(iterations, name=name, warmup_iterations=warmup, final_fraction=final)
+    assert all(0 < value <= 1 for value in values)
+    assert values[:warmup] == sorted(values[:warmup])
+    assert values[warmup:] == sorted(values[warmup:], reverse=True)
+
+
+def test_an_unknown_schedule_is_refused() -> None:
+    with pytest.raises(ValidationError, match="'constant', 'linear' or 'cosine'"):
+        ScheduleConfig.model_validate({"name": "step"})
