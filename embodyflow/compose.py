@@ -73,9 +73,8 @@ def validate_environment(values: dict[str, Any]) -> EnvConfig:
     try:
         env = EnvConfig.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(
-            "\n".join(_line({**m, "loc": ("env", *m["loc"])}, {"env": values}) for m in error.errors())
-        ) from error
+        mistakes = [_line({**m, "loc": ("env", *m["loc"])}, {"env": values}) for m in error.errors()]
+        raise ConfigError("\n".join(mistakes)) from error
     resolve(ENVIRONMENT_CHECK)(env)
     return env
 
@@ -157,18 +156,6 @@ def _line(mistake: Any, values: dict[str, Any]) -> str:
     return f"{key}={mistake['input']!r}: {message[0].lower()}{message[1:]}"
 
 
-def _with_sizes(values: dict[str, Any]) -> dict[str, Any]:
-    """Fill in the sizes of the policy that are null: those of the environment."""
-    policy = values.get("policy")
-    null = [key for key in ("state_dim", "action_dim") if isinstance(policy, dict) and policy.get(key, 0) is None]
-    if not isinstance(policy, dict) or not null:
-        return values
-    sizes = dict.fromkeys(null, 1)
-    with contextlib.suppress(ValidationError):  # told with all other mistakes when the whole is validated
-        sizes |= resolve(ENVIRONMENT_CHECK)(EnvConfig.model_validate(values.get("env")))
-    return {**values, "policy": {**policy, **{key: sizes[key] for key in null}}}
-
-
 def _key(loc: Sequence[str | int], values: Any) -> str:
     """Return a mistake's key without the kinds of policy, reward and so on that pydantic names in between."""
     parts = []
@@ -179,6 +166,18 @@ def _key(loc: Sequence[str | int], values: Any) -> str:
         parts.append(str(part))
         values = values.get(part) if is_mapping else None
     return ".".join(parts)
+
+
+def _with_sizes(values: dict[str, Any]) -> dict[str, Any]:
+    """Fill in the sizes of the policy that are null: those of the environment."""
+    policy = values.get("policy")
+    null = [key for key in ("state_dim", "action_dim") if isinstance(policy, dict) and policy.get(key, 0) is None]
+    if not isinstance(policy, dict) or not null:
+        return values
+    sizes = dict.fromkeys(null, 1)
+    with contextlib.suppress(ValidationError):  # told with all other mistakes when the whole is validated
+        sizes |= resolve(ENVIRONMENT_CHECK)(EnvConfig.model_validate(values.get("env")))
+    return {**values, "policy": {**policy, **{key: sizes[key] for key in null}}}
 
 
 def _check_run_root(config: RunConfig) -> None:

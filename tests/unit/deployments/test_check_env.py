@@ -30,7 +30,7 @@ class Point(gym.Env):
         if self.breaks != "restore by seed":
             self.pushed = 0.0
         if self.breaks == "leak":
-            LEAKED.append(bytes(2**18))
+            LEAKED.append(b"x" * 2**18)
         return np.array([self.x], np.float32), {}
 
     def step(self, action: np.ndarray):
