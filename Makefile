@@ -29,7 +29,7 @@ down:
 	@$(BIN)/embodyflow down
 
 test: install
-	$(BIN)/python -m pytest tests/unit -m "not slow and not gpu"
+	$(BIN)/python -m pytest tests/unit -m "not slow and not gpu" --numprocesses 2 --dist loadfile
 	$(BIN)/python -m pytest tests/integration tests/chaos -m "not slow and not gpu"
 
 chaos: install
