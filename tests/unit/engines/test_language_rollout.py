@@ -101,9 +101,22 @@ def test_rewards_come_from_the_prompts_ground_truth(rollout: LanguageRollout) ->
     assert batch["success"].tolist() == [True, False, False] and batch["scores"].tolist() == [1.0, 0.0, 0.0]
     assert metrics["rollout/success_rate"].value == pytest.approx(1 / 3)
     assert metrics["reward/answered"].value == pytest.approx(2 / 3)
-    assert metrics["source/arithmetic_success_rate"].weight == 3
+    assert metrics["scores/arithmetic/pass@1"].value == pytest.approx(1 / 3)
     assert examples[0]["response"] == f"1 is 1 ## {truths[0]}" and examples[0]["prompt"].endswith("=")
     assert [row["correct"] for row in examples] == [True, False, False]
+
+
+def test_pass_at_k_is_of_several_answers_to_a_prompt(trainer: LanguageTrainer) -> None:
+    rollout = LanguageRollout(language_config("evaluation.num_samples=3"), 0, 1)
+    assert [question.index for question in rollout.evaluation_episodes("greedy")] == [0, 1, 2, 3]
+    questions = rollout.evaluation_episodes("sampled")
+    assert [question.index for question in questions] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=0)
+    batch = to_batch(rollout.play(questions, "eval", (0, "evaluate")))
+    assert len(batch["seed"].unique()) == 12
+    _, metrics, _ = rollout.judge(batch, "eval")
+    assert metrics["scores/pass@3"].value >= metrics["scores/pass@1"].value and metrics["scores/num_prompts"].value == 4
+    rollout.close()
 
 
 def test_demonstrations_are_answers_that_are_right(rollout: LanguageRollout) -> None:
