@@ -2,6 +2,7 @@
 # make run SEED=3   make run ARGS="iterations=5 trainer.epochs=2"   make run EXPERIMENT=embodied
 # make up, down     the local stack by itself: Ray, Prefect server, Prefect worker, deployments
 # make test, lint   what .ci/run runs
+# make chaos        every part of a run killed at every node: most of an hour
 #
 # Needs Python 3.11 with venv and pip, make, git. Everything is installed into .venv.
 
@@ -14,7 +15,7 @@ ARGS ?=
 BIN := .venv/bin
 INSTALLED := .venv/installed-$(EXTRAS)
 
-.PHONY: install run up down test lint clean rendering
+.PHONY: install run up down test chaos lint clean rendering
 
 install: $(INSTALLED)
 
@@ -29,7 +30,10 @@ down:
 
 test: install
 	$(BIN)/python -m pytest tests/unit -m "not slow and not gpu"
-	$(BIN)/python -m pytest tests/integration -m "not slow and not gpu"
+	$(BIN)/python -m pytest tests/integration tests/chaos -m "not slow and not gpu"
+
+chaos: install
+	$(BIN)/python -m pytest tests/chaos
 
 lint: install
 	$(BIN)/ruff check .

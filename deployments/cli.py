@@ -44,6 +44,11 @@ def _parser() -> argparse.ArgumentParser:
     ledger.set_defaults(command=_ledger)
     commands.add_parser("doctor", help="show what this machine offers").set_defaults(command=_doctor)
 
+    check = commands.add_parser("check-env", help="check an environment: seeds, determinism, speed; 1 if it fails")
+    check.add_argument("id", help="Gymnasium id, or module:id")
+    check.add_argument("words", nargs="*", metavar="key=value", help="of env: kwargs.size=3, adapter.success_info=…")
+    check.set_defaults(command=_check_env)
+
     run = commands.add_parser("run", help="run an experiment, with a stack of its own if none is up")
     run.add_argument("--flow", default="grpo", help="flow of the deployment (default: %(default)s)")
     run.add_argument("--experiment", help="a deployment's name (default: embodied)")
@@ -102,6 +107,12 @@ def _doctor(options: argparse.Namespace) -> int:
 
     print(report())
     return 0
+
+
+def _check_env(options: argparse.Namespace) -> int:
+    from deployments.check_env import show
+
+    return show(options.id, options.words)
 
 
 def _plan(options: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 Everything a user can get wrong in a configuration ends here, before any process is started.
 """
 
+import contextlib
 import difflib
 import importlib.util
 import os
@@ -18,10 +19,12 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from embodyflow.config import RunConfig
+from embodyflow.config.environment import EnvConfig
 from embodyflow.config.registry import JOBS
 from embodyflow.errors import ConfigError
 from embodyflow.references import resolve
 
+ENVIRONMENT_CHECK = "embodyflow.engines.environments:check_environment"  # imports Gymnasium
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 
 
@@ -39,7 +42,7 @@ def compose_config(overrides: Sequence[str]) -> RunConfig:
     Raises:
         ConfigError: one line per mistake, each naming the key and what is allowed.
     """
-    config = validate_config(_compose(overrides))
+    config = validate_config(_with_sizes(_compose(overrides)))
     resolve(config.check)(config)
     _check_run_root(config)
     _check_trackers(config)
@@ -59,6 +62,21 @@ def validate_config(values: dict[str, Any]) -> RunConfig:
         return kind.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(_line(mistake, values) for mistake in error.errors())) from error
+
+
+def validate_environment(values: dict[str, Any]) -> EnvConfig:
+    """Check the plain values of an environment, and that it can be made and stepped here.
+
+    Raises:
+        ConfigError: one line per mistake, each naming the key and what is allowed.
+    """
+    try:
+        env = EnvConfig.model_validate(values)
+    except ValidationError as error:
+        mistakes = [_line({**m, "loc": ("env", *m["loc"])}, {"env": values}) for m in error.errors()]
+        raise ConfigError("\n".join(mistakes)) from error
+    resolve(ENVIRONMENT_CHECK)(env)
+    return env
 
 
 def _compose(overrides: Sequence[str]) -> dict[str, Any]:
@@ -103,7 +121,7 @@ def _options(group: str) -> list[str]:
 
 
 def _hint(key: str) -> str:
-    if key.startswith("env.kwargs."):
+    if key.startswith(("env.kwargs.", "env.adapter.images.", "env.adapter.instructions.", "env.adapter.task_kwargs.")):
         return f"; write +{key}=… to add it"
     near = difflib.get_close_matches(key, _known_keys(), n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(near)}?" if near else f"; allowed are {', '.join(RunConfig.model_fields)}"
@@ -148,6 +166,18 @@ def _key(loc: Sequence[str | int], values: Any) -> str:
         parts.append(str(part))
         values = values.get(part) if is_mapping else None
     return ".".join(parts)
+
+
+def _with_sizes(values: dict[str, Any]) -> dict[str, Any]:
+    """Fill in the sizes of the policy that are null: those of the environment."""
+    policy = values.get("policy")
+    null = [key for key in ("state_dim", "action_dim") if isinstance(policy, dict) and policy.get(key, 0) is None]
+    if not isinstance(policy, dict) or not null:
+        return values
+    sizes = dict.fromkeys(null, 1)
+    with contextlib.suppress(ValidationError):  # told with all other mistakes when the whole is validated
+        sizes |= resolve(ENVIRONMENT_CHECK)(EnvConfig.model_validate(values.get("env")))
+    return {**values, "policy": {**policy, **{key: sizes[key] for key in null}}}
 
 
 def _check_run_root(config: RunConfig) -> None:

@@ -13,3 +13,16 @@ register(
     entry_point="envs.metaworld:MetaWorldEnv",
     disable_env_checker=True,  # it would inspect every step
 )
+register(
+    id="embodyflow/Adapted-v0",
+    entry_point="envs.adapter:AdaptedEnv",
+    disable_env_checker=True,
+    order_enforce=False,  # the adapted environment's own wrapper does
+)
+register(id="embodyflow/MuJoCo-v0", entry_point="envs.mujoco_xml:MujocoXMLEnv")
+register(
+    id="embodyflow/LIBERO-v0",
+    entry_point="envs.libero.environment:LiberoEnv",
+    disable_env_checker=True,
+    order_enforce=False,
+)

@@ -28,11 +28,14 @@ class ExpertWarmStartConfig(WarmStartConfig):
 
     Attributes:
         smoothing_bins: standard deviation, in bins, of the Gaussian the target token is smoothed with.
+        action_noise: standard deviation of the noise that the expert's actions are executed with and recorded without,
+            so that demonstrations show the way back (DART, Laskey et al., 2017, arXiv:1703.09327).
     """
 
     samples: ClassVar[str] = "embodyflow.engines.imitation:ActionSamples"
 
     smoothing_bins: Annotated[float, Field(ge=0)]
+    action_noise: Annotated[float, Field(ge=0)] = 0.0
 
 
 class GoalEvaluationConfig(EvaluationConfig):

@@ -199,7 +199,8 @@ class EmbodiedRollout:
             for goal in range(self.rank, num_goals, self.world_size):
                 if wanted == 0:
                     break
-                demo = self._demonstrate_one(env, goal)
+                noise = derive_rng(self.config.seed, "demonstration", task_id, goal)
+                demo = self._demonstrate_one(env, goal, noise)
                 if demo is not None:
                     demo["uid"] = np.array(task_id * 10**6 + goal)
                     demo["instruction_ids"] = self._instructions[task_id]
@@ -214,7 +215,10 @@ class EmbodiedRollout:
             )
         return {name: np.stack([part[name] for part in parts]) for name in parts[0]}
 
-    def _demonstrate_one(self, env: gym.Env[Any, Any], goal: int) -> dict[str, np.ndarray] | None:
+    def _demonstrate_one(
+        self, env: gym.Env[Any, Any], goal: int, noise: np.random.Generator
+    ) -> dict[str, np.ndarray] | None:
+        assert self.config.warm_start is not None
         expert: Any = env.unwrapped
         observation, _ = env.reset(seed=goal, options={"goal": goal})
         observations, actions = [], []
@@ -222,7 +226,9 @@ class EmbodiedRollout:
             action = expert.expert_action()
             observations.append(observation)
             actions.append(action)
-            observation, _, terminated, truncated, info = env.step(action)
+            disturbed = action + self.config.warm_start.action_noise * noise.standard_normal(action.shape)
+            executed = np.clip(disturbed, -1, 1).astype(action.dtype)
+            observation, _, terminated, truncated, info = env.step(executed)
             if terminated or truncated:
                 break
         if not info["success"]:

@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import re
 from typing import Any
 
 import gymnasium as gym
@@ -11,16 +12,26 @@ from embodyflow.config.control import ControlConfig
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
-from embodyflow.policies.fit import check_fits
+from embodyflow.policies.fit import check_fits, policy_sizes
 
+ADAPTER_ID = "envs:embodyflow/Adapted-v0"
 EXAMPLE_ENV_ID = "envs:embodyflow/MetaWorld-v0"
 
 
 def make_env(env: EnvConfig, task: str | None, split: str, **kwargs: Any) -> gym.Env[Any, Any]:
     """Make one environment of the configuration; without a task it is Gymnasium's own, and ``split`` means nothing."""
+    if env.adapter is not None:
+        own = {"env_id": env.id, "kwargs": {**env.kwargs, **env.adapter.task_kwargs.get(task or "", {})}}
+        arguments = {**own, **env.adapter.arguments(task or ""), "split": split, "max_steps": env.max_steps}
+        return gym.make(ADAPTER_ID, task=task or "", **arguments, **kwargs)
     if task is None:
         return gym.make(env.id, max_episode_steps=env.max_steps, **env.kwargs, **kwargs)
     return gym.make(env.id, task=task, split=split, max_steps=env.max_steps, **env.kwargs, **kwargs)
+
+
+def first_task(env: EnvConfig) -> str | None:
+    """Return the first instruction's task, ``None`` without any."""
+    return next(iter(env.tasks), None)
 
 
 def check_control(config: ControlConfig) -> None:
@@ -29,8 +40,9 @@ def check_control(config: ControlConfig) -> None:
     Raises:
         ConfigError: one line that names the key and what is allowed.
     """
-    _creator(config.env)
-    check_fits(config.policy, _made(config.env, None))
+    made = _made(config.env)
+    check_fits(config.policy, made)
+    made.close()
 
 
 def check_embodied(config: EmbodiedConfig) -> None:
@@ -40,15 +52,10 @@ def check_embodied(config: EmbodiedConfig) -> None:
         ConfigError: one line that names the key and what is allowed.
     """
     env = config.env
-    known = getattr(_creator(env), "tasks", None)
-    if known is None:
-        raise ConfigError(f"env.id={env.id}: is not made for policies that follow instructions: it names no tasks")
-    for task in env.tasks:
-        if task not in known:
-            near = difflib.get_close_matches(task, known, n=3) or sorted(known)
-            raise ConfigError(f"env.tasks: {task!r} is unknown; allowed are, for example, {', '.join(near[:5])}")
-    made = _made(env, env.tasks[0])
+    made = _made(env)
     check_fits(config.policy, made)
+    if env.adapter is not None:
+        _try_a_step(env, made)
     num_goals = made.get_wrapper_attr("num_goals")
     made.close()
     wanted = {("evaluation.num_goals", "eval"): config.evaluation.num_goals}
@@ -59,15 +66,77 @@ def check_embodied(config: EmbodiedConfig) -> None:
             raise ConfigError(f"{key}={number}: allowed are 1 to {num_goals[split]}, the goals of split {split!r}")
 
 
-def _made(env: EnvConfig, task: str | None) -> gym.Env[Any, Any]:
+def check_environment(env: EnvConfig) -> dict[str, int]:
+    """Refuse an environment that cannot be made and stepped here; return the sizes of a policy for it.
+
+    Raises:
+        ConfigError: one line that names the key and what is allowed.
+    """
+    made = _made(env)
+    _try_a_step(env, made)
+    made.close()
+    return policy_sizes(made)
+
+
+def own_tasks(env_id: str) -> list[str]:
+    """Return the tasks that an environment names itself, none if it is not made for policies that follow instructions.
+
+    Raises:
+        ConfigError: there is no such environment.
+    """
+    entry_point = _env_spec(env_id).entry_point
+    return list(getattr(entry_point if callable(entry_point) else _creator(env_id, entry_point), "tasks", ()))
+
+
+def _check_tasks(env: EnvConfig) -> None:
+    """Refuse an unknown environment, and tasks that it does not have; an adapter takes any."""
+    known = own_tasks(env.id)
+    if not env.tasks or env.adapter is not None:
+        return
+    if not known:
+        raise ConfigError(
+            f"env.id={env.id}: is not made for policies that follow instructions: it names no tasks; "
+            "say what success is by env.adapter.success_info, success_reward or success_termination"
+        )
+    for task in env.tasks:
+        if task not in known:
+            near = difflib.get_close_matches(task, known, n=3) or sorted(known)
+            raise ConfigError(f"env.tasks: {task!r} is unknown; allowed are, for example, {', '.join(near[:5])}")
+
+
+def _creator(env_id: str, entry_point: Any) -> Any:
     try:
-        return make_env(env, task, "train")
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"env.kwargs={env.kwargs}: {str(error).partition(' was raised')[0]}") from error
+        return load_env_creator(entry_point)
+    except ImportError as error:
+        raise ConfigError(f"env.id={env_id}: {error}; install what it needs") from error
 
 
-def _creator(env: EnvConfig) -> Any:
-    return load_env_creator(_env_spec(env.id).entry_point)  # type: ignore[arg-type]
+def _made(env: EnvConfig) -> gym.Env[Any, Any]:
+    _check_tasks(env)
+    try:
+        return make_env(env, first_task(env), "train")
+    except (ImportError, gym.error.DependencyNotInstalled) as error:
+        raise ConfigError(f"{_culprit(env, error)}{error}; install what it needs") from error
+    except (TypeError, ValueError, OSError) as error:
+        raise ConfigError(f"{_culprit(env, error)}{str(error).partition(' was raised')[0]}") from error
+
+
+def _culprit(env: EnvConfig, error: Exception) -> str:
+    """Return the key at fault, as the beginning of a message."""
+    named = re.match(r"(\w+)[=.]", str(error))
+    if env.adapter is not None and named is not None and named[1] in type(env.adapter).model_fields:
+        return "env.adapter."
+    about_itself = isinstance(error, ImportError) or str(error).startswith("its ")
+    return f"env.id={env.id}: " if about_itself else f"env.kwargs={env.kwargs}: "
+
+
+def _try_a_step(env: EnvConfig, made: gym.Env[Any, Any]) -> None:
+    """Refuse a definition of success that the first step contradicts."""
+    try:
+        made.reset(seed=0)
+        made.step(made.action_space.sample())
+    except ValueError as error:
+        raise ConfigError(f"{_culprit(env, error)}{error}") from error
 
 
 def _env_spec(env_id: str) -> EnvSpec:
@@ -81,5 +150,6 @@ def _env_spec(env_id: str) -> EnvSpec:
     except gym.error.Error as error:
         raise ConfigError(
             f"env.id={env_id}: {str(error).splitlines()[0].rstrip('.')}; "
-            f"allowed are an id that Gymnasium knows and module:id, such as {EXAMPLE_ENV_ID}"
+            f"allowed are an id that Gymnasium knows and module:id, such as {EXAMPLE_ENV_ID} or "
+            "gymnasium_robotics:FetchReach-v4"
         ) from error

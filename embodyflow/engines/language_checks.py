@@ -8,6 +8,7 @@ from embodyflow.config.language import LanguageConfig
 from embodyflow.data.prompt_sources import build_prompt_source
 from embodyflow.data.prompts import Split
 from embodyflow.errors import ConfigError
+from embodyflow.rewards.registry import check_reward
 
 
 def check_language(config: LanguageConfig) -> None:
@@ -16,7 +17,7 @@ def check_language(config: LanguageConfig) -> None:
     Raises:
         ConfigError: one line that names the key and what is allowed.
     """
-    _check_model(config)
+    check_reward(config.reward)
     if config.rollout.generation.name == "vllm" and importlib.util.find_spec("vllm") is None:
         raise ConfigError(
             "rollout.generation.name=vllm: vllm is not installed; pip install 'embodyflow[vllm]' (on a machine without "
@@ -30,6 +31,7 @@ def check_language(config: LanguageConfig) -> None:
         if number > source.num_prompts(split):
             allowed = source.num_prompts(split)
             raise ConfigError(f"{key}={number}: allowed are 1 to {allowed}, the prompts of split {split!r}")
+    _check_model(config)  # last, because it imports transformers, which takes seconds
 
 
 def _check_model(config: LanguageConfig) -> None:

@@ -151,6 +151,9 @@ class EnvGroup:
         for index, env_fn in env_fns.items():
             with _blame(index):
                 self._envs[index] = env_fn()
+        for env in self._envs.values():
+            if hasattr(env.unwrapped, "defer_images"):  # only the last observation of a chunk is looked at
+                env.unwrapped.defer_images = True
         self._rollout = MujocoRollout.of(self._envs)
         return [(env.observation_space, env.action_space) for env in self._envs.values()]
 
@@ -189,6 +192,8 @@ class EnvGroup:
             num_steps += 1
             if terminated or truncated:
                 break
+        if hasattr(env.unwrapped, "defer_images"):
+            observation = env.unwrapped.observe()  # type: ignore[attr-defined]
         self._write_observation(index, observation)
         buffers.rewards[index] = rewards
         buffers.terminated[index] = terminated

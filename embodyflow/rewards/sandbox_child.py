@@ -133,8 +133,10 @@ def _drop_privileges() -> None:
         os.setresuid(NOBODY, NOBODY, NOBODY)
         capabilities = 1 << CAP_DAC_READ_SEARCH
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
-    sets = (ctypes.c_uint32 * 6)(capabilities, capabilities, 0)  # effective, permitted, inheritable; and the upper 32
-    _call(_libc.capset, header, sets)
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; and the upper 32 of each
+    _call(_libc.capget, header, sets)
+    kept = capabilities & sets[1]  # a container's root may lack it
+    _call(_libc.capset, header, (ctypes.c_uint32 * 6)(kept, kept))
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a change of user had cleared it
 
 

@@ -21,21 +21,26 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Stands in for the real flows: same parameters, same files in the run's folder, no learning.
+# Stands in for the real flows: same parameters, same files in the run's folder, no learning. A run of three iterations
+# is killed in its second, once; a run that is taken up again has two left.
 FLOW = """
 import asyncio, json, os
 from pathlib import Path
 from prefect import flow
+from flows.resumption import resume_after_crash
 
-@flow(name="grpo")
+@flow(name="grpo", on_crashed=[resume_after_crash])
 async def grpo(experiment: str = "embodied", iterations: int | None = None, seed: int | None = None,
                run_id: str | None = None, resume: str | None = None, overrides: list[str] = []):
     folder = Path("runs") / run_id
-    folder.mkdir(parents=True)
+    resumed = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "ray").write_text(os.environ["RAY_ADDRESS"])
     if overrides:
         raise ValueError(f"no {overrides[0]} here")
-    for iteration in range(1, iterations + 1):
+    for iteration in range(1, (2 if resumed else iterations) + 1):
+        if (iteration, iterations, resumed) == (2, 3, False):
+            os.kill(os.getpid(), 9)
         with (folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"iteration": iteration, "rollout/success_rate": 0.5}) + "\\n")
         await asyncio.sleep(0.2)
@@ -125,7 +130,8 @@ def all_gone(processes: list[psutil.Process]) -> bool:
 
 
 def test_a_run_by_itself_shows_its_result_and_leaves_nothing(project: Project) -> None:
-    done = project.embodyflow("run", "--seed", "3", "iterations=2", "run_id=mine")
+    """Its process is killed once, and it goes on."""
+    done = project.embodyflow("run", "--seed", "3", "iterations=3", "run_id=mine")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "success_rate before=0.625 after=1.000 goals=64 seed=3 seconds=83",
@@ -179,11 +185,13 @@ def test_a_stack_with_the_usual_ports_taken(project: Project) -> None:
     assert project.leftovers() == []
 
 
-def test_a_killed_stack_dies_whole_and_the_next_ends_its_runs(project: Project) -> None:
+def test_a_killed_stack_dies_whole_and_the_next_ends_its_runs_or_resumes_them(project: Project) -> None:
     assert project.embodyflow("up", "--detach").returncode == 0
-    parameters = json.dumps({"run_id": "stale", "iterations": 10000})
-    project.prefect("deployment", "run", "grpo/embodied-nightly", "--params", parameters)
-    assert eventually((project.root / "runs" / "stale" / "metrics.jsonl").exists, 60.0)
+    for name in ("embodied", "embodied-nightly"):
+        parameters = json.dumps({"run_id": name, "iterations": 10000})
+        project.prefect("deployment", "run", f"grpo/{name}", "--params", parameters)
+    for name in ("embodied", "embodied-nightly"):
+        assert eventually((project.root / "runs" / name / "metrics.jsonl").exists, 60.0)
     family = [project.launcher(), *project.launcher().children(recursive=True)]
 
     project.launcher().kill()
@@ -192,7 +200,7 @@ def test_a_killed_stack_dies_whole_and_the_next_ends_its_runs(project: Project) 
     assert project.embodyflow("status").returncode == 1
     assert project.embodyflow("up", "--detach").returncode == 0
     url = str(project.state()["api_url"])
-    assert state_types(url) == {"CRASHED"}
+    assert eventually(lambda: state_types(url) == {"CRASHED", "COMPLETED"}, 60.0)
     # Its place in the deployment's concurrency limit of 1 is free again.
     limits = post(f"{url}/v2/concurrency_limits/filter", {})
     assert [limit["active_slots"] for limit in limits] == [0]

@@ -59,6 +59,42 @@ MISTAKES = {
     "malformed environment": ("env.id=mars", "env.id=mars: "),
     "unknown module": ("env.id=marslab.envs:Mars-v0", "env.id=marslab.envs:Mars-v0: No module named 'marslab'"),
     "environment without tasks": ("env.id=CartPole-v1", "env.id=CartPole-v1: is not made for policies that follow"),
+    "environment without success": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter.image_size=8",
+        "env: adapter: needs success_info, success_reward or success_termination",
+    ),
+    "two kinds of success": (
+        "env.adapter.success_info=a env.adapter.success_reward=1",
+        "env.adapter: success_info, success_reward and success_termination: only one may be set",
+    ),
+    "success that is not told": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_info=won policy.state_dim=10 policy.action_dim=2",
+        "env.adapter.success_info='won': info has no such key; it has reward_dist, reward_ctrl",
+    ),
+    "state that is not there": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true env.adapter.state=[a]",
+        "env.adapter.state=a: the observation has no such key",
+    ),
+    "wrapper that is not there": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true env.adapter.wrappers=[mars:f]",
+        "env.adapter.wrappers=mars:f: No module named 'mars'",
+    ),
+    "adapted actions of another size": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true policy.state_dim=10",
+        "policy.action_dim=4: the environment's actions have (2,)",
+    ),
+    "adapted state of another size": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true",
+        "policy.state_dim=30: the environment's state has (10,)",
+    ),
+    "adapted environment with discrete actions": (
+        "env.id=CartPole-v1 env.tasks=[x] env.adapter.success_termination=true",
+        "env.id=CartPole-v1: its actions must be a Box with finite bounds, are Discrete(2)",
+    ),
+    "sentence for no task": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter={success_termination:true,instructions:{y:z}}",
+        "env: adapter.instructions: 'y' is not among env.tasks ['x']",
+    ),
     "unknown task": ("env.tasks=[raech-v3]", "env.tasks: 'raech-v3' is unknown; allowed are, for example, reach-v3"),
     "no task": ("env.tasks=[]", "env.tasks must be the instructions to follow with policy.name=tiny_vla"),
     "a control policy for episodes": (
@@ -128,6 +164,18 @@ def test_a_mistake_is_one_line_that_names_the_key(words: str, answer: str, run_r
     assert answer.format(**places) in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
     assert listing(run_root.parent) == before
+
+
+def test_sizes_that_are_null_are_the_environments() -> None:
+    words = ["env.id=Reacher-v5", "env.tasks=[x]", "env.adapter.success_termination=true", "warm_start=null"]
+    config = compose_config([*words, "policy.state_dim=null", "policy.action_dim=null"])
+    assert (config.policy.state_dim, config.policy.action_dim) == (10, 2)
+
+
+def test_a_mistake_beside_null_sizes_is_told_alone() -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose_config(["policy.state_dim=null", "env.max_steps=0"])
+    assert str(caught.value) == "env.max_steps=0: input should be greater than or equal to 1"
 
 
 def test_several_mistakes_are_told_at_once_a_line_each() -> None:

@@ -1,5 +1,6 @@
 """The shipped configurations, and those that do not fit."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
+from embodyflow.errors import ConfigError
 from embodyflow.rewards.configuration import RewardConfig
+from embodyflow.rewards.registry import build_reward_manager, check_reward
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "reward"
 
@@ -48,3 +51,11 @@ EXACT = {"name": "exact_match"}
 def test_what_does_not_fit_is_refused(values, message):
     with pytest.raises(ValidationError, match=re.compile(message)):
         RewardConfig(**values)
+
+
+def test_a_missing_library_is_named_with_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    config = RewardConfig(function={"name": "math"}, manager={"name": "parallel"})
+    for look in (check_reward, build_reward_manager):
+        with pytest.raises(ConfigError, match=r"math-verify is not installed; pip install 'embodyflow\[math\]'$"):
+            look(config)

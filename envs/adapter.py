@@ -1,0 +1,269 @@
+"""Any Gymnasium environment as a task with an instruction, initial states by number and a success.
+
+A policy that follows instructions needs more than Gymnasium promises: a sentence, groups of episodes from one initial
+state, other initial states to be judged on, and whether an episode succeeded. :class:`AdaptedEnv` adds them to an
+environment that has none of it, from a description in plain data.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict
+from gymnasium.utils import seeding
+from gymnasium.wrappers import RescaleAction
+from numpy.typing import NDArray
+from PIL import Image
+
+RENDER = "render"
+"""Source of an image that is the environment's ``render()``."""
+
+FIRST_SEED: Mapping[str, int] = MappingProxyType({"train": 0, "demo": 2**24, "eval": 2**25})
+"""The seed of each split's initial state 0; the splits' ranges are disjoint."""
+
+Observation = dict[str, NDArray[Any]]
+
+
+class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
+    """A third-party environment behind the interface that :class:`envs.metaworld.MetaWorldEnv` has.
+
+    The observation is a dict: ``state`` float32 ``[S]``, the chosen entries of the environment's own observation one
+    after the other, and every entry of ``images`` uint8 ``[H, W, 3]``. Actions are float32 ``[A]`` in [-1, 1], scaled
+    to the environment's bounds. Initial state ``g`` of a split is ``reset(seed=FIRST_SEED[split] + g)``. An episode is
+    *terminated* by success or by the environment, and *truncated* after ``max_steps``, or before if the environment
+    says so. ``info`` has ``success`` (bool), ``instruction`` (str) and ``goal`` (int).
+
+    Attributes:
+        num_goals: initial states in each split.
+        instruction: the task in a sentence.
+    """
+
+    num_goals: Mapping[str, int] = MappingProxyType({"train": 2**16, "demo": 2**10, "eval": 2**10})
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 Gymnasium's own
+
+    def __init__(
+        self,
+        env_id: str,
+        task: str = "",
+        split: Literal["train", "demo", "eval"] = "train",
+        max_steps: int | None = None,
+        *,
+        kwargs: Mapping[str, Any] | None = None,
+        wrappers: Sequence[str] = (),
+        instruction: str | None = None,
+        success_info: str | None = None,
+        success_reward: float | None = None,
+        success_termination: bool = False,
+        state: Sequence[str] | None = None,
+        images: Mapping[str, str] | None = None,
+        image_size: int | None = None,
+        expert: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        """Make the environment.
+
+        Args:
+            env_id: its Gymnasium id, ``module:id`` where a module registers it.
+            task: a name for what is to be done.
+            split: whose initial states ``reset`` plays.
+            max_steps: steps after which an episode is truncated; ``None`` leaves it to the environment.
+            kwargs: passed on to ``gymnasium.make``.
+            wrappers: ``module:function`` of environment to environment, applied in this order.
+            instruction: the task in a sentence; ``None`` is the task's name.
+            success_info: key of ``info`` that is true in the step that succeeds.
+            success_reward: reward of a step that succeeds, or more.
+            success_termination: whatever terminates the environment's episode is success.
+            state: keys of the observation that make the state, dots reaching into nested ones; ``None`` takes all that
+                are no images.
+            images: name to key of the observation, or :data:`RENDER`.
+            image_size: pixels a side that images are resized to; ``None`` leaves them as they are.
+            expert: ``module:function`` of environment and its own observation to an action within the environment's
+                own bounds.
+            render_mode: ``None`` or ``"rgb_array"``, for :meth:`render`.
+
+        Raises:
+            ValueError: an argument does not fit the environment; the message names it and what is allowed.
+            ImportError: a wrapper or the expert cannot be imported.
+        """
+        if split not in FIRST_SEED:
+            raise ValueError(f"split={split!r}: must be one of {', '.join(FIRST_SEED)}")
+        self.task, self.split, self.instruction = task, split, instruction or task
+        self.render_mode, self._images, self._image_size = render_mode, dict(images or {}), image_size
+        draws = render_mode == "rgb_array" or RENDER in self._images.values()
+        arguments: dict[str, Any] = {**(kwargs or {}), "max_episode_steps": max_steps, "disable_env_checker": True}
+        if draws:
+            arguments["render_mode"] = "rgb_array"
+        self.inner: gym.Env[Any, Any] = gym.make(env_id, **arguments)
+        for wrapper in wrappers:
+            self.inner = _resolve("wrappers", wrapper)(self.inner)
+        self._own_actions = self.inner.action_space
+        self.inner = _normalised(self.inner)
+        self.metadata = self.metadata | {"render_fps": self.inner.metadata.get("render_fps") or 30}
+        self._expert: Callable[..., Any] | None = _resolve("expert", expert) if expert else None
+        self._success = _success(success_info, success_reward, success_termination)
+        self._state_keys = _state_keys(self.inner.observation_space, state, set(self._images.values()))
+        self.action_space = Box(-1.0, 1.0, self.inner.action_space.shape, np.float32)
+        self.observation_space: gym.Space[Any] = Dict(self._spaces())
+        self._goal, self._raw = 0, None
+
+    def _spaces(self) -> dict[str, gym.Space[Any]]:
+        size = sum(int(np.prod(_entry(self.inner.observation_space, key).shape or (1,))) for key in self._state_keys)
+        spaces: dict[str, gym.Space[Any]] = {}
+        if size:
+            spaces["state"] = Box(-np.inf, np.inf, (size,), np.float32)
+        for name, source in self._images.items():
+            if source == RENDER:
+                self.inner.reset(seed=0)
+                shape = self._resized(self._frame()).shape
+            else:
+                space = _entry(self.inner.observation_space, source, f"images.{name}")
+                shape = space.shape if self._image_size is None else (self._image_size, self._image_size, 3)
+            spaces[name] = Box(0, 255, shape, np.uint8)
+        if not spaces:
+            raise ValueError("state=[]: nothing is left to observe; name keys, or images")
+        return spaces
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start the episode of ``options["goal"]``, or of an initial state drawn from the seed.
+
+        Raises:
+            ValueError: the split has no such initial state.
+        """
+        super().reset(seed=seed)
+        num_goals = self.num_goals[self.split]
+        wanted = (options or {}).get("goal")
+        goal = int(self.np_random.integers(num_goals) if wanted is None else wanted)
+        if not 0 <= goal < num_goals:
+            raise ValueError(f"goal={goal}: split {self.split!r} has goals 0 to {num_goals - 1}")
+        self._goal, inner_seed = goal, FIRST_SEED[self.split] + goal
+        # What reset(seed=...) does in an environment that keeps Gymnasium's contract; some forget to.
+        self.inner.unwrapped.np_random, _ = seeding.np_random(inner_seed)
+        self._raw, info = self.inner.reset(seed=inner_seed)
+        return self._observation(), {**info, **self._told(success=False)}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Move by one action, float32 ``[A]`` in [-1, 1].
+
+        Raises:
+            ValueError: ``info`` lacks the key of success.
+        """
+        self._raw, reward, terminated, truncated, info = self.inner.step(action)
+        success = self._success(float(reward), bool(terminated), info)
+        terminated = bool(terminated) or success
+        told = {**info, **self._told(success)}
+        return self._observation(), float(reward), terminated, bool(truncated) and not terminated, told
+
+    @property
+    def expert_action(self) -> Callable[[], NDArray[np.float32]]:
+        """What the expert does now, a function without arguments to float32 ``[A]`` in [-1, 1].
+
+        Raises:
+            AttributeError: there is no expert.
+        """
+        if self._expert is None:
+            raise AttributeError("expert_action: there is no expert")
+        return self._ask_expert
+
+    def _ask_expert(self) -> NDArray[np.float32]:
+        assert self._expert is not None
+        low, high = self._own_actions.low, self._own_actions.high  # type: ignore[attr-defined]
+        action = np.clip(np.asarray(self._expert(self.inner, self._raw), np.float64), low, high)
+        return (2.0 * (action - low) / (high - low) - 1.0).astype(np.float32)
+
+    def render(self) -> Any:
+        """Return the present frame, uint8 ``[H, W, 3]``."""
+        return self._frame()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.inner.close()
+
+    def _observation(self) -> Observation:
+        parts = [np.ravel(_entry(self._raw, key)) for key in self._state_keys]
+        observation: Observation = {"state": np.concatenate(parts, dtype=np.float32)} if parts else {}
+        for name, source in self._images.items():
+            observation[name] = self._resized(self._frame() if source == RENDER else _entry(self._raw, source))
+        return observation
+
+    def _frame(self) -> NDArray[np.uint8]:
+        return np.asarray(self.inner.render(), np.uint8)
+
+    def _resized(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        size = self._image_size
+        if size is None or image.shape[:2] == (size, size):
+            return image
+        return np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BOX))
+
+    def _told(self, success: bool) -> dict[str, Any]:
+        return {"success": success, "instruction": self.instruction, "goal": self._goal}
+
+
+def _success(
+    info_key: str | None, reward_bound: float | None, by_termination: bool
+) -> Callable[[float, bool, Mapping[str, Any]], bool]:
+    """Return whether a step succeeded, as a function of its reward, terminated and info."""
+
+    def by_info(reward: float, terminated: bool, info: Mapping[Any, Any]) -> bool:
+        if info_key not in info:
+            raise ValueError(f"success_info={info_key!r}: info has no such key; it has {', '.join(info) or 'none'}")
+        return bool(info[info_key])
+
+    if info_key is not None:
+        return by_info
+    if reward_bound is not None:
+        return lambda reward, terminated, info: reward >= reward_bound
+    return lambda reward, terminated, info: by_termination and terminated
+
+
+def _normalised(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    space = env.action_space
+    if not isinstance(space, Box) or not np.isfinite([space.low, space.high]).all():
+        raise ValueError(f"its actions must be a Box with finite bounds, are {space}; wrappers can make them so")
+    if (space.low == -1).all() and (space.high == 1).all():
+        return env
+    return RescaleAction(env, np.float32(-1), np.float32(1))
+
+
+def _state_keys(space: gym.Space[Any], wanted: Sequence[str] | None, images: set[str]) -> tuple[str, ...]:
+    """Return the keys that make the state; ``""`` is an observation that is no dict."""
+    for key in wanted or ():
+        _entry(space, key, "state")
+    if wanted is not None:
+        return tuple(wanted)
+    return tuple(key for key in _leaves(space) if key not in images and not _is_image(_entry(space, key)))
+
+
+def _leaves(space: gym.Space[Any], prefix: str = "") -> list[str]:
+    if not isinstance(space, Dict):
+        return [prefix]
+    names = {key: f"{prefix}.{key}" if prefix else key for key in space.spaces}
+    return [leaf for key, entry in space.spaces.items() for leaf in _leaves(entry, names[key])]
+
+
+def _is_image(space: gym.Space[Any]) -> bool:
+    return len(space.shape or ()) == 3 and space.dtype == np.uint8
+
+
+def _entry(tree: Any, key: str, argument: str = "state") -> Any:
+    """Return the leaf of nested dicts (of spaces, or of arrays) that a dotted key names."""
+    for part in key.split(".") if key else ():
+        entries = tree.spaces if isinstance(tree, Dict) else tree if isinstance(tree, Mapping) else {}
+        if part not in entries:
+            known = ", ".join(map(str, entries)) or "none, it is no dict"
+            raise ValueError(f"{argument}={key}: the observation has no such key; it has {known}")
+        tree = entries[part]
+    return tree
+
+
+def _resolve(argument: str, reference: str) -> Callable[..., Any]:
+    module, _, name = reference.partition(":")
+    try:
+        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ImportError(f"{argument}={reference}: {error}; must be module:function") from error
+    return function

@@ -1,0 +1,139 @@
+"""A MuJoCo scene as it lies in an XML file, as an environment: no code is needed for a task that is "bring A to B"."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class MujocoXMLEnv(gym.Env[Floats, NDArray[np.float32]]):
+    """The scene's actuators are the action, its joints and sensors the observation.
+
+    The observation is float64: ``qpos``, ``qvel``, all sensors, and for each pair of ``near`` the vector from the first
+    body or site to the second, in metres. The action is the actuators' control, within their ranges. The reward of a
+    step is minus the sum of the pairs' distances, in metres, and ``info["success"]`` is true where each is within its
+    tolerance; without pairs the reward is 0 and nothing succeeds. It never terminates.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012 Gymnasium's own
+
+    def __init__(
+        self,
+        xml: str,
+        frame_skip: int = 10,
+        near: Sequence[tuple[str, str, float]] = (),
+        spread: Mapping[str, float] | None = None,
+        camera: str | None = None,
+        width: int = 256,
+        height: int = 256,
+        render_mode: str | None = None,
+    ) -> None:
+        """Load the scene.
+
+        Args:
+            xml: path of the MJCF or URDF file.
+            frame_skip: physics steps of one action.
+            near: (body or site, body or site, tolerance in metres) that success brings together.
+            spread: joint to half the width of the uniform distribution that its first coordinate starts in, around
+                where the scene (its first keyframe, if any) has it.
+            camera: its name; ``None`` is MuJoCo's free camera.
+            width: pixels of a frame.
+            height: likewise.
+            render_mode: ``None`` or ``"rgb_array"``.
+
+        Raises:
+            ValueError: the scene cannot be loaded, or lacks what an argument names.
+        """
+        if not Path(xml).is_file():
+            raise ValueError(f"xml={xml}: there is no such file")
+        self.model = mujoco.MjModel.from_xml_path(xml)
+        self.data = mujoco.MjData(self.model)
+        if self.model.nu == 0:
+            raise ValueError(f"xml={xml}: has no actuators, so there is nothing to act with")
+        self.render_mode, self._frame_skip, self._camera = render_mode, frame_skip, self._camera_id(camera)
+        self._size = (width, height)
+        self._viewer: Any = None
+        self._pairs = [(self._place(first), self._place(second), float(tol)) for first, second, tol in near]
+        self._spread = {self._joint(name): half_width for name, half_width in (spread or {}).items()}
+        self.metadata = {**self.metadata, "render_fps": round(1 / (self.model.opt.timestep * frame_skip))}
+        limited = self.model.actuator_ctrllimited.astype(bool)[:, None]
+        bounds = np.where(limited, self.model.actuator_ctrlrange, [-1.0, 1.0]).astype(np.float32)
+        self.action_space = Box(bounds[:, 0], bounds[:, 1], dtype=np.float32)
+        size = self.model.nq + self.model.nv + self.model.nsensordata + 3 * len(self._pairs)
+        self.observation_space = Box(-np.inf, np.inf, (size,), np.float64)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
+        """Start where the scene, or its first keyframe, puts things, spread as asked for."""
+        super().reset(seed=seed)
+        if self.model.nkey:
+            mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
+        else:
+            mujoco.mj_resetData(self.model, self.data)
+        for address, half_width in self._spread.items():
+            self.data.qpos[address] += self.np_random.uniform(-half_width, half_width)
+        mujoco.mj_forward(self.model, self.data)
+        return self._observation(), {"success": self._success()}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
+        """Hold a control, float32 ``[nu]``, for ``frame_skip`` physics steps."""
+        self.data.ctrl[:] = action
+        mujoco.mj_step(self.model, self.data, nstep=self._frame_skip)
+        mujoco.mj_forward(self.model, self.data)  # poses and sensors of the state after the last step
+        distance = sum(np.linalg.norm(vector) for vector in self._vectors())
+        return self._observation(), -float(distance), False, False, {"success": self._success()}
+
+    def render(self) -> Any:
+        """Return the present frame, uint8 ``[height, width, 3]``."""
+        if self._viewer is None:
+            self._viewer = OffScreenViewer(self.model, self.data, *self._size)
+        self._viewer.make_context_current()  # another environment of this process may have drawn since
+        return self._viewer.render("rgb_array", camera_id=self._camera)
+
+    def close(self) -> None:
+        """Free the renderer, if one was built."""
+        if self._viewer is not None:
+            self._viewer.close()
+            self._viewer = None
+
+    def _observation(self) -> Floats:
+        data = self.data
+        return np.concatenate([data.qpos, data.qvel, data.sensordata, *self._vectors()])
+
+    def _vectors(self) -> list[Floats]:
+        return [second() - first() for first, second, _ in self._pairs]
+
+    def _success(self) -> bool:
+        tolerances = [tolerance for _, _, tolerance in self._pairs]
+        distances = [float(np.linalg.norm(vector)) for vector in self._vectors()]
+        return bool(self._pairs) and all(d <= t for d, t in zip(distances, tolerances, strict=True))
+
+    def _place(self, name: str) -> Callable[[], Floats]:
+        """Return a function to the position of a site or body."""
+        for kind, positions in (("site", self.data.site_xpos), ("body", self.data.xpos)):
+            index = mujoco.mj_name2id(self.model, getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}"), name)
+            if index >= 0:
+                return functools.partial(np.array, positions[index])  # a live view, copied when asked for
+        raise ValueError(f"near: the scene has no site or body {name!r}")
+
+    def _camera_id(self, name: str | None) -> int:
+        index = -1 if name is None else mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_CAMERA, name)
+        if index < 0 and name is not None:
+            names = [self.model.camera(i).name for i in range(self.model.ncam)]
+            raise ValueError(f"camera={name}: the scene has no such camera; it has {', '.join(names) or 'none'}")
+        return int(index)
+
+    def _joint(self, name: str) -> int:
+        index = mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_JOINT, name)
+        if index < 0:
+            names = [self.model.joint(i).name for i in range(self.model.njnt)]
+            raise ValueError(f"spread: the scene has no joint {name!r}; it has {', '.join(names)}")
+        return int(self.model.jnt_qposadr[index])

@@ -1,0 +1,260 @@
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict
+
+from embodyflow.config.environment import EnvConfig
+from embodyflow.engines.environments import first_task, make_env
+from embodyflow.engines.rendering import rendering_problem
+from envs.adapter import FIRST_SEED, AdaptedEnv
+
+REACHER_XML = str(Path(gym.__file__).parent / "envs" / "mujoco" / "assets" / "reacher.xml")
+
+
+class Corridor(gym.Env):
+    """A point on a line that forgets to seed itself: x starts in [0, 1), actions in [0, 4] move it by a hundredth."""
+
+    def __init__(self, informative: bool = True) -> None:
+        self.observation_space = Dict(
+            {"deep": Dict({"x": Box(-9, 9, (1,), np.float64)}), "camera": Box(0, 255, (8, 8, 3), np.uint8)}
+        )
+        self.action_space = Box(0.0, 4.0, (1,), np.float32)
+        self.informative = informative
+
+    def reset(self, *, seed=None, options=None):
+        self.x = self.np_random.random()
+        return self._observation(), {}
+
+    def step(self, action):
+        self.x += float(action[0]) / 100
+        info = {"arrived": self.x > 2} if self.informative else {}
+        return self._observation(), self.x, self.x > 2, False, info
+
+    def _observation(self) -> dict[str, Any]:
+        return {"deep": {"x": np.array([self.x])}, "camera": np.full((8, 8, 3), 9, np.uint8)}
+
+
+def faster(env: gym.Env) -> gym.Env:
+    return gym.wrappers.TransformReward(env, lambda reward: reward + 10)
+
+
+def full_speed(env: gym.Env, observation: dict[str, Any]) -> list[float]:
+    return [4.0]
+
+
+gym.register("tests/Corridor-v0", Corridor)
+
+
+def corridor(**arguments: Any) -> AdaptedEnv:
+    return AdaptedEnv("tests/Corridor-v0", "go", max_steps=60, **{"success_info": "arrived", **arguments})
+
+
+def test_initial_states_are_numbered_and_splits_disjoint() -> None:
+    env = corridor()
+    starts = {goal: env.reset(options={"goal": goal})[0]["state"][0] for goal in (0, 1, 2)}
+    env.step(np.ones(1))
+    assert env.reset(seed=3, options={"goal": 1})[0]["state"][0] == starts[1]
+    assert len(set(starts.values())) == 3
+    expected = np.float32(np.random.default_rng(1).random())  # what a well-behaved environment makes of seed 1
+    assert starts[1] == expected
+    ranges = [range(FIRST_SEED[split], FIRST_SEED[split] + number) for split, number in env.num_goals.items()]
+    assert sum(map(len, ranges)) == len(set().union(*ranges))
+    with pytest.raises(ValueError, match="goal=1024: split 'demo' has goals 0 to 1023"):
+        corridor(split="demo").reset(options={"goal": 1024})
+
+
+def test_a_seed_draws_the_goal() -> None:
+    env = corridor()
+    goals = [env.reset(seed=seed)[1]["goal"] for seed in (1, 2, 1)]
+    assert goals[0] == goals[2] != goals[1]
+
+
+def test_actions_are_scaled_and_success_terminates() -> None:
+    env = corridor()
+    observation, info = env.reset(options={"goal": 0})
+    assert (info["success"], info["instruction"]) == (False, "go")
+    start = observation["state"][0]
+    observation, *_ = env.step(np.array([0.0], np.float32))  # the middle of [0, 4]
+    assert observation["state"][0] - start == pytest.approx(0.02, abs=1e-6)
+    for _ in range(60):
+        _, _, terminated, truncated, info = env.step(np.array([1.0], np.float32))
+        if terminated or truncated:
+            break
+    assert info["success"] and terminated and not truncated
+
+
+@pytest.mark.parametrize(
+    ("how", "succeeds"),
+    [
+        ({"success_info": "arrived"}, True),
+        ({"success_info": None, "success_termination": True}, True),
+        ({"success_info": None, "success_reward": 1.5}, True),
+        ({"success_info": None, "success_reward": 2.5}, False),
+        ({"success_info": None}, False),
+        ({"success_info": None, "success_reward": 11.5, "wrappers": [f"{__name__}:faster"]}, True),
+    ],
+)
+def test_success_is_what_the_configuration_says(how: dict[str, Any], succeeds: bool) -> None:
+    env = corridor(**how)
+    env.reset(options={"goal": 0})
+    for _ in range(60):
+        _, _, terminated, truncated, info = env.step(np.array([1.0], np.float32))
+        if terminated or truncated:
+            break
+    assert info["success"] is succeeds and terminated
+
+
+def test_the_horizon_truncates() -> None:
+    env = corridor()
+    env.reset(options={"goal": 0})
+    ends = [env.step(np.array([-1.0], np.float32))[2:4] for _ in range(60)]
+    assert ends == [(False, False)] * 59 + [(False, True)]
+
+
+def test_images_are_resized_and_no_part_of_the_state() -> None:
+    env = corridor(images={"image": "camera"}, image_size=4)
+    observation, _ = env.reset(seed=0)
+    assert {key: value.shape for key, value in observation.items()} == {"state": (1,), "image": (4, 4, 3)}
+    assert (observation["image"] == 9).all()
+    assert env.observation_space.contains(observation)
+    chosen = corridor(state=["deep.x"]).reset(seed=0)[0]
+    assert chosen["state"].shape == (1,)
+
+
+def test_the_expert_speaks_the_environments_own_bounds() -> None:
+    env = corridor(expert=f"{__name__}:full_speed")
+    env.reset(seed=0)
+    np.testing.assert_array_equal(env.expert_action(), [1.0])
+    assert not hasattr(corridor(), "expert_action")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"state": ["deep.y"]}, "state=deep.y: the observation has no such key; it has x"),
+        ({"images": {"image": "wrist"}}, "images.image=wrist: the observation has no such key; it has camera, deep"),
+        ({"wrappers": ["nowhere:f"]}, "wrappers=nowhere:f: No module named 'nowhere'"),
+        ({"expert": f"{__name__}:nothing"}, "has no attribute 'nothing'; must be module:function"),
+        ({"split": "test"}, "split='test': must be one of train, demo, eval"),
+        ({"state": []}, "nothing is left to observe"),
+    ],
+)
+def test_what_does_not_fit_is_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, ImportError)) as caught:
+        corridor(**arguments)
+    assert message in str(caught.value)
+
+
+def test_info_without_the_key_of_success_is_an_error() -> None:
+    env = corridor(kwargs={"informative": False})
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="success_info='arrived': info has no such key; it has none"):
+        env.step(np.zeros(1, np.float32))
+
+
+def test_discrete_actions_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"Box with finite bounds, are Discrete\(2\)"):
+        AdaptedEnv("CartPole-v1")
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "fetch": {
+        "id": "gymnasium_robotics:FetchReach-v4",
+        "tasks": ["move the gripper to the ball"],
+        "max_steps": 50,
+        "adapter": {"success_info": "is_success"},
+    },
+    "metaworld": {
+        "id": "metaworld:Meta-World/MT1",
+        "tasks": ["drawer-open-v3"],
+        "kwargs": {"seed": 1},
+        "max_steps": 100,
+        "adapter": {
+            "success_info": "success",
+            "instructions": {"drawer-open-v3": "open the drawer"},
+            "task_kwargs": {"drawer-open-v3": {"env_name": "drawer-open-v3"}},
+        },
+    },
+    "a plain MuJoCo XML": {
+        "id": "envs:embodyflow/MuJoCo-v0",
+        "tasks": ["touch the ball"],
+        "kwargs": {
+            "xml": REACHER_XML,
+            "frame_skip": 2,
+            "near": [["fingertip", "target", 0.02]],
+            "spread": {"joint0": 0.3, "target_x": 0.1},
+        },
+        "max_steps": 50,
+        "adapter": {"success_info": "success"},
+    },
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_environment_of_other_peoples_needs_a_configuration_only(name: str) -> None:
+    if name == "fetch":
+        pytest.importorskip("gymnasium_robotics")
+    config = EnvConfig.model_validate(OTHERS[name])
+    envs = [make_env(config, first_task(config), split) for split in ("train", "train", "eval")]
+    trajectories = []
+    for env in envs:
+        observation, info = env.reset(options={"goal": 5})
+        states = [observation["state"]]
+        for action in np.random.default_rng(0).uniform(-1, 1, (10, *env.action_space.shape)):
+            observation, _, _, _, info = env.step(action.astype(np.float32))
+            states.append(observation["state"])
+        trajectories.append(np.stack(states))
+        assert info["success"] in (False, True) and " " in info["instruction"]
+        assert states[0].dtype == np.float32 and env.observation_space.contains(observation)
+        env.close()
+    np.testing.assert_array_equal(trajectories[0], trajectories[1])
+    assert (trajectories[0][0] != trajectories[2][0]).any()
+
+
+def test_a_scene_succeeds_where_its_pair_is_near() -> None:
+    near = [("fingertip", "target", 0.05)]
+    env = gym.make("envs:embodyflow/MuJoCo-v0", xml=REACHER_XML, near=near, disable_env_checker=True).unwrapped
+    env.reset(seed=0)
+    data = env.data
+    apart = data.body("target").xpos - data.body("fingertip").xpos
+    observation, reward, terminated, _, info = env.step(np.zeros(2, np.float32))
+    assert not info["success"] and not terminated
+    np.testing.assert_allclose(observation[-3:], apart, atol=1e-6)
+    assert reward == pytest.approx(-np.linalg.norm(apart), abs=1e-6)
+    data.joint("target_x").qpos[0] += (data.body("fingertip").xpos - data.body("target").xpos)[0] - 0.03
+    data.joint("target_y").qpos[0] += (data.body("fingertip").xpos - data.body("target").xpos)[1]
+    assert env.step(np.zeros(2, np.float32))[4]["success"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"xml": "nowhere.xml"}, "xml=nowhere.xml: there is no such file"),
+        ({"near": [("fingertip", "goal", 0.1)]}, "near: the scene has no site or body 'goal'"),
+        ({"spread": {"joint7": 1.0}}, "spread: the scene has no joint 'joint7'; it has joint0, joint1, target_x"),
+    ],
+)
+def test_what_a_scene_lacks_is_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        gym.make("envs:embodyflow/MuJoCo-v0", **{"xml": REACHER_XML, **arguments})
+
+
+def test_rendered_images_are_part_of_the_observation() -> None:
+    if (problem := rendering_problem()) is not None:
+        pytest.skip(problem)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        env = AdaptedEnv(
+            "envs:embodyflow/MuJoCo-v0", "look", kwargs={"xml": REACHER_XML}, images={"image": "render"}, image_size=32
+        )
+        other = AdaptedEnv("HalfCheetah-v5", "look", images={"image": "render"}, image_size=32)  # a context of its own
+    other.reset(seed=0)
+    image = env.reset(seed=0)[0]["image"]
+    np.testing.assert_array_equal(env.reset(seed=0)[0]["image"], image)
+    assert image.shape == (32, 32, 3) and image.std() > 5
+    env.close()
+    other.close()
