@@ -10,6 +10,7 @@ import torch
 from language_jobs import language_config, sampled
 from trainers import free_address
 
+import tasks
 from embodyflow.data.batches import to_batch
 from embodyflow.engines.imitation import ResponseSamples, imitate
 from embodyflow.engines.language_rollout import LanguageRollout, in_epochs
@@ -17,6 +18,7 @@ from embodyflow.engines.language_trainer import LanguageTrainer
 from embodyflow.errors import ConfigError, ParityError
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
 from embodyflow.types import Batch
+from embodyflow.workers.calls import NodeCall
 
 CONFIG = language_config()
 
@@ -116,6 +118,20 @@ def test_pass_at_k_is_of_several_answers_to_a_prompt(trainer: LanguageTrainer) -
     assert len(batch["seed"].unique()) == 12
     _, metrics, _ = rollout.judge(batch, "eval")
     assert metrics["scores/pass@3"].value >= metrics["scores/pass@1"].value and metrics["scores/num_prompts"].value == 4
+    rollout.close()
+
+
+def test_groups_sampled_anew_are_rewarded_like_the_first(trainer: LanguageTrainer) -> None:
+    rollout = LanguageRollout(language_config("filter.num_groups=6", "filter.drop_uniform=false"), 0, 1)
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=0)
+    call = NodeCall("dynamic_sampling", "tasks:dynamic_sampling", iteration=1, seed=0)
+    first = tasks.compute_reward(sampled(rollout), worker=rollout).batch
+    assert first is not None
+    rows = tasks.dynamic_sampling(first, worker=rollout, call=call).batch
+    assert rows is not None and len(rows) == 12 and len(rows["uid"].unique()) == 12
+    assert rows["group_id"].unique(return_counts=True)[1].tolist() == [2] * 6
+    assert torch.equal(rows["loss_mask"].flatten(1).sum(1), rows["response_length"])
+    assert torch.equal(rows["rewards"].flatten(1).sum(1), rows["scores"])
     rollout.close()
 
 
