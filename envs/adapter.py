@@ -191,6 +191,9 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         return observation
 
     def _frame(self) -> NDArray[np.uint8]:
+        renderer = getattr(self.inner.unwrapped, "mujoco_renderer", None)
+        if renderer is not None and renderer.viewer is not None:
+            renderer.viewer.make_context_current()  # Gymnasium's draws in whichever was made last in the process
         return np.asarray(self.inner.render(), np.uint8)
 
     def _resized(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -191,7 +191,9 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
 
     def render(self) -> Any:
         """Return the present frame, uint8 [H, W, 3]."""
-        frame = self._sim.mujoco_renderer.render("rgb_array")
+        renderer = self._sim.mujoco_renderer
+        renderer._get_viewer("rgb_array").make_context_current()  # another environment here may have drawn since
+        frame = renderer.render("rgb_array")
         upside_down = self._sim.camera_name.startswith("corner")  # as Meta-World hangs them
         return np.ascontiguousarray(frame[::-1, ::-1] if upside_down else frame)
 

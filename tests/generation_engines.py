@@ -178,7 +178,7 @@ def vllm_serve(model_path: Path) -> Iterator[str]:
 
 
 def wait_for(server: subprocess.Popen[bytes], address: str, log: Any) -> None:
-    for _ in range(600):
+    for _ in range(1400):
         try:
             if httpx.get(address).is_success:
                 return

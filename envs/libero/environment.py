@@ -87,7 +87,7 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
             image_size: their pixels a side.
             num_settle_steps: actions that only open the gripper, before the first observation.
             controller_period: physics steps between two computations of the arm's torques, a divisor of 25. 1 is
-                robosuite's controller; 5 takes half the time and moves a little differently.
+                robosuite's controller; 5 is cheaper and moves a little differently (``benchmarks/libero_steps.py``).
             render_mode: ``None`` or ``"rgb_array"``, for :meth:`render`.
 
         Raises:

@@ -256,6 +256,16 @@ def test_demonstrations_are_the_experts_successes_on_goals_of_their_own(tiny_con
     assert goals.isdisjoint(tuple(state) for state in rows["state"][:, 0, 18:21].tolist())
 
 
+def test_noise_disturbs_what_the_expert_does_and_not_what_is_recorded(tiny_config) -> None:
+    clean = new_rollout(tiny_config("env.max_steps=80")).demonstrate()
+    noisy, again = (
+        new_rollout(tiny_config("env.max_steps=80", "warm_start.action_noise=0.5")).demonstrate() for _ in range(2)
+    )
+    np.testing.assert_array_equal(noisy["actions"][0, 0], clean["actions"][0, 0])  # what it would do in one state
+    assert (noisy["state"][0, 1] != clean["state"][0, 1]).any()
+    np.testing.assert_array_equal(noisy["state"], again["state"])
+
+
 def test_an_expert_that_fails_too_often_is_an_error(tiny_config, monkeypatch: pytest.MonkeyPatch) -> None:
     rollout = new_rollout(tiny_config("env.max_steps=5"))  # no goal is that near
     monkeypatch.setattr("envs.metaworld.MetaWorldEnv.num_goals", {"train": 8, "demo": 3, "eval": 8})

@@ -1,4 +1,3 @@
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -246,15 +245,14 @@ def test_what_a_scene_lacks_is_named(arguments: dict[str, Any], message: str) ->
 def test_rendered_images_are_part_of_the_observation() -> None:
     if (problem := rendering_problem()) is not None:
         pytest.skip(problem)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        env = AdaptedEnv(
-            "envs:embodyflow/MuJoCo-v0", "look", kwargs={"xml": REACHER_XML}, images={"image": "render"}, image_size=32
-        )
-        other = AdaptedEnv("HalfCheetah-v5", "look", images={"image": "render"}, image_size=32)  # a context of its own
-    other.reset(seed=0)
-    image = env.reset(seed=0)[0]["image"]
-    np.testing.assert_array_equal(env.reset(seed=0)[0]["image"], image)
-    assert image.shape == (32, 32, 3) and image.std() > 5
-    env.close()
-    other.close()
+    picture: dict[str, Any] = {"images": {"image": "render"}, "image_size": 32}
+    envs = [AdaptedEnv("envs:embodyflow/MuJoCo-v0", "look", kwargs={"xml": REACHER_XML}, **picture)]
+    alone = envs[0].reset(seed=0)[0]["image"]
+    assert alone.shape == (32, 32, 3) and alone.std() > 5
+    envs += [AdaptedEnv(name, "look", **picture) for name in ("HalfCheetah-v5", "Reacher-v5", "Hopper-v5")]
+    once = [env.reset(seed=0)[0]["image"] for env in envs]
+    again = [env.reset(seed=0)[0]["image"] for env in envs]  # each in its own context, whoever drew last
+    np.testing.assert_array_equal(once, again)
+    np.testing.assert_array_equal(once[0], alone)
+    for env in envs:
+        env.close()

@@ -150,3 +150,16 @@ def test_a_goal_outside_the_split_is_refused() -> None:
     env = gym.make(ID, split="eval")
     with pytest.raises(ValueError, match="goal=256: split 'eval' has goals 0 to 255"):
         env.reset(options={"goal": 256})
+
+
+def test_two_tasks_in_a_process_draw_their_own_pictures() -> None:
+    if (problem := rendering_problem()) is not None:
+        pytest.skip(problem)
+    first = MetaWorldEnv("reach-v3", image_size=64)
+    alone = first.reset(options={"goal": 1})[0]["image"]
+    second = MetaWorldEnv("drawer-open-v3", image_size=64)
+    other = second.reset(options={"goal": 1})[0]["image"]
+    np.testing.assert_array_equal(first.reset(options={"goal": 1})[0]["image"], alone)
+    assert (other != alone).any()
+    first.close()
+    second.close()

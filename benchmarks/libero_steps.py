@@ -1,0 +1,94 @@
+"""LIBERO's steps by robosuite's own code and by ours, and what the cheaper controller does to an expert.
+
+Run ``LIBERO_ASSETS=… python benchmarks/libero_steps.py`` (some minutes; needs the extra ``libero``). States only, one
+core. The peer is the ``step`` of LIBERO's environment without cameras, on the same model in the same process;
+contenders take turns on the same random actions, and rates are medians of steps per CPU second.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results" / "libero_steps.json"
+TASKS = ("libero_object/0", "libero_spatial/0", "libero_goal/0", "libero_10/0")
+ROUNDS, STEPS, GOALS = 5, 60, 5
+EXPERT_TASKS = (0, 4, 6, 8, 9)
+
+
+def make(task: str, **arguments: Any) -> Any:
+    return gym.make("envs:embodyflow/LIBERO-v0", task=task, **arguments).unwrapped
+
+
+def peer(env: Any) -> Callable[[np.ndarray], object]:
+    """Return robosuite's step on data of its own, put at a recorded state."""
+    own, stock = env._scene.new_data(), env._scene._env
+    env._scene.use(own)
+    stock.sim.reset()
+    stock.sim.set_state_from_flattened(env._initial_states[0])
+    stock.sim.forward()
+    robot = stock.robots[0]
+    robot.gripper.current_action = np.zeros(robot.gripper.dof)
+    robot.controller.update(force=True)
+    robot.controller.reset_goal()
+
+    def step(action: np.ndarray) -> object:
+        env._scene.use(own)
+        return stock.step(action.astype(np.float64))
+
+    return step
+
+
+def rate(step: Callable[[np.ndarray], object], actions: np.ndarray) -> float:
+    started = time.process_time()
+    for action in actions:
+        step(action)
+    return len(actions) / (time.process_time() - started)
+
+
+def speed(task: str) -> dict[str, float]:
+    rates: dict[str, list[float]] = {"robosuite": [], "ours": [], "ours, period 5": []}
+    exact, cheap = make(task), make(task, controller_period=5)
+    for seed in range(ROUNDS):
+        actions = np.random.default_rng(seed).uniform(-1, 1, (STEPS, 7)).astype(np.float32)
+        exact.reset(options={"goal": 0})
+        cheap.reset(options={"goal": 0})
+        steps = {"robosuite": peer(exact), "ours": exact.step, "ours, period 5": cheap.step}
+        for name, step in steps.items():
+            rates[name].append(rate(step, actions))
+    return {name: round(statistics.median(values[1:]), 1) for name, values in rates.items()}  # the first compiles
+
+
+def expert(number: int, period: int) -> dict[str, float]:
+    env = make(f"libero_object/{number}", split="demo", rotation=False, controller_period=period)
+    lengths, successes = [], 0
+    for goal in range(GOALS):
+        env.reset(options={"goal": goal})
+        lengths.append(0)
+        over = success = False
+        while not over:
+            _, _, success, truncated, _ = env.step(env.expert_action())
+            over, lengths[-1] = success or truncated, lengths[-1] + 1
+        successes += success
+    return {"successes": successes, "episodes": GOALS, "mean_steps": round(statistics.mean(lengths), 1)}
+
+
+def main() -> None:
+    results = {
+        "steps_per_cpu_second": {task: speed(task) for task in TASKS},
+        "expert": {
+            f"period {period}": {f"libero_object/{number}": expert(number, period) for number in EXPERT_TASKS}
+            for period in (1, 5)
+        },
+    }
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    print(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()
