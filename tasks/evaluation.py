@@ -16,10 +16,11 @@ def evaluate_policy(batch: Batch | None, config: Any = None, *, worker: Any, cal
     mode = config["mode"]
     # The draws leave the iteration out: evaluations of one run differ by their weights alone.
     draws = None if mode == "greedy" else (call.seed, "evaluate")
-    played = to_batch(worker.play(worker.evaluation_episodes(), "eval", draws))
+    played = to_batch(worker.play(worker.evaluation_episodes(mode), "eval", draws))
     rows, of_rewards, examples = judged(played, "eval", worker)
     metrics = {f"eval/{mode}_{name.partition('/')[2]}": metric for name, metric in of_rewards.items()} | {
-        f"eval/{mode}_success_rate": mean(rows["success"].double().mean(), len(rows)),
+        # Several answers to one prompt are not as good as as many prompts: its interval counts these.
+        f"eval/{mode}_success_rate": mean(rows["success"].double().mean(), len(rows["group_id"].unique())),
         f"eval/{mode}_episode_steps": mean(rows["num_steps"].double().mean(), len(rows)),
         f"perf/evaluate_{mode}_seconds": mean(time.perf_counter() - started),
     }

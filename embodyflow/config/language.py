@@ -42,11 +42,13 @@ class PromptEvaluationConfig(EvaluationConfig):
     """When and on how much the policy is tested.
 
     Attributes:
-        num_prompts: of the validation split, answered once per mode.
+        num_prompts: of the validation split.
+        num_samples: answers to each in the mode ``sampled``, for pass@k; in the mode ``greedy`` there is one.
         num_shown: of the answers that are shown in a table.
     """
 
     num_prompts: PositiveInt
+    num_samples: PositiveInt = 1
     num_shown: Annotated[int, Field(ge=0, strict=True)] = 12
 
 

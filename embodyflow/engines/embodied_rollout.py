@@ -109,8 +109,9 @@ class EmbodiedRollout:
             for place in places(self.config, self.rank, self.world_size, iteration, reroll)
         ]
 
-    def evaluation_episodes(self) -> list[Episode]:
-        """Return this rank's share of ``evaluation.num_goals`` goals of every task."""
+    def evaluation_episodes(self, mode: str = "greedy") -> list[Episode]:
+        """Return this rank's share of ``evaluation.num_goals`` goals of every task, the same in each mode."""
+        del mode
         num_goals, num_tasks = self.config.evaluation.num_goals, len(self.config.env.tasks)
         rows = range(self.rank, num_goals * num_tasks, self.world_size)
         return [Episode(row, row, row, row % num_tasks, row // num_tasks) for row in rows]

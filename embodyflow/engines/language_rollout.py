@@ -17,6 +17,7 @@ from embodyflow.data.metrics import Metric, mean
 from embodyflow.data.prompt_sources import build_prompt_source
 from embodyflow.data.prompts import Prompt, Split, encode, encode_response
 from embodyflow.data.rows_file import Journal
+from embodyflow.data.scores import Answers, score_metrics
 from embodyflow.engines.generation.interface import Completion, GenerationEngine, Request, Sampling
 from embodyflow.engines.generation.registry import build_generation_engine
 from embodyflow.engines.groups import places
@@ -116,10 +117,16 @@ class LanguageRollout:
             for place in places(self.config, self.rank, self.world_size, iteration, reroll)
         ]
 
-    def evaluation_episodes(self) -> list[Question]:
-        """Return this rank's share of the ``evaluation.num_prompts`` first prompts of validation."""
-        rows = range(self.rank, self.config.evaluation.num_prompts, self.world_size)
-        return [Question(row, row, row, row) for row in rows]
+    def evaluation_episodes(self, mode: str = "greedy") -> list[Question]:
+        """Return this rank's share of the ``evaluation.num_prompts`` first prompts of validation.
+
+        In the mode ``sampled`` each is there ``evaluation.num_samples`` times.
+        """
+        evaluation = self.config.evaluation
+        times = evaluation.num_samples if mode == "sampled" else 1
+        indices = range(self.rank, evaluation.num_prompts, self.world_size)
+        rows = [(index * times + sibling, index) for index in indices for sibling in range(times)]
+        return [Question(row, row, index, index) for row, index in rows]
 
     def play(
         self,
@@ -176,8 +183,18 @@ class LanguageRollout:
         scores = self._rewards.score(samples)
         batch["success"] = torch.tensor([score.correct for score in scores], dtype=torch.bool)
         batch["scores"] = torch.tensor([score.reward for score in scores], dtype=torch.float32)
+        metrics = reward_metrics(scores) | score_metrics(
+            Answers(
+                [sample.data_source for sample in samples],
+                batch["prompt_id"].numpy(),
+                batch["scores"].numpy(),
+                batch["success"].numpy(),
+            ),
+            sorted({1, min_samples(batch["prompt_id"].numpy())}) if samples else (),
+            "scores",
+        )
         shown = zip(samples[: self.config.evaluation.num_shown], scores, strict=False)
-        return batch, reward_metrics(samples, scores), [_as_text(sample, score) for sample, score in shown]
+        return batch, metrics, [_as_text(sample, score) for sample, score in shown]
 
     def demonstrate(self) -> Columns:
         """Return this rank's share of the prompt source's demonstrations, as language rows.
@@ -268,13 +285,17 @@ def _padded(rows: Sequence[Sequence[Any]], dtype: Any) -> tuple[np.ndarray, np.n
     return mask, padded
 
 
-def reward_metrics(samples: Sequence[Sample], scores: Sequence[Score]) -> dict[str, Metric]:
-    """Summarise what responses were worth, the pieces of their rewards and each dataset's success rate."""
+def min_samples(prompt_ids: np.ndarray) -> int:
+    """Return how many samples the prompt with the fewest has."""
+    return int(np.unique(prompt_ids, return_counts=True)[1].min())
+
+
+def reward_metrics(scores: Sequence[Score]) -> dict[str, Metric]:
+    """Summarise what responses were worth, and the pieces of their rewards."""
     values: dict[str, list[float]] = {"rollout/success_rate": [], "rollout/reward": []}
-    for sample, score in zip(samples, scores, strict=True):
+    for score in scores:
         values["rollout/success_rate"].append(score.correct)
         values["rollout/reward"].append(score.reward)
-        values.setdefault(f"source/{sample.data_source}_success_rate", []).append(score.correct)
         for name, part in score.parts.items():
             values.setdefault(f"reward/{name}", []).append(part)
     return {name: mean(float(np.mean(each)) if each else 0.0, len(each)) for name, each in values.items()}

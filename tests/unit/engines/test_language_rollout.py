@@ -10,6 +10,7 @@ import torch
 from language_jobs import language_config, sampled
 from trainers import free_address
 
+import tasks
 from embodyflow.data.batches import to_batch
 from embodyflow.engines.imitation import ResponseSamples, imitate
 from embodyflow.engines.language_rollout import LanguageRollout, in_epochs
@@ -17,6 +18,7 @@ from embodyflow.engines.language_trainer import LanguageTrainer
 from embodyflow.errors import ConfigError, ParityError
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
 from embodyflow.types import Batch
+from embodyflow.workers.calls import NodeCall
 
 CONFIG = language_config()
 
@@ -101,9 +103,36 @@ def test_rewards_come_from_the_prompts_ground_truth(rollout: LanguageRollout) ->
     assert batch["success"].tolist() == [True, False, False] and batch["scores"].tolist() == [1.0, 0.0, 0.0]
     assert metrics["rollout/success_rate"].value == pytest.approx(1 / 3)
     assert metrics["reward/answered"].value == pytest.approx(2 / 3)
-    assert metrics["source/arithmetic_success_rate"].weight == 3
+    assert metrics["scores/arithmetic/pass@1"].value == pytest.approx(1 / 3)
     assert examples[0]["response"] == f"1 is 1 ## {truths[0]}" and examples[0]["prompt"].endswith("=")
     assert [row["correct"] for row in examples] == [True, False, False]
+
+
+def test_pass_at_k_is_of_several_answers_to_a_prompt(trainer: LanguageTrainer) -> None:
+    rollout = LanguageRollout(language_config("evaluation.num_samples=3"), 0, 1)
+    assert [question.index for question in rollout.evaluation_episodes("greedy")] == [0, 1, 2, 3]
+    questions = rollout.evaluation_episodes("sampled")
+    assert [question.index for question in questions] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=0)
+    batch = to_batch(rollout.play(questions, "eval", (0, "evaluate")))
+    assert len(batch["seed"].unique()) == 12
+    _, metrics, _ = rollout.judge(batch, "eval")
+    assert metrics["scores/pass@3"].value >= metrics["scores/pass@1"].value and metrics["scores/num_prompts"].value == 4
+    rollout.close()
+
+
+def test_groups_sampled_anew_are_rewarded_like_the_first(trainer: LanguageTrainer) -> None:
+    rollout = LanguageRollout(language_config("filter.num_groups=6", "filter.drop_uniform=false"), 0, 1)
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=0)
+    call = NodeCall("dynamic_sampling", "tasks:dynamic_sampling", iteration=1, seed=0)
+    first = tasks.compute_reward(sampled(rollout), worker=rollout).batch
+    assert first is not None
+    rows = tasks.dynamic_sampling(first, worker=rollout, call=call).batch
+    assert rows is not None and len(rows) == 12 and len(rows["uid"].unique()) == 12
+    assert rows["group_id"].unique(return_counts=True)[1].tolist() == [2] * 6
+    assert torch.equal(rows["loss_mask"].flatten(1).sum(1), rows["response_length"])
+    assert torch.equal(rows["rewards"].flatten(1).sum(1), rows["scores"])
+    rollout.close()
 
 
 def test_demonstrations_are_answers_that_are_right(rollout: LanguageRollout) -> None:

@@ -152,9 +152,10 @@ def test_fitting_sees_the_demonstrations_in_one_order_wherever_they_were_recorde
 @pytest.mark.parametrize(("mode", "draws"), [("greedy", None), ("sampled", (7, "evaluate"))])
 def test_evaluation_reports_a_rate_over_its_goals(mode: str, draws: object) -> None:
     seen: list[object] = []
-    played = {"uid": np.arange(4), "success": np.array([1, 0, 1, 1], bool), "num_steps": np.array([10, 20, 10, 20])}
+    played = {"success": np.array([1, 0, 1, 1], bool), "num_steps": np.array([10, 20, 10, 20])}
+    played |= {"uid": np.arange(4), "group_id": np.arange(4)}
     worker = SimpleNamespace(
-        evaluation_episodes=lambda: "goals",
+        evaluation_episodes=lambda mode: "goals",
         play=lambda episodes, split, draws: seen.append((episodes, split, draws)) or played,
     )
     output = tasks.evaluate_policy(None, {"mode": mode}, worker=worker, call=CALL)
