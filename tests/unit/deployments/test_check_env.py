@@ -1,5 +1,6 @@
 """The checks of ``embodyflow check-env`` on environments that break one promise each."""
 
+import mmap
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +12,7 @@ from deployments.check_env import CHECKS, Subject, show
 from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
 
-LEAKED: list[bytes] = []
+LEAKED: list[mmap.mmap] = []
 
 
 class Point(gym.Env):
@@ -30,7 +31,8 @@ class Point(gym.Env):
         if self.breaks != "restore by seed":
             self.pushed = 0.0
         if self.breaks == "leak":
-            LEAKED.append(b"x" * 2**18)
+            LEAKED.append(mmap.mmap(-1, 2**18))  # not from the heap, which may have room from earlier tests
+            LEAKED[-1].write(b"x" * 2**18)
         return np.array([self.x], np.float32), {}
 
     def step(self, action: np.ndarray):
