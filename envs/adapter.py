@@ -18,6 +18,8 @@ from gymnasium.wrappers import RescaleAction
 from numpy.typing import NDArray
 from PIL import Image
 
+from envs.goals import choose_goal
+
 RENDER = "render"
 """Source of an image that is the environment's ``render()``."""
 
@@ -135,11 +137,7 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
             ValueError: the split has no such initial state.
         """
         super().reset(seed=seed)
-        num_goals = self.num_goals[self.split]
-        wanted = (options or {}).get("goal")
-        goal = int(self.np_random.integers(num_goals) if wanted is None else wanted)
-        if not 0 <= goal < num_goals:
-            raise ValueError(f"goal={goal}: split {self.split!r} has goals 0 to {num_goals - 1}")
+        goal = choose_goal(self.np_random, options, self.split, self.num_goals[self.split])
         self._goal, inner_seed = goal, FIRST_SEED[self.split] + goal
         # What reset(seed=...) does in an environment that keeps Gymnasium's contract; some forget to.
         self.inner.unwrapped.np_random, _ = seeding.np_random(inner_seed)

@@ -19,6 +19,7 @@ from metaworld.env_dict import ENV_CLS_MAP
 from metaworld.policies import ENV_POLICY_MAP
 from numpy.typing import NDArray
 
+from envs.goals import choose_goal
 from envs.metaworld_step import FastStep
 
 INSTRUCTIONS: dict[str, str] = {
@@ -158,11 +159,7 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
             ValueError: the split has no such goal.
         """
         super().reset(seed=seed)
-        num_goals = self.num_goals[self.split]
-        wanted = (options or {}).get("goal")
-        goal = int(self.np_random.integers(num_goals) if wanted is None else wanted)
-        if not 0 <= goal < num_goals:
-            raise ValueError(f"goal={goal}: split {self.split!r} has goals 0 to {num_goals - 1}")
+        goal = choose_goal(self.np_random, options, self.split, self.num_goals[self.split])
         self._goal, self._num_steps = goal, 0
         self._raw = self._sim.reset_to(self._goal_vector(goal))
         return self._observation(), self._info(success=False)

@@ -112,7 +112,6 @@ class AlgorithmConfig(_Config):
         entropy_coef: of the entropy bonus; 0 turns it off.
         value_clip: how far the new value may move from the old one; ``null`` turns clipping off.
         kl, cpgd, covariance: the terms of their names.
-        overlong: ``null`` turns the length penalty off.
     """
 
     advantage: str = "grpo"
@@ -129,7 +128,6 @@ class AlgorithmConfig(_Config):
     kl: KLConfig = KLConfig()
     cpgd: CPGDConfig = CPGDConfig()
     covariance: CovarianceConfig = CovarianceConfig()
-    overlong: OverlongConfig | None = None
 
     @field_validator("advantage")
     @classmethod

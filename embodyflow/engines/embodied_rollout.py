@@ -20,7 +20,7 @@ from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
 from embodyflow.engines.environments import make_env
-from embodyflow.engines.groups import places
+from embodyflow.engines.groups import GroupRollout, places
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import ChunkStep, VectorEnv
 from embodyflow.errors import ConfigError
@@ -52,7 +52,7 @@ class Episode:
     goal: int
 
 
-class EmbodiedRollout:
+class EmbodiedRollout(GroupRollout):
     """The rollout engine of robot policies.
 
     Args:
@@ -62,8 +62,8 @@ class EmbodiedRollout:
     """
 
     def __init__(self, config: EmbodiedConfig, rank: int, world_size: int) -> None:
-        torch.set_num_threads(1)
-        self.config, self.rank, self.world_size = config, rank, world_size
+        super().__init__(config, rank, world_size)
+        self.config = config
         self._envs: dict[str, VectorEnv] = {}
         self.prototypes = [make_env(config.env, task, "train") for task in config.env.tasks]
         check_fits(config.policy, self.prototypes[0])
@@ -78,19 +78,6 @@ class EmbodiedRollout:
         state = {name: torch.from_numpy(np.array(array)) for name, array in weights.items()}
         self.policy.model.load_state_dict(state)
         self.policy_version = version
-
-    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the elementwise sum over the ranks, of which there must be one: rollout workers do not talk.
-
-        Raises:
-            ConfigError: there are more.
-        """
-        if self.world_size > 1:
-            raise ConfigError(
-                f"rollout.num_workers={self.world_size}: algorithm.advantage={self.config.algorithm.advantage} needs "
-                "sums over all rows, which rollout workers cannot take; allowed is 1, or the node on the trainer group"
-            )
-        return tensor
 
     def training_episodes(self, seed: int, iteration: int, reroll: int = 0) -> list[Episode]:
         """Return this rank's episodes of the iteration: whole groups, siblings sharing task and goal.

@@ -1,9 +1,12 @@
-"""Which rows a rollout worker gathers: whole groups, with ids that are unique in a run."""
+"""The rows of a rollout worker: whole groups, with ids that are unique in a run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
+
 from embodyflow.config.grouped import GroupedConfig
+from embodyflow.errors import ConfigError
 
 REROLL_STRIDE = 2**40
 """Between the ids of an iteration's rows and those of its re-rolled ones: more than a run has rows."""
@@ -38,3 +41,31 @@ def places(config: GroupedConfig, rank: int, world_size: int, iteration: int, re
                 group_id=reroll * REROLL_STRIDE + iteration * rollout.num_groups + group,
                 group=group,
             )
+
+
+class GroupRollout:
+    """What rollout engines of grouped rows share.
+
+    Args:
+        config: of the run.
+        rank: of this worker in its group.
+        world_size: workers in the group.
+    """
+
+    def __init__(self, config: GroupedConfig, rank: int, world_size: int) -> None:
+        torch.set_num_threads(1)
+        self.rank, self.world_size = rank, world_size
+        self._advantage = config.algorithm.advantage
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the elementwise sum over the ranks, of which there must be one: rollout workers do not talk.
+
+        Raises:
+            ConfigError: there are more.
+        """
+        if self.world_size > 1:
+            raise ConfigError(
+                f"rollout.num_workers={self.world_size}: algorithm.advantage={self._advantage} needs sums over all "
+                "rows, which rollout workers cannot take; allowed is 1, or the node on the trainer group"
+            )
+        return tensor

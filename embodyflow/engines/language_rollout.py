@@ -20,7 +20,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.data.scores import Answers, score_metrics
 from embodyflow.engines.generation.interface import Completion, GenerationEngine, Request, Sampling
 from embodyflow.engines.generation.registry import build_generation_engine
-from embodyflow.engines.groups import places
+from embodyflow.engines.groups import GroupRollout, places
 from embodyflow.engines.probe import COLUMN, compare, probe_sequences
 from embodyflow.errors import ConfigError
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_model, build_tokenizer, save_folder
@@ -49,7 +49,7 @@ class Question:
     index: int
 
 
-class LanguageRollout:
+class LanguageRollout(GroupRollout):
     """The rollout engine of language models.
 
     Args:
@@ -59,8 +59,8 @@ class LanguageRollout:
     """
 
     def __init__(self, config: LanguageConfig, rank: int, world_size: int) -> None:
-        torch.set_num_threads(1)
-        self.config, self.rank, self.world_size = config, rank, world_size
+        super().__init__(config, rank, world_size)
+        self.config = config
         self.tokenizer = build_tokenizer(config.policy)
         self._prompts = build_prompt_source(config.data, self.tokenizer, config.rollout.max_prompt_tokens)
         self._rewards: RewardManager = build_reward_manager(config.reward)
@@ -84,19 +84,6 @@ class LanguageRollout:
         self._engine.update_weights({name: weights[name] for name in weights.keys() - probe.keys()}, version)
         scores = self._engine.score(probe_sequences(self.config.seed, len(self.tokenizer)))
         compare(probe, scores, self.config.rollout.probe_tolerance, version, self.rank)
-
-    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the elementwise sum over the ranks, of which there must be one: rollout workers do not talk.
-
-        Raises:
-            ConfigError: there are more.
-        """
-        if self.world_size > 1:
-            raise ConfigError(
-                f"rollout.num_workers={self.world_size}: algorithm.advantage={self.config.algorithm.advantage} needs "
-                "sums over all rows, which rollout workers cannot take; allowed is 1, or the node on the trainer group"
-            )
-        return tensor
 
     def training_episodes(self, seed: int, iteration: int, reroll: int = 0) -> list[Question]:
         """Return this rank's responses of the iteration: whole groups, siblings sharing a prompt.

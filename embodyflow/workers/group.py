@@ -148,16 +148,13 @@ class WorkerGroup:
 
     async def _any_dead(self) -> bool:
         """Say whether a rank's process has ended; what is merely busy has not."""
-        answers = [asyncio.wrap_future(rank.stacks.remote().future()) for rank in self._ranks]
-        await asyncio.wait(answers, timeout=ANSWER_SECONDS)
+        answers = await _ask([rank.stacks for rank in self._ranks], ANSWER_SECONDS)
         return any(answer.done() and answer.exception() is not None for answer in answers)
 
     async def _mend(self, rank: int) -> None:
         handle = self._ranks[rank]
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                await handle.ready.remote()
-        except (ray.exceptions.RayActorError, TimeoutError):
+        [answer] = await _ask([handle.ready], ANSWER_SECONDS)
+        if not answer.done() or answer.exception() is not None:
             _logger.warning("%s worker %d does not answer and is replaced", self.role, rank)
             await self._replace(rank, handle)
 
@@ -201,13 +198,21 @@ class WorkerGroup:
 
     async def _where_they_are(self) -> str:
         """Return the stacks of all ranks, for as far as they answer."""
-        answers = [asyncio.wrap_future(rank.stacks.remote().future()) for rank in self._ranks]
-        await asyncio.wait(answers, timeout=INTERRUPT_SECONDS)
+        answers = await _ask([rank.stacks for rank in self._ranks], INTERRUPT_SECONDS)
         lines = []
         for rank, answer in enumerate(answers):
             known = answer.done() and answer.exception() is None
             lines.append(f"{self.role} worker {rank}: {answer.result() if known else 'does not answer'}")
         return "\n".join(lines)
+
+
+async def _ask(methods: Sequence[Any], seconds: float) -> list[asyncio.Future[Any]]:
+    """Call Ray methods and wait for so long; what has not answered by then, or fails later, is nobody's any more."""
+    answers = [asyncio.wrap_future(method.remote().future()) for method in methods]
+    for answer in answers:
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.wait(answers, timeout=seconds)
+    return answers
 
 
 def _first_line(error: Exception) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict
 from numpy.typing import NDArray
 
+from envs.goals import choose_goal
 from envs.libero import suites
 from envs.libero.control import NUM_SUBSTEPS, Arm, ArmState
 from envs.libero.expert import PickAndPlace
@@ -131,11 +132,7 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
             ValueError: the split has no such initial state.
         """
         super().reset(seed=seed)
-        num_goals = self.num_goals[self.split]
-        wanted = (options or {}).get("goal")
-        goal = int(self.np_random.integers(num_goals) if wanted is None else wanted)
-        if not 0 <= goal < num_goals:
-            raise ValueError(f"goal={goal}: split {self.split!r} has goals 0 to {num_goals - 1}")
+        goal = choose_goal(self.np_random, options, self.split, self.num_goals[self.split])
         self._goal, self._num_steps, self._expert = goal, 0, None
         self._scene.use(self._wrapped)
         if goal not in self._settled:
