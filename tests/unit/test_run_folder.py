@@ -1,13 +1,16 @@
 import hashlib
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from embodyflow.compose import validate_config
 from embodyflow.config import RunConfig
-from embodyflow.errors import ConfigError
-from embodyflow.run_folder import RunFolder
+from embodyflow.errors import ConfigError, DiskFullError
+from embodyflow.ledger import Ledger
+from embodyflow.run_folder import RunFolder, unfinished_runs
 
 
 @pytest.fixture
@@ -116,3 +119,33 @@ def test_status_and_summary_are_replaced_whole(folder: RunFolder) -> None:
         "summary.json",
         "videos",
     ]
+
+
+def test_one_process_works_on_a_run_at_a_time(folder: RunFolder) -> None:
+    at_work = rf"run_id=mine: process {os.getpid()} is at work on this run"
+    with folder.locked(), pytest.raises(ConfigError, match=at_work), RunFolder(folder.path).locked():
+        pass
+    with folder.locked():
+        pass
+
+
+def test_a_checkpoint_is_not_begun_where_there_is_no_room(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(folder, 0, content="x" * 1000)
+    usage = shutil.disk_usage(folder.path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=900))
+    with pytest.raises(DiskFullError, match=r"a checkpoint takes .* are free; make room and resume=mine"):
+        folder.new_checkpoint(1)
+    assert folder.committed() == [0]
+
+
+def test_runs_that_can_go_on_are_those_that_began_and_are_neither_done_nor_busy(tmp_path: Path) -> None:
+    folders = {name: RunFolder(tmp_path / name) for name in ("begun", "done", "busy", "nothing-yet")}
+    for name, folder in folders.items():
+        folder.path.mkdir()
+        Ledger(folder.ledger_path).append("stage", 1, {"node_id": "rollout"})
+        if name != "nothing-yet":
+            commit(folder, 0)
+    folders["done"].write_summary({})
+    with folders["busy"].locked():
+        assert [folder.path.name for folder in unfinished_runs(tmp_path)] == ["begun"]
+    assert {folder.path.name for folder in unfinished_runs(tmp_path)} == {"begun", "busy"}
