@@ -44,6 +44,7 @@ from deployments.processes import exit_on_signals, free_port, start_process, sto
 from deployments.services import server_command
 from embodyflow.compose import compose_config
 from embodyflow.data.plan import RankInput, Slice
+from embodyflow.ledger import Ledger
 from embodyflow.run_folder import RunFolder
 from embodyflow.trackers import open_trackers
 from embodyflow.workers.calls import NodeCall, NodeResult
@@ -54,6 +55,7 @@ from flows.iteration_runs import IterationRuns, iteration_runs
 from flows.nodes import CURRENT_RUN, Run
 from flows.prefect_settings import BATCHED_WRITES, NO_TELEMETRY
 from flows.reporting import reporting
+from flows.stages import Stages
 from pipelines import NodeType, TaskGraph, load_pipeline
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,7 +95,8 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
         run_folder, trackers, graph = RunFolder.create(config), open_trackers(config), empty_graph()
         async with iteration_runs(flows.iteration.iteration) as runs, reporting(config, run_folder) as report:
             session = Session(config, groups, buffers)
-            CURRENT_RUN.set(Run(session, run_folder, trackers, graph, runs))
+            stages = Stages(run_folder, Ledger(run_folder.ledger_path))
+            CURRENT_RUN.set(Run(session, run_folder, trackers, graph, runs, stages))
             await session.publish_weights(0)
             one_task_run = config.pipeline.model_copy(update={"task_runs": "iteration"})
             configs = {"ours": config, "one": config.model_copy(update={"pipeline": one_task_run})}

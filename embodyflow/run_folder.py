@@ -150,11 +150,14 @@ class RunFolder:
 
     def stage(self, iteration: int, node_id: str) -> Path:
         """Return the folder for the rows of a node."""
-        return self._stages / f"iteration-{iteration:06d}" / node_id
+        return self._stage_folder(iteration) / node_id
 
-    def drop_stages(self) -> None:
-        """Remove the rows of all nodes: their iterations are committed."""
-        shutil.rmtree(self._stages, ignore_errors=True)
+    def _stage_folder(self, iteration: int) -> Path:
+        return self._stages / f"iteration-{iteration:06d}"
+
+    def drop_stages(self, iteration: int) -> None:
+        """Remove the rows of all nodes of the iteration: it is committed."""
+        shutil.rmtree(self._stage_folder(iteration), ignore_errors=True)
 
     def new_checkpoint(self, iteration: int) -> Path:
         """Return an empty folder to write a checkpoint to; :meth:`commit_checkpoint` makes it count.

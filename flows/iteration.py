@@ -1,6 +1,5 @@
 """One RL iteration: the graph's nodes as task runs, then the commit."""
 
-import asyncio
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -66,18 +65,18 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Mapping[str,
 
 
 async def write_checkpoint(index: int, digests: Mapping[str, list[str]] | None = None) -> None:
-    """Write the published weights and the optimizer to the iteration's checkpoint: from then on it is committed.
+    """Write the published weights and the optimizer to the iteration's checkpoint; it counts as soon as it is on disk.
 
     Args:
         index: of the iteration.
         digests: of its nodes' rows.
     """
     run = CURRENT_RUN.get()
+    await run.stages.settle()  # of the iteration before
     await run.session.save(run.folder.new_checkpoint(index))
     facts = {
         "policy_version": index,
         "weights_digest": run.session.weights_digest,
         "digests": dict(digests or {}),
     }
-    await asyncio.to_thread(run.folder.commit_checkpoint, index, facts, run.config.trainer.keep_checkpoints)
-    await run.stages.committed(index, run.folder.commit_facts(index))
+    run.stages.commit(index, facts, run.config.trainer.keep_checkpoints)

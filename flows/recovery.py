@@ -48,6 +48,7 @@ async def surviving(run: Run, what: str, step: Callable[[], Coroutine[Any, Any, 
 
 async def recover(run: Run) -> None:
     """Replace what is gone, and bring workers and folder back to the last commit."""
+    await run.stages.settle()
     await run.session.mend()
     await note_processes(run)
     if run.folder.committed():

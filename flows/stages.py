@@ -1,8 +1,11 @@
-"""Which nodes' rows are kept on disk, so that an iteration goes on where it was interrupted.
+"""What of a run is brought to disk beside its work: rows of nodes, and commits.
 
 Episodes are what an iteration spends its time on. As soon as a rollout node is done its rows are in the run's folder
 and in the ledger; a later process reads them back instead of playing again. Every other node is made again from them,
 which gives the same rows.
+
+The next iteration begins while the files of a checkpoint are flushed. Should the machine stop meanwhile, the iteration
+before was the last that counts, and the same is done again.
 """
 
 import asyncio
@@ -18,7 +21,7 @@ from embodyflow.workers.session import NodeReport, NodeWork, Session
 
 
 class Stages:
-    """The kept rows of one run.
+    """The kept rows and the commits of one run.
 
     Args:
         folder: of the run.
@@ -28,7 +31,7 @@ class Stages:
     def __init__(self, folder: RunFolder, ledger: Ledger) -> None:
         self._folder, self._ledger = folder, ledger
         self._turn = asyncio.Lock()
-        self._writing: set[asyncio.Task[None]] = set()
+        self._writing: list[asyncio.Task[None]] = []
 
     def place(self, iteration: int, node_id: str) -> str:
         """Return the folder that a node's rows go to."""
@@ -47,7 +50,26 @@ class Stages:
 
     def keep(self, work: NodeWork, report: NodeReport) -> None:
         """Begin to have the node's rows on disk, and then in the ledger."""
-        self._writing.add(asyncio.create_task(self._keep(work, report)))
+        self._writing.append(asyncio.create_task(self._keep(work, report)))
+
+    def commit(self, iteration: int, facts: dict[str, Any], keep: int) -> None:
+        """Begin to make a checkpoint count whose files are written.
+
+        Args:
+            iteration: its index.
+            facts: written beside it: ``policy_version``, ``weights_digest`` and ``digests`` of the nodes' rows.
+            keep: how many checkpoints to keep.
+        """
+        self._writing.append(asyncio.create_task(self._commit(iteration, facts, keep)))
+
+    async def settle(self) -> None:
+        """Wait until all that was begun is on disk.
+
+        Raises:
+            OSError: something could not be written.
+        """
+        writing, self._writing = self._writing, []
+        await asyncio.gather(*writing)
 
     async def committed(self, iteration: int, facts: dict[str, Any]) -> None:
         """Have the ledger say that the iteration counts, unless it does; its rows are dropped.
@@ -58,12 +80,15 @@ class Stages:
         """
         known = {key: facts[key] for key in ("policy_version", "weights_digest", "digests")}
         known["checkpoint"] = self._folder.checkpoint(iteration).name
-        writing, self._writing = self._writing, set()
-        await asyncio.gather(*writing)
         async with self._turn:
             if self._ledger.find("commit", iteration) is None:
                 await asyncio.to_thread(self._ledger.append, "commit", iteration, known)
-                await asyncio.to_thread(self._folder.drop_stages)
+            await asyncio.to_thread(self._folder.drop_stages, iteration)
+
+    async def _commit(self, iteration: int, facts: dict[str, Any], keep: int) -> None:
+        async with self._turn:
+            await asyncio.to_thread(self._folder.commit_checkpoint, iteration, facts, keep)
+        await self.committed(iteration, facts)
 
     async def _keep(self, work: NodeWork, report: NodeReport) -> None:
         folder = self._folder.stage(work.iteration, work.node_id)

@@ -52,6 +52,7 @@ async def _train_in(folder: RunFolder, config: RunConfig, graph: TaskGraph, *, r
                     await note_processes(run)
                     return await _train(run, resumed=resumed)
                 finally:
+                    await stages.settle()
                     for tracker in trackers:
                         tracker.close()
 
@@ -66,6 +67,7 @@ async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
             await surviving(run, f"the evaluation after iteration {index}", partial(_evaluate_if_due, run, index))
         export = partial(run.session.export, "save_pretrained", run.folder.path / "policy")
         await surviving(run, "the export", export)
+        await run.stages.settle()
         summary = summarize(run)
         run.folder.write_summary(summary)
         await report.finished(summary)

@@ -107,7 +107,7 @@ class WorkerGroup:
     async def connect(self) -> None:
         """Form the ranks' torch.distributed group on a free port of rank 0's machine, their models as at the start."""
         address = await self.call_rank(0, "free_address")
-        await self.call("invoke", "connect", address)
+        await self.call("connect", address)
 
     async def mend(self) -> None:
         """Replace every rank that is gone or does not answer."""

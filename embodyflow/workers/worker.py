@@ -190,9 +190,17 @@ class Worker:
         """Call a method of the engine."""
         return getattr(self._engine, method)(*args)
 
+    def connect(self, address: str) -> None:
+        """Have the engine join its group; its models are those of the start."""
+        self._engine.connect(address)
+        self._forget_training()
+
     def restore(self, folder: str) -> None:
         """Load the engine's state from a checkpoint: nothing has been trained since."""
         self._engine.load(folder)
+        self._forget_training()
+
+    def _forget_training(self) -> None:
         self._trained.clear()
         self._half_trained_by = None
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from embodyflow.data.configuration import BufferConfig
 from embodyflow.data.metrics import total
 from embodyflow.data.plan import RankInput, Slice, split_evenly
 from embodyflow.data.tables import digest_of
-from embodyflow.errors import ConfigError, ShardLostError
+from embodyflow.errors import ConfigError, ShardLostError, WorkerLostError
 from embodyflow.rewards.configuration import RewardConfig
 from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rewards.registry import build_reward_manager
@@ -254,8 +255,9 @@ def test_a_node_is_interrupted_at_its_time_limit_and_the_group_works_on(run: Run
 
 def test_a_node_that_hangs_in_native_code_is_given_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group, "INTERRUPT_SECONDS", 0.2)
-    with pytest.raises(TimeoutError, match=r"^sleep on the trainer group took longer than 0.5 s$"):
+    with pytest.raises(TimeoutError, match=r"^sleep on the trainer group took longer than 0.5 s") as late:
         run.wait(run.session.run_node(replace(work_of("sleep", "trainer", seconds=2), timeout=0.3)))
+    assert "in sleep" in late.value.__notes__[0]  # where it was
     assert run.node("sleep", "trainer", seconds=0, node_id="after").num_rows == 0
 
 
@@ -314,8 +316,8 @@ def test_workers_that_the_cluster_has_no_room_for_are_refused_before_any_starts(
 class Passes:
     """Passes of one graph over a session; a buffer may die after a node."""
 
-    def __init__(self, run: Run) -> None:
-        self._session = run.session
+    def __init__(self, run: Run, folder: Path) -> None:
+        self._session, self._folder = run.session, folder
         self.ran: list[str] = []
 
     def graph(self, *, trains: bool = False) -> TaskGraph:
@@ -349,12 +351,13 @@ class Passes:
                 await asyncio.to_thread(buffer.wait, PATIENCE)
             return report
 
-        return await GraphRun(graph, 1, run_node, lambda: self._session.publish_weights(5)).run()
+        publish = partial(self._session.publish_weights, 5)
+        return await GraphRun(graph, 1, run_node, publish, lambda _, node_id: str(self._folder / node_id)).run()
 
 
-def test_a_dead_buffer_costs_a_recompute_and_changes_no_row(run: Run) -> None:
+def test_a_dead_buffer_costs_a_recompute_and_changes_no_row(run: Run, tmp_path: Path) -> None:
     run.wait(run.session.publish_weights(5))
-    passes = Passes(run)
+    passes = Passes(run, tmp_path)
     whole = run.wait(passes.once(passes.graph()))
     assert sorted(passes.ran) == ["last", "left", "met", "right", "rollout"]
     for victim in ("rollout", "met"):
@@ -363,8 +366,8 @@ def test_a_dead_buffer_costs_a_recompute_and_changes_no_row(run: Run) -> None:
         assert passes.ran.count("rollout") == 2, passes.ran
 
 
-def test_what_a_training_node_wrote_is_not_made_again(run: Run) -> None:
-    passes = Passes(run)
+def test_what_a_training_node_wrote_is_not_made_again(run: Run, tmp_path: Path) -> None:
+    passes = Passes(run, tmp_path)
     with pytest.raises(ExceptionGroup) as caught:
         run.wait(passes.once(passes.graph(trains=True), dies_after="met"))
     [lost] = caught.value.exceptions
@@ -381,14 +384,45 @@ def test_a_start_that_fails_leaves_no_process(config: RunConfig) -> None:
     wait_until(lambda: our_processes().keys() <= before.keys(), "a worker is left")
 
 
-def test_a_killed_worker_is_an_error_and_not_a_wait(run: Run) -> None:
+def test_a_step_is_taken_once_however_often_it_is_asked_for(run: Run) -> None:
+    def train(node_id: str, name: str = "nudge_a_weight") -> NodeReport:
+        return run.wait(run.session.run_node(replace(work_of(name, "trainer", node_id, by=1.0), trains=True)))
+
+    before = run.wait(run.session.publish_weights(20))
+    first = train("train")
+    once = run.wait(run.session.publish_weights(21))
+    assert train("train") == first
+    assert run.wait(run.session.publish_weights(22)) == once != before
+    with pytest.raises(LookupError):
+        train("breaks", "fail_on_the_last_rank")
+    for half_trained in (lambda: train("after"), lambda: run.wait(run.session.publish_weights(23))):
+        with pytest.raises(WorkerLostError, match="the model is half trained: node breaks failed in its middle"):
+            half_trained()
+
+
+def test_a_session_is_mended_to_its_first_weights(run: Run) -> None:
+    run.wait(run.session.mend())
+    first = run.wait(run.session.publish_weights(30))
+    [pid] = run.wait(run.session._groups["trainer"].call("ready"))
+    os.kill(pid, signal.SIGKILL)
+    started = time.monotonic()
+    with pytest.raises(WorkerLostError, match="a worker of the trainer group is gone"):
+        run.node("sleep", "trainer", seconds=0)
+    assert time.monotonic() - started < PATIENCE / 2, "it was waited for"
+    run.wait(run.session.mend())
+    assert run.wait(run.session.publish_weights(31)) == first
+    assert run.node("tasks:generate", "rollout").num_rows == 8
+
+
+def test_a_killed_rollout_worker_is_replaced_and_plays_the_same(run: Run) -> None:
+    before = run.node("tasks:generate", "rollout")
     pids = run.wait(run.session._groups["rollout"].call("ready"))
     assert set(pids) <= our_processes().keys()
     os.kill(pids[1], signal.SIGKILL)
-    started = time.monotonic()
-    with pytest.raises(ray.exceptions.ActorDiedError):
-        run.node("sleep", "rollout", seconds=0)
-    assert time.monotonic() - started < PATIENCE / 2
+    assert run.node("tasks:generate", "rollout").digests == before.digests
+    now = run.wait(run.session._groups["rollout"].call("ready"))
+    assert now[0] == pids[0] and now[1] != pids[1]
+    assert run.wait(run.session.processes())["rollout/1"] == now[1]
 
 
 def test_closing_leaves_no_process_of_ours(run: Run) -> None:
