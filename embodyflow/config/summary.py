@@ -28,12 +28,14 @@ def success_line(summary: Mapping[str, Any]) -> str:
 
 
 def return_summary(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean returns of the first and the last episodes that ended."""
-    returns = [r["rollout/reward"] for r in records if "rollout/reward" in r]
+    """Return the mean returns of the first and the last episodes that ended; ``None`` where none did."""
+    returns = [r["rollout/reward"] for r in records if "rollout/reward" in r] or [None]
     return {"return_first": returns[0], "return_last": returns[-1]}
 
 
 def return_line(summary: Mapping[str, Any]) -> str:
     """Return :func:`return_summary` in a line."""
-    reached = f"return first={summary['return_first']:.1f} last={summary['return_last']:.1f}"
-    return f"{reached} seed={summary['seed']} seconds={summary['train_seconds']:.0f}"
+    first, last = (
+        "none" if value is None else f"{value:.1f}" for value in (summary["return_first"], summary["return_last"])
+    )
+    return f"return first={first} last={last} seed={summary['seed']} seconds={summary['train_seconds']:.0f}"
