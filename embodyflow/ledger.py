@@ -47,12 +47,13 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.entries: list[Entry] = []
+        self._newest: dict[tuple[int, str, str], dict[str, Any]] = {}
         self._last = _BEGINNING
         content = path.read_bytes() if path.exists() else b""
         lines = content.split(b"\n")
         torn = lines.pop()  # empty where the last line is whole
         for number, line in enumerate(lines, start=1):
-            self.entries.append(self._read(number, line))
+            self._add(self._read(number, line))
         if torn:
             os.truncate(path, len(content) - len(torn))
 
@@ -68,19 +69,19 @@ class Ledger:
         if is_new:
             flush_folder(self._path.parent)
         self._last = digest
-        self.entries.append(Entry(kind, iteration, facts))
+        self._add(Entry(kind, iteration, facts))
 
-    def find(self, kind: str, iteration: int, **facts: Any) -> Entry | None:
-        """Return the newest line of that kind and iteration with these facts, if there is one."""
-        for entry in reversed(self.entries):
-            if (entry.kind, entry.iteration) == (kind, iteration) and facts.items() <= entry.facts.items():
-                return entry
-        return None
+    def newest(self, kind: str, iteration: int, node_id: str = "") -> dict[str, Any] | None:
+        """Return what the newest line says of a commit, or of a node's stage; ``None`` where there is no such line."""
+        return self._newest.get((iteration, kind, node_id))
 
     def digest(self) -> str:
         """Return the SHA-256 over what the newest lines say, whatever the order in which branches finished."""
-        newest = {(e.iteration, e.kind, str(e.facts.get("node_id", ""))): e.facts for e in self.entries}
-        return hashlib.sha256(json.dumps(sorted(newest.items()), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(sorted(self._newest.items()), sort_keys=True).encode()).hexdigest()
+
+    def _add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self._newest[entry.iteration, entry.kind, str(entry.facts.get("node_id", ""))] = entry.facts
 
     def _read(self, number: int, line: bytes) -> Entry:
         content, _, digest = line.decode(errors="replace").rpartition("\t")

@@ -75,7 +75,7 @@ class IterationRuns:
         self._flow, self._parent, self._client = flow, parent, client
         self._opened: dict[int, asyncio.Task[FlowRun]] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._unseen: list[asyncio.Task[FlowRun]] = []
+        self._unseen: list[tuple[asyncio.Task[FlowRun], State[Any]]] = []
         self._is_away = False
         # One request at a time: two at once find SQLite locked, and the client then sleeps for two seconds.
         self._turn = asyncio.Lock()
@@ -97,8 +97,7 @@ class IterationRuns:
         self._is_away = not opened.done() or isinstance(opened.exception(), httpx.TransportError)
         if self._is_away:
             _logger.warning("the Prefect server does not answer: iteration %d has no run of its own", index)
-            self._unseen.append(opened)
-            return await self._flow.fn(index)
+            return await self._run_unseen(index, opened)
         flow_run = opened.result()
         with FlowRunContext(
             flow=self._flow,
@@ -128,15 +127,28 @@ class IterationRuns:
         """
         try:
             async with asyncio.timeout(FAREWELL_SECONDS):
-                for opening in self._opened.values():
-                    await self._close(await opening, Cancelled(message="the run ended before this iteration"))
-                for opening in self._unseen:
-                    with contextlib.suppress(httpx.TransportError):  # it was never created
-                        await self._close(await opening, Completed(message="it ran while the server was away"))
+                never_begun: State[Any] = Cancelled(message="the run ended before this iteration")
+                for opening, state in [*((each, never_begun) for each in self._opened.values()), *self._unseen]:
+                    with contextlib.suppress(httpx.TransportError):  # the server was away: it was never created
+                        await self._close(await opening, state)
                 await asyncio.gather(*self._closing)
         except TimeoutError:
             _logger.warning("the Prefect server does not answer: it is not told how all iterations ended")
         self._opened.clear()
+
+    async def _run_unseen(self, index: int, opened: asyncio.Task[FlowRun]) -> Metrics:
+        """Run the iteration within the parent's run; should its own have come about after all, it is closed later."""
+        state: State[Any] = Completed(message="it ran while the server was away")
+        try:
+            return await self._flow.fn(index)
+        except Exception as error:
+            state = await exception_to_failed_state(error)
+            raise
+        except BaseException as error:
+            state = await exception_to_crashed_state(error)
+            raise
+        finally:
+            self._unseen.append((opened, state))
 
     async def _create(self, index: int) -> FlowRun:
         # The task run that stands for the subflow in its parent, as Prefect's engine makes it.

@@ -73,7 +73,7 @@ async def _run_or_recall(work: NodeWork, parents: Sequence[NodeReport]) -> NodeR
         get_run_logger().info("%s was done before: %d rows read from disk", work.node_id, kept.num_rows)
         return kept
     report = await run.session.run_node(work, parents)
-    if work.stage is not None:
+    if work.stage is not None and report.shards:  # it may pass no rows on
         run.stages.keep(work, report)
     return report
 

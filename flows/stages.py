@@ -39,11 +39,11 @@ class Stages:
 
     async def recall(self, session: Session, work: NodeWork) -> NodeReport | None:
         """Return what an earlier process made of the node, its rows in the buffers; ``None`` where there is nothing."""
-        entry = self._ledger.find("stage", work.iteration, node_id=work.node_id)
-        if work.stage is None or entry is None:
+        facts = None if work.stage is None else self._ledger.newest("stage", work.iteration, work.node_id)
+        if facts is None:
             return None
         try:
-            return await session.recall(work, _report_of(work, entry.facts))
+            return await session.recall(work, _report_of(work, facts))
         except (FileNotFoundError, DamageError) as error:
             get_run_logger().warning("%s is run again: %s", work.node_id, error)
             return None
@@ -81,7 +81,7 @@ class Stages:
         known = {key: facts[key] for key in ("policy_version", "weights_digest", "digests")}
         known["checkpoint"] = self._folder.checkpoint(iteration).name
         async with self._turn:
-            if self._ledger.find("commit", iteration) is None:
+            if self._ledger.newest("commit", iteration) is None:
                 await asyncio.to_thread(self._ledger.append, "commit", iteration, known)
             await asyncio.to_thread(self._folder.drop_stages, iteration)
 
@@ -94,7 +94,7 @@ class Stages:
         folder = self._folder.stage(work.iteration, work.node_id)
         facts = _facts_of(report)
         async with self._turn:
-            if self._ledger.find("stage", work.iteration, **facts) is None:
+            if self._ledger.newest("stage", work.iteration, work.node_id) != facts:
                 await asyncio.to_thread(_flush, folder)
                 await asyncio.to_thread(self._ledger.append, "stage", work.iteration, facts)
 

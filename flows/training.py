@@ -52,9 +52,9 @@ async def _train_in(folder: RunFolder, config: RunConfig, graph: TaskGraph, *, r
                     await note_processes(run)
                     return await _train(run, resumed=resumed)
                 finally:
-                    await stages.settle()
                     for tracker in trackers:
                         tracker.close()
+                    await stages.settle()
 
 
 async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:

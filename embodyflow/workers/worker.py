@@ -110,8 +110,11 @@ class Worker:
         if key not in self._trained:
             self._check_whole()
             self._half_trained_by = call.node_id
-            self._trained[key] = self._run(call)
+            result = self._run(call)
             self._half_trained_by = None
+            # Steps of iterations before are committed: nobody asks for them again.
+            self._trained = {done: each for done, each in self._trained.items() if done[0] == call.iteration}
+            self._trained[key] = result
         return self._trained[key]
 
     @ray.method(concurrency_group="compute")

@@ -21,8 +21,10 @@ def test_lines_come_back_as_they_were_written(tmp_path: Path) -> None:
     ledger = filled(tmp_path / "ledger.jsonl")
     again = Ledger(tmp_path / "ledger.jsonl")
     assert again.entries == ledger.entries and again.digest() == ledger.digest()
-    assert again.find("commit", 1) == ledger.entries[1] and again.find("stage", 1) is None
-    assert again.find("commit", 1, weights_digest="else") is None
+    assert again.newest("commit", 1) == ledger.entries[1].facts
+    assert again.newest("stage", 1) is None and again.newest("commit", 1, "rollout") is None
+    again.append("commit", 1, {"weights_digest": "other"})
+    assert again.newest("commit", 1) == {"weights_digest": "other"}
 
 
 def test_wherever_writing_stops_only_the_last_line_is_gone(tmp_path: Path) -> None:
