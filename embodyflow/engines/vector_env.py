@@ -9,15 +9,12 @@ shared memory.
 import contextlib
 import os
 import select
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any, Protocol, Self
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -25,6 +22,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from embodyflow.child_process import receive, send, start_child
 from embodyflow.engines.vector_env_worker import (
     Array,
     BufferLayout,
@@ -33,8 +31,6 @@ from embodyflow.engines.vector_env_worker import (
     EnvFn,
     EnvGroup,
     observation_fields,
-    receive,
-    send,
 )
 from embodyflow.errors import ConfigError
 
@@ -334,25 +330,11 @@ class _InProcess:
 
 
 class _WorkerProcess:
-    """Steps its environments in a process of its own.
-
-    A fresh interpreter rather than a fork, which is unsafe beside threads (torch, Ray), and rather than
-    ``multiprocessing``'s spawn, which imports the caller's ``__main__`` again.
-    """
+    """Steps its environments in a process of its own."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        ours, theirs = socket.socketpair()
-        main = f"from {EnvGroup.__module__} import main; main({theirs.fileno()}, {os.getpid()})"
-        search_path = os.pathsep.join(path for path in sys.path if path)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", main],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": search_path},
-            )
-        self._connection = Connection(ours.detach())
+        self._process, self._connection = start_child(EnvGroup.__module__)
         self._poll = select.poll()
         self._poll.register(self._connection.fileno(), select.POLLIN)
 

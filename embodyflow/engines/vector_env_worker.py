@@ -8,7 +8,6 @@ never travel in it, they lie in one memory map that all processes share.
 import contextlib
 import mmap
 import os
-import pickle
 import signal
 import threading
 import time
@@ -23,6 +22,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from embodyflow.child_process import receive, send
 from embodyflow.engines.mujoco_rollout import MujocoRollout
 from embodyflow.engines.mujoco_tasks import Outcome
 from embodyflow.errors import ConfigError
@@ -240,20 +240,6 @@ def _blame(index: int) -> Iterator[None]:
         yield
     except Exception as error:
         raise EnvError(index, traceback.format_exc()) from error
-
-
-def send(connection: Connection, message: Any) -> None:
-    """Send an object; half the time of ``Connection.send``, whose pickler can also carry file descriptors."""
-    connection.send_bytes(pickle.dumps(message))
-
-
-def receive(connection: Connection) -> Any:
-    """Receive what :func:`send` sent.
-
-    Raises:
-        EOFError: the other side is gone; or ConnectionResetError.
-    """
-    return pickle.loads(connection.recv_bytes())
 
 
 def main(descriptor: int, parent_pid: int) -> None:

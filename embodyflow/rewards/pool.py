@@ -3,16 +3,15 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 
+from embodyflow.child_process import receive, send, start_child
 from embodyflow.errors import ConfigError, RewardError
 from embodyflow.rewards import pool_worker
 from embodyflow.rewards.configuration import FunctionConfig, ParallelConfig
@@ -127,18 +126,7 @@ class _Worker:
 
     def __init__(self, function: FunctionConfig, config: ParallelConfig) -> None:
         self._config = config
-        ours, theirs = socket.socketpair()
-        main = f"from {pool_worker.__name__} import main; main({theirs.fileno()}, {os.getpid()})"
-        search_path = os.pathsep.join(path for path in sys.path if path)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", main],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": search_path},
-            )
-        self.connection = Connection(ours.detach())
+        self._process, self.connection = start_child(pool_worker.__name__, start_new_session=True)
         self.job: _Job | None = None
         self.deadline = time.monotonic() + START_SECONDS
         self.ended = self._ready = False
@@ -158,7 +146,7 @@ class _Worker:
     def report(self) -> Score | RewardError | _Failure | None:
         """Return what came of its sample; ``None`` where it has just become ready."""
         try:
-            answer = pool_worker.receive(self.connection) if self.connection.poll() else None
+            answer = receive(self.connection) if self.connection.poll() else None
         except (EOFError, OSError):
             _await_end(self._process.pid, seconds=1.0)
             return _Failure(f"died, exit code {self.end()}", overdue=False)
@@ -185,7 +173,7 @@ class _Worker:
 
     def _send(self, message: object) -> None:
         with contextlib.suppress(OSError):  # it died: report() says so
-            pool_worker.send(self.connection, message)
+            send(self.connection, message)
 
 
 def _kill_family(process: "subprocess.Popen[bytes]") -> None:

@@ -6,17 +6,16 @@ Functions run in its main thread, where signal-based time limits of libraries wo
 import contextlib
 import ctypes
 import os
-import pickle
 import resource
 import signal
 import sys
 import threading
 import time
 from multiprocessing.connection import Connection
-from typing import Any
 
 import psutil
 
+from embodyflow.child_process import receive, send
 from embodyflow.errors import RewardError
 from embodyflow.rewards.configuration import FunctionConfig
 from embodyflow.rewards.functions import build_reward_function
@@ -26,20 +25,6 @@ PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
 READY = "ready"
 BACKSTOP_SECONDS = 5.0
 """After its deadline, a process without a parent ends by itself."""
-
-
-def send(connection: Connection, message: Any) -> None:
-    """Send an object."""
-    connection.send_bytes(pickle.dumps(message))
-
-
-def receive(connection: Connection) -> Any:
-    """Receive what :func:`send` sent.
-
-    Raises:
-        EOFError: the other side is gone; or ConnectionResetError.
-    """
-    return pickle.loads(connection.recv_bytes())
 
 
 def main(descriptor: int, parent_pid: int) -> None:

@@ -24,6 +24,7 @@ LAYERS = (
     ("embodyflow.policies", "embodyflow.data", "embodyflow.algorithms"),
     (
         "embodyflow.types",
+        "embodyflow.child_process",
         "embodyflow.seeding",
         "embodyflow.errors",
         "embodyflow.references",
