@@ -90,52 +90,12 @@ def measure(name: str, experiment: str, iterations: int, seed: int) -> dict[str,
 def run_stable_baselines3(metrics: Path, words: list[str]) -> None:
     """Train by SB3 as the experiment says, writing a line per iteration."""
     from stable_baselines3 import PPO
-    from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     from embodyflow.compose import compose_config
 
     config = compose_config([*words, "flow=ppo"])
     rollout, trainer, algorithm = config.rollout, config.trainer, config.algorithm
-    num_envs = rollout.num_workers * rollout.envs_per_worker
-
-    def build(vector_class: Any) -> Any:
-        return make_vec_env(config.env.id, num_envs, seed=config.seed, vec_env_cls=vector_class)
-
-    def seconds(env: Any) -> float:
-        env.reset()
-        actions, began = np.zeros((num_envs, *env.action_space.shape), np.float32), time.perf_counter()
-        for _ in range(100):
-            env.step(actions)
-        return time.perf_counter() - began
-
-    candidates = [build(DummyVecEnv), build(SubprocVecEnv)]
-    env = min(candidates, key=seconds)
-    for other in candidates:
-        if other is not env:
-            other.close()
-
-    class Record(BaseCallback):
-        def _on_rollout_start(self) -> None:
-            if self.num_timesteps:  # what was learned from the rollout before is learned now
-                self._write()
-            self.returns: list[float] = []
-
-        def _on_step(self) -> bool:
-            self.returns += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
-            return True
-
-        def _on_training_end(self) -> None:
-            self._write()
-
-        def _write(self) -> None:
-            line: dict[str, Any] = {"rollout/num_steps": num_envs * rollout.num_steps}
-            if self.returns:
-                line["rollout/reward"] = float(np.mean(self.returns))
-            with metrics.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-
+    env = fastest_vectorisation(config.env.id, rollout.num_workers * rollout.envs_per_worker, config.seed)
     model = PPO(
         "MlpPolicy",
         env,
@@ -151,8 +111,57 @@ def run_stable_baselines3(metrics: Path, words: list[str]) -> None:
         seed=config.seed,
         device="cpu",
     )
-    model.learn(config.iterations * config.rows_per_iteration, callback=Record())
+    recorder = recorder_of(metrics, config.rows_per_iteration)
+    model.learn(config.iterations * config.rows_per_iteration, callback=recorder)
     env.close()
+
+
+def fastest_vectorisation(env_id: str, num_envs: int, seed: int) -> Any:
+    """Return the faster of SB3's vectorised environments on this machine; the other is closed."""
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+    def seconds(env: Any) -> float:
+        env.reset()
+        actions, began = np.zeros((num_envs, *env.action_space.shape), np.float32), time.perf_counter()
+        for _ in range(100):
+            env.step(actions)
+        return time.perf_counter() - began
+
+    kinds = (DummyVecEnv, SubprocVecEnv)
+    candidates = [make_vec_env(env_id, num_envs, seed=seed, vec_env_cls=kind) for kind in kinds]
+    env = min(candidates, key=seconds)
+    for other in candidates:
+        if other is not env:
+            other.close()
+    return env
+
+
+def recorder_of(metrics: Path, steps_per_iteration: int) -> Any:
+    """Return a callback of SB3's that writes a line per iteration."""
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    class Record(BaseCallback):
+        def _on_rollout_start(self) -> None:
+            if self.num_timesteps:  # what was learned from the rollout before is learned now
+                self._write()
+            self.returns: list[float] = []
+
+        def _on_step(self) -> bool:
+            self.returns += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
+            return True
+
+        def _on_training_end(self) -> None:
+            self._write()
+
+        def _write(self) -> None:
+            line: dict[str, Any] = {"rollout/num_steps": steps_per_iteration}
+            if self.returns:
+                line["rollout/reward"] = float(np.mean(self.returns))
+            with metrics.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+    return Record()
 
 
 def compare(runs: list[dict[str, Any]]) -> dict[str, Any]:
