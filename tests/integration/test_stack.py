@@ -22,9 +22,8 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 
-ENTRYPOINTS = [
-    each["entrypoint"] for each in yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
-]
+DEPLOYMENTS = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
+NAMES = sorted(each["name"] for each in DEPLOYMENTS)
 
 # Stands in for the real flows: same parameters, same files in the run's folder, no learning. A run of three iterations
 # is killed in its second, once; a run that is taken up again has two left.
@@ -63,7 +62,7 @@ class Project:
         (root / "deployments").mkdir(parents=True)
         (root / "flows").mkdir()
         shutil.copy(ROOT / "deployments" / "prefect.yaml", root / "deployments")
-        for name in {entrypoint.partition(":")[2] for entrypoint in ENTRYPOINTS}:
+        for name in {each["entrypoint"].partition(":")[2] for each in DEPLOYMENTS}:
             (root / "flows" / f"{name}.py").write_text(FLOW.replace("grpo", name))
         self.env = {**os.environ, "PYTHONPATH": str(ROOT), "PREFECT_HOME": str(root / "home")}
         for name in ("PREFECT_API_URL", "RAY_ADDRESS"):
@@ -173,7 +172,7 @@ def test_a_stack_with_the_usual_ports_taken(project: Project) -> None:
     family = project.launcher().children(recursive=True)
 
     deployments = json.loads(project.prefect("deployment", "ls", "--output", "json"))
-    assert len(deployments) == len(ENTRYPOINTS)
+    assert sorted(each["name"] for each in deployments) == NAMES
     assert project.embodyflow("status").returncode == 0
     second = project.embodyflow("up")
     assert second.returncode == 2
@@ -232,7 +231,7 @@ def test_what_the_user_runs_is_used_and_left_alone(project: Project, tmp_path: P
 
             assert project.embodyflow("down").returncode == 0
             assert is_healthy(url)
-            assert len(post(f"{url}/deployments/filter", {})) == len(ENTRYPOINTS)
+            assert sorted(each["name"] for each in post(f"{url}/deployments/filter", {})) == NAMES
         finally:
             server.terminate()
             server.wait(timeout=30)
