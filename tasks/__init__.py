@@ -10,6 +10,7 @@ from tasks.control import bootstrap_value, collect_steps, split_decisions
 from tasks.critic import compute_value, train_critic
 from tasks.evaluation import evaluate_policy, record_video
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
+from tasks.progress import score_progress
 from tasks.rewards import compute_advantage, compute_reward
 from tasks.rollout import demonstrate, generate
 from tasks.sampling import dynamic_sampling, embodied_sampling
@@ -30,6 +31,7 @@ __all__ = [
     "fit",
     "generate",
     "record_video",
+    "score_progress",
     "split_decisions",
     "train_actor",
     "train_critic",

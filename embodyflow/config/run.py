@@ -19,6 +19,7 @@ from embodyflow.config.cluster import ClusterConfig, TrackingConfig
 from embodyflow.config.pipeline import FilterConfig, PipelineConfig
 from embodyflow.config.trainer import CriticConfig, TrainerConfig
 from embodyflow.policies.configuration import PolicyConfig
+from embodyflow.rewards.progress_configuration import ProgressConfig
 
 Records = Sequence[Mapping[str, Any]]
 """The lines of a run's ``metrics.jsonl``."""
@@ -73,6 +74,7 @@ class RunConfig(Config):
         check: ``"module:function"`` that is given the configuration and refuses what this machine lacks.
         warm_start_reads: the keys that warm-started weights depend on, beside the numbers of ranks.
         flow: the training flow, which chooses pipeline and algorithm.
+        progress: how the progress of failures is measured, for the pipeline ``embodied_srpo``.
     """
 
     kind: ClassVar[str]
@@ -92,6 +94,7 @@ class RunConfig(Config):
     pipeline: PipelineConfig
     algorithm: AlgorithmConfig
     filter: FilterConfig = FilterConfig()
+    progress: ProgressConfig | None = None
     policy: PolicyConfig
     rollout: RolloutConfig
     trainer: TrainerConfig
