@@ -11,6 +11,7 @@
         ledger.jsonl      what counts as done: see :mod:`embodyflow.ledger`
         checkpoints/iteration-000005/   complete as soon as it has that name
         stages/iteration-000006/<node>/ rows of an iteration that is not committed yet
+        episodes/iteration-000005/      how its episodes went: :mod:`embodyflow.episode_record`
         videos/, plots/, examples/, tensorboard/
 """
 
@@ -45,6 +46,7 @@ class RunFolder:
         self.ledger_path = path / "ledger.jsonl"
         self._checkpoints = path / "checkpoints"
         self._stages = path / "stages"
+        self._episodes = path / "episodes"
 
     @classmethod
     def create(cls, config: RunConfig) -> "RunFolder":
@@ -158,6 +160,27 @@ class RunFolder:
     def drop_stages(self, iteration: int) -> None:
         """Remove the rows of all nodes of the iteration: it is committed."""
         shutil.rmtree(self._stage_folder(iteration), ignore_errors=True)
+
+    def new_episodes(self, iteration: int) -> Path:
+        """Return an empty folder to write the iteration's episodes to; :meth:`commit_episodes` makes them count."""
+        aside = self._episodes / f".iteration-{iteration:06d}"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        return aside
+
+    def commit_episodes(self, iteration: int, keep: int) -> None:
+        """Give the iteration's episodes, if any were written, their name; remove all but the newest ``keep``."""
+        aside, final = self._episodes / f".iteration-{iteration:06d}", self._episodes / f"iteration-{iteration:06d}"
+        if aside.exists():
+            shutil.rmtree(final, ignore_errors=True)
+            os.replace(aside, final)
+        for old in list(self.episodes().values())[:-keep]:
+            shutil.rmtree(old)
+
+    def episodes(self) -> dict[int, Path]:
+        """Return the folders of iterations whose episodes are kept, oldest first."""
+        folders = sorted(self._episodes.glob("iteration-*"))
+        return {int(folder.name.rpartition("-")[2]): folder for folder in folders}
 
     def new_checkpoint(self, iteration: int) -> Path:
         """Return an empty folder to write a checkpoint to; :meth:`commit_checkpoint` makes it count.

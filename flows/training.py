@@ -39,7 +39,7 @@ async def train(request: RunRequest) -> dict[str, Any]:
 
 
 async def _train_in(folder: RunFolder, config: RunConfig, graph: TaskGraph, *, resumed: bool) -> dict[str, Any]:
-    stages = Stages(folder, Ledger(folder.ledger_path))
+    stages = Stages(folder, Ledger(folder.ledger_path), config.kept_iterations)
     folder.write_status("start", 0, config.iterations)
     # From the inside out: workers end first, however long the Prefect server takes to be told.
     async with iteration_runs(iteration) as iterations:

@@ -8,6 +8,7 @@ same place as ``"my_module:my_function"`` and may ignore the keywords.
 
 from tasks.control import bootstrap_value, collect_steps, split_decisions
 from tasks.critic import compute_value, train_critic
+from tasks.episodes import keep_episodes
 from tasks.evaluation import evaluate_policy, record_video
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
 from tasks.progress import score_progress
@@ -30,6 +31,7 @@ __all__ = [
     "evaluate_policy",
     "fit",
     "generate",
+    "keep_episodes",
     "record_video",
     "score_progress",
     "split_decisions",

@@ -18,9 +18,11 @@ class EpisodeRolloutConfig(GroupRolloutConfig):
 
     Attributes:
         envs_per_worker: environments stepped in each process.
+        keep_episodes: iterations, the newest, whose episodes stay in the run's folder, images left out.
     """
 
     envs_per_worker: PositiveInt
+    keep_episodes: Annotated[int, Field(ge=0, strict=True)] = 20
 
 
 class ExpertWarmStartConfig(WarmStartConfig):
@@ -110,6 +112,11 @@ class EmbodiedConfig(GroupedConfig):
     def longest_row(self) -> tuple[int, str]:
         """Action tokens of an episode of full length."""
         return self.num_decisions * self.policy.num_action_tokens, f"an episode of env.max_steps={self.env.max_steps}"
+
+    @property
+    def kept_iterations(self) -> int:
+        """Of how many iterations, the newest, the episodes are kept."""
+        return self.rollout.keep_episodes
 
     def films_after(self, index: int) -> bool:
         """Say whether a video is made after that evaluation: before and after training."""

@@ -160,6 +160,11 @@ class RunConfig(Config):
             raise ValueError("run_id is not set")
         return Path(self.run_root) / self.run_id
 
+    @property
+    def kept_iterations(self) -> int:
+        """Of how many iterations, the newest, the episodes are kept."""
+        return 0
+
     def evaluates_after(self, index: int) -> bool:
         """Say whether the policy is evaluated after iteration ``index``, 0 being before the first."""
         if self.evaluation is None:

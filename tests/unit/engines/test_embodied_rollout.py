@@ -65,6 +65,7 @@ def test_the_columns_are_those_of_an_embodied_row(config: RunConfig, played: Col
         "state": ("float32", (4, 4, 30)),
         "instruction_ids": ("int64", (4, config.policy.max_instruction_length)),
         "action_tokens": ("int64", decisions),
+        "actions": ("float32", (4, 4, 5, 4)),
         "log_probs": ("float32", decisions),
         "loss_mask": ("bool", decisions),
     }
