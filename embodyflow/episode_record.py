@@ -26,7 +26,7 @@ def read_episodes(run: RunFolder) -> Iterator[tuple[int, Episodes]]:
     if not folders:
         raise ConfigError(f"{run.path}: keeps no episodes; it is a run with rollout.keep_episodes that has them")
     for iteration, folder in folders.items():
-        yield iteration, _read(folder)
+        yield iteration, read_iteration(folder)
 
 
 def find_episode(run: RunFolder, uid: int) -> tuple[int, Episodes, int]:
@@ -47,7 +47,8 @@ def find_episode(run: RunFolder, uid: int) -> tuple[int, Episodes, int]:
     )
 
 
-def _read(folder: Path) -> Episodes:
+def read_iteration(folder: Path) -> Episodes:
+    """Return the episodes of one iteration's folder, in the order of their uid."""
     played = _joined(folder, "played-*.npz")
     _, first = np.unique(played["uid"], return_index=True)  # a node that samples anew passes on what it keeps
     episodes = {name: column[first] for name, column in played.items()}

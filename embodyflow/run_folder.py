@@ -12,6 +12,8 @@
         checkpoints/iteration-000005/   complete as soon as it has that name
         stages/iteration-000006/<node>/ rows of an iteration that is not committed yet
         episodes/iteration-000005/      how its episodes went: :mod:`embodyflow.episode_record`
+        observations.json  digest of what the policy is shown first of each task
+        evaluation.json    of an evaluation: success by task
         videos/, plots/, examples/, tensorboard/
 """
 
@@ -143,6 +145,19 @@ class RunFolder:
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``: the run is complete."""
         _write_atomically(self.summary_path, json.dumps(summary, indent=2) + "\n")
+
+    def write_observations(self, observations: dict[str, Any]) -> None:
+        """Note what the policy is shown of each task before its first decision."""
+        _write_atomically(self.path / "observations.json", json.dumps(observations, indent=2) + "\n")
+
+    def observations(self) -> dict[str, Any] | None:
+        """Return what :meth:`write_observations` was told; ``None`` where it never was."""
+        path = self.path / "observations.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def write_evaluation(self, result: dict[str, Any]) -> None:
+        """Write ``evaluation.json``: the evaluation is complete."""
+        _write_atomically(self.path / "evaluation.json", json.dumps(result, indent=2) + "\n")
 
     def subfolder(self, name: str) -> Path:
         """Return a folder inside, made when missing."""

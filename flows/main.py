@@ -28,15 +28,31 @@ def main(flow: Flow[..., Any]) -> None:
     parameters = request.parameters()
     if request.resume is None:
         parameters["run_id"] = config.run_id
-    watch_over_this_process()
-    try:
-        summary = asyncio.run(_run(flow, parameters, config.run_dir))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        committed = RunFolder(config.run_dir).committed()
-        print(f"stopped; continue with resume={config.run_id}" if committed else "stopped", file=sys.stderr)
-        sys.exit(130)
+    hint = f"stopped; continue with resume={config.run_id}"
+    summary = run_to_its_end(
+        flow, parameters, config.run_dir, lambda: hint if RunFolder(config.run_dir).committed() else "stopped"
+    )
     print(config.summary_line(summary))
     print(f"run_dir={config.run_dir}")
+
+
+def run_to_its_end(
+    flow: Flow[..., Any], parameters: dict[str, Any], run_dir: Path, if_stopped: Callable[[], str]
+) -> dict[str, Any]:
+    """Run a flow in this process and return its result; a signal stops it, and ends the process with code 130.
+
+    Args:
+        flow: to be run.
+        parameters: of it.
+        run_dir: folder of the run.
+        if_stopped: what to say after a signal.
+    """
+    watch_over_this_process()
+    try:
+        return asyncio.run(_run(flow, parameters, run_dir))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print(if_stopped(), file=sys.stderr)
+        sys.exit(130)
 
 
 async def _run(flow: Callable[..., Any], parameters: dict[str, Any], run_dir: Path) -> dict[str, Any]:

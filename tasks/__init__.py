@@ -9,7 +9,7 @@ same place as ``"my_module:my_function"`` and may ignore the keywords.
 from tasks.control import bootstrap_value, collect_steps, split_decisions
 from tasks.critic import compute_value, train_critic
 from tasks.episodes import keep_episodes
-from tasks.evaluation import evaluate_policy, record_video
+from tasks.evaluation import contact_sheet, evaluate_policy, observe, play_evaluation, record_video
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
 from tasks.progress import score_progress
 from tasks.rewards import compute_advantage, compute_reward
@@ -25,6 +25,7 @@ __all__ = [
     "compute_ref_log_prob",
     "compute_reward",
     "compute_value",
+    "contact_sheet",
     "demonstrate",
     "dynamic_sampling",
     "embodied_sampling",
@@ -32,6 +33,8 @@ __all__ = [
     "fit",
     "generate",
     "keep_episodes",
+    "observe",
+    "play_evaluation",
     "record_video",
     "score_progress",
     "split_decisions",

@@ -59,6 +59,7 @@ class EmbodiedConfig(GroupedConfig):
     rollout_engine: ClassVar[str] = "embodyflow.engines.embodied_rollout:EmbodiedRollout"
     pipelines: ClassVar[tuple[str, ...]] = ("grpo", "ppo", "embodied_grpo", "embodied_dapo", "embodied_srpo")
     check: ClassVar[str] = "embodyflow.engines.environments:check_embodied"
+    notes_observations: ClassVar[bool] = True
     warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "env", "policy", "warm_start"})
 
     policy: EmbodiedPolicyConfig

@@ -72,6 +72,7 @@ class RunConfig(Config):
         rollout_engine, trainer_engine: ``"module:Class"`` of what the ranks of the two groups hold.
         pipelines: the built-in pipelines that fit the job's rows.
         check: ``"module:function"`` that is given the configuration and refuses what this machine lacks.
+        notes_observations: the run notes what its policy is shown of each task, so that an evaluation can compare.
         warm_start_reads: the keys that warm-started weights depend on, beside the numbers of ranks.
         flow: the training flow, which chooses pipeline and algorithm.
         progress: how the progress of failures is measured, for the pipeline ``embodied_srpo``.
@@ -82,6 +83,7 @@ class RunConfig(Config):
     trainer_engine: ClassVar[str] = "embodyflow.engines.fsdp_trainer:FSDPTrainer"
     pipelines: ClassVar[tuple[str, ...]]
     check: ClassVar[str]
+    notes_observations: ClassVar[bool] = False
     warm_start_reads: ClassVar[frozenset[str]] = frozenset()
 
     experiment: RunName

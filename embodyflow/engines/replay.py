@@ -14,6 +14,9 @@ from embodyflow.engines.environments import make_env
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import VectorEnv
 
+FRAMES_PER_SECOND = 10
+"""Of animated pictures, whatever the environment's own time: a frame is a decision."""
+
 
 def first_difference(config: EmbodiedConfig, episode: Mapping[str, Any], split: str = "train") -> str | None:
     """Play an episode again and compare it with its record, to the bit.
@@ -60,19 +63,22 @@ def film(config: EmbodiedConfig, episode: Mapping[str, Any], path: Path, split: 
     """
     if problem := rendering_problem():
         return problem
-    env = make_env(config.env, config.env.tasks[int(episode["env_task_id"])], split, render_mode="rgb_array")
-    with closing(env):
+    iio.imwrite(path, frames_of(config, episode, split), duration=1000 / FRAMES_PER_SECOND, loop=0)
+    return None
+
+
+def frames_of(config: EmbodiedConfig, episode: Mapping[str, Any], split: str) -> list[np.ndarray]:
+    """Play an episode again and return a frame before each decision and one after the last, uint8 ``[H, W, 3]``."""
+    task = config.env.tasks[int(episode["env_task_id"])]
+    with closing(make_env(config.env, task, split, render_mode="rgb_array")) as env:
         env.reset(seed=int(episode["goal"]), options={"goal": int(episode["goal"])})
-        frames = [np.asarray(env.render())]
-        left = int(episode["num_steps"])
+        frames, left = [np.asarray(env.render())], int(episode["num_steps"])
         for _, actions in _chunks(episode):
             for action in actions[:left]:
                 env.step(action)
             left -= min(left, len(actions))
             frames.append(np.asarray(env.render()))
-    fps = env.metadata.get("render_fps", 30) / config.policy.chunk_size
-    iio.imwrite(path, frames, duration=1000 / fps, loop=0)
-    return None
+    return frames
 
 
 def _chunks(episode: Mapping[str, Any]) -> Iterator[tuple[int, np.ndarray]]:
