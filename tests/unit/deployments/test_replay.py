@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import tasks
 from deployments.cli import main
@@ -133,3 +134,16 @@ def test_the_oldest_are_removed_and_what_was_not_committed_does_not_count(config
     assert not any(folder.new_episodes(4).iterdir())  # begun again
     folder.commit_episodes(3, keep=2)
     assert list(folder.episodes()) == [2, 3]
+
+
+@pytest.mark.skipif(engine.rendering_problem() is not None, reason="this machine does not render")
+def test_successes_and_failures_are_drawn_on_one_sheet(config, run: Path, tmp_path: Path) -> None:
+    folder = RunFolder(run).episodes()[1]
+    settings = {"episodes": str(folder), "path": str(tmp_path / "sheet.png"), "split": "train"}
+    worker = SimpleNamespace(rank=0, config=config)
+    assert tasks.contact_sheet(None, settings, worker=worker).info == {"problem": None}
+    sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
+    assert sheet.shape == (4 * 142, 5 * 128, 3)
+    assert [sheet[142 * line, -1].tolist() for line in range(4)] == [[27, 127, 59], *[[179, 38, 30]] * 3]
+    assert len(np.unique(sheet[14:142], axis=0)) > 50
+    assert tasks.contact_sheet(None, settings, worker=SimpleNamespace(rank=1)).info == {"problem": None}
