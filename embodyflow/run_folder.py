@@ -178,10 +178,14 @@ class RunFolder:
 
     def new_episodes(self, iteration: int) -> Path:
         """Return an empty folder to write the iteration's episodes to; :meth:`commit_episodes` makes them count."""
+        self.drop_new_episodes(iteration)
         aside = self._episodes / f".iteration-{iteration:06d}"
-        shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         return aside
+
+    def drop_new_episodes(self, iteration: int) -> None:
+        """Remove what was written of the iteration's episodes and does not count yet."""
+        shutil.rmtree(self._episodes / f".iteration-{iteration:06d}", ignore_errors=True)
 
     def commit_episodes(self, iteration: int, keep: int) -> None:
         """Give the iteration's episodes, if any were written, their name; remove all but the newest ``keep``."""

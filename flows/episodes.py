@@ -3,6 +3,9 @@
 import asyncio
 from collections.abc import Mapping
 
+from prefect.logging import get_run_logger
+
+from embodyflow.errors import ShardLostError
 from embodyflow.workers.session import NodeReport, NodeWork
 from flows.graph_run import group_of
 from flows.nodes import Run
@@ -27,4 +30,8 @@ async def keep_episodes(run: Run, index: int, reports: Mapping[str, NodeReport])
         work = NodeWork("keep_episodes", "tasks:keep_episodes", None, index, config, needs_model=False)
         await run.session.run_node(work, [reports[node_id]])
 
-    await asyncio.gather(*(keep(node_id, trained=False) for node_id in played), keep(order[-1], trained=True))
+    try:
+        await asyncio.gather(*(keep(node_id, trained=False) for node_id in played), keep(order[-1], trained=True))
+    except ShardLostError as lost:  # the rows have served their purpose; nothing is played again for a record of them
+        get_run_logger().warning("the episodes of iteration %d are not kept: %s", index, lost)
+        run.folder.drop_new_episodes(index)

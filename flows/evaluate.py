@@ -12,11 +12,17 @@ from prefect import flow
 from pydantic import Field
 
 from flows.request import Experiment, Overrides, RunId
+from flows.resumption import resume_after_crash
 
 Policy = Annotated[str, Field(min_length=1, description="folder of a run, or of an exported policy")]
 
 
-@flow(name="evaluate", description="Evaluate a policy by task.", persist_result=False)
+@flow(
+    name="evaluate",
+    description="Evaluate a policy by task.",
+    persist_result=False,
+    on_crashed=[resume_after_crash],
+)
 async def evaluate(
     policy: Policy, experiment: Experiment | None = None, run_id: RunId = None, overrides: Overrides = ()
 ) -> dict[str, Any]:

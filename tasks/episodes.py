@@ -33,5 +33,5 @@ def keep_episodes(batch: Batch, config: Any = None, *, worker: Any, **kwargs: An
     folder = Path(config["folder"])
     folder.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {name: column.cpu().numpy() for name, column in columns.items()}
-    np.savez_compressed(folder / f"{config['part']}-{worker.rank}.npz", **arrays)
+    np.savez(folder / f"{config['part']}-{worker.rank}.npz", **arrays)
     return NodeOutput(None)
