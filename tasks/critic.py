@@ -28,7 +28,7 @@ def train_critic(batch: Batch, config: Any = None, *, worker: Any, call: Any, **
     _, unexplained = mean_and_variance(returns - batch["values"], decided, worker.all_reduce)
     metrics = worker.step_critic(
         batch,
-        offset=call.offset,
+        positions=call.positions,
         total_rows=call.total_rows,
         seed=derive_seed(call.seed, call.iteration, call.node_id),
         iteration=call.iteration,

@@ -15,7 +15,7 @@ def train_actor(batch: Batch, config: Any = None, *, worker: Any, call: Any, **k
     """Take the policy's optimizer steps of the iteration; the rows are passed on as they are."""
     metrics = worker.step(
         batch,
-        offset=call.offset,
+        positions=call.positions,
         total_rows=call.total_rows,
         seed=derive_seed(call.seed, call.iteration, call.node_id),
         iteration=call.iteration,

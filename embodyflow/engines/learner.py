@@ -70,7 +70,7 @@ class Learner:
         )
 
     def train(
-        self, batch: TensorDict, *, offset: int, total_rows: int, seed: int, rate: float = 1.0
+        self, batch: TensorDict, *, positions: np.ndarray, total_rows: int, seed: int, rate: float = 1.0
     ) -> dict[str, Metric]:
         """Train on the rows: ``epochs`` passes of ``num_minibatches`` optimizer steps.
 
@@ -79,7 +79,7 @@ class Learner:
 
         Args:
             batch: this rank's rows, with the columns that the objective reads.
-            offset: position of its first row in the whole batch.
+            positions: of its rows in the whole batch, int64 ``[N]``.
             total_rows: rows of the whole batch; without any, nothing is trained.
             seed: of the draw.
             rate: share of the full learning rate.
@@ -97,7 +97,7 @@ class Learner:
         norms = []
         for epoch in range(self._settings.epochs):
             minibatch_of = draw_minibatches(total_rows, num_minibatches, derive_seed(seed, epoch))
-            mine = torch.from_numpy(minibatch_of[offset : offset + len(batch)])
+            mine = torch.from_numpy(minibatch_of[positions])
             norms += [self._step(batch[mine == index], totals) for index in range(num_minibatches)]
         metrics = {name: _mean_of(pair) for name, pair in totals.items()}
         return metrics | {f"{self._area}/grad_norm": last(float(np.mean(norms))), steps: last(len(norms))}
