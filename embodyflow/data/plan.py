@@ -189,8 +189,10 @@ def pieces_at(shards: Sequence[ShardRef], rows: Index) -> tuple[Piece, ...]:
 
     Returns:
         A piece for each shard that holds some; for no rows an empty one, which still has the columns that a rank needs
-        to take part in its group's collectives.
+        to take part in its group's collectives. Nothing where there are no shards.
     """
+    if not shards:
+        return ()
     counts = np.array([shard.num_rows for shard in shards], np.int64)
     ends = np.cumsum(counts)
     holder = np.searchsorted(ends, rows, side="right")
@@ -203,4 +205,4 @@ def pieces_at(shards: Sequence[ShardRef], rows: Index) -> tuple[Piece, ...]:
             pieces.append(Slice(shards[index], int(mine[0]), int(mine[-1]) + 1))
         else:
             pieces.append(Selection(shards[index], mine))
-    return tuple(pieces) or tuple(Slice(shard, 0, 0) for shard in shards[:1])
+    return tuple(pieces) or (Slice(shards[0], 0, 0),)

@@ -105,6 +105,18 @@ class FSDPTrainer:
         )
         return metrics | {"train/learning_rate": last(rate * self.config.trainer.learning_rate)}
 
+    def step_both(
+        self, batch: TensorDict, *, positions: np.ndarray, total_rows: int, seed: int, iteration: int = 1
+    ) -> dict[str, Metric]:
+        """Train policy and critic in the same steps, on rows with what :meth:`step` and :meth:`step_critic` read.
+
+        One norm over both gradients is clipped. The epochs are those of the policy.
+        """
+        rate = self._rate(iteration)
+        learner, beside = self._learners["policy"], [self._learners["critic"]]
+        metrics = learner.train(batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate, beside=beside)
+        return metrics | {"train/learning_rate": last(rate * self.config.trainer.learning_rate)}
+
     def step_critic(
         self, batch: TensorDict, *, positions: np.ndarray, total_rows: int, seed: int, iteration: int = 1
     ) -> dict[str, Metric]:

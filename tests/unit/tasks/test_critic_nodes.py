@@ -27,7 +27,7 @@ def rows() -> Batch:
 
 
 def test_a_decision_is_one_step_of_gae(tiny_config) -> None:
-    words = ("algorithm.advantage=gae", "+algorithm.gamma=0.5", "+algorithm.lam=0.5", "+algorithm.whiten=false")
+    words = ("algorithm.advantage=gae", "+algorithm.gamma=0.5", "+algorithm.lam=0.5", "+algorithm.whiten=null")
     worker = SimpleNamespace(config=tiny_config(*words), all_reduce=one_rank)
     batch: Any = tasks.compute_advantage(tasks.compute_reward(rows()).batch, worker=worker).batch
     # Backwards, delta = r + V'/2 - V and A = delta + A'/4. Success: 1 - 3/4, then 3/8 - 1/2 + 1/16. Failure: -1/8,

@@ -85,6 +85,17 @@ def test_branches_on_different_groups_meet_in_the_same_rows(
     assert lows_and_highs == sorted(lows_and_highs)  # in the order of the whole batch again
 
 
+def test_a_parent_that_passes_no_rows_on_is_only_waited_for() -> None:
+    rollout, fit = output("rollout", "rollout", [3, 5]), output("fit", "trainer", [])
+    for parents in ([rollout, fit], [fit, rollout]):
+        inputs, _ = plan_inputs("train_actor", Layout.SPLIT, "trainer", 2, parents)
+        rows = dict(zip((parent.node_id for parent in parents), inputs, strict=True))
+        assert read(rollout, rows["rollout"]) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert [part.slices for part in rows["fit"]] == [(), ()]
+    [[nothing]], _ = plan_inputs("train_actor", Layout.SPLIT, "trainer", 1, [fit])
+    assert nothing.slices == () and nothing.total_rows == 0
+
+
 def test_a_filter_begins_a_new_batch() -> None:
     rollout = output("rollout", "rollout", [4, 4], responses([5] * 8, group_size=1))
     [parts], _ = plan_inputs("filter", Layout.SPLIT, "trainer", 2, [rollout])
