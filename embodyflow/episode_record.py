@@ -35,16 +35,17 @@ def find_episode(run: RunFolder, uid: int) -> tuple[int, Episodes, int]:
     Raises:
         ConfigError: it is not there, or not any more.
     """
-    iterations = []
+    iterations, found = [], []
     for iteration, episodes in read_episodes(run):
         iterations.append(iteration)
-        [rows] = np.nonzero(episodes["uid"] == uid)
-        if len(rows):
-            return iteration, episodes, int(rows[0])
-    raise ConfigError(
-        f"uid={uid}: is not among the episodes of {run.path}, which keeps those of iterations {iterations[0]} to "
-        f"{iterations[-1]}; embodyflow episodes {run.path} lists them"
-    )
+        found += [(iteration, episodes, int(row)) for row in np.flatnonzero(episodes["uid"] == uid)]
+    if not found:
+        raise ConfigError(
+            f"uid={uid}: is not among the episodes of {run.path}, which keeps those of iterations {iterations[0]} to "
+            f"{iterations[-1]}; embodyflow episodes {run.path} lists them"
+        )
+    # Groups that dynamic sampling leaves over are trained on an iteration later.
+    return next((each for each in found if each[1]["trained"][each[2]]), found[0])
 
 
 def read_iteration(folder: Path) -> Episodes:

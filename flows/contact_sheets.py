@@ -6,7 +6,8 @@ from typing import Any
 
 from prefect.logging import get_run_logger
 
-from embodyflow.workers.session import Layout, NodeReport, NodeWork
+from embodyflow.workers.layout import Layout
+from embodyflow.workers.session import NodeReport, NodeWork
 from flows.nodes import Run, submit_node
 from flows.reporting import show_picture
 

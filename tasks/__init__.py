@@ -6,8 +6,8 @@ which iteration and seed it is. A pipeline names them ``"tasks:generate"`` and s
 same place as ``"my_module:my_function"`` and may ignore the keywords.
 """
 
-from tasks.control import bootstrap_value, collect_steps, split_decisions
-from tasks.critic import compute_value, train_critic
+from tasks.control import collect_steps, split_decisions, value_steps
+from tasks.critic import compute_value, train_actor_critic, train_critic
 from tasks.episodes import keep_episodes
 from tasks.evaluation import contact_sheet, evaluate_policy, observe, play_evaluation, record_video
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
@@ -18,7 +18,6 @@ from tasks.sampling import dynamic_sampling, embodied_sampling
 from tasks.training import fit, train_actor
 
 __all__ = [
-    "bootstrap_value",
     "collect_steps",
     "compute_advantage",
     "compute_old_log_prob",
@@ -39,5 +38,7 @@ __all__ = [
     "score_progress",
     "split_decisions",
     "train_actor",
+    "train_actor_critic",
     "train_critic",
+    "value_steps",
 ]
