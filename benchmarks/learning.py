@@ -88,10 +88,7 @@ def line(arm: str, r: dict) -> str:
     )
 
 
-TITLE = "reach-v3 from sparse success; dots: unseen goals, greedy, before and after"
-
-
-def draw(arms: dict[str, list[dict]], path: Path, title: str = TITLE) -> None:
+def draw(arms: dict[str, list[dict]], path: Path) -> None:
     figure = Figure(figsize=(7, 3.4), dpi=120, layout="constrained")
     axes = figure.subplots()
     for (name, runs), color in zip(arms.items(), COLORS, strict=False):
@@ -102,7 +99,7 @@ def draw(arms: dict[str, list[dict]], path: Path, title: str = TITLE) -> None:
         for x, key in ((0, "success_rate_before"), (len(mean) + 0.5, "success_rate_after")):
             axes.plot([x] * len(runs), [r[key] for r in runs], "o", color=color, ms=4)
     axes.set(xlabel="iteration", ylabel="success rate", ylim=(0, 1.03))
-    axes.set_title(title, fontsize=9)
+    axes.set_title("reach-v3 from sparse success; dots: unseen goals, greedy, before and after", fontsize=9)
     axes.legend(fontsize=8, loc="lower right")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)

@@ -41,7 +41,7 @@ def build_embedding(config: EmbeddingConfig, device: str) -> Embedding:
 
 
 class StateEmbedding:
-    """The states before each decision, resampled to one length by linear interpolation and laid end to end."""
+    """The states before the later decisions, resampled to one length by linear interpolation and laid end to end."""
 
     def __init__(self, config: StateEmbeddingConfig) -> None:
         self._config = config
@@ -53,9 +53,10 @@ class StateEmbedding:
             states = states[..., list(self._config.entries)]
         embedded = states.new_zeros(len(batch), self._config.num_points, states.shape[-1])
         for row, (course, length) in enumerate(zip(states, _num_decisions(batch), strict=True)):
-            at = torch.linspace(0, length - 1, self._config.num_points, dtype=torch.float64)
+            last = length - 1
+            at = torch.linspace(last * self._config.start, last, self._config.num_points, dtype=torch.float64)
             before = at.floor().long()
-            after, share = (before + 1).clamp(max=length - 1), (at - before).to(states.dtype).unsqueeze(1)
+            after, share = (before + 1).clamp(max=last), (at - before).to(states.dtype).unsqueeze(1)
             embedded[row] = course[before] * (1 - share) + course[after] * share
         return embedded.flatten(1)
 

@@ -19,12 +19,15 @@ class StateEmbeddingConfig(_Config):
     Attributes:
         entries: indices into the observation's ``state`` that are looked at; ``null`` takes all. Those that are
             relative (goal − hand) let episodes of different goals be compared.
-        num_points: states that an episode is resampled to.
+        start: from where on an episode is looked at, 0 its beginning, 1 its last state alone. How it began says little
+            of how far it came, and much of its goal.
+        num_points: states that it is resampled to from there on.
     """
 
     name: Literal["state"] = "state"
     entries: Annotated[tuple[Natural, ...], Field(min_length=1)] | None = None
-    num_points: Annotated[int, Field(ge=2, strict=True)] = 16
+    start: Annotated[float, Field(ge=0, le=1)] = 0.5
+    num_points: Annotated[int, Field(ge=1, strict=True)] = 8
 
 
 class VJEPA2EmbeddingConfig(_Config):

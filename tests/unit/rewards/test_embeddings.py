@@ -19,10 +19,14 @@ def episodes(columns: dict[str, torch.Tensor], num_decisions: list[int]) -> Tens
 
 def test_states_are_resampled_from_beginning_to_end() -> None:
     states = torch.tensor([[[0.0, 5], [1, 6], [4, 7], [9, 9]], [[2.0, 1], [4, 3], [0, 0], [0, 0]]])
-    embed = build_embedding(StateEmbeddingConfig(num_points=3), "cpu")
+    embed = build_embedding(StateEmbeddingConfig(start=0, num_points=3), "cpu")
     # 0, 1.5 and 3 of four states; 0, 0.5 and 1 of two: what lies after an episode's end is not looked at.
     assert embed(episodes({"state": states}, [4, 2])).tolist() == [[0, 5, 2.5, 6.5, 9, 9], [2, 1, 3, 2, 4, 3]]
-    chosen = build_embedding(StateEmbeddingConfig(num_points=2, entries=(1,)), "cpu")
+    later = build_embedding(StateEmbeddingConfig(start=0.5, num_points=2), "cpu")  # of states 1.5 and 3, of 0.5 and 1
+    assert later(episodes({"state": states}, [4, 2])).tolist() == [[2.5, 6.5, 9, 9], [3, 2, 4, 3]]
+    last = build_embedding(StateEmbeddingConfig(start=1, num_points=1), "cpu")
+    assert last(episodes({"state": states}, [3, 1])).tolist() == [[4, 7], [2, 1]]
+    chosen = build_embedding(StateEmbeddingConfig(start=0, num_points=2, entries=(1,)), "cpu")
     assert chosen(episodes({"state": states}, [3, 1])).tolist() == [[5, 7], [1, 1]]
     assert embed(episodes({"state": states[:0]}, [])).shape == (0, 6)
 
