@@ -9,6 +9,7 @@ from prefect.cache_policies import NO_CACHE
 
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.workers.session import NodeReport
+from flows.episodes import keep_episodes
 from flows.graph_run import GraphRun, RunNode
 from flows.nodes import CURRENT_RUN, run_node_as_event, submit_node
 
@@ -26,6 +27,7 @@ async def iteration(index: int) -> dict[str, float]:
         reports = await run_graph(index, submit_node)
     else:
         reports = await all_nodes(index)
+    await keep_episodes(run, index, reports)
     if index < run.config.iterations and not run.config.evaluates_after(index):
         run.iterations.open(index + 1)
     metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))

@@ -43,7 +43,7 @@ class FilterConfig(Config):
 
     Attributes:
         min_success, max_success: bounds (inclusive) of a kept group's success rate.
-        drop_uniform: drop groups whose members all had the same outcome; they carry no advantage.
+        drop_uniform: drop groups whose members all had the same outcome (score, in SRPO); they carry no advantage.
         drop_truncated: drop groups in which an episode hit the step limit.
         num_groups: groups that ``dynamic_sampling`` fills an iteration with; ``null`` means ``rollout.num_groups``.
         max_rerolls: rounds of ``rollout.num_groups`` further groups that it plays for them at most.
