@@ -55,9 +55,8 @@ def check_embodied(config: EmbodiedConfig) -> None:
     made = _made(env)
     check_fits(config.policy, made)
     if config.progress is not None:
-        config.progress.embedding.check_sees(
-            {name: space.shape for name, space in made.observation_space.spaces.items()}
-        )
+        spaces = getattr(made.observation_space, "spaces", {"state": made.observation_space})
+        config.progress.embedding.check_sees({name: space.shape for name, space in spaces.items()})
     if env.adapter is not None:
         _try_a_step(env, made)
     num_goals = made.get_wrapper_attr("num_goals")

@@ -46,8 +46,8 @@ class StateEmbeddingConfig(_Config):
         [size] = shapes["state"]
         if max(self.entries or (0,)) >= size:
             raise ConfigError(
-                f"progress.embedding.entries={list(self.entries or ())}: allowed are 0 to {size - 1}, the environment's "
-                "state"
+                f"progress.embedding.entries={list(self.entries or ())}: allowed are 0 to {size - 1}, the "
+                "environment's state"
             )
 
 
