@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embodyflow.child_process import receive, send, start_child
+from embodyflow.engines.episode_history import EpisodeHistory, EpisodeRecorder
 from embodyflow.engines.vector_env_worker import (
     Array,
     BufferLayout,
@@ -112,6 +113,8 @@ class VectorEnv:
                 self._shards.append(_WorkerProcess(rank) if rank < num_processes else _InProcess())
             self.observation_space, self.action_space = self._build(env_fns)
             self._buffers = self._share(tuple(info_keys))
+            actions = self._buffers.actions
+            self._recorder = EpisodeRecorder(self.num_envs, actions.shape[1:], actions.dtype)
         except BaseException:
             self.close()
             raise
@@ -170,6 +173,44 @@ class VectorEnv:
             raise ValueError(f"{len(rows)} environments, but {len(seeds)} seeds and {len(options)} options")
         self._running[rows] = False
         _gather(self._scatter(rows, "reset", seeds, options))
+        self._recorder.begin(rows, seeds, options)
+        self._running[rows] = True
+        return {key: column[rows] for key, column in self._buffers.observation.items()}
+
+    def histories(self, indices: Sequence[int] | None = None) -> list[EpisodeHistory]:
+        """Return the running episodes of n environments, enough for :meth:`replay` to have them again.
+
+        Raises:
+            ValueError: an environment is finished, or was reset without a seed.
+        """
+        self._require_idle("histories")
+        rows = self._rows(indices)
+        self._require_running(rows)
+        return [self._recorder.history(row) for row in rows.tolist()]
+
+    def replay(self, histories: Sequence[EpisodeHistory], indices: Sequence[int] | None = None) -> dict[str, Array]:
+        """Bring n environments to where these episodes were: reset by seed, execute the actions.
+
+        Args:
+            histories: n of them, played in chunks of this ``chunk_size``; of whichever environments are built alike.
+            indices: the n environments; None is all.
+
+        Returns:
+            Key to the observation now ``[n, ...]``.
+
+        Raises:
+            EnvError: an environment raised, or its episode ends before the history does: its seed does not say all.
+            EnvProcessDiedError: a process is gone.
+        """
+        self._require_idle("replay")
+        rows = self._rows(indices)
+        if len(histories) != len(rows):
+            raise ValueError(f"{len(rows)} environments, but {len(histories)} histories")
+        self._running[rows] = False
+        for row, history in zip(rows.tolist(), histories, strict=True):
+            self._recorder.repeat(row, history)
+        columns = zip(*((each.seed, each.options, each.actions) for each in histories), strict=True)
+        _gather(self._scatter(rows, "replay", *columns))
         self._running[rows] = True
         return {key: column[rows] for key, column in self._buffers.observation.items()}
 
@@ -193,14 +234,13 @@ class VectorEnv:
             ValueError: wrong shape, or an environment that is finished, under way or was never reset.
         """
         rows = self._rows(indices)
-        if not self._running[rows].all():
-            stopped = rows[~self._running[rows]].tolist()
-            raise ValueError(f"environments {stopped} are finished or under way: reset them or wait first")
+        self._require_running(rows)
         actions = np.asarray(actions)
         expected = (len(rows), *self._buffers.actions.shape[1:])
         if actions.shape != expected:
             raise ValueError(f"actions: must have shape {expected}, have {actions.shape}")
         self._buffers.actions[rows] = actions
+        self._recorder.order(rows, actions)
         self._running[rows] = False
         self._pending.append((rows, self._scatter(rows, "step")))
 
@@ -216,6 +256,7 @@ class VectorEnv:
             raise RuntimeError("step_wait without a step_async")
         rows, shards = self._pending.popleft()
         _gather(shards)
+        self._recorder.executed(rows)
         buffers = self._buffers
         step = ChunkStep(
             observation={key: column[rows] for key, column in buffers.observation.items()},
@@ -253,6 +294,11 @@ class VectorEnv:
     def _require_idle(self, method: str) -> None:
         if self._pending:
             raise RuntimeError(f"{method} while a step_async is under way: call step_wait first")
+
+    def _require_running(self, rows: Array) -> None:
+        if not self._running[rows].all():
+            stopped = rows[~self._running[rows]].tolist()
+            raise ValueError(f"environments {stopped} are finished or under way: reset them or wait first")
 
     def _rows(self, indices: Sequence[int] | None) -> npt.NDArray[np.int64]:
         if indices is None:

@@ -170,6 +170,33 @@ class EnvGroup:
                 observation, _ = self._envs[index].reset(seed=seed, options=option)
                 self._write_observation(index, observation)
 
+    def replay(
+        self,
+        indices: Sequence[int],
+        seeds: Sequence[int],
+        options: Sequence[dict[str, Any] | None],
+        actions: Sequence[Array],
+    ) -> None:
+        """Reset the environments ``indices`` and execute ``[T, *action_shape]`` actions in each, as they did before."""
+        self.reset(indices, seeds, options)
+        for index, ordered in zip(indices, actions, strict=True):
+            if len(ordered):
+                with _blame(index):
+                    self._write_observation(index, self._last_observation(index, ordered))
+
+    def _last_observation(self, index: int, actions: Array) -> Any:
+        if self._rollout is not None:
+            outcome, limits = self._rollout.step([index], actions[None])
+            _require_unended(bool((outcome.terminated | limits).any()))
+            return outcome.observation[0, -1]
+        env = self._envs[index]
+        for action in actions:
+            observation, _, terminated, truncated, _ = env.step(action.copy())  # it may keep it
+            _require_unended(terminated or truncated)
+        if hasattr(env.unwrapped, "defer_images"):
+            observation = env.unwrapped.observe()  # type: ignore[attr-defined]
+        return observation
+
     def step(self, indices: Sequence[int]) -> None:
         """Execute the action chunks that lie in the buffers for ``indices``."""
         index = None
@@ -226,6 +253,13 @@ class EnvGroup:
             with _blame(index):
                 env.close()
         self._envs = {}
+
+
+def _require_unended(over: bool) -> None:
+    if over:
+        raise RuntimeError(
+            "the episode ended when it was replayed, and had not before: its seed does not say all of it"
+        )
 
 
 def _info(info: Mapping[str, Any], key: str) -> Any:
