@@ -29,22 +29,28 @@ class EpisodeHistory:
 
 
 class EpisodeRecorder:
-    """Writes down how N environments came to be where they are.
+    """Writes down how environments came to be where they are.
 
     Args:
-        num_envs: N.
+        names: what each of the N environments is called in errors.
         chunk_shape: of an environment's action chunk, ``[C, *action_shape]``.
         dtype: of the actions.
+
+    Attributes:
+        open: bool ``[N]``, whose episode has begun and is not over; those of a step under way included.
     """
 
-    def __init__(self, num_envs: int, chunk_shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
-        self._chunks = np.zeros((num_envs, FIRST_CAPACITY, *chunk_shape), dtype)
-        self._num_chunks = np.zeros(num_envs, np.int64)
-        self._seeds: list[int | None] = [None] * num_envs
-        self._options: list[dict[str, Any] | None] = [None] * num_envs
+    def __init__(self, names: Sequence[str], chunk_shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
+        self._names = names
+        self.open = np.zeros(len(names), np.bool_)
+        self._chunks = np.zeros((len(names), FIRST_CAPACITY, *chunk_shape), dtype)
+        self._num_chunks = np.zeros(len(names), np.int64)
+        self._seeds: list[int | None] = [None] * len(names)
+        self._options: list[dict[str, Any] | None] = [None] * len(names)
 
     def begin(self, rows: Array, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None]) -> None:
-        """Note that environments were reset."""
+        """Note that environments are about to be reset; their episodes are open only after that."""
+        self.open[rows] = False
         self._num_chunks[rows] = 0
         for row, seed, option in zip(rows.tolist(), seeds, options, strict=True):
             self._seeds[row], self._options[row] = seed, option
@@ -57,32 +63,36 @@ class EpisodeRecorder:
             self._chunks = np.concatenate([self._chunks, np.zeros_like(self._chunks)], axis=1)
             self.order(rows, chunks)
 
-    def executed(self, rows: Array) -> None:
-        """Note that the chunks ordered have been executed."""
+    def executed(self, rows: Array, open_still: Array) -> None:
+        """Note that the chunks ordered have been executed, and whose episodes go on, bool ``[n]``."""
         self._num_chunks[rows] += 1
+        self.open[rows] = open_still
 
-    def repeat(self, row: int, history: EpisodeHistory) -> None:
-        """Note that an environment's episode is another one's again.
-
-        Raises:
-            ValueError: that was played in chunks of another size.
-        """
-        chunk_size = self._chunks.shape[2]
-        if len(history.actions) % chunk_size:
-            raise ValueError(f"an episode of {len(history.actions)} actions is not one of chunks of {chunk_size}")
-        self.begin(np.array([row]), [history.seed], [history.options])
-        for chunk in history.actions.reshape(-1, *self._chunks.shape[2:]):
-            self.order(np.array([row]), chunk[None])
-            self.executed(np.array([row]))
+    def is_seeded(self, row: int) -> bool:
+        """Say whether an environment's episode can be had again."""
+        return self._seeds[row] is not None
 
     def history(self, row: int) -> EpisodeHistory:
-        """Return an environment's running episode.
+        """Return an environment's episode, without what is ordered and not executed.
 
         Raises:
             ValueError: it was reset without a seed.
         """
         seed = self._seeds[row]
         if seed is None:
-            raise ValueError(f"environment {row} was reset without a seed: nobody can have its episode again")
-        chunks = self._chunks[row, : self._num_chunks[row]]
+            raise ValueError(f"{self.describe(row)}: was reset without a seed, so nobody can have its episode again")
+        chunks = self.chunks(row)
         return EpisodeHistory(seed, self._options[row], chunks.reshape(-1, *chunks.shape[2:]).copy())
+
+    def chunks(self, row: int) -> Array:
+        """Return the chunks executed in an environment's episode ``[T / C, C, *action_shape]``."""
+        return self._chunks[row, : self._num_chunks[row]]
+
+    def ordered(self, row: int) -> Array:
+        """Return the chunk that an environment was to execute and has not."""
+        return self._chunks[row, self._num_chunks[row]]
+
+    def describe(self, row: int) -> str:
+        """Return an environment's name, seed and options, for errors."""
+        options = self._options[row]
+        return f"{self._names[row]}, seed {self._seeds[row]}" + (f", options {options}" if options else "")

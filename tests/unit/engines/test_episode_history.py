@@ -87,9 +87,9 @@ def test_an_episode_without_a_seed_or_that_is_over_has_no_history():
             env.histories()
         env.reset(seeds=[1, None])
         assert len(env.histories([0])) == 1
-        with pytest.raises(ValueError, match="environment 1 was reset without a seed"):
+        with pytest.raises(ValueError, match="environment 1, seed None: was reset without a seed"):
             env.histories()
-        with pytest.raises(ValueError, match="3 actions is not one of chunks of 2"):
+        with pytest.raises(ValueError, match="3 actions is none of chunks of 2"):
             env.replay([EpisodeHistory(1, None, np.zeros((3, 1), np.float32))], [0])
         with pytest.raises(EnvError, match="its seed does not say all of it"):
             env.replay([EpisodeHistory(1, None, np.zeros((STEPS, 1), np.float32))], [0])
@@ -97,13 +97,13 @@ def test_an_episode_without_a_seed_or_that_is_over_has_no_history():
 
 @given(st.lists(st.integers(0, 2), max_size=200), st.integers(1, 3))
 def test_a_recorder_keeps_episodes_of_any_length(order, chunk_size):
-    recorder = EpisodeRecorder(3, (chunk_size, 2), np.float32)
+    recorder = EpisodeRecorder("abc", (chunk_size, 2), np.float32)
     recorder.begin(np.arange(3), [0, 1, 2], [None] * 3)
     expected = {row: [] for row in range(3)}
     for number, row in enumerate(order):
         chunk = np.full((1, chunk_size, 2), number, np.float32)
         recorder.order(np.array([row]), chunk)
-        recorder.executed(np.array([row]))
+        recorder.executed(np.array([row]), np.array([True]))
         expected[row].append(chunk[0])
     for row, chunks in expected.items():
         actions = recorder.history(row).actions
