@@ -157,16 +157,13 @@ class SupervisedShard:
             EpisodesLostError: the process is gone, and an episode cannot be had again.
             InfrastructureError: there were too many faults.
         """
-        call = self._calls.popleft()
-        faults: Counter[int | None] = Counter()
-        failed = call if self._fault is None and not self._succeeds(call) else None
+        call, failed = self._calls.popleft(), None
         if self._fault is None:
-            return
+            if self._succeeds(call):
+                return
+            failed = call
         try:
-            if failed is not None:
-                self._blame(failed, faults)
-            while (failed := self._failing_part(call)) is not None:
-                self._blame(failed, faults)
+            self._do_again(call, failed)
         finally:
             if self._fault is None:
                 for later in self._calls:
@@ -205,6 +202,16 @@ class SupervisedShard:
         limits = self._supervision
         each = limits.step_timeout if call.method == "step" else limits.reset_timeout
         return each * len(call.indices or self.indices)
+
+    def _do_again(self, call: _Call, failed: _Call | None) -> None:
+        """Start the shard again until the call is done, or it is known that it cannot be."""
+        faults: Counter[int | None] = Counter()
+        while True:
+            if failed is not None:
+                self._blame(failed, faults)
+            failed = self._failing_part(call)
+            if failed is None:
+                return
 
     def _failing_part(self, call: _Call) -> _Call | None:
         """Start the shard again and have all done there; return what failed in doing so."""
@@ -254,17 +261,24 @@ class SupervisedShard:
         Raises:
             EnvError, EnvQuarantinedError, InfrastructureError: there is to be none.
         """
-        alone = failed.indices[0] if len(failed.indices) == 1 else None
-        culprit = self._fault.index if isinstance(self._fault, EnvNotFiniteError) else alone
-        faults[culprit] += 1
-        if culprit is not None and isinstance(self._fault, EnvNotFiniteError) and faults[culprit] > 1:
-            raise EnvError(culprit, f"{self._recorder.describe(culprit)}: {self._fault}, in a new process too")
-        if faults[culprit] == MAX_FAULTS:
-            if culprit is None:
-                raise InfrastructureError(f"environments cannot be started again: {self._fault}") from self._fault
-            raise EnvQuarantinedError(
-                culprit,
-                f"{self._recorder.describe(culprit)}: kills or hangs its process, {MAX_FAULTS} times in a row; "
-                f"the last time {self._fault}",
-            )
-        time.sleep(min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (faults.total() - 1)))
+        fault = self._fault
+        suspects: Sequence[int | None] = failed.indices or [None]
+        if isinstance(fault, EnvNotFiniteError):
+            suspects = [fault.index]
+        if len(suspects) == 1:
+            faults[suspects[0]] += 1
+            self._judge(suspects[0], faults[suspects[0]])
+        time.sleep(min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** faults.total()))
+
+    def _judge(self, culprit: int | None, num_faults: int) -> None:
+        fault = self._fault
+        if culprit is None and num_faults == MAX_FAULTS:
+            raise InfrastructureError(f"environments cannot be started again: {fault}") from fault
+        if culprit is None:
+            return
+        name = self._recorder.describe(culprit)
+        if isinstance(fault, EnvNotFiniteError) and num_faults > 1:
+            raise EnvError(culprit, f"{name}: {fault}, in a new process too")
+        if num_faults == MAX_FAULTS:
+            details = f"{name}: kills or hangs its process, {MAX_FAULTS} times in a row; the last time {fault}"
+            raise EnvQuarantinedError(culprit, details)
