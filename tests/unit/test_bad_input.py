@@ -33,6 +33,11 @@ MISTAKES = {
     "not among the choices": ("cluster.device=tpu", "cluster.device='tpu': input should be 'cpu' or 'cuda'"),
     "no reference": ("trainer.epochs=${foo}", "trainer.epochs: Interpolation key 'foo' not found"),
     "negative size": ("rollout.num_groups=-1", "rollout.num_groups=-1: input should be greater than or equal to 1"),
+    "more processes than environments": (
+        "rollout.env_processes=17",
+        "rollout: env_processes=17 must be at most envs_per_worker=16",
+    ),
+    "no time for a step": ("env.step_timeout=0", "env.step_timeout=0: input should be greater than 0"),
     "no iterations": ("iterations=0", "iterations=0: input should be greater than or equal to 1"),
     "negative seed": ("seed=-1", "seed=-1: input should be greater than or equal to 0"),
     "infinite number": ("trainer.learning_rate=inf", "trainer.learning_rate=inf: input should be a finite number"),
