@@ -14,9 +14,7 @@ def ppo_control() -> TaskGraph:
     train = NodeType.MODEL_TRAIN
     return (
         Pipeline("ppo_control", "PPO with a critic, for continuous control")
-        .add_node(
-            "rollout", func="tasks:collect_steps", node_type=NodeType.MODEL_INFERENCE, node_role=NodeRole.ROLLOUT
-        )
+        .add_node("rollout", func="tasks:collect_steps", node_type=NodeType.MODEL_INFERENCE, node_role=NodeRole.ROLLOUT)
         .add_node(
             "value",
             func="tasks:value_steps",
