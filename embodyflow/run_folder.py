@@ -11,6 +11,7 @@
         ledger.jsonl      what counts as done: see :mod:`embodyflow.ledger`
         checkpoints/iteration-000005/   complete as soon as it has that name
         stages/iteration-000006/<node>/ rows of an iteration that is not committed yet
+        open_episodes/    of a control job: episodes that go on over iterations
         videos/, plots/, examples/, tensorboard/
 """
 

@@ -52,6 +52,11 @@ class NodeCall:
         return None if self.stage is None else Journal(Path(self.stage) / f"{rank}.{part}.parts")
 
     @property
+    def run_folder(self) -> Path | None:
+        """Return the run's folder; ``None`` for a node that keeps nothing there."""
+        return None if self.stage is None else Path(self.stage).parents[2]
+
+    @property
     def offset(self) -> int:
         """Position of the rank's first row in the whole batch."""
         return self.parents[0].offset if self.parents else 0
