@@ -1,6 +1,7 @@
 """The nodes of the default pipeline and of control, at which a plan has a part of the run die.
 
-The workers of such a run import this module. The plan is a JSON file, named by ``EMBODYFLOW_FAULTS``: a list of faults, each of which happens once in a run::
+The workers of such a run import this module. The plan is a JSON file, named by ``EMBODYFLOW_FAULTS``: a list of faults,
+each of which happens once in a run::
 
     {"iteration": 2, "node": "train_actor", "part": "trainer/0", "signal": "SIGKILL", "delay": 0.02}
 
