@@ -142,8 +142,9 @@ class Learner:
 def _step(learners: Sequence[Learner], rows: TensorDict, config: TrainerConfig, totals: Totals) -> float:
     """Take one optimizer step of every learner over this rank's rows of a mini-batch; return the gradients' norm."""
     weighed = [learner._objective.weigh(rows, sum_over_ranks) for learner in learners]
-    for learner in learners:
-        learner._optimizer.zero_grad()
+    parameters = [parameter for learner in learners for parameter in learner._parameters]
+    for parameter in parameters:
+        parameter.grad = None
     cuts = micro_batches(rows, config)
     for cut in cuts:
         losses = []
@@ -154,7 +155,6 @@ def _step(learners: Sequence[Learner], rows: TensorDict, config: TrainerConfig, 
                 totals[name].append(pair)
         # FSDP averages gradients over ranks, we want their sum.
         (sum(losses[1:], losses[0]) * dist.get_world_size()).backward()
-    parameters = [parameter for learner in learners for parameter in learner._parameters]
     clipped: Any = nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
     norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
     if not math.isfinite(norm):
