@@ -16,10 +16,10 @@ def train_actor(batch: Batch, config: Any = None, *, worker: Any, call: Any, **k
     return NodeOutput(batch, worker.step(batch, **step_of(call)))
 
 
-def step_of(call: Any) -> dict[str, int]:
+def step_of(call: Any) -> dict[str, Any]:
     """Return what an engine's step needs to know of a call beside its rows."""
     seed = derive_seed(call.seed, call.iteration, call.node_id)
-    return {"offset": call.offset, "total_rows": call.total_rows, "seed": seed, "iteration": call.iteration}
+    return {"positions": call.positions, "total_rows": call.total_rows, "seed": seed, "iteration": call.iteration}
 
 
 @node(reads=("state", "actions", "num_steps", "instruction_ids"), writes=())

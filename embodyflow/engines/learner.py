@@ -80,7 +80,7 @@ class Learner:
         self,
         batch: TensorDict,
         *,
-        offset: int,
+        positions: np.ndarray,
         total_rows: int,
         seed: int,
         rate: float = 1.0,
@@ -93,7 +93,7 @@ class Learner:
 
         Args:
             batch: this rank's rows, with the columns that the objective reads.
-            offset: position of its first row in the whole batch.
+            positions: of its rows in the whole batch, int64 ``[N]``.
             total_rows: rows of the whole batch; without any, nothing is trained.
             seed: of the draw.
             rate: share of the full learning rate.
@@ -114,7 +114,7 @@ class Learner:
         norms = []
         for epoch in range(self._settings.epochs):
             minibatch_of = draw_minibatches(total_rows, num_minibatches, derive_seed(seed, epoch))
-            mine = minibatch_of[offset : offset + len(batch)]
+            mine = minibatch_of[positions]
             # The rows are gathered once for each pass; a mini-batch is a slice of them.
             shuffled = batch[torch.from_numpy(np.argsort(mine, kind="stable"))]
             ends = np.cumsum(np.bincount(mine, minlength=num_minibatches)).tolist()

@@ -29,7 +29,14 @@ WORDS = (
     *(f"rollout.num_steps={NUM_STEPS}", f"trainer.epochs={EPOCHS}", f"critic.epochs={EPOCHS}"),
     f"trainer.num_minibatches={MINIBATCHES}",
 )
-CALL = SimpleNamespace(offset=0, total_rows=NUM_ENVS * NUM_STEPS, seed=3, iteration=1, node_id="train_actor_critic")
+CALL = SimpleNamespace(
+    positions=np.arange(NUM_ENVS * NUM_STEPS),
+    total_rows=NUM_ENVS * NUM_STEPS,
+    seed=3,
+    iteration=1,
+    policy_version=0,
+    node_id="train_actor_critic",
+)
 
 
 class Watch(BaseCallback):
@@ -132,7 +139,7 @@ def test_weights_after_an_iteration_are_equal(peer: PPO, ours: FSDPTrainer, monk
     assert rows["terminated"].any() and (rows["num_steps"] == 15).any()  # episodes fall, and run out of time
 
     for function in (tasks.value_steps, tasks.compute_advantage, tasks.split_decisions, tasks.compute_old_log_prob):
-        rows = function(rows, worker=ours).batch
+        rows = function(rows, worker=ours, call=CALL).batch
     for mine, theirs in (("values", "values"), ("returns", "returns"), ("advantages", "advantages")):
         column = torch.from_numpy(getattr(peer.rollout_buffer, theirs).swapaxes(0, 1).reshape(-1))
         torch.testing.assert_close(rows[mine].flatten(), column, rtol=1e-4, atol=1e-5)

@@ -73,7 +73,8 @@ def test_the_critic_is_trained_on_its_own_draws_and_says_what_it_had_foreseen() 
         step_critic=lambda batch, **arguments: seen.update(arguments) or {"critic/loss": 0.5}, all_reduce=one_rank
     )
     output = tasks.train_critic(batch, worker=worker, call=CALL)
-    assert seen == {"offset": 0, "total_rows": 0, "seed": derive_seed(7, 4, "node"), "iteration": 4}
+    assert seen.pop("positions").tolist() == []
+    assert seen == {"total_rows": 0, "seed": derive_seed(7, 4, "node"), "iteration": 4}
     errors = np.array([0.5, 0.25, -0.5, -0.25, -0.125])
     expected = 1 - errors.var() / np.array([1, 1, 0, 0, 0]).var()
     metrics = as_metrics(output.metrics)
