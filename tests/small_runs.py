@@ -18,6 +18,10 @@ SMALL = [
     *("env.max_steps=40", "evaluation.num_goals=4", "evaluation.video=false", "warm_start.num_demos=4"),
     *("warm_start.steps=60", "policy.hidden_size=64"),
 ]
+SMALL_CONTROL = [
+    *("experiment=reacher", "rollout.envs_per_worker=2", "rollout.num_steps=120", "trainer.epochs=2"),
+    *("critic.epochs=2", "trainer.num_minibatches=4"),
+]
 
 
 def _heed_sigint() -> None:

@@ -107,6 +107,12 @@ MISTAKES = {
         "policy.name=mlp_gaussian: allowed are tiny_vla with job=embodied",
     ),
     "unknown kind of policy": ("policy.name=mlp", "policy.name=mlp: allowed are tiny_vla with job=embodied"),
+    "a critic trained further": (
+        "experiment=reacher flow=ppo critic.epochs=3",
+        "critic.epochs=3: must be trainer.epochs=10 with job=control",
+    ),
+    "a reference for control": ("experiment=reacher flow=ppo algorithm.kl.coef=0.1", "algorithm.kl.coef must be 0"),
+    "advantages whitened otherwise": ("algorithm.whiten=true", "algorithm.whiten=True: input should be 'batch' or"),
     "misspelt job": ("job=embodyed", "job=embodyed: allowed are embodied, control, language"),
     "size of the wrong policy": ("policy.hidden_size=0", "policy.hidden_size=0: input should be greater"),
     "unknown camera": (

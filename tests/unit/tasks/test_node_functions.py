@@ -45,7 +45,7 @@ def numbers(output: NodeOutput) -> dict[str, float]:
 
 def test_every_verb_is_exported_and_says_what_it_reads_and_writes() -> None:
     verbs = ("generate", "embodied_sampling", "compute_reward", "compute_value", "compute_advantage")
-    for name in (*verbs, "train_actor", "train_critic"):
+    for name in (*verbs, "train_actor", "train_critic", "train_actor_critic"):
         function = getattr(tasks, name)
         assert declared(function, "__reads__") is not None and declared(function, "__writes__") is not None, name
     assert sorted(tasks.__all__) == tasks.__all__ and all(hasattr(tasks, name) for name in tasks.__all__)
