@@ -25,8 +25,8 @@ from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parent.parent
 JOB = [
-    *("experiment=embodied", "env.tasks=[reach-v3]", "warm_start.num_demos=2", "warm_start.steps=25"),
-    *("rollout.num_workers=1", "iterations=15"),
+    *("experiment=embodied", "env.tasks=[reach-v3]", "warm_start.num_demos=2", "warm_start.steps=10"),
+    *("rollout.num_workers=1", "rollout.num_groups=8", "iterations=12"),
 ]
 ARMS = {"grpo": ("grpo", []), "srpo": ("srpo", []), "srpo-std": ("srpo", ["algorithm.advantage=grpo"])}
 """Flow and further words of each; ``srpo-std`` divides by the group's deviation, as the paper's objective does."""

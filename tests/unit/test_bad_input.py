@@ -131,11 +131,11 @@ MISTAKES = {
     ),
     "progress by what is not in the state": (
         "progress.embedding={name:state,entries:[29,30]}",
-        "progress.embedding.entries=[29, 30]: allowed are 0 to 29, the entries of the policy's state",
+        "progress.embedding.entries=[29, 30]: allowed are 0 to 29, the environment's state",
     ),
     "progress by images that are not seen": (
         "progress.embedding={name:vjepa2,path:facebook/vjepa2-vitg-fpc64-384}",
-        "progress.embedding.name=vjepa2 needs images; set policy.image_size",
+        "progress.embedding.camera=image: the environment has no such camera; it shows no images",
     ),
     "failures worth more than successes": ("progress.alpha=1.5", "progress.alpha=1.5: input should be less than 1"),
     "unknown embedding": (
