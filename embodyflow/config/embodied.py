@@ -59,7 +59,7 @@ class EmbodiedConfig(GroupedConfig):
     check: ClassVar[str] = "embodyflow.engines.environments:check_embodied"
     warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "env", "policy", "warm_start"})
 
-    policy: EmbodiedPolicyConfig
+    policy: EmbodiedPolicyConfig = Field(discriminator="name")
     env: EnvConfig
     rollout: EpisodeRolloutConfig
     warm_start: ExpertWarmStartConfig | None
