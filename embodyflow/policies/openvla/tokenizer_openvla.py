@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from embodyflow.errors import ConfigError
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
 from embodyflow.references import resolve
 
@@ -24,7 +25,7 @@ def prompt_ids(tokenizer: Any, instruction: str, length: int) -> np.ndarray:
     """Return the prompt's tokens, int64 ``[length]``: what comes after ``<s>`` and the image, padded by 0 in front.
 
     Raises:
-        ValueError: the prompt is longer.
+        ConfigError: the prompt is longer.
     """
     text = f"{BEFORE}{instruction.lower()}{AFTER}"
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -32,7 +33,7 @@ def prompt_ids(tokenizer: Any, instruction: str, length: int) -> np.ndarray:
     if ids[-1] != space:
         ids = [*ids, space]
     if len(ids) > length:
-        raise ValueError(f"policy.max_prompt_tokens={length}: must be at least {len(ids)} for {instruction!r}")
+        raise ConfigError(f"policy.max_prompt_tokens={length}: must be at least {len(ids)} for {instruction!r}")
     return np.array([0] * (length - len(ids)) + ids, np.int64)
 
 

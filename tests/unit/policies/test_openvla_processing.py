@@ -124,7 +124,7 @@ def test_the_prompt_ends_with_the_token_that_stands_before_actions() -> None:
     words = tokenizer.convert_ids_to_tokens(ids.tolist())
     assert words == ["<unk>"] * 9 + [BEFORE, *"pick up?", AFTER, "▁"] and (ids[:9] == 0).all()
     assert "".join([BEFORE, "pick up", AFTER]) == "In: What action should the robot take to pick up?\nOut:"
-    with pytest.raises(ValueError, match=r"policy.max_prompt_tokens=10: must be at least 11 for 'Pick UP\?'"):
+    with pytest.raises(ConfigError, match=r"policy.max_prompt_tokens=10: must be at least 11 for 'Pick UP\?'"):
         prompt_ids(tokenizer, "Pick UP?", 10)
 
 
