@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 from huggingface_hub import HfApi, snapshot_download
-from huggingface_hub.constants import HF_HUB_OFFLINE
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig, OpenVLAScratchConfig
@@ -145,10 +145,13 @@ def check_checkpoint(config: OpenVLAConfig) -> None:
 
 
 def _file_names(path: str) -> list[str]:
-    """Return the checkpoint's files; none where they cannot be listed without the network."""
+    """Return the checkpoint's files; none where the hub cannot be asked, which what is in its cache does not need."""
     if Path(path).is_dir():
         return sorted(entry.name for entry in Path(path).iterdir())
-    return [] if HF_HUB_OFFLINE else HfApi().list_repo_files(path)
+    try:
+        return HfApi().list_repo_files(path)
+    except (OfflineModeIsEnabled, httpx.HTTPError):
+        return []
 
 
 def _fetched(path: str, weights: bool) -> Path:

@@ -6,7 +6,7 @@ them, and every position attends to every other, as its fork of transformers has
 published checkpoints.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ class Backbone(nn.Module):
         return hidden
 
 
-class OpenVLA(Backbone):
+class OpenVLA(Backbone, ABC):
     """Maps images and prompts to the logits of action tokens.
 
     Args:
@@ -197,7 +197,7 @@ class OpenVLAValue(Backbone):
     """
 
     def __init__(self, policy_model: OpenVLA) -> None:
-        nn.Module.__init__(self)
+        nn.Module.__init__(self)  # a Backbone of parts that are there already
         self.vision_backbone, self.projector = policy_model.vision_backbone, policy_model.projector
         self.language_model = policy_model.language_model
         self.language_model.lm_head = nn.Identity()
