@@ -8,7 +8,12 @@ from gymnasium.spaces import Box, Dict
 
 SIZE = 16
 WORDS = (
-    *("experiment=embodied", "env.id=picture_room:Room-v0", "env.tasks=[move the dot to the middle]", "env.max_steps=16"),
+    *(
+        "experiment=embodied",
+        "env.id=picture_room:Room-v0",
+        "env.tasks=[move the dot to the middle]",
+        "env.max_steps=16",
+    ),
     *("env.adapter.success_info=is_success", "+env.adapter.images.image=camera", "env.adapter.state=[dot]"),
     *("env.adapter.expert=picture_room:straight", "policy=tiny_openvla", "evaluation.video=false"),
 )

@@ -16,7 +16,7 @@ from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig, OpenVLAScratchConfig
+from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
 
 CONFIG, PREPROCESSING, STATISTICS = "config.json", "preprocessor_config.json", "dataset_statistics.json"
 BESIDE_WEIGHTS = ("*.json", "*.py", "*.model")
@@ -66,14 +66,16 @@ def read_checkpoint(path: str, *, weights: bool) -> Description:
     )
 
 
-def describe_scratch(scratch: OpenVLAScratchConfig, action_dim: int, num_words: int) -> Description:
-    """Describe a model of random weights as a checkpoint would be.
+def describe_scratch(config: OpenVLAConfig, num_words: int) -> Description:
+    """Describe a model of random weights as a checkpoint would be; its actions are not scaled.
 
     Args:
-        scratch: its sizes.
-        action_dim: A; actions are not scaled.
+        config: with ``scratch``.
         num_words: of the tokenizer; the action tokens come after them.
     """
+    scratch, action_dim = config.scratch, config.action_dim
+    assert scratch is not None
+    data_set = config.unnorm_key or "scratch"
     tower = {
         "image_size": scratch.image_size,
         "patch_size": scratch.patch_size,
@@ -88,20 +90,20 @@ def describe_scratch(scratch: OpenVLAScratchConfig, action_dim: int, num_words: 
         for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     }
     statistics = {"q01": [-1.0] * action_dim, "q99": [1.0] * action_dim, "mask": [True] * action_dim}
-    config = {
+    described = {
         "model_type": "openvla",
         "architectures": ["OpenVLAForActionPrediction"],
         "image_resize_strategy": "resize-naive",
         "image_sizes": [scratch.image_size] * len(towers),
         "n_action_bins": NUM_ACTION_BINS,
-        "norm_stats": {"scratch": {"action": statistics}},
+        "norm_stats": {data_set: {"action": statistics}},
         "pad_to_multiple_of": PADDED_TO,
         "text_config": {"model_type": "llama", "vocab_size": num_words + NUM_ACTION_BINS + PADDED_TO, **text},
         "timm_model_ids": ["scratch_dinov2", "scratch_siglip"],
         "vision_towers": towers,
         "use_fused_vision_backbone": True,
     }
-    return Description(config, {"scratch": statistics}, preprocessing={}, folder=None)
+    return Description(described, {data_set: statistics}, preprocessing={}, folder=None)
 
 
 def statistics_of(config: OpenVLAConfig, description: Description) -> Mapping[str, Any]:

@@ -128,7 +128,7 @@ def describe(config: OpenVLAConfig) -> tuple[Description, Any]:
         description = read_checkpoint(config.path, weights=True)
         return description, load_tokenizer(config, description.folder)
     tokenizer = load_tokenizer(config, None)
-    return describe_scratch(config.scratch, config.action_dim, len(tokenizer)), tokenizer
+    return describe_scratch(config, len(tokenizer)), tokenizer
 
 
 def image_processor(config: OpenVLAConfig, description: Description) -> ImageProcessor:
