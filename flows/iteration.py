@@ -30,6 +30,7 @@ async def iteration(index: int) -> dict[str, float]:
         run.iterations.open(index + 1)
     metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))
     metrics |= {f"perf/{node_id}_seconds": report.seconds for node_id, report in reports.items()}
+    metrics |= to_floats(await run.session.buffer_metrics())
     metrics["perf/iteration_seconds"] = time.perf_counter() - started
     digests = {node_id: list(report.digests) for node_id, report in reports.items() if report.digests}
     await commit(index, metrics, digests)

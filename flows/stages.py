@@ -9,6 +9,7 @@ before was the last that counts, and the same is done again.
 """
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from prefect.logging import get_run_logger
@@ -96,12 +97,15 @@ class Stages:
         async with self._turn:
             if self._ledger.newest("stage", work.iteration, work.node_id) != facts:
                 await asyncio.to_thread(_flush, folder)
+                await asyncio.to_thread(_flush, self._folder.stage(work.iteration + 1, work.node_id))
                 await asyncio.to_thread(self._ledger.append, "stage", work.iteration, facts)
 
 
-def _flush(folder: Any) -> None:
-    for path in (*folder.glob("*.rows"), folder, folder.parent, folder.parent.parent):
-        flush_folder(path)
+def _flush(folder: Path) -> None:
+    """Bring a node's rows to the disk, and those left over for it."""
+    for path in (*folder.glob("*.rows"), *folder.glob("*.surplus"), folder, folder.parent, folder.parent.parent):
+        if path.exists():  # few nodes leave rows over
+            flush_folder(path)
 
 
 def _facts_of(report: NodeReport) -> dict[str, Any]:

@@ -6,8 +6,8 @@ which iteration and seed it is. A pipeline names them ``"tasks:generate"`` and s
 same place as ``"my_module:my_function"`` and may ignore the keywords.
 """
 
-from tasks.control import bootstrap_value, collect_steps, split_decisions
-from tasks.critic import compute_value, train_critic
+from tasks.control import collect_steps, split_decisions, value_steps
+from tasks.critic import compute_value, train_actor_critic, train_critic
 from tasks.evaluation import evaluate_policy, record_video
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
 from tasks.rewards import compute_advantage, compute_reward
@@ -16,7 +16,6 @@ from tasks.sampling import dynamic_sampling, embodied_sampling
 from tasks.training import fit, train_actor
 
 __all__ = [
-    "bootstrap_value",
     "collect_steps",
     "compute_advantage",
     "compute_old_log_prob",
@@ -32,5 +31,7 @@ __all__ = [
     "record_video",
     "split_decisions",
     "train_actor",
+    "train_actor_critic",
     "train_critic",
+    "value_steps",
 ]
