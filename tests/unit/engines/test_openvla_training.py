@@ -51,7 +51,7 @@ def test_the_trainer_finds_the_log_probs_of_the_rollout_and_learns_by_them(
     assert gap.abs().max() < config.trainer.parity_tolerance
     before = trainer.weights()
     for _ in range(3):
-        trainer.step(rows, offset=0, total_rows=4, seed=SEED)
+        trainer.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
     risen = ((trainer.log_probs(rows, reference=False) - rows["log_probs"]) * rows["advantages"]).sum()
     assert risen > 0.1
     after = trainer.weights()
@@ -74,12 +74,12 @@ def test_a_checkpoint_brings_back_weights_and_optimizer(
 ) -> None:
     close.append(trainer := new_trainer(config))
     rows = play(rollout, trainer)
-    trainer.step(rows, offset=0, total_rows=4, seed=SEED)
+    trainer.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
     trainer.save(str(tmp_path))
-    trainer.step(rows, offset=0, total_rows=4, seed=SEED)
+    trainer.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
     expected = trainer.weights()
     trainer.close()
     close.append(again := new_trainer(config))
     again.load(str(tmp_path))
-    again.step(rows, offset=0, total_rows=4, seed=SEED)
+    again.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
     assert largest_gap(again.weights(), expected) == 0
