@@ -144,6 +144,8 @@ def check_checkpoint(config: OpenVLAConfig) -> None:
         )
     if names and not any(name.endswith(".safetensors") for name in names):
         raise ConfigError(f"policy.path={config.path}: has no weights in safetensors")
+    if names and config.tokenizer is None and "tokenizer.json" not in names:
+        raise ConfigError(f"policy.path={config.path}: has no tokenizer.json; name one that has by policy.tokenizer")
 
 
 def _file_names(path: str) -> list[str]:

@@ -15,10 +15,13 @@ SPACE = "▁"
 
 def load_tokenizer(config: OpenVLAConfig, folder: Any) -> Any:
     """Return the tokenizer, of ``transformers``: the one configured, else the one in the checkpoint's folder."""
-    from transformers import AutoTokenizer  # seconds to import
+    from transformers import PreTrainedTokenizerFast  # seconds to import
 
     name = config.tokenizer or str(folder)
-    return resolve(name)() if config.tokenizer and ":" in name else AutoTokenizer.from_pretrained(name)
+    if config.tokenizer and ":" in name:
+        return resolve(name)()
+    # AutoTokenizer would ask at the terminal whether to run the code that published checkpoints come with.
+    return PreTrainedTokenizerFast.from_pretrained(name)
 
 
 def prompt_ids(tokenizer: Any, instruction: str, length: int) -> np.ndarray:

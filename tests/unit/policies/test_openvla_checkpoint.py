@@ -45,7 +45,7 @@ def write_checkpoint(folder: Path, policy: OpenVLAPolicy) -> OpenVLAConfig:
     }
     write = {
         "model.safetensors.index.json": {"weight_map": shards},
-        "config.json": {**policy.description.config, "norm_stats": {}},
+        "config.json": {**policy.description.config, "norm_stats": {}, "auto_map": {"AutoConfig": "theirs.Config"}},
         "dataset_statistics.json": statistics,
         "preprocessor_config.json": {"means": [[0.4, 0.4, 0.4], [0.5, 0.5, 0.5]], "stds": [[0.2] * 3, [0.5] * 3]},
     }
@@ -156,6 +156,11 @@ SPOILED = {
         lambda folder: (folder / "action_head--150000_checkpoint.pt").touch(),
         {},
         "predicts actions by a regression head",
+    ),
+    "no tokenizer": (
+        lambda folder: (folder / "tokenizer.json").unlink(),
+        {},
+        "has no tokenizer.json; name one that has by policy.tokenizer",
     ),
     "no weights": (
         lambda folder: [file.unlink() for file in folder.glob("*.safetensors")],
