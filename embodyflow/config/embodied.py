@@ -73,7 +73,7 @@ class EmbodiedConfig(GroupedConfig):
     notes_observations: ClassVar[bool] = True
     warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "env", "policy", "warm_start"})
 
-    policy: EmbodiedPolicyConfig
+    policy: EmbodiedPolicyConfig = Field(discriminator="name")
     env: EnvConfig
     rollout: EpisodeRolloutConfig
     warm_start: ExpertWarmStartConfig | None

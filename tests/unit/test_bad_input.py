@@ -104,9 +104,9 @@ MISTAKES = {
     "no task": ("env.tasks=[]", "env.tasks must be the instructions to follow with policy.name=tiny_vla"),
     "a control policy for episodes": (
         "policy=mlp_gaussian",
-        "policy.name=mlp_gaussian: allowed are tiny_vla with job=embodied",
+        "policy.name=mlp_gaussian: allowed are tiny_vla, openvla with job=embodied",
     ),
-    "unknown kind of policy": ("policy.name=mlp", "policy.name=mlp: allowed are tiny_vla with job=embodied"),
+    "unknown kind of policy": ("policy.name=mlp", "policy.name=mlp: allowed are tiny_vla, openvla with job=embodied"),
     "a critic trained further": (
         "experiment=reacher flow=ppo critic.epochs=3",
         "critic.epochs=3: must be trainer.epochs=10 with job=control",
@@ -123,6 +123,20 @@ MISTAKES = {
     "argument not added": ("env.kwargs.image_size=64", "write +env.kwargs.image_size=… to add it"),
     "policy too wide": ("policy.state_dim=31", "policy.state_dim=31: the environment's state has (30,)"),
     "policy that looks": ("policy.image_size=64", "set +env.kwargs.image_size=64"),
+    "camera that is not there": (
+        "policy.image_size=64 policy.cameras=[image,wrist_image] +env.kwargs.image_size=64",
+        "policy.image_size=64: the environment shows no 'wrist_image', but",
+    ),
+    "VLA without images": ("policy=tiny_openvla", "policy.cameras: the environment shows no 'image', but state; set"),
+    "VLA without weights": ("policy=openvla", "policy.path: Missing mandatory value"),
+    "VLA that is not there": (
+        "policy=openvla policy.path=/no/folder policy.action_dim=4 +env.kwargs.image_size=64",
+        "policy.path=/no/folder: is no folder here, and not to be had from the hub: ",
+    ),
+    "VLA decoded in no known way": (
+        "policy=tiny_openvla policy.decoding=diffusion",
+        "policy.decoding='diffusion': input should be 'autoregressive' or 'parallel'",
+    ),
     "unknown estimator": ("algorithm.advantage=gea", "unknown advantage 'gea'; allowed are grpo"),
     "unknown pipeline": ("pipeline.name=embodied", "pipeline.name=embodied: allowed are grpo, ppo"),
     "progress of failures, measured by nothing": (
