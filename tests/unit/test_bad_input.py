@@ -170,6 +170,17 @@ MISTAKES = {
         "experiment=math reward=custom reward.function.function=math:squrt",
         "reward.function.function: 'math' has no attribute 'squrt'",
     ),
+    "adapters of no rank": ("trainer.lora={alpha:8}", "trainer.lora.rank: must be set"),
+    "adapters for nothing": ("trainer.lora={rank:8,target_modules:[]}", "trainer.lora.target_modules=[]: "),
+    "unknown precision": ("trainer.precision=float8", "trainer.precision='float8': input should be 'float32' or"),
+    "parity that bfloat16 cannot hold": (
+        "trainer.precision=bfloat16",
+        "trainer.parity_tolerance=0.0001: cannot hold with trainer.precision=bfloat16; allowed is 0.01 and more",
+    ),
+    "probe that bfloat16 cannot hold": (
+        "experiment=math rollout.generation.dtype=bfloat16 trainer.parity_tolerance=0.2",
+        "rollout.probe_tolerance=0.0001: cannot hold with rollout.generation.dtype=bfloat16; allowed is 0.01 and more",
+    ),
     "two pipelines": (
         "pipeline.yaml=mine.yaml pipeline.custom_fn=mine:graph",
         "pipeline: custom_fn and yaml must not both be set",
