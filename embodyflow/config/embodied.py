@@ -17,12 +17,23 @@ class EpisodeRolloutConfig(GroupRolloutConfig):
     """How episodes are gathered; a group shares its initial state.
 
     Attributes:
-        envs_per_worker: environments stepped in each process.
+        envs_per_worker: environments of each rollout worker.
+        env_processes: processes of a rollout worker that step them; one that dies or hangs is started again, and its
+            episodes go on. 0 steps them in the worker itself: the same numbers, one message less.
         keep_episodes: iterations, the newest, whose episodes stay in the run's folder, images left out.
     """
 
     envs_per_worker: PositiveInt
+    env_processes: Annotated[int, Field(ge=0, strict=True)] = 0
     keep_episodes: Annotated[int, Field(ge=0, strict=True)] = 20
+
+    @model_validator(mode="after")
+    def _processes_have_environments(self) -> "EpisodeRolloutConfig":
+        if self.env_processes > self.envs_per_worker:
+            raise ValueError(
+                f"env_processes={self.env_processes} must be at most envs_per_worker={self.envs_per_worker}"
+            )
+        return self
 
 
 class ExpertWarmStartConfig(WarmStartConfig):
@@ -62,7 +73,7 @@ class EmbodiedConfig(GroupedConfig):
     notes_observations: ClassVar[bool] = True
     warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "env", "policy", "warm_start"})
 
-    policy: EmbodiedPolicyConfig
+    policy: EmbodiedPolicyConfig = Field(discriminator="name")
     env: EnvConfig
     rollout: EpisodeRolloutConfig
     warm_start: ExpertWarmStartConfig | None
