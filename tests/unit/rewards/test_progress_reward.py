@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -86,6 +86,7 @@ BATCHES = st.tuples(
 )
 
 
+@settings(max_examples=40)
 @given(BATCHES)
 def test_scores_are_finite_and_bounded_and_fall_with_the_distance(batch) -> None:
     embeddings, success, tasks = batch
@@ -99,6 +100,7 @@ def test_scores_are_finite_and_bounded_and_fall_with_the_distance(batch) -> None
         assert (np.diff(progress.scores[lost][order]) <= 1e-6).all()
 
 
+@settings(max_examples=40)
 @given(BATCHES, st.randoms(use_true_random=False))
 def test_neither_order_nor_unit_of_the_embeddings_matters(batch, random) -> None:
     embeddings, success, tasks = batch
@@ -110,6 +112,7 @@ def test_neither_order_nor_unit_of_the_embeddings_matters(batch, random) -> None
     np.testing.assert_allclose(scores, expected[order], atol=1e-5)
 
 
+@settings(max_examples=40)
 @given(BATCHES)
 def test_the_whole_batch_twice_is_worth_what_it_is_once(batch) -> None:
     """A success that is there twice is one cluster where it was a centre of its own: the same centre."""
