@@ -218,10 +218,16 @@ class SupervisedShard:
         self._require_episodes(call)
         self._shard.kill()
         self._shard, self._fault = self._start(), None
-        for part in self._everything(call):
-            self._shard.submit(part.method, *part.arguments)
-            if not self._succeeds(part):
-                return part
+        try:
+            for part in self._everything(call):
+                self._shard.submit(part.method, *part.arguments)
+                if not self._succeeds(part):
+                    return part
+        except EnvError as error:  # an episode that cannot be had again; others may not have been yet
+            if error.index is not None:
+                self._recorder.open[error.index] = False
+            self._fault = InfrastructureError(str(error))
+            raise
         return None
 
     def _everything(self, call: _Call) -> Iterator[_Call]:

@@ -195,11 +195,14 @@ def test_a_seed_that_does_not_say_all_is_an_error(tmp_path):
 
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"faults": [{"seed": 20, "step": 3, "kind": "kill"}]}))
-    with VectorEnv([partial(Forgetful, str(plan))], num_workers=1, chunk_size=CHUNK) as env:
-        env.reset(seeds=[20])
-        env.step(CHUNKS[0][:1])
+    with VectorEnv([partial(Forgetful, str(plan))] * 2, num_workers=1, chunk_size=CHUNK) as env:
+        env.reset(seeds=[20, 21])
+        env.step(CHUNKS[0][:2])
         with pytest.raises(EnvError, match="its seed does not say all of it"):
-            env.step(CHUNKS[1][:1])
+            env.step(CHUNKS[1][:1], [0])
+        with pytest.raises(EnvError, match=r"(?s)environment 1 failed.*its seed does not say all of it"):
+            env.reset([0], seeds=[20])
+        env.reset(seeds=[20, 21])
 
 
 def test_what_is_given_up_leaves_no_answer_for_later(vector_env, undisturbed):
