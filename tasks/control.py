@@ -10,6 +10,7 @@ from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import mean, total
 from embodyflow.node_fields import node
 from embodyflow.types import Batch, NodeOutput
+from tasks.critic import compute_value
 
 OF_A_DECISION = ("state", "action_tokens", "log_probs", "loss_mask", "advantages", "values", "returns")
 OF_A_ROW = ("group_id", "policy_version", "seed", "instruction_ids")
@@ -25,7 +26,8 @@ OF_A_ROW = ("group_id", "policy_version", "seed", "instruction_ids")
 def collect_steps(batch: Batch | None, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
     """Step this rank's environments with the present policy; ``rollout/reward`` is of the episodes that ended."""
     started = time.perf_counter()
-    rows, finished = worker.collect(call.iteration, (call.seed, call.iteration, call.node_id))
+    folder = None if call.run_folder is None else call.run_folder / "open_episodes"
+    rows, finished = worker.collect(call.iteration, (call.seed, call.iteration, call.node_id), folder)
     num_steps, num_episodes = int(rows["num_steps"].sum()), len(finished.returns)
     metrics = {
         "rollout/num_steps": total(num_steps),
@@ -38,11 +40,14 @@ def collect_steps(batch: Batch | None, config: Any = None, *, worker: Any, call:
     return NodeOutput(to_batch(rows), metrics)
 
 
-@node(reads=("final_state", "terminated", "instruction_ids"), writes=("bootstrap_values",))
-def bootstrap_value(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Estimate what would have come after a row's last step: nothing where the episode terminated.
+@node(
+    reads=("state", "loss_mask", "final_state", "terminated", "instruction_ids"), writes=("values", "bootstrap_values")
+)
+def value_steps(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
+    """Estimate the return from before each step on, and what was to come after a row's last one.
 
-    A row also ends where a time limit or the iteration cuts its episode, and there is more to come.
+    Nothing was where the episode terminated. A row also ends where a time limit or the iteration cuts its episode, and
+    there is more to come (Pardo et al. 2018, "Time Limits in Reinforcement Learning", arXiv:1712.00378).
     """
     after = Batch(
         {
@@ -53,7 +58,7 @@ def bootstrap_value(batch: Batch, config: Any = None, *, worker: Any, **kwargs: 
         batch_size=[len(batch)],
     )
     batch["bootstrap_values"] = worker.values(after).squeeze(1)
-    return NodeOutput(batch)
+    return compute_value(batch, worker=worker)
 
 
 @node(reads=("uid", *OF_A_ROW, *OF_A_DECISION), writes=())

@@ -18,6 +18,10 @@ SMALL = [
     *("env.max_steps=40", "evaluation.num_goals=4", "evaluation.video=false", "warm_start.num_demos=4"),
     *("warm_start.steps=60", "policy.hidden_size=64"),
 ]
+SMALL_CONTROL = [
+    *("experiment=reacher", "rollout.envs_per_worker=2", "rollout.num_steps=120", "trainer.epochs=2"),
+    *("critic.epochs=2", "trainer.num_minibatches=4"),
+]
 
 
 def _heed_sigint() -> None:
@@ -47,7 +51,8 @@ class Runs:
         other.env = self.env | {"PREFECT_API_URL": api_url} | env
         return other
 
-    def start(self, *words: str, flow: str = "grpo") -> subprocess.Popen[str]:
+    def start(self, *words: str, flow: str = "grpo", process_group: int | None = None) -> subprocess.Popen[str]:
+        """Start one; ``process_group=0`` has it lead a group, as a command in a terminal does."""
         command = [sys.executable, "-m", f"flows.{flow}", *words]
         return subprocess.Popen(
             command,
@@ -56,6 +61,7 @@ class Runs:
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            process_group=process_group,
             preexec_fn=_heed_sigint,
         )
 

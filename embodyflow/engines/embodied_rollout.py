@@ -21,6 +21,7 @@ from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, total
 from embodyflow.data.rows_file import Journal
+from embodyflow.data.tables import digest_of
 from embodyflow.engines.environments import make_env
 from embodyflow.engines.episodes import Episode, EpisodeRows, Kept, KeptGroups, Slots, padded
 from embodyflow.engines.groups import GroupRollout, places
@@ -87,11 +88,12 @@ class EmbodiedRollout(GroupRollout):
             for place in places(self.config, self.rank, self.world_size, iteration, reroll)
         ]
 
-    def evaluation_episodes(self, mode: str = "greedy") -> list[Episode]:
-        """Return this rank's share of ``evaluation.num_goals`` goals of every task, the same in each mode."""
+    def evaluation_episodes(self, mode: str = "greedy", task: int | None = None) -> list[Episode]:
+        """Return this rank's share of ``evaluation.num_goals`` goals of every task, or of one; alike in each mode."""
         del mode
         num_goals, num_tasks = self.config.evaluation.num_goals, len(self.config.env.tasks)
-        rows = range(self.rank, num_goals * num_tasks, self.world_size)
+        everything = range(num_goals * num_tasks)
+        rows = (everything if task is None else everything[task::num_tasks])[self.rank :: self.world_size]
         return [Episode(row, row, row, row % num_tasks, row // num_tasks) for row in rows]
 
     def play(
@@ -184,6 +186,19 @@ class EmbodiedRollout(GroupRollout):
         uniforms = None if noise is None else padded(noise, batch_size)
         decision = self.policy.act(batch, uniforms, self.config.rollout.temperature)
         return Decision(decision.tokens[:num_rows], decision.log_probs[:num_rows], decision.actions[:num_rows])
+
+    def first_observations(self) -> dict[str, dict[str, Any]]:
+        """Return what the policy sees of each task before its first decision, as SHA-256, and what it is shown of.
+
+        Two runs that agree in it make observations alike: simulator, adapter, cameras and the instruction's encoding.
+        """
+        found = {}
+        for task, env, ids in zip(self.config.env.tasks, self.prototypes, self._instructions, strict=True):
+            observation, info = env.reset(seed=0, options={"goal": 0})
+            seen = {name: np.asarray(value)[None] for name, value in observation.items()}
+            stand_in = bool(info.get("stand_in_assets", False))
+            found[task] = {"digest": digest_of({**seen, "instruction_ids": ids[None]}), "stand_in_assets": stand_in}
+        return found
 
     def env(self, split: str) -> VectorEnv:
         """Return the environments of a split, built when first asked for."""

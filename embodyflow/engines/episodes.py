@@ -134,6 +134,7 @@ class EpisodeRows:
             "seed": np.zeros(len(episodes), np.int64),
             "policy_version": np.zeros(len(episodes), np.int64),
             "action_tokens": np.zeros(shape, np.int64),
+            "actions": np.zeros((*shape[:2], self._chunk, config.policy.action_dim), np.float32),
             "log_probs": np.zeros(shape, np.float32),
             "loss_mask": np.zeros(shape, bool),
             "num_steps": np.zeros(len(episodes), np.int64),
@@ -163,6 +164,7 @@ class EpisodeRows:
         executed = np.arange(self._chunk) < step.num_steps[:, None]
         mask = np.repeat(executed, self._num_tokens // self._chunk, axis=1)
         columns["action_tokens"][rows, t] = np.where(mask, decision.tokens, 0)
+        columns["actions"][rows, t] = np.where(executed[:, :, None], decision.actions, 0)
         columns["log_probs"][rows, t] = np.where(mask, decision.log_probs, 0)
         columns["loss_mask"][rows, t] = mask
         columns["num_steps"][rows] += step.num_steps

@@ -40,11 +40,12 @@ def run(runs: Runs, run_id: str, *words: str) -> str:
 
 
 def test_a_run_leaves_its_records_and_no_process(runs: Runs) -> None:
-    output = run(runs, "first", "iterations=2")
+    output = run(runs, "first", "iterations=2", "trainer.num_ranks=2")
     assert any(line.startswith("success_rate before=") and "goals=16" in line for line in output.splitlines())
     records = [record for record in runs.metrics("first") if "train/optimizer_steps" in record]
     assert len(records) == 2 and all(record["train/optimizer_steps"] == 1 for record in records)
     assert all(record["parity/log_prob_gap"] < 1e-4 for record in records)
+    assert all(0 <= record["balance/token_imbalance"] < 0.05 for record in records)  # of 16 groups on two ranks
     folder = runs.root / "first"
     examples = [json.loads(line) for line in (folder / "examples" / "iteration-000002.jsonl").read_text().splitlines()]
     assert [row["mode"] for row in examples] == ["greedy"] * 3 + ["sampled"] * 3
@@ -61,6 +62,14 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(runs: Runs) -> None:
     assert runs.summary("resumed")["weights_digest"] == runs.summary("straight")["weights_digest"]
     straight, resumed = (runs.metrics(name) for name in ("straight", "resumed"))
     assert [r for r in resumed if "digests" in r] == [r for r in straight if "digests" in r]
+
+
+@pytest.mark.slow
+def test_responses_spread_over_two_ranks_teach_the_same(runs: Runs) -> None:
+    run(runs, "one-rank", "iterations=3")
+    run(runs, "two-ranks", "iterations=3", "trainer.num_ranks=2")
+    one, two = (load_file(runs.root / name / "policy" / "model.safetensors") for name in ("one-rank", "two-ranks"))
+    assert largest_gap(one, two) < 1e-4
 
 
 def rows_to_train_on(config: LanguageConfig, trainer: LanguageTrainer) -> Batch:
@@ -82,7 +91,8 @@ def train(rank: int, config: LanguageConfig, address: str, folder: str, rows: Ba
     trainer.connect(address)
     trainer.load_weights_file(f"{folder}/start.safetensors")
     first = 5
-    trainer.step(rows[:first] if rank == 0 else rows[first:], offset=first * rank, total_rows=len(rows), seed=1)
+    mine = slice(first) if rank == 0 else slice(first, None)
+    trainer.step(rows[mine], positions=np.arange(len(rows))[mine], total_rows=len(rows), seed=1)
     weights, probe = trainer.weights(), trainer.probe()
     if rank == 0:
         save_file(weights, f"{folder}/two.safetensors")
@@ -99,7 +109,7 @@ def test_two_ranks_train_as_one(tmp_path: Path) -> None:
     trainer.connect(free_address())
     save_file(start := trainer.weights(), tmp_path / "start.safetensors")
     rows = rows_to_train_on(config, trainer)
-    trainer.step(rows, offset=0, total_rows=len(rows), seed=1)
+    trainer.step(rows, positions=np.arange(len(rows)), total_rows=len(rows), seed=1)
     one, probe = trainer.weights(), trainer.probe()
     trainer.close()
     mp.spawn(train, (config, free_address(), str(tmp_path), rows), nprocs=2)

@@ -19,11 +19,11 @@ class MLPGaussian(nn.Module):
         self.log_std = nn.Parameter(torch.full((config.action_dim,), config.initial_log_std))
 
     def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and logarithm of the deviation, both float32 ``[n, A]``, for states float32 ``[n, S]``."""
+        """Return the mean ``[..., A]`` for states ``[..., S]``, and the deviations' logarithms ``[A]``, all float32."""
         for block in self.blocks:
             state = block(state)
         mean = self.mean(state)
-        return mean, self.log_std.expand_as(mean)
+        return mean, self.log_std.expand(mean.shape[-1])
 
 
 class MLPValue(nn.Module):
@@ -35,21 +35,25 @@ class MLPValue(nn.Module):
         self.value = _linear(config.hidden_size, 1, gain=1.0)
 
     def forward(self, state: Tensor) -> Tensor:
-        """Return the values, float32 ``[n]``, of states float32 ``[n, S]``."""
+        """Return the values, float32 ``[...]``, of states float32 ``[..., S]``."""
         for block in self.blocks:
             state = block(state)
         values: Tensor = self.value(state).squeeze(-1)
         return values
 
 
-def gaussian_log_prob(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """Return the log-density of actions ``[n, A]`` under independent Gaussians, ``[n]``."""
-    scaled = (actions - mean) * torch.exp(-log_std)
-    return (-0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+def gaussian_log_prob(normals: Tensor, log_std: Tensor) -> Tensor:
+    """Return the log-density, ``[...]``, of actions under independent Gaussians.
+
+    Args:
+        normals: ``[..., A]``, the actions' distances from the mean, in deviations.
+        log_std: ``[A]``, logarithms of the deviations.
+    """
+    return -0.5 * normals.square().sum(-1) - (log_std + 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
 def gaussian_entropy(log_std: Tensor) -> Tensor:
-    """Return the differential entropy, in nats, of independent Gaussians of these deviations ``[n, A]``, ``[n]``."""
+    """Return the differential entropy, in nats, of independent Gaussians of these deviations ``[A]``, a scalar."""
     return (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
 
