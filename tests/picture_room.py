@@ -21,7 +21,7 @@ WORDS = (
 
 
 class Room(gym.Env[dict[str, np.ndarray], np.ndarray]):
-    """A step is at most an eighth of the room, whose middle is two fifths of it wide: a random policy gets there at times."""
+    """A step is at most an eighth of the room, and the middle two fifths of it: a random policy gets there at times."""
 
     def __init__(self) -> None:
         self.observation_space = Dict(
