@@ -36,17 +36,42 @@ def main(flow: Flow[..., Any]) -> None:
     parameters = request.parameters()
     if request.resume is None:
         parameters["run_id"] = config.run_id
-    watch_over_this_process()
-    try:
-        summary = asyncio.run(_run(flow, parameters, config.run_dir))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        print(_farewell(config.run_dir), file=sys.stderr)
-        sys.exit(STOPPED)
+    hint = f"stopped; continue with resume={config.run_id}"
+    summary = run_to_its_end(
+        flow, parameters, config.run_dir, lambda: hint if RunFolder(config.run_dir).committed() else "stopped"
+    )
     print(config.summary_line(summary))
     print(f"run_dir={config.run_dir}")
 
 
-async def _run(flow: Callable[..., Any], parameters: dict[str, Any], run_dir: Path) -> dict[str, Any]:
+def run_to_its_end(
+    flow: Flow[..., Any], parameters: dict[str, Any], run_dir: Path, if_stopped: Callable[[], str]
+) -> dict[str, Any]:
+    """Run a flow in this process and return its result; a signal stops it, and ends the process with code 130.
+
+    Args:
+        flow: to be run.
+        parameters: of it.
+        run_dir: folder of the run.
+        if_stopped: what to say after a signal.
+    """
+    watch_over_this_process()
+
+    def leave() -> None:
+        """End the process as if it were killed: its watcher ends what it has started."""
+        print(if_stopped(), file=sys.stderr, flush=True)
+        os._exit(STOPPED)
+
+    try:
+        return asyncio.run(_run(flow, parameters, run_dir, leave))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print(if_stopped(), file=sys.stderr)
+        sys.exit(STOPPED)
+
+
+async def _run(
+    flow: Callable[..., Any], parameters: dict[str, Any], run_dir: Path, leave: Callable[[], None]
+) -> dict[str, Any]:
     """Run the flow, on a terminal beside a progress bar.
 
     Ctrl-C and SIGTERM cancel it, so that its ``finally`` blocks stop what it started.
@@ -56,7 +81,7 @@ async def _run(flow: Callable[..., Any], parameters: dict[str, Any], run_dir: Pa
     def stop() -> None:
         running.cancel()
         # Ctrl-C in a terminal reaches the server that Prefect started too, and Prefect then waits minutes for it.
-        leaving = threading.Timer(STOP_SECONDS, _leave, [run_dir])
+        leaving = threading.Timer(STOP_SECONDS, leave)
         leaving.daemon = True
         leaving.start()
 
@@ -70,13 +95,3 @@ async def _run(flow: Callable[..., Any], parameters: dict[str, Any], run_dir: Pa
             progress.update()
     result: dict[str, Any] = await running
     return result
-
-
-def _leave(run_dir: Path) -> None:
-    """End the process as if it were killed: its watcher ends what it has started."""
-    print(_farewell(run_dir), file=sys.stderr, flush=True)
-    os._exit(STOPPED)
-
-
-def _farewell(run_dir: Path) -> str:
-    return f"stopped; continue with resume={run_dir.name}" if RunFolder(run_dir).committed() else "stopped"

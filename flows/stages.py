@@ -27,10 +27,11 @@ class Stages:
     Args:
         folder: of the run.
         ledger: of the run.
+        kept_iterations: how many iterations' episodes to keep.
     """
 
-    def __init__(self, folder: RunFolder, ledger: Ledger) -> None:
-        self._folder, self._ledger = folder, ledger
+    def __init__(self, folder: RunFolder, ledger: Ledger, kept_iterations: int = 0) -> None:
+        self._folder, self._ledger, self._kept_iterations = folder, ledger, kept_iterations
         self._turn = asyncio.Lock()
         self._writing: list[asyncio.Task[None]] = []
 
@@ -73,7 +74,7 @@ class Stages:
         await asyncio.gather(*writing)
 
     async def committed(self, iteration: int, facts: dict[str, Any]) -> None:
-        """Have the ledger say that the iteration counts, unless it does; its rows are dropped.
+        """Have the ledger say that the iteration counts, unless it does; of its rows the record of episodes is left.
 
         Args:
             iteration: its index.
@@ -85,6 +86,8 @@ class Stages:
             if self._ledger.newest("commit", iteration) is None:
                 await asyncio.to_thread(self._ledger.append, "commit", iteration, known)
             await asyncio.to_thread(self._folder.drop_stages, iteration)
+            if self._kept_iterations:
+                await asyncio.to_thread(self._folder.commit_episodes, iteration, self._kept_iterations)
 
     async def _commit(self, iteration: int, facts: dict[str, Any], keep: int) -> None:
         async with self._turn:

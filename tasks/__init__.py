@@ -8,8 +8,10 @@ same place as ``"my_module:my_function"`` and may ignore the keywords.
 
 from tasks.control import collect_steps, split_decisions, value_steps
 from tasks.critic import compute_value, train_actor_critic, train_critic
-from tasks.evaluation import evaluate_policy, record_video
+from tasks.episodes import keep_episodes
+from tasks.evaluation import contact_sheet, evaluate_policy, observe, play_evaluation, record_video
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
+from tasks.progress import score_progress
 from tasks.rewards import compute_advantage, compute_reward
 from tasks.rollout import demonstrate, generate
 from tasks.sampling import dynamic_sampling, embodied_sampling
@@ -22,13 +24,18 @@ __all__ = [
     "compute_ref_log_prob",
     "compute_reward",
     "compute_value",
+    "contact_sheet",
     "demonstrate",
     "dynamic_sampling",
     "embodied_sampling",
     "evaluate_policy",
     "fit",
     "generate",
+    "keep_episodes",
+    "observe",
+    "play_evaluation",
     "record_video",
+    "score_progress",
     "split_decisions",
     "train_actor",
     "train_actor_critic",

@@ -22,8 +22,11 @@ from tasks.rollout import episode_metrics
 
 @node(reads=("success", "truncated", "group_id"), writes=())
 def embodied_sampling(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Keep or drop whole groups by their outcomes, as ``filter`` says."""
-    kept = _kept(batch, worker.config.filter)
+    """Keep or drop whole groups by their outcomes, as ``filter`` says.
+
+    ``config["uniform"]`` names the column whose values ``filter.drop_uniform`` compares; by custom it is ``success``.
+    """
+    kept = _kept(batch, worker.config.filter, (config or {}).get("uniform", "success"))
     return NodeOutput(kept, _group_metrics(batch, kept) | {"groups/num_kept_rows": total(len(kept))})
 
 
@@ -56,7 +59,7 @@ def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any
             rows, outcomes = output.batch, {**outcomes, **output.metrics}
         rerolled.append(outcomes)
         played, kept = join_rows([played, rows]), join_rows([kept, _kept(rows, rules)])
-    metrics = _group_metrics(played, kept) | merge_metrics(rerolled)
+    metrics = _group_metrics(played, kept) | merge_metrics(rerolled) | worker.fault_metrics()
     waiting.leave(kept[wanted:])
     metrics["groups/num_kept_rows"] = total(wanted + len(stale))
     metrics["groups/num_rerolled"] = total((len(played) - len(batch)) // rollout.group_size)
@@ -98,11 +101,11 @@ class _Surplus:
         self.metrics["surplus/num_waiting"] = total(len(waiting) if self._files is not None else 0)
 
 
-def _kept(batch: Batch, rules: FilterConfig) -> Batch:
+def _kept(batch: Batch, rules: FilterConfig, uniform: str = "success") -> Batch:
     success, groups = batch["success"], batch["group_id"]
     keep = keep_within(success, groups, rules.min_success, rules.max_success)
     if rules.drop_uniform:
-        keep &= keep_mixed(success, groups)
+        keep &= keep_mixed(batch[uniform], groups)
     if rules.drop_truncated:
         keep &= keep_untruncated(batch["truncated"], groups)
     return batch[keep]

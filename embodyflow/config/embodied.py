@@ -17,10 +17,23 @@ class EpisodeRolloutConfig(GroupRolloutConfig):
     """How episodes are gathered; a group shares its initial state.
 
     Attributes:
-        envs_per_worker: environments stepped in each process.
+        envs_per_worker: environments of each rollout worker.
+        env_processes: processes of a rollout worker that step them; one that dies or hangs is started again, and its
+            episodes go on. 0 steps them in the worker itself: the same numbers, one message less.
+        keep_episodes: iterations, the newest, whose episodes stay in the run's folder, images left out.
     """
 
     envs_per_worker: PositiveInt
+    env_processes: Annotated[int, Field(ge=0, strict=True)] = 0
+    keep_episodes: Annotated[int, Field(ge=0, strict=True)] = 20
+
+    @model_validator(mode="after")
+    def _processes_have_environments(self) -> "EpisodeRolloutConfig":
+        if self.env_processes > self.envs_per_worker:
+            raise ValueError(
+                f"env_processes={self.env_processes} must be at most envs_per_worker={self.envs_per_worker}"
+            )
+        return self
 
 
 class ExpertWarmStartConfig(WarmStartConfig):
@@ -57,6 +70,7 @@ class EmbodiedConfig(GroupedConfig):
     rollout_engine: ClassVar[str] = "embodyflow.engines.embodied_rollout:EmbodiedRollout"
     pipelines: ClassVar[tuple[str, ...]] = ("grpo", "ppo", "embodied_grpo", "embodied_dapo", "embodied_srpo")
     check: ClassVar[str] = "embodyflow.engines.environments:check_embodied"
+    notes_observations: ClassVar[bool] = True
     warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "env", "policy", "warm_start"})
 
     policy: EmbodiedPolicyConfig = Field(discriminator="name")
@@ -83,6 +97,12 @@ class EmbodiedConfig(GroupedConfig):
             self._check_share("warm_start.num_demos", self.warm_start.num_demos)
         return self
 
+    @model_validator(mode="after")
+    def _progress_is_measured(self) -> "EmbodiedConfig":
+        if self.progress is None and self.pipeline.source() == {"name": "embodied_srpo"}:
+            raise ValueError("progress=null: must say how progress is measured with pipeline.name=embodied_srpo")
+        return self
+
     @property
     def num_decisions(self) -> int:
         """Policy calls in an episode of full length."""
@@ -92,6 +112,11 @@ class EmbodiedConfig(GroupedConfig):
     def longest_row(self) -> tuple[int, str]:
         """Action tokens of an episode of full length."""
         return self.num_decisions * self.policy.num_action_tokens, f"an episode of env.max_steps={self.env.max_steps}"
+
+    @property
+    def kept_iterations(self) -> int:
+        """Of how many iterations, the newest, the episodes are kept."""
+        return self.rollout.keep_episodes
 
     def films_after(self, index: int) -> bool:
         """Say whether a video is made after that evaluation: before and after training."""

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from embodyflow.config.base import Config, PositiveInt
+from embodyflow.config.base import Config, PositiveFloat, PositiveInt
 
 
 class AdapterConfig(Config):
@@ -64,6 +64,9 @@ class EnvConfig(Config):
         max_steps: environment steps after which an episode is truncated.
         adapter: makes any environment one with instructions, initial states and success; ``null`` for those that have
             them.
+        step_timeout: seconds an environment in a process of its own may take for an action chunk.
+        reset_timeout: seconds it may take for being built, and for a reset.
+        max_restarts: how often a rollout worker starts such processes again before the run ends.
     """
 
     id: str
@@ -71,6 +74,9 @@ class EnvConfig(Config):
     kwargs: dict[str, Any] = Field(default_factory=dict)
     max_steps: PositiveInt
     adapter: AdapterConfig | None = None
+    step_timeout: PositiveFloat = 60.0
+    reset_timeout: PositiveFloat = 300.0
+    max_restarts: PositiveInt = 100
 
     @model_validator(mode="after")
     def _adapter_fits(self) -> "EnvConfig":

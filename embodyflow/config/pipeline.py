@@ -14,8 +14,9 @@ class PipelineConfig(Config):
         name: a built-in pipeline, used when neither of the other two is set.
         custom_fn: ``"module:function"`` returning a ``TaskGraph``.
         yaml: path of a YAML graph.
-        task_runs: what a Prefect task run stands for. ``node``: each can be retried and looked at by itself.
-            ``iteration``: all nodes in one, as events with their times; for iterations of a second or less.
+        task_runs: what a Prefect task run stands for. ``node``: each can be retried and looked at by itself, in a flow
+            run for each iteration. ``iteration``: all nodes as events with their times, and the commit; for iterations
+            of a second or less.
     """
 
     name: str
@@ -43,7 +44,7 @@ class FilterConfig(Config):
 
     Attributes:
         min_success, max_success: bounds (inclusive) of a kept group's success rate.
-        drop_uniform: drop groups whose members all had the same outcome; they carry no advantage.
+        drop_uniform: drop groups whose members all had the same outcome (score, in SRPO); they carry no advantage.
         drop_truncated: drop groups in which an episode hit the step limit.
         num_groups: groups that ``dynamic_sampling`` fills an iteration with; ``null`` means ``rollout.num_groups``.
         max_rerolls: rounds of ``rollout.num_groups`` further groups that it plays for them at most.

@@ -15,9 +15,7 @@ import torch
 import torch.distributed as dist
 from tensordict import TensorDict
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.tensor import DTensor
 
 from embodyflow.config.trainer import OptimizerConfig, TrainerConfig
@@ -26,14 +24,8 @@ from embodyflow.engines.micro_batches import cut_by_rows, cut_by_tokens, draw_mi
 from embodyflow.engines.objectives import Objective
 from embodyflow.seeding import derive_seed
 
-
-def shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh) -> None:
-    """Shard a model in place: its blocks one by one, then the rest; on one rank there is nothing to shard."""
-    if mesh.size() == 1:  # the same numbers without FSDP's cost per step, several times that of a small model
-        return
-    for block in blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+Totals = dict[str, list[tuple[torch.Tensor, torch.Tensor]]]
+"""Of each metric its ``(sum, count)`` in every micro-batch."""
 
 
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
@@ -64,8 +56,9 @@ class Learner:
 
     def restart(self) -> None:
         """Forget the optimizer's moments."""
+        self._parameters = [value for value in self.model.parameters() if value.requires_grad]
         self._optimizer = torch.optim.AdamW(
-            self.model.parameters(),
+            self._parameters,
             lr=self._settings.learning_rate,
             weight_decay=self._config.weight_decay,
             eps=self._config.adam_epsilon,
@@ -106,7 +99,7 @@ class Learner:
         for learner in learners:
             learner._set_rate(rate)
         num_minibatches = min(self._config.num_minibatches, total_rows)
-        totals: dict[str, list[torch.Tensor]] = defaultdict(list)
+        totals: Totals = defaultdict(list)
         norms = []
         for epoch in range(self._settings.epochs):
             minibatch_of = draw_minibatches(total_rows, num_minibatches, derive_seed(seed, epoch))
@@ -120,39 +113,46 @@ class Learner:
         return metrics | {f"{self._area}/grad_norm": last(float(np.mean(norms))), steps: last(len(norms))}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return weights and moments as torch.distributed.checkpoint writes them and reads them in place."""
+        """Return weights and moments as torch.distributed.checkpoint writes them and reads them in place.
+
+        Weights that are not trained are left out.
+        """
         model, optimizer = get_state_dict(self.model, self._optimizer)
-        return {"model": model, "optimizer": optimizer}
+        parameters = self.model.named_parameters(remove_duplicate=False)  # a tied weight has two names
+        frozen = {name for name, value in parameters if not value.requires_grad}
+        return {"model": {n: value for n, value in model.items() if n not in frozen}, "optimizer": optimizer}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo :meth:`state_dict`."""
         set_state_dict(
-            self.model, self._optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+            self.model,
+            self._optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+            options=StateDictOptions(strict=False),  # what is frozen is not in it
         )
 
     def _set_rate(self, rate: float) -> None:
         for group in self._optimizer.param_groups:
             group["lr"] = rate * self._settings.learning_rate
 
-    def _add_gradient(self, rows: TensorDict, cuts: Sequence[slice], totals: dict[str, list[torch.Tensor]]) -> None:
-        """Compute the gradient over this rank's rows of a mini-batch, one micro-batch after the other."""
-        rows = self._objective.weigh(rows, sum_over_ranks)
-        self._optimizer.zero_grad()
-        for cut in cuts:
-            loss, metrics = self._objective.loss(rows[cut] if len(cuts) > 1 else rows)
-            (loss * dist.get_world_size()).backward()  # FSDP averages gradients over ranks, we want their sum
-            for name, pair in metrics.items():
-                totals[name].append(torch.stack([number.double() for number in pair]))
 
-
-def _step(
-    learners: Sequence[Learner], rows: TensorDict, config: TrainerConfig, totals: dict[str, list[torch.Tensor]]
-) -> float:
+def _step(learners: Sequence[Learner], rows: TensorDict, config: TrainerConfig, totals: Totals) -> float:
     """Take one optimizer step of every learner over this rank's rows of a mini-batch; return the gradients' norm."""
+    weighed = [learner._objective.weigh(rows, sum_over_ranks) for learner in learners]
+    parameters = [parameter for learner in learners for parameter in learner._parameters]
+    for parameter in parameters:
+        parameter.grad = None
     cuts = micro_batches(rows, config)
-    for learner in learners:
-        learner._add_gradient(rows, cuts, totals)
-    parameters = [parameter for learner in learners for parameter in learner.model.parameters()]
+    for cut in cuts:
+        losses = []
+        for learner, its_rows in zip(learners, weighed, strict=True):
+            loss, metrics = learner._objective.loss(its_rows[cut] if len(cuts) > 1 else its_rows)
+            losses.append(loss)
+            for name, pair in metrics.items():
+                totals[name].append(pair)
+        # FSDP averages gradients over ranks, we want their sum.
+        (sum(losses[1:], losses[0]) * dist.get_world_size()).backward()
     clipped: Any = nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
     norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
     if not math.isfinite(norm):
@@ -183,6 +183,6 @@ def _num_tokens(rows: TensorDict) -> list[int]:
     return numbers
 
 
-def _mean_of(sums_and_counts: Sequence[torch.Tensor]) -> Metric:
-    value, count = torch.stack(list(sums_and_counts)).sum(0).tolist()
+def _mean_of(sums_and_counts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Metric:
+    value, count = (float(torch.stack(numbers).double().sum()) for numbers in zip(*sums_and_counts, strict=True))
     return mean(value / max(count, 1.0), count)

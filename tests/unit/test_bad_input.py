@@ -33,6 +33,11 @@ MISTAKES = {
     "not among the choices": ("cluster.device=tpu", "cluster.device='tpu': input should be 'cpu' or 'cuda'"),
     "no reference": ("trainer.epochs=${foo}", "trainer.epochs: Interpolation key 'foo' not found"),
     "negative size": ("rollout.num_groups=-1", "rollout.num_groups=-1: input should be greater than or equal to 1"),
+    "more processes than environments": (
+        "rollout.env_processes=17",
+        "rollout: env_processes=17 must be at most envs_per_worker=16",
+    ),
+    "no time for a step": ("env.step_timeout=0", "env.step_timeout=0: input should be greater than 0"),
     "no iterations": ("iterations=0", "iterations=0: input should be greater than or equal to 1"),
     "negative seed": ("seed=-1", "seed=-1: input should be greater than or equal to 0"),
     "infinite number": ("trainer.learning_rate=inf", "trainer.learning_rate=inf: input should be a finite number"),
@@ -102,6 +107,12 @@ MISTAKES = {
         "policy.name=mlp_gaussian: allowed are tiny_vla, openvla with job=embodied",
     ),
     "unknown kind of policy": ("policy.name=mlp", "policy.name=mlp: allowed are tiny_vla, openvla with job=embodied"),
+    "a critic trained further": (
+        "experiment=reacher flow=ppo critic.epochs=3",
+        "critic.epochs=3: must be trainer.epochs=10 with job=control",
+    ),
+    "a reference for control": ("experiment=reacher flow=ppo algorithm.kl.coef=0.1", "algorithm.kl.coef must be 0"),
+    "advantages whitened otherwise": ("algorithm.whiten=true", "algorithm.whiten=True: input should be 'batch' or"),
     "misspelt job": ("job=embodyed", "job=embodyed: allowed are embodied, control, language"),
     "size of the wrong policy": ("policy.hidden_size=0", "policy.hidden_size=0: input should be greater"),
     "unknown camera": (
@@ -128,6 +139,23 @@ MISTAKES = {
     ),
     "unknown estimator": ("algorithm.advantage=gea", "unknown advantage 'gea'; allowed are grpo"),
     "unknown pipeline": ("pipeline.name=embodied", "pipeline.name=embodied: allowed are grpo, ppo"),
+    "progress of failures, measured by nothing": (
+        "pipeline.name=embodied_srpo",
+        "progress=null: must say how progress is measured with pipeline.name=embodied_srpo",
+    ),
+    "progress by what is not in the state": (
+        "progress.embedding={name:state,entries:[29,30]}",
+        "progress.embedding.entries=[29, 30]: allowed are 0 to 29, the environment's state",
+    ),
+    "progress by images that are not seen": (
+        "progress.embedding={name:vjepa2,path:facebook/vjepa2-vitg-fpc64-384}",
+        "progress.embedding.camera=image: the environment has no such camera; it shows no images",
+    ),
+    "failures worth more than successes": ("progress.alpha=1.5", "progress.alpha=1.5: input should be less than 1"),
+    "unknown embedding": (
+        "progress.embedding={name:clip}",
+        "progress.embedding.name=clip: allowed are 'state', 'vjepa2'",
+    ),
     "sums too long": (
         "experiment=math data.num_digits=9",
         "data.num_digits=9: input should be less than",
@@ -141,6 +169,17 @@ MISTAKES = {
     "no reward function": (
         "experiment=math reward=custom reward.function.function=math:squrt",
         "reward.function.function: 'math' has no attribute 'squrt'",
+    ),
+    "adapters of no rank": ("trainer.lora={alpha:8}", "trainer.lora.rank: must be set"),
+    "adapters for nothing": ("trainer.lora={rank:8,target_modules:[]}", "trainer.lora.target_modules=[]: "),
+    "unknown precision": ("trainer.precision=float8", "trainer.precision='float8': input should be 'float32' or"),
+    "parity that bfloat16 cannot hold": (
+        "trainer.precision=bfloat16",
+        "trainer.parity_tolerance=0.0001: cannot hold with trainer.precision=bfloat16; allowed is 0.01 and more",
+    ),
+    "probe that bfloat16 cannot hold": (
+        "experiment=math rollout.generation.dtype=bfloat16 trainer.parity_tolerance=0.2",
+        "rollout.probe_tolerance=0.0001: cannot hold with rollout.generation.dtype=bfloat16; allowed is 0.01 and more",
     ),
     "two pipelines": (
         "pipeline.yaml=mine.yaml pipeline.custom_fn=mine:graph",

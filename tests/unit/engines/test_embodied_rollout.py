@@ -1,6 +1,8 @@
 """Real Meta-World episodes, as small as they come."""
 
 import functools
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,8 @@ from embodyflow.config import RunConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import Table, digest_of
-from embodyflow.engines.embodied_rollout import EmbodiedRollout, Episode
+from embodyflow.engines.embodied_rollout import EmbodiedRollout
+from embodyflow.engines.episodes import Episode
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Decision
@@ -65,6 +68,7 @@ def test_the_columns_are_those_of_an_embodied_row(config: RunConfig, played: Col
         "state": ("float32", (4, 4, 30)),
         "instruction_ids": ("int64", (4, config.policy.max_instruction_length)),
         "action_tokens": ("int64", decisions),
+        "actions": ("float32", (4, 4, 5, 4)),
         "log_probs": ("float32", decisions),
         "loss_mask": ("bool", decisions),
     }
@@ -118,6 +122,66 @@ def test_a_rollout_goes_on_where_a_killed_one_was(
     assert len(started) == len(episodes) - len(kept["uid"])
     for name in played:
         assert np.array_equal(again[name], played[name]), name
+
+
+@pytest.mark.parametrize("env_processes", [1, 3])
+def test_processes_of_their_own_make_no_difference(tiny_config, played: Columns, env_processes: int) -> None:
+    rollout = new_rollout(tiny_config("rollout.envs_per_worker=3", f"rollout.env_processes={env_processes}"))
+    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+    rollout.close()
+    assert digest_of(rows) == digest_of(played)
+
+
+def faulty_rollout(tiny_config, plan: Path, *words: str) -> EmbodiedRollout:
+    faulty = ("env.id=faulty_metaworld:FaultyMetaWorld-v0", f"+env.kwargs.plan={plan}", "rollout.env_processes=1")
+    return new_rollout(tiny_config("rollout.envs_per_worker=3", *faulty, *words))
+
+
+def counts(rollout: EmbodiedRollout) -> dict[str, float]:
+    return {name.removeprefix("perf/env_"): metric.value for name, metric in rollout.fault_metrics().items()}
+
+
+def test_faults_of_environments_are_not_in_the_rows(tiny_config, rollout, played: Columns, tmp_path: Path) -> None:
+    goals = played["goal"].tolist()
+    faults = [
+        {"seed": goals[0], "step": -1, "kind": "abort"},
+        {"seed": goals[1], "step": 4, "kind": "nan"},
+        {"seed": goals[3], "step": 12, "kind": "hang in native code"},
+    ]
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"faults": faults}))
+    faulty = faulty_rollout(tiny_config, plan, "env.step_timeout=0.5")
+    rows = faulty.play(faulty.training_episodes(0, 1), "train", DRAWS)
+    assert digest_of(rows) == digest_of(played)
+    found = counts(faulty)
+    assert found["restarts"] >= 3 and found["timeouts"] >= 1 and found["quarantined"] == 0  # a busy machine is late too
+    assert counts(faulty) == {"restarts": 0, "timeouts": 0, "quarantined": 0}
+    faulty.close()
+
+
+def test_a_group_that_cannot_be_played_gets_another_goal(
+    tiny_config, rollout, played: Columns, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch
+) -> None:
+    monkeypatch.setattr("embodyflow.engines.supervision.MAX_FAULTS", 1)  # each takes the time of a start
+    plan = tmp_path / "plan.json"
+    first = int(played["goal"][0])
+    plan.write_text(json.dumps({"faults": [{"seed": first, "step": 7, "kind": "kill", "always": True}]}))
+    faulty = faulty_rollout(tiny_config, plan)
+    episodes = faulty.training_episodes(0, 1)
+    journal = Journal(tmp_path / "0.0.parts")
+    rows = faulty.play(episodes, "train", DRAWS, journal)
+    assert rows["goal"][0] == rows["goal"][1] != first
+    for name in rows:
+        assert np.array_equal(rows[name][2:], played[name][2:]), name
+    expected = rollout.play([replace(episode, goal=int(rows["goal"][0])) for episode in episodes[:2]], "train", DRAWS)
+    for name in rows:
+        assert np.array_equal(rows[name][:2], expected[name]), name
+    assert counts(faulty)["quarantined"] == 1
+    assert f"environment 0 (reach-v3), seed {first}" in caplog.text and "group 2 gets another goal" in caplog.text
+    again = faulty.play(episodes, "train", DRAWS, journal)  # as a worker that takes this one's place
+    faulty.close()
+    for name in rows:
+        assert np.array_equal(again[name], rows[name]), name
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -300,3 +364,22 @@ def test_without_rendering_the_reason_is_told(
     monkeypatch.setattr("embodyflow.engines.embodied_rollout.rendering_problem", probe)
     assert rollout.record_video(tmp_path / "episodes.gif", num_episodes=1) == "no EGL here"
     assert not (tmp_path / "episodes.gif").exists()
+
+
+def test_what_the_policy_is_shown_first_has_a_digest_of_its_own_per_task(tiny_config, config: RunConfig) -> None:
+    both = new_rollout(tiny_config("env.tasks=[reach-v3,push-v3]"))
+    alone = new_rollout(config)
+    seen, again = both.first_observations(), alone.first_observations()
+    assert list(seen) == ["reach-v3", "push-v3"] and list(again) == ["reach-v3"]
+    assert seen["reach-v3"] == again["reach-v3"] == alone.first_observations()["reach-v3"]
+    assert seen["reach-v3"]["digest"] != seen["push-v3"]["digest"]
+    assert not seen["reach-v3"]["stand_in_assets"]
+
+
+def test_the_goals_of_one_task_are_shared_by_the_ranks(tiny_config) -> None:
+    config = tiny_config("env.tasks=[reach-v3,push-v3]", "evaluation.num_goals=3")
+    ranks = [new_rollout(config, rank, 2) for rank in (0, 1)]
+    shares = [rank.evaluation_episodes("greedy", task=1) for rank in ranks]
+    assert [(e.row, e.env_task_id, e.goal) for share in shares for e in share] == [(1, 1, 0), (5, 1, 2), (3, 1, 1)]
+    everything = {e.row for rank in ranks for e in rank.evaluation_episodes()}
+    assert everything == set(range(6))

@@ -44,7 +44,7 @@ def test_every_bit_is_gymnasiums(env_id, chunk_size):
     )
     ends = 0
     with VectorEnv([lambda: build(env_id, **TASKS[env_id])] * 3, chunk_size=chunk_size, info_keys=keys) as env:
-        assert isinstance(env._shards[0]._group._rollout, MujocoRollout)
+        assert isinstance(env._shards[0]._shard._group._rollout, MujocoRollout)
         assert np.array_equal(env.reset(seeds=range(3))["state"], observations)
         for chunk in actions.astype(np.float32):
             step = env.step(chunk)

@@ -1,0 +1,86 @@
+"""A run of SRPO, its episodes played again and its policy evaluated; by the commands that people type."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import Runs
+
+from deployments.replay import replay
+from embodyflow.episode_record import read_episodes
+from embodyflow.ledger import Ledger
+from embodyflow.run_folder import RunFolder
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Runs:
+    return Runs(tmp_path_factory.mktemp("evaluate"), prefect_api)
+
+
+@pytest.fixture(scope="module")
+def mine(runs: Runs) -> Path:
+    words = ("iterations=3", "seed=7", "rollout.keep_episodes=2", "filter.drop_uniform=false", "evaluation.num_goals=8")
+    runs.run("mine", *words, flow="srpo")
+    return runs.root / "mine"
+
+
+def test_the_newest_episodes_are_kept_and_play_again_as_they_were(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = dict(read_episodes(RunFolder(mine)))
+    assert list(kept) == [2, 3]
+    assert not list((mine / "stages").iterdir())
+    for episodes in kept.values():
+        assert len(episodes["uid"]) == 16 and episodes["trained"].all()
+        assert (episodes["scores"][episodes["success"]] == 1).all()
+        assert (episodes["scores"][~episodes["success"]] < 0.8).all()
+    for row in (0, 15):
+        assert replay(mine, int(kept[3]["uid"][row])) == 0
+        assert "replay: equal to the bit" in capsys.readouterr().out
+
+
+def started(runs: Runs, run: Path, run_id: str) -> subprocess.Popen[str]:
+    return runs.start(f"policy={run}", f"run_id={run_id}", flow="evaluate")
+
+
+def assert_says_what_training_said(runs: Runs, run_id: str, output: str) -> None:
+    result: dict[str, Any] = json.loads((runs.root / run_id / "evaluation.json").read_text())
+    [after] = [r for r in runs.metrics("mine") if r["iteration"] == 3 and "eval/greedy_success_rate" in r]
+    for mode in ("greedy", "sampled"):
+        rate = result["tasks"]["reach-v3"][mode]
+        assert (rate["episodes"], rate["success_rate"]) == (8, after[f"eval/{mode}_success_rate"])
+        assert (rate["low"], rate["high"]) == (after[f"eval/{mode}_success_low"], after[f"eval/{mode}_success_high"])
+        assert f"reach-v3 {mode}: {rate['successes']}/8 = " in output
+    assert (result["iteration"], result["stand_in_assets"]) == (3, False)
+    assert result["weights_digest"] == runs.summary("mine")["weights_digest"]
+
+
+def test_an_evaluation_says_what_training_said(runs: Runs, mine: Path) -> None:
+    process = started(runs, mine, "evaluated")
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output[-4000:]
+    assert_says_what_training_said(runs, "evaluated", output)
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_is_killed_goes_on(runs: Runs, mine: Path) -> None:
+    ledger = runs.root / "killed" / "ledger.jsonl"
+    first = started(runs, mine, "killed")
+    deadline = time.monotonic() + 120
+    while not ledger.exists() and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.communicate(timeout=60)
+    runs.assert_nothing_runs(seconds=30)
+    known = [entry.facts["node_id"] for entry in Ledger(ledger).entries]
+    second = started(runs, mine, "killed")
+    output, _ = second.communicate(timeout=200)
+    assert second.returncode == 0, output[-4000:]
+    assert known and all(f"{node_id} was done before" in output for node_id in known)
+    assert_says_what_training_said(runs, "killed", output)
