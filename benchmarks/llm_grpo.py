@@ -146,7 +146,7 @@ def ours(folder: Path, longest: int, ends: bool, num_rounds: int) -> Iterator[Ro
             batch["old_log_probs"] = trainer.log_probs(batch, reference=False)
             batch["ref_log_probs"] = trainer.log_probs(batch, reference=True)
         with clock.part("train"):
-            trainer.step(batch, offset=0, total_rows=NUM_ROWS, seed=round_)
+            trainer.step(batch, positions=np.arange(NUM_ROWS), total_rows=NUM_ROWS, seed=round_)
         with clock.part("sync"):
             engine.update_weights(trainer.weights(), round_ + 1)
             compare(trainer.probe(), engine.score(sequences), 1e-4, round_ + 1, rank=0)

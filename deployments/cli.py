@@ -42,6 +42,13 @@ def _parser() -> argparse.ArgumentParser:
     ledger = commands.add_parser("ledger", help="show what a run has on record, and check it")
     ledger.add_argument("run", type=Path, help="its folder, such as runs/mine")
     ledger.set_defaults(command=_ledger)
+    episodes = commands.add_parser("episodes", help="list the episodes that a run keeps")
+    episodes.add_argument("run", type=Path, help="its folder, such as runs/mine")
+    episodes.set_defaults(command=_episodes)
+    replay = commands.add_parser("replay", help="play an episode again; 1 if it is not the one on record")
+    replay.add_argument("run", type=Path, help="its folder, such as runs/mine")
+    replay.add_argument("uid", type=int, help="of the episode")
+    replay.set_defaults(command=_replay)
     commands.add_parser("doctor", help="show what this machine offers").set_defaults(command=_doctor)
 
     check = commands.add_parser("check-env", help="check an environment: seeds, determinism, speed; 1 if it fails")
@@ -80,6 +87,18 @@ def _ledger(options: argparse.Namespace) -> int:
     from deployments.ledger import show_ledger
 
     return show_ledger(options.run)
+
+
+def _episodes(options: argparse.Namespace) -> int:
+    from deployments.replay import show_episodes
+
+    return show_episodes(options.run)
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from deployments.replay import replay
+
+    return replay(options.run, options.uid)
 
 
 def _up(options: argparse.Namespace) -> int:

@@ -11,6 +11,9 @@
         ledger.jsonl      what counts as done: see :mod:`embodyflow.ledger`
         checkpoints/iteration-000005/   complete as soon as it has that name
         stages/iteration-000006/<node>/ rows of an iteration that is not committed yet
+        episodes/iteration-000005/      how its episodes went: :mod:`embodyflow.episode_record`
+        observations.json  digest of what the policy is shown first of each task
+        evaluation.json    of an evaluation: success by task
         videos/, plots/, examples/, tensorboard/
 """
 
@@ -45,6 +48,7 @@ class RunFolder:
         self.ledger_path = path / "ledger.jsonl"
         self._checkpoints = path / "checkpoints"
         self._stages = path / "stages"
+        self._episodes = path / "episodes"
 
     @classmethod
     def create(cls, config: RunConfig) -> "RunFolder":
@@ -142,6 +146,19 @@ class RunFolder:
         """Write ``summary.json``: the run is complete."""
         _write_atomically(self.summary_path, json.dumps(summary, indent=2) + "\n")
 
+    def write_observations(self, observations: dict[str, Any]) -> None:
+        """Note what the policy is shown of each task before its first decision."""
+        _write_atomically(self.path / "observations.json", json.dumps(observations, indent=2) + "\n")
+
+    def observations(self) -> dict[str, Any] | None:
+        """Return what :meth:`write_observations` was told; ``None`` where it never was."""
+        path = self.path / "observations.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def write_evaluation(self, result: dict[str, Any]) -> None:
+        """Write ``evaluation.json``: the evaluation is complete."""
+        _write_atomically(self.path / "evaluation.json", json.dumps(result, indent=2) + "\n")
+
     def subfolder(self, name: str) -> Path:
         """Return a folder inside, made when missing."""
         folder = self.path / name
@@ -158,6 +175,31 @@ class RunFolder:
     def drop_stages(self, iteration: int) -> None:
         """Remove the rows of all nodes of the iteration: it is committed."""
         shutil.rmtree(self._stage_folder(iteration), ignore_errors=True)
+
+    def new_episodes(self, iteration: int) -> Path:
+        """Return an empty folder to write the iteration's episodes to; :meth:`commit_episodes` makes them count."""
+        self.drop_new_episodes(iteration)
+        aside = self._episodes / f".iteration-{iteration:06d}"
+        aside.mkdir(parents=True)
+        return aside
+
+    def drop_new_episodes(self, iteration: int) -> None:
+        """Remove what was written of the iteration's episodes and does not count yet."""
+        shutil.rmtree(self._episodes / f".iteration-{iteration:06d}", ignore_errors=True)
+
+    def commit_episodes(self, iteration: int, keep: int) -> None:
+        """Give the iteration's episodes, if any were written, their name; remove all but the newest ``keep``."""
+        aside, final = self._episodes / f".iteration-{iteration:06d}", self._episodes / f"iteration-{iteration:06d}"
+        if aside.exists():
+            shutil.rmtree(final, ignore_errors=True)
+            os.replace(aside, final)
+        for old in list(self.episodes().values())[:-keep]:
+            shutil.rmtree(old)
+
+    def episodes(self) -> dict[int, Path]:
+        """Return the folders of iterations whose episodes are kept, oldest first."""
+        folders = sorted(self._episodes.glob("iteration-*"))
+        return {int(folder.name.rpartition("-")[2]): folder for folder in folders}
 
     def new_checkpoint(self, iteration: int) -> Path:
         """Return an empty folder to write a checkpoint to; :meth:`commit_checkpoint` makes it count.

@@ -14,6 +14,7 @@ An embodied row adds, with T decisions (policy calls) of C actions (the chunk) o
     image            uint8   [N, T, H, W, 3]  where the policy looks at images
     instruction_ids  int64   [N, I]         the instruction, tokenised; 0 is padding
     action_tokens    int64   [N, T, L]      sampled bins, ordered (chunk step, dimension)
+    actions          float32 [N, T, C, A]   what was executed; zero after the end
     log_probs        float32 [N, T, L]      of those tokens, when sampled
     loss_mask        bool    [N, T, L]      tokens whose action was executed
     env_task_id      int64   [N]            which instruction of the experiment

@@ -5,6 +5,7 @@ from prefect.logging import get_run_logger
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.statistics import wilson_interval
 from embodyflow.workers.session import NodeWork
+from flows.contact_sheets import draw_trained_on
 from flows.nodes import Run, submit_node
 from flows.reporting import show_examples
 
@@ -38,9 +39,10 @@ async def evaluate(run: Run, index: int) -> dict[str, float]:
 
 
 async def film(run: Run, index: int) -> None:
-    """Record an episode video, where this machine can render."""
+    """Record an episode video, and draw episodes that were trained on, where this machine can render."""
     path = run.folder.subfolder("videos") / f"iteration-{index:06d}.gif"
     config = {"path": str(path.absolute()), "num_episodes": NUM_FILMED}
     report = await submit_node(NodeWork("record_video", "tasks:record_video", "rollout", index, config))
     if report.info["problem"]:
         get_run_logger().warning("no episode video: %s", report.info["problem"])
+    await draw_trained_on(run, index)

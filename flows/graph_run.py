@@ -111,6 +111,7 @@ class GraphRun:
                 self._reports[node.node_id] = await self._run(node)
 
     def _work(self, node: Node) -> NodeWork:
+        kept = group_of(node) == "rollout"
         return NodeWork(
             node_id=node.node_id,
             function=node.executable_ref,
@@ -121,5 +122,6 @@ class GraphRun:
             only_forward_compute=node.only_forward_compute,
             trains=changes_weights(node),
             timeout=node.timeout_seconds,
-            stage=self._place(self._iteration, node.node_id) if group_of(node) == "rollout" else None,
+            stage=self._place(self._iteration, node.node_id) if kept else None,
+            next_stage=self._place(self._iteration + 1, node.node_id) if kept else None,
         )

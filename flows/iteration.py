@@ -9,6 +9,7 @@ from prefect.cache_policies import NO_CACHE
 
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.workers.session import NodeReport
+from flows.episodes import keep_episodes
 from flows.graph_run import GraphRun, RunNode
 from flows.nodes import CURRENT_RUN, run_node_as_event, submit_node
 
@@ -26,10 +27,12 @@ async def iteration(index: int) -> dict[str, float]:
         reports = await run_graph(index, submit_node)
     else:
         reports = await all_nodes(index)
+    await keep_episodes(run, index, reports)
     if index < run.config.iterations and not run.config.evaluates_after(index):
         run.iterations.open(index + 1)
     metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))
     metrics |= {f"perf/{node_id}_seconds": report.seconds for node_id, report in reports.items()}
+    metrics |= to_floats(await run.session.buffer_metrics())
     metrics["perf/iteration_seconds"] = time.perf_counter() - started
     digests = {node_id: list(report.digests) for node_id, report in reports.items() if report.digests}
     await commit(index, metrics, digests)

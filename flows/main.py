@@ -1,8 +1,10 @@
 """``python -m flows.<name> key=value …``: a training flow from the command line, without any server to start first."""
 
 import asyncio
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,12 @@ from flows.orphans import watch_over_this_process
 from flows.progress import RunProgress
 from flows.request import check, parse_arguments
 
+STOPPED = 128 + signal.SIGINT
+"""Exit code of a run that was stopped."""
+
+STOP_SECONDS = 10.0
+"""How long a stopped run has for ending its processes and telling Prefect of it."""
+
 
 def main(flow: Flow[..., Any]) -> None:
     """Check the command line, run the flow, print its result; end the process with its exit code."""
@@ -28,24 +36,57 @@ def main(flow: Flow[..., Any]) -> None:
     parameters = request.parameters()
     if request.resume is None:
         parameters["run_id"] = config.run_id
-    watch_over_this_process()
-    try:
-        summary = asyncio.run(_run(flow, parameters, config.run_dir))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        committed = RunFolder(config.run_dir).committed()
-        print(f"stopped; continue with resume={config.run_id}" if committed else "stopped", file=sys.stderr)
-        sys.exit(130)
+    hint = f"stopped; continue with resume={config.run_id}"
+    summary = run_to_its_end(
+        flow, parameters, config.run_dir, lambda: hint if RunFolder(config.run_dir).committed() else "stopped"
+    )
     print(config.summary_line(summary))
     print(f"run_dir={config.run_dir}")
 
 
-async def _run(flow: Callable[..., Any], parameters: dict[str, Any], run_dir: Path) -> dict[str, Any]:
+def run_to_its_end(
+    flow: Flow[..., Any], parameters: dict[str, Any], run_dir: Path, if_stopped: Callable[[], str]
+) -> dict[str, Any]:
+    """Run a flow in this process and return its result; a signal stops it, and ends the process with code 130.
+
+    Args:
+        flow: to be run.
+        parameters: of it.
+        run_dir: folder of the run.
+        if_stopped: what to say after a signal.
+    """
+    watch_over_this_process()
+
+    def leave() -> None:
+        """End the process as if it were killed: its watcher ends what it has started."""
+        print(if_stopped(), file=sys.stderr, flush=True)
+        os._exit(STOPPED)
+
+    try:
+        return asyncio.run(_run(flow, parameters, run_dir, leave))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print(if_stopped(), file=sys.stderr)
+        sys.exit(STOPPED)
+
+
+async def _run(
+    flow: Callable[..., Any], parameters: dict[str, Any], run_dir: Path, leave: Callable[[], None]
+) -> dict[str, Any]:
     """Run the flow, on a terminal beside a progress bar.
 
-    SIGTERM cancels it as Ctrl-C does, so that its ``finally`` blocks stop what it started.
+    Ctrl-C and SIGTERM cancel it, so that its ``finally`` blocks stop what it started.
     """
     running = asyncio.ensure_future(flow(**parameters))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+
+    def stop() -> None:
+        running.cancel()
+        # Ctrl-C in a terminal reaches the server that Prefect started too, and Prefect then waits minutes for it.
+        leaving = threading.Timer(STOP_SECONDS, leave)
+        leaving.daemon = True
+        leaving.start()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
     console = Console(stderr=True)
     if console.is_terminal:
         with RunProgress(run_dir, console) as progress:

@@ -102,8 +102,7 @@ class Reporter:
         self._curve_at = time.monotonic()
         picture = await asyncio.to_thread(draw_curve, self._folder.metrics(), str(self._config.run_id))
         (self._folder.subfolder("plots") / "learning_curve.png").write_bytes(picture)
-        data = base64.b64encode(picture).decode()
-        await acreate_image_artifact(f"data:image/png;base64,{data}", key=self._key("learning-curve"))
+        await show_picture(self._config, "learning-curve", picture)
 
     def _key(self, name: str) -> str:
         return _artifact_key(self._config, name)
@@ -111,8 +110,19 @@ class Reporter:
 
 async def show_examples(config: RunConfig, index: int, examples: list[dict[str, Any]]) -> None:
     """Show what the policy did in the evaluation after iteration ``index``, as a table."""
-    table = [{name: _short(value) for name, value in row.items()} for row in examples]
-    await acreate_table_artifact(table, key=_artifact_key(config, "examples"), description=f"after iteration {index}")
+    await show_table(config, "examples", examples, f"after iteration {index}")
+
+
+async def show_table(config: RunConfig, name: str, rows: list[dict[str, Any]], description: str) -> None:
+    """Show a table under a name of the run's."""
+    table = [{column: _short(value) for column, value in row.items()} for row in rows]
+    await acreate_table_artifact(table, key=_artifact_key(config, name), description=description)
+
+
+async def show_picture(config: RunConfig, name: str, picture: bytes) -> None:
+    """Show a PNG under a name of the run's."""
+    data = base64.b64encode(picture).decode()
+    await acreate_image_artifact(f"data:image/png;base64,{data}", key=_artifact_key(config, name))
 
 
 @asynccontextmanager

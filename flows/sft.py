@@ -12,7 +12,8 @@ from prefect.logging import get_run_logger
 import embodyflow
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import merge_metrics, to_floats
-from embodyflow.workers.session import Layout, NodeWork
+from embodyflow.workers.layout import Layout
+from embodyflow.workers.session import NodeWork
 from flows.nodes import CURRENT_RUN
 
 

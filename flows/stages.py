@@ -9,6 +9,7 @@ before was the last that counts, and the same is done again.
 """
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from prefect.logging import get_run_logger
@@ -26,10 +27,11 @@ class Stages:
     Args:
         folder: of the run.
         ledger: of the run.
+        kept_iterations: how many iterations' episodes to keep.
     """
 
-    def __init__(self, folder: RunFolder, ledger: Ledger) -> None:
-        self._folder, self._ledger = folder, ledger
+    def __init__(self, folder: RunFolder, ledger: Ledger, kept_iterations: int = 0) -> None:
+        self._folder, self._ledger, self._kept_iterations = folder, ledger, kept_iterations
         self._turn = asyncio.Lock()
         self._writing: list[asyncio.Task[None]] = []
 
@@ -72,7 +74,7 @@ class Stages:
         await asyncio.gather(*writing)
 
     async def committed(self, iteration: int, facts: dict[str, Any]) -> None:
-        """Have the ledger say that the iteration counts, unless it does; its rows are dropped.
+        """Have the ledger say that the iteration counts, unless it does; of its rows the record of episodes is left.
 
         Args:
             iteration: its index.
@@ -84,6 +86,8 @@ class Stages:
             if self._ledger.newest("commit", iteration) is None:
                 await asyncio.to_thread(self._ledger.append, "commit", iteration, known)
             await asyncio.to_thread(self._folder.drop_stages, iteration)
+            if self._kept_iterations:
+                await asyncio.to_thread(self._folder.commit_episodes, iteration, self._kept_iterations)
 
     async def _commit(self, iteration: int, facts: dict[str, Any], keep: int) -> None:
         async with self._turn:
@@ -96,12 +100,15 @@ class Stages:
         async with self._turn:
             if self._ledger.newest("stage", work.iteration, work.node_id) != facts:
                 await asyncio.to_thread(_flush, folder)
+                await asyncio.to_thread(_flush, self._folder.stage(work.iteration + 1, work.node_id))
                 await asyncio.to_thread(self._ledger.append, "stage", work.iteration, facts)
 
 
-def _flush(folder: Any) -> None:
-    for path in (*folder.glob("*.rows"), folder, folder.parent, folder.parent.parent):
-        flush_folder(path)
+def _flush(folder: Path) -> None:
+    """Bring a node's rows to the disk, and those left over for it."""
+    for path in (*folder.glob("*.rows"), *folder.glob("*.surplus"), folder, folder.parent, folder.parent.parent):
+        if path.exists():  # few nodes leave rows over
+            flush_folder(path)
 
 
 def _facts_of(report: NodeReport) -> dict[str, Any]:

@@ -5,22 +5,17 @@ from typing import Any
 
 from prefect.logging import get_run_logger
 
-from embodyflow.config import RunConfig
-from embodyflow.ledger import Ledger
 from embodyflow.run_folder import RunFolder
-from embodyflow.trackers import open_trackers
-from embodyflow.workers.session import open_session
-from flows.cluster import ray_cluster
 from flows.evaluation import evaluate, film
-from flows.iteration import iteration, write_checkpoint
-from flows.iteration_runs import iteration_runs
-from flows.nodes import CURRENT_RUN, Run
-from flows.recovery import note_processes, restore, surviving
+from flows.iteration import write_checkpoint
+from flows.nodes import Run
+from flows.opened_run import opened
+from flows.parity import observe
+from flows.recovery import restore, surviving
 from flows.reporting import reporting
 from flows.request import RunRequest, check, of_this_flow_run, open_folder
 from flows.sft import sft, warm_start_key
-from flows.stages import Stages
-from pipelines import TaskGraph, load_pipeline
+from pipelines import load_pipeline
 
 
 async def train(request: RunRequest) -> dict[str, Any]:
@@ -35,26 +30,8 @@ async def train(request: RunRequest) -> dict[str, Any]:
     folder = open_folder(request, config)
     get_run_logger().info("run %s in %s", config.run_id, folder.path)
     with folder.locked():
-        return await _train_in(folder, config, graph, resumed=request.resume is not None)
-
-
-async def _train_in(folder: RunFolder, config: RunConfig, graph: TaskGraph, *, resumed: bool) -> dict[str, Any]:
-    stages = Stages(folder, Ledger(folder.ledger_path))
-    folder.write_status("start", 0, config.iterations)
-    # From the inside out: workers end first, however long the Prefect server takes to be told.
-    async with iteration_runs(iteration) as iterations:
-        with ray_cluster(config):
-            async with open_session(config) as session:
-                trackers = open_trackers(config)
-                try:
-                    run = Run(session, folder, trackers, graph, iterations, stages)
-                    CURRENT_RUN.set(run)
-                    await note_processes(run)
-                    return await _train(run, resumed=resumed)
-                finally:
-                    for tracker in trackers:
-                        tracker.close()
-                    await stages.settle()
+        async with opened(folder, config, graph) as run:
+            return await _train(run, resumed=request.resume is not None)
 
 
 async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
@@ -92,7 +69,9 @@ async def _evaluate_if_due(run: Run, index: int) -> None:
 
 
 async def _begin(run: Run) -> int:
-    """Warm-start the policy and commit it as version 0."""
+    """Warm-start the policy and commit it as version 0; note what it sees, for evaluations to see the same."""
+    if run.config.notes_observations:
+        run.folder.write_observations(await observe(run))
     if run.config.warm_start is not None:
         run.folder.write_status("sft", 0, run.config.iterations)
         await sft(warm_start_key(run.config))

@@ -19,7 +19,8 @@ def dapo() -> TaskGraph:
             "dynamic_sampling",
             func="tasks:dynamic_sampling",
             deps=["reward"],
-            node_role=NodeRole.DYNAMIC_SAMPLING,
+            node_type=NodeType.MODEL_INFERENCE,
+            node_role=NodeRole.ROLLOUT,
         )
         .add_node("advantage", func="tasks:compute_advantage", deps=["dynamic_sampling"], node_role=NodeRole.ADVANTAGE)
     )

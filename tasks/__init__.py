@@ -6,31 +6,39 @@ which iteration and seed it is. A pipeline names them ``"tasks:generate"`` and s
 same place as ``"my_module:my_function"`` and may ignore the keywords.
 """
 
-from tasks.control import bootstrap_value, collect_steps, split_decisions
-from tasks.critic import compute_value, train_critic
-from tasks.evaluation import evaluate_policy, record_video
+from tasks.control import collect_steps, split_decisions, value_steps
+from tasks.critic import compute_value, train_actor_critic, train_critic
+from tasks.episodes import keep_episodes
+from tasks.evaluation import contact_sheet, evaluate_policy, observe, play_evaluation, record_video
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
+from tasks.progress import score_progress
 from tasks.rewards import compute_advantage, compute_reward
 from tasks.rollout import demonstrate, generate
 from tasks.sampling import dynamic_sampling, embodied_sampling
 from tasks.training import fit, train_actor
 
 __all__ = [
-    "bootstrap_value",
     "collect_steps",
     "compute_advantage",
     "compute_old_log_prob",
     "compute_ref_log_prob",
     "compute_reward",
     "compute_value",
+    "contact_sheet",
     "demonstrate",
     "dynamic_sampling",
     "embodied_sampling",
     "evaluate_policy",
     "fit",
     "generate",
+    "keep_episodes",
+    "observe",
+    "play_evaluation",
     "record_video",
+    "score_progress",
     "split_decisions",
     "train_actor",
+    "train_actor_critic",
     "train_critic",
+    "value_steps",
 ]

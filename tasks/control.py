@@ -10,6 +10,7 @@ from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import mean, total
 from embodyflow.node_fields import node
 from embodyflow.types import Batch, NodeOutput
+from tasks.critic import compute_value
 
 OF_A_DECISION = ("state", "action_tokens", "log_probs", "loss_mask", "advantages", "values", "returns")
 OF_A_ROW = ("group_id", "policy_version", "seed", "instruction_ids")
@@ -38,11 +39,14 @@ def collect_steps(batch: Batch | None, config: Any = None, *, worker: Any, call:
     return NodeOutput(to_batch(rows), metrics)
 
 
-@node(reads=("final_state", "terminated", "instruction_ids"), writes=("bootstrap_values",))
-def bootstrap_value(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Estimate what would have come after a row's last step: nothing where the episode terminated.
+@node(
+    reads=("state", "loss_mask", "final_state", "terminated", "instruction_ids"), writes=("values", "bootstrap_values")
+)
+def value_steps(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
+    """Estimate the return from before each step on, and what was to come after a row's last one.
 
-    A row also ends where a time limit or the iteration cuts its episode, and there is more to come.
+    Nothing was where the episode terminated. A row also ends where a time limit or the iteration cuts its episode, and
+    there is more to come (Pardo et al. 2018, "Time Limits in Reinforcement Learning", arXiv:1712.00378).
     """
     after = Batch(
         {
@@ -53,7 +57,7 @@ def bootstrap_value(batch: Batch, config: Any = None, *, worker: Any, **kwargs: 
         batch_size=[len(batch)],
     )
     batch["bootstrap_values"] = worker.values(after).squeeze(1)
-    return NodeOutput(batch)
+    return compute_value(batch, worker=worker)
 
 
 @node(reads=("uid", *OF_A_ROW, *OF_A_DECISION), writes=())

@@ -4,8 +4,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from embodyflow.data.batches import to_batch
+from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.metrics import mean
+from embodyflow.engines.contact_sheet import draw_contact_sheet
+from embodyflow.episode_record import read_iteration
+from embodyflow.node_fields import node
 from embodyflow.types import Batch, NodeOutput
 from tasks.rewards import judged
 
@@ -32,4 +35,43 @@ def record_video(batch: Batch | None, config: Any = None, *, worker: Any, call: 
     problem = None
     if worker.rank == 0:
         problem = worker.record_video(Path(config["path"]), config["num_episodes"])
+    return NodeOutput(None, info={"problem": problem})
+
+
+EPISODE = ("uid", "group_id", "env_task_id", "goal", "seed", "success", "num_steps", "episode_return", "terminated")
+"""What is kept of an evaluation's episode, beside its actions."""
+
+
+@node(reads=(), writes=(*EPISODE, "truncated", "actions", "loss_mask"))
+def play_evaluation(batch: Batch | None, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
+    """Play this rank's evaluation goals of the task number ``config["task"]`` in ``config["mode"]``, as training does.
+
+    Its rows are without observations: goal and actions say what was seen.
+    """
+    mode = config["mode"]
+    draws = None if mode == "greedy" else (call.seed, "evaluate")
+    episodes = worker.evaluation_episodes(mode, config["task"])
+    rows = to_batch(worker.play(episodes, "eval", draws, call.journal(worker.rank)))
+    success = rows["success"].double()
+    metrics = {
+        "eval/success_rate": mean(success.mean() if len(rows) else 0.0, len(rows)),
+        "eval/episode_steps": mean(rows["num_steps"].double().mean() if len(rows) else 0.0, len(rows)),
+    }
+    return NodeOutput(rows.select(*EPISODE, "truncated", "actions", "loss_mask"), metrics)
+
+
+def observe(batch: Batch | None, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
+    """Say what the policy sees of each task before its first decision."""
+    return NodeOutput(None, info=worker.first_observations())
+
+
+def contact_sheet(batch: Batch | None, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
+    """Draw successes and failures on rank 0: of the rows, or of the record of episodes in ``config["episodes"]``.
+
+    ``config`` also has ``path``, of the picture, and ``split``, whose goals they are.
+    """
+    problem = None
+    if worker.rank == 0:
+        episodes = to_columns(batch) if batch is not None else read_iteration(Path(config["episodes"]))
+        problem = draw_contact_sheet(worker.config, episodes, Path(config["path"]), config["split"])
     return NodeOutput(None, info={"problem": problem})

@@ -15,7 +15,7 @@ from embodyflow.types import Batch, NodeOutput
     reads=(),
     writes=(
         *("uid", "group_id", "policy_version", "seed", "env_task_id", "goal", "instruction_ids"),
-        *("action_tokens", "log_probs", "loss_mask", "num_steps", "episode_return"),
+        *("action_tokens", "actions", "log_probs", "loss_mask", "num_steps", "episode_return"),
         *("success", "terminated", "truncated"),
     ),
 )

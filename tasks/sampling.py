@@ -8,9 +8,11 @@ import torch
 from embodyflow.algorithms.filters import group_metrics, keep_mixed, keep_untruncated, keep_within
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.config.pipeline import FilterConfig
-from embodyflow.data.batches import to_batch
+from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.metrics import Metric, mean, merge_metrics, total
-from embodyflow.data.padding import join_rows
+from embodyflow.data.padding import join_rows, to_padded, to_ragged
+from embodyflow.data.rows_file import Journal
+from embodyflow.data.surplus import draw_surplus
 from embodyflow.errors import SamplingError
 from embodyflow.node_fields import node
 from embodyflow.types import Batch, NodeOutput
@@ -20,8 +22,11 @@ from tasks.rollout import episode_metrics
 
 @node(reads=("success", "truncated", "group_id"), writes=())
 def embodied_sampling(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Keep or drop whole groups by their outcomes, as ``filter`` says."""
-    kept = _kept(batch, worker.config.filter)
+    """Keep or drop whole groups by their outcomes, as ``filter`` says.
+
+    ``config["uniform"]`` names the column whose values ``filter.drop_uniform`` compares; by custom it is ``success``.
+    """
+    kept = _kept(batch, worker.config.filter, (config or {}).get("uniform", "success"))
     return NodeOutput(kept, _group_metrics(batch, kept) | {"groups/num_kept_rows": total(len(kept))})
 
 
@@ -29,8 +34,9 @@ def embodied_sampling(batch: Batch, config: Any = None, *, worker: Any, **kwargs
 def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
     """Replace the groups that ``filter`` drops by others, played until ``filter.num_groups`` are kept.
 
-    Every rank fills its share with rounds of further episodes, of new goals and draws; what is over is left out.
-    Dynamic sampling of DAPO (Yu et al. 2025, arXiv:2503.14476, section 3.2).
+    Every rank fills its share with what the iterations before left over, then with rounds of further episodes, of new
+    goals and draws; what is over waits for the next iteration. Dynamic sampling of DAPO (Yu et al. 2025,
+    arXiv:2503.14476, section 3.2).
 
     Raises:
         SamplingError: they are not there after ``filter.max_rerolls`` rounds; the message says what to change.
@@ -38,9 +44,12 @@ def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any
     rules, rollout = worker.config.filter, worker.config.rollout
     wanted = (rules.num_groups or rollout.num_groups) // worker.world_size * rollout.group_size
     played, kept, rerolled = batch, _kept(batch, rules), list[Mapping[str, Metric]]()
+    waiting = _Surplus(call.surplus(worker.rank), call.policy_version - rules.max_staleness)
+    stale = waiting.take(wanted - len(kept), kept)
+    wanted -= len(stale)
     while len(kept) < wanted:
         if len(rerolled) == rules.max_rerolls:
-            raise SamplingError(_advice(played["success"], len(kept), wanted, worker.config))
+            raise SamplingError(_advice(played["success"], len(kept) + len(stale), len(stale) + wanted, worker.config))
         episodes = worker.training_episodes(call.seed, call.iteration, len(rerolled) + 1)
         journal = call.journal(worker.rank, len(rerolled) + 1)
         columns = worker.play(episodes, "train", (call.seed, call.iteration, call.node_id), journal)
@@ -51,16 +60,52 @@ def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any
         rerolled.append(outcomes)
         played, kept = join_rows([played, rows]), join_rows([kept, _kept(rows, rules)])
     metrics = _group_metrics(played, kept) | merge_metrics(rerolled)
-    metrics["groups/num_kept_rows"] = total(wanted)
+    waiting.leave(kept[wanted:])
+    metrics["groups/num_kept_rows"] = total(wanted + len(stale))
     metrics["groups/num_rerolled"] = total((len(played) - len(batch)) // rollout.group_size)
-    return NodeOutput(kept[:wanted], metrics)
+    return NodeOutput(join_rows([kept[:wanted], stale]), metrics | waiting.metrics)
 
 
-def _kept(batch: Batch, rules: FilterConfig) -> Batch:
+class _Surplus:
+    """Rows of earlier iterations that this one may be filled with, and those it leaves.
+
+    They lie in files that are written once an iteration, so an iteration that is done again finds what it found.
+
+    Args:
+        files: where they are found and left; without, nothing is kept.
+        oldest: the smallest version of the policy that they may be of.
+    """
+
+    def __init__(self, files: tuple[Journal, Journal] | None, oldest: int) -> None:
+        self._files, self._oldest = files, oldest
+        self._left: list[Batch] = []
+        self.metrics: dict[str, Metric] = {}
+
+    def take(self, num_rows: int, like: Batch) -> Batch:
+        """Return whole groups of at most ``num_rows`` rows, without any an empty batch of the columns of ``like``."""
+        tables = self._files[0].read() if self._files is not None else []
+        waiting = join_rows([like[:0], *(to_batch(to_padded(table)) for table in tables)])
+        taken, left = draw_surplus(waiting["group_id"], waiting["policy_version"], num_rows, self._oldest)
+        self._left = [waiting[left]]
+        self.metrics = {
+            "surplus/num_used": total(len(taken)),
+            "surplus/num_expired": total(len(waiting) - len(taken) - len(left)),
+        }
+        return waiting[taken]
+
+    def leave(self, rows: Batch) -> None:
+        """Have rows wait behind those that wait already; one version from now they must not be too stale."""
+        waiting = join_rows([*self._left, rows])
+        if self._files is not None:
+            self._files[1].replace(to_ragged(to_columns(waiting)))
+        self.metrics["surplus/num_waiting"] = total(len(waiting) if self._files is not None else 0)
+
+
+def _kept(batch: Batch, rules: FilterConfig, uniform: str = "success") -> Batch:
     success, groups = batch["success"], batch["group_id"]
     keep = keep_within(success, groups, rules.min_success, rules.max_success)
     if rules.drop_uniform:
-        keep &= keep_mixed(success, groups)
+        keep &= keep_mixed(batch[uniform], groups)
     if rules.drop_truncated:
         keep &= keep_untruncated(batch["truncated"], groups)
     return batch[keep]

@@ -13,14 +13,13 @@ from embodyflow.types import Batch, NodeOutput
 )
 def train_actor(batch: Batch, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
     """Take the policy's optimizer steps of the iteration; the rows are passed on as they are."""
-    metrics = worker.step(
-        batch,
-        offset=call.offset,
-        total_rows=call.total_rows,
-        seed=derive_seed(call.seed, call.iteration, call.node_id),
-        iteration=call.iteration,
-    )
-    return NodeOutput(batch, metrics)
+    return NodeOutput(batch, worker.step(batch, **step_of(call)))
+
+
+def step_of(call: Any) -> dict[str, Any]:
+    """Return what an engine's step needs to know of a call beside its rows."""
+    seed = derive_seed(call.seed, call.iteration, call.node_id)
+    return {"positions": call.positions, "total_rows": call.total_rows, "seed": seed, "iteration": call.iteration}
 
 
 @node(reads=("state", "actions", "num_steps", "instruction_ids"), writes=())

@@ -47,7 +47,8 @@ class Runs:
         other.env = self.env | {"PREFECT_API_URL": api_url} | env
         return other
 
-    def start(self, *words: str, flow: str = "grpo") -> subprocess.Popen[str]:
+    def start(self, *words: str, flow: str = "grpo", process_group: int | None = None) -> subprocess.Popen[str]:
+        """Start one; ``process_group=0`` has it lead a group, as a command in a terminal does."""
         command = [sys.executable, "-m", f"flows.{flow}", *words]
         return subprocess.Popen(
             command,
@@ -56,6 +57,7 @@ class Runs:
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            process_group=process_group,
             preexec_fn=_heed_sigint,
         )
 

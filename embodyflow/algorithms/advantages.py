@@ -151,7 +151,7 @@ def gae(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tenso
 
     A_t = δ_t + γλ·A_{t+1} with δ_t = r_t + γV_{t+1} − V_t; returns are A + V.
     Tokens outside the mask do not count as steps: across them V_{t+1} and A_{t+1} are those of the next token
-    inside. The advantages are whitened afterwards if the configuration says so, the returns never. Schulman
+    inside. With ``whiten=batch`` the advantages are whitened afterwards, the returns never. Schulman
     et al. 2016, arXiv:1506.02438.
     """
     if inputs.values is None:
@@ -161,7 +161,7 @@ def gae(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tenso
     after = terminal if inputs.bootstrap_values is None else inputs.bootstrap_values.double()
     advantages = _accumulate(inputs, values, after, config.gamma, config.lam)
     returns = advantages + values
-    if config.whiten:
+    if config.whiten == "batch":
         advantages = whiten(advantages, inputs.mask, inputs.all_reduce)
     return advantages, returns
 

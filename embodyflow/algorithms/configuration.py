@@ -103,11 +103,12 @@ class AlgorithmConfig(_Config):
     Attributes:
         advantage: a registered estimator or ``"module:function"``.
         gamma, lam: discount and GAE's λ, per token (per decision where the caller passes decisions).
-        whiten: give GAE's advantages mean 0 and variance 1 over the batch.
+        whiten: give advantages mean 0 and variance 1: ``batch`` those of GAE over the batch, ``minibatch`` any over
+            each mini-batch as it is trained on (Huang et al. 2022, "The 37 Implementation Details of PPO", number 7).
         loss: a registered policy loss or ``"module:function"``.
         clip_low, clip_high: the ratio's range is [1 − clip_low, 1 + clip_high]; clip-higher (DAPO) is
             clip_high=0.28. Of gmpo the log-ratio's range [−clip_low, clip_high].
-        clip_ratio_c: dual clip's bound on the ratio where the advantage is negative (ppo only).
+        clip_ratio_c: dual clip's bound on the ratio where the advantage is negative (ppo only); ``null`` turns it off.
         aggregation: how the tokens' losses become one (:mod:`embodyflow.algorithms.aggregation`).
         entropy_coef: of the entropy bonus; 0 turns it off.
         value_clip: how far the new value may move from the old one; ``null`` turns clipping off.
@@ -117,11 +118,11 @@ class AlgorithmConfig(_Config):
     advantage: str = "grpo"
     gamma: Fraction = 1.0
     lam: Fraction = 1.0
-    whiten: bool = True
+    whiten: Literal["batch", "minibatch"] | None = "batch"
     loss: str = "ppo"
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     clip_high: Positive = 0.2
-    clip_ratio_c: Annotated[float, Field(gt=1)] = 3.0
+    clip_ratio_c: Annotated[float, Field(gt=1)] | None = 3.0
     aggregation: Aggregation = "token_mean"
     entropy_coef: NonNegative = 0.0
     value_clip: Positive | None = 0.5

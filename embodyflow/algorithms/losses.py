@@ -78,13 +78,15 @@ def _selected(inputs: LossInputs, loss: str) -> Tensor:
 
 
 def ppo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
-    """Clipped surrogate with dual clip.
+    """Clipped surrogate, with dual clip unless ``clip_ratio_c`` is ``null``.
 
     max(−A·ρ, −A·clip(ρ, 1−ε_low, 1+ε_high)), and where A < 0 at most −A·c.
     Schulman et al. 2017, arXiv:1707.06347; dual clip: Ye et al. 2020, arXiv:1912.09729. With clip_high >
     clip_low it is DAPO's clip-higher (Yu et al. 2025, arXiv:2503.14476).
     """
     loss, metrics = _two_sided(_log_ratio(inputs).exp(), inputs, config)
+    if config.clip_ratio_c is None:
+        return loss, metrics
     bound = -inputs.advantages * config.clip_ratio_c
     bounded = (inputs.advantages < 0) & (loss > bound)
     metrics["policy/dual_clip_fraction"] = token_mean(bounded, inputs.mask)

@@ -44,6 +44,17 @@ class ControlConfig(RunConfig):
             raise ValueError(f"env.tasks must be [] with policy.name={self.policy.name}")
         return self
 
+    @model_validator(mode="after")
+    def _one_training(self) -> "ControlConfig":
+        if self.critic.epochs != self.trainer.epochs:
+            raise ValueError(
+                f"critic.epochs={self.critic.epochs}: must be trainer.epochs={self.trainer.epochs} with "
+                f"job={self.kind}, where policy and critic are trained in the same steps"
+            )
+        if self.algorithm.needs_reference:
+            raise ValueError(f"algorithm.kl.coef must be 0 with job={self.kind}, which has no reference policy")
+        return self
+
     @property
     def rows_per_iteration(self) -> int:
         """Steps of all environments."""

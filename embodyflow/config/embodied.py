@@ -18,9 +18,11 @@ class EpisodeRolloutConfig(GroupRolloutConfig):
 
     Attributes:
         envs_per_worker: environments stepped in each process.
+        keep_episodes: iterations, the newest, whose episodes stay in the run's folder, images left out.
     """
 
     envs_per_worker: PositiveInt
+    keep_episodes: Annotated[int, Field(ge=0, strict=True)] = 20
 
 
 class ExpertWarmStartConfig(WarmStartConfig):
@@ -57,6 +59,7 @@ class EmbodiedConfig(GroupedConfig):
     rollout_engine: ClassVar[str] = "embodyflow.engines.embodied_rollout:EmbodiedRollout"
     pipelines: ClassVar[tuple[str, ...]] = ("grpo", "ppo", "embodied_grpo", "embodied_dapo", "embodied_srpo")
     check: ClassVar[str] = "embodyflow.engines.environments:check_embodied"
+    notes_observations: ClassVar[bool] = True
     warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "env", "policy", "warm_start"})
 
     policy: EmbodiedPolicyConfig
@@ -83,6 +86,24 @@ class EmbodiedConfig(GroupedConfig):
             self._check_share("warm_start.num_demos", self.warm_start.num_demos)
         return self
 
+    @model_validator(mode="after")
+    def _progress_fits(self) -> "EmbodiedConfig":
+        if self.progress is None:
+            if self.pipeline.source() == {"name": "embodied_srpo"}:
+                raise ValueError("progress=null: must say how progress is measured with pipeline.name=embodied_srpo")
+            return self
+        embedding, size = self.progress.embedding, self.policy.state_dim
+        if embedding.name == "vjepa2" and self.policy.image_size is None:
+            raise ValueError("progress.embedding.name=vjepa2 needs images; set policy.image_size")
+        if embedding.name == "state" and max(embedding.entries or (0,)) >= size:
+            raise ValueError(
+                f"progress.embedding.entries={list(embedding.entries or ())}: allowed are 0 to {size - 1}, the entries "
+                "of the policy's state"
+                if size
+                else "progress.embedding.name=state: the policy sees no state; allowed is vjepa2"
+            )
+        return self
+
     @property
     def num_decisions(self) -> int:
         """Policy calls in an episode of full length."""
@@ -92,6 +113,11 @@ class EmbodiedConfig(GroupedConfig):
     def longest_row(self) -> tuple[int, str]:
         """Action tokens of an episode of full length."""
         return self.num_decisions * self.policy.num_action_tokens, f"an episode of env.max_steps={self.env.max_steps}"
+
+    @property
+    def kept_iterations(self) -> int:
+        """Of how many iterations, the newest, the episodes are kept."""
+        return self.rollout.keep_episodes
 
     def films_after(self, index: int) -> bool:
         """Say whether a video is made after that evaluation: before and after training."""

@@ -43,10 +43,12 @@ class FilterConfig(Config):
 
     Attributes:
         min_success, max_success: bounds (inclusive) of a kept group's success rate.
-        drop_uniform: drop groups whose members all had the same outcome; they carry no advantage.
+        drop_uniform: drop groups whose members all had the same outcome (score, in SRPO); they carry no advantage.
         drop_truncated: drop groups in which an episode hit the step limit.
         num_groups: groups that ``dynamic_sampling`` fills an iteration with; ``null`` means ``rollout.num_groups``.
         max_rerolls: rounds of ``rollout.num_groups`` further groups that it plays for them at most.
+        max_staleness: versions of the policy that groups left over may lie behind when a later iteration trains on them
+            instead of playing another round; 0 drops them.
     """
 
     min_success: Fraction = 0.0
@@ -55,6 +57,7 @@ class FilterConfig(Config):
     drop_truncated: bool = False
     num_groups: PositiveInt | None = None
     max_rerolls: Annotated[int, Field(ge=0, strict=True)] = 10
+    max_staleness: Annotated[int, Field(ge=0, strict=True)] = 1
 
     @model_validator(mode="after")
     def _ordered(self) -> "FilterConfig":

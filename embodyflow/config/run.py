@@ -19,6 +19,7 @@ from embodyflow.config.cluster import ClusterConfig, TrackingConfig
 from embodyflow.config.pipeline import FilterConfig, PipelineConfig
 from embodyflow.config.trainer import CriticConfig, TrainerConfig, check_tolerance
 from embodyflow.policies.configuration import PolicyConfig
+from embodyflow.rewards.progress_configuration import ProgressConfig
 
 Records = Sequence[Mapping[str, Any]]
 """The lines of a run's ``metrics.jsonl``."""
@@ -71,8 +72,10 @@ class RunConfig(Config):
         rollout_engine, trainer_engine: ``"module:Class"`` of what the ranks of the two groups hold.
         pipelines: the built-in pipelines that fit the job's rows.
         check: ``"module:function"`` that is given the configuration and refuses what this machine lacks.
+        notes_observations: the run notes what its policy is shown of each task, so that an evaluation can compare.
         warm_start_reads: the keys that warm-started weights depend on, beside the numbers of ranks.
         flow: the training flow, which chooses pipeline and algorithm.
+        progress: how the progress of failures is measured, for the pipeline ``embodied_srpo``.
     """
 
     kind: ClassVar[str]
@@ -80,6 +83,7 @@ class RunConfig(Config):
     trainer_engine: ClassVar[str] = "embodyflow.engines.fsdp_trainer:FSDPTrainer"
     pipelines: ClassVar[tuple[str, ...]]
     check: ClassVar[str]
+    notes_observations: ClassVar[bool] = False
     warm_start_reads: ClassVar[frozenset[str]] = frozenset()
 
     experiment: RunName
@@ -92,6 +96,7 @@ class RunConfig(Config):
     pipeline: PipelineConfig
     algorithm: AlgorithmConfig
     filter: FilterConfig = FilterConfig()
+    progress: ProgressConfig | None = None
     policy: PolicyConfig
     rollout: RolloutConfig
     trainer: TrainerConfig
@@ -166,6 +171,11 @@ class RunConfig(Config):
         if self.run_id is None:
             raise ValueError("run_id is not set")
         return Path(self.run_root) / self.run_id
+
+    @property
+    def kept_iterations(self) -> int:
+        """Of how many iterations, the newest, the episodes are kept."""
+        return 0
 
     def evaluates_after(self, index: int) -> bool:
         """Say whether the policy is evaluated after iteration ``index``, 0 being before the first."""

@@ -11,10 +11,27 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from embodyflow.data.partition import Costs, Index, imbalance, karmarkar_karp
-from embodyflow.data.plan import Piece, RankInput, Selection, ShardRef, Slice
+from embodyflow.data.plan import RankInput, ShardRef, pieces_at
 
 TOLERANCE = 0.01
 """Share by which a Ray node's load may miss its mean before rows move to another."""
+
+
+def spread(shards: Sequence[ShardRef], costs: ArrayLike, num_ranks: int, groups: ArrayLike) -> list[RankInput]:
+    """Spread the rows of all shards over ranks of nearly equal cost, wherever they lie.
+
+    Unlike :func:`balance` the outcome does not depend on which Ray node anything is on, so a run that goes on with
+    replaced workers, perhaps elsewhere, adds up the same numbers in the same order.
+
+    Args:
+        shards: the source, its rows counted through in this order.
+        costs: [N], of each row, not negative.
+        num_ranks: of the target.
+        groups: int64 [N], group of each row; the rows of a group go to one rank together.
+    """
+    unit_of_row = np.unique(np.asarray(groups), return_inverse=True)[1]
+    rank_of_unit = karmarkar_karp(np.bincount(unit_of_row, np.asarray(costs, np.float64)), num_ranks)
+    return _rank_inputs(shards, rank_of_unit[unit_of_row], num_ranks)
 
 
 def balance(
@@ -36,7 +53,7 @@ def balance(
         tolerance: share by which a Ray node's load may exceed the mean to spare a move.
 
     Returns:
-        One input per rank. The whole batch is what the ranks read one after the other, each in the source's order.
+        One input per rank, its rows in the source's order; their positions are those in the source.
 
     Raises:
         ValueError: there are no ranks, or not one cost and group for each row.
@@ -132,20 +149,9 @@ def _lightest(takers: list[tuple[float, int]], excess: Sequence[float]) -> int:
 
 def _rank_inputs(shards: Sequence[ShardRef], rank_of_row: Index, num_ranks: int) -> list[RankInput]:
     """Return what each rank reads: its rows in the source's order, shard by shard."""
-    counts = np.array([shard.num_rows for shard in shards], np.int64)
     by_rank = np.argsort(rank_of_row, kind="stable")
-    rank, shard = rank_of_row[by_rank], np.repeat(np.arange(len(shards)), counts)[by_rank]
-    row = by_rank - (np.cumsum(counts) - counts)[shard]
-    starts = np.flatnonzero(np.diff(rank * len(shards) + shard, prepend=-1))  # of the pieces
-    stops = np.append(starts, len(row))[1:]
-    pieces: list[list[Piece]] = [[] for _ in range(num_ranks)]
-    facts = (rank[starts], shard[starts], starts, stops, row[starts], row[stops - 1] + 1)
-    for to, source, start, stop, first, end in zip(*(fact.tolist() for fact in facts), strict=True):
-        if end - first == stop - start:
-            pieces[to].append(Slice(shards[source], first, end))
-        else:
-            pieces[to].append(Selection(shards[source], row[start:stop]))
-    # A rank without rows still reads an empty slice: it needs the columns to take part in collectives.
-    nothing = [Slice(first_shard, 0, 0) for first_shard in shards[:1]]
-    offsets = np.searchsorted(rank, np.arange(num_ranks)).tolist()
-    return [RankInput(tuple(part or nothing), offset, len(row)) for part, offset in zip(pieces, offsets, strict=True)]
+    bounds = np.searchsorted(rank_of_row[by_rank], np.arange(1, num_ranks))
+    return [
+        RankInput(pieces_at(shards, rows), int(rows[0]) if len(rows) else 0, len(rank_of_row), rows)
+        for rows in np.split(by_rank, bounds)
+    ]

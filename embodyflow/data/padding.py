@@ -10,6 +10,7 @@ import numpy as np
 from tensordict import TensorDict
 
 from embodyflow.data.batches import to_batch, to_columns
+from embodyflow.data.plan import RowFacts
 from embodyflow.data.ragged import Array, Ragged
 from embodyflow.data.tables import Column, Table, concatenate
 
@@ -32,6 +33,14 @@ def to_ragged(columns: Mapping[str, Column]) -> Table:
 def to_padded(columns: Mapping[str, Column]) -> Table:
     """Undo :func:`to_ragged`, with zeros after the ends."""
     return {name: _pad(column) if isinstance(column, Ragged) else column for name, column in columns.items()}
+
+
+def facts_of(columns: Mapping[str, Column]) -> RowFacts | None:
+    """Return the tokens of language rows, prompt and response, and their groups; ``None`` of other rows."""
+    if RESPONSE not in columns or "group_id" not in columns:
+        return None
+    prompts, responses, groups = (np.asarray(columns[name], np.int64) for name in (PROMPT, RESPONSE, "group_id"))
+    return RowFacts(prompts + responses, groups)
 
 
 def join_rows(parts: Sequence[TensorDict]) -> TensorDict:

@@ -1,16 +1,18 @@
 """Which rows each rank reads: pure functions of row counts.
 
-The control plane plans with counts alone; the ranks then fetch their rows from the buffers that hold them. The plans
-here keep the order of the rows; :mod:`embodyflow.data.balance` gives it up for ranks of equal cost.
+The control plane plans with numbers alone; the ranks then fetch their rows from the buffers that hold them. The plans
+here give ranks consecutive rows; those of :mod:`embodyflow.data.balance` give them any, for ranks of equal cost.
 """
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+Index: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,23 @@ class Selection:
     """
 
     shard: ShardRef
-    index: NDArray[np.int64]
+    index: Index
 
 
 Piece: TypeAlias = Slice | Selection
+
+
+@dataclass(frozen=True, eq=False)
+class RowFacts:
+    """What a plan may know of rows besides their number.
+
+    Attributes:
+        num_tokens: int64 [N], of each row.
+        group_id: int64 [N], of each row.
+    """
+
+    num_tokens: Index
+    group_id: Index
 
 
 @dataclass(frozen=True)
@@ -81,21 +96,42 @@ class RankInput:
 
     Attributes:
         slices: where its rows lie, in order; empty where the parent passed no rows on.
-        offset: position of its first row in the whole batch, which is what the ranks read one after the other.
+        offset: position of its first row in the whole batch.
         total_rows: rows of the whole batch.
+        order: int64 [N], positions of its rows in the whole batch where they are not consecutive.
     """
 
     slices: tuple[Piece, ...]
     offset: int
     total_rows: int
+    order: Index | None = field(default=None, compare=False)
+
+    @property
+    def positions(self) -> Index:
+        """Positions of its rows in the whole batch, int64 [N]: what is drawn by them is drawn alike on any layout."""
+        if self.order is not None:
+            return self.order
+        num_rows = sum(len(range(*piece.index.indices(piece.shard.num_rows))) for piece in self._consecutive())
+        return np.arange(self.offset, self.offset + num_rows)
+
+    def _consecutive(self) -> Iterator[Slice]:
+        for piece in self.slices:
+            assert isinstance(piece, Slice), "rows that are picked have their order"
+            yield piece
 
 
-def keep_layout(shards: Sequence[ShardRef]) -> list[RankInput]:
-    """Give rank r the whole of shard r: for nodes that run where their rows already are."""
+def keep_layout(shards: Sequence[ShardRef], order: Index | None = None) -> list[RankInput]:
+    """Give rank r the whole of shard r: for nodes that run where their rows already are.
+
+    Args:
+        shards: the source.
+        order: int64 [N], positions in the whole batch of the rows that the shards hold; ``None`` as they stand.
+    """
     total = sum(shard.num_rows for shard in shards)
     inputs, offset = [], 0
     for shard in shards:
-        inputs.append(RankInput((Slice(shard, 0, shard.num_rows),), offset, total))
+        mine = None if order is None else order[offset : offset + shard.num_rows]
+        inputs.append(RankInput((Slice(shard, 0, shard.num_rows),), offset, total, mine))
         offset += shard.num_rows
     return inputs
 
@@ -113,22 +149,30 @@ def split_evenly(shards: Sequence[ShardRef], num_ranks: int) -> list[RankInput]:
         raise ValueError(f"num_ranks={num_ranks}: allowed are whole numbers from 1")
     total = sum(shard.num_rows for shard in shards)
     bounds = [total * rank // num_ranks for rank in range(num_ranks + 1)]
-    return [RankInput(_cut(shards, start, stop), start, total) for start, stop in itertools.pairwise(bounds)]
+    return [RankInput(pieces_at(shards, np.arange(*bound)), bound[0], total) for bound in itertools.pairwise(bounds)]
 
 
-def cut_like(parts: Sequence[RankInput], shards: Sequence[ShardRef]) -> list[RankInput]:
-    """Cut the rows of ``shards`` at the same positions as another batch of as many rows was cut."""
-    stops = [*(part.offset for part in parts[1:]), parts[0].total_rows]
-    total = sum(shard.num_rows for shard in shards)
+def cut_like(parts: Sequence[RankInput], shards: Sequence[ShardRef], order: Index | None = None) -> list[RankInput]:
+    """Give each rank the same positions of a batch as it has of another of as many rows.
+
+    Args:
+        parts: of the other batch.
+        shards: of this one.
+        order: as :func:`keep_layout` takes it.
+    """
+    if order is None:
+        return [replace(part, slices=pieces_at(shards, np.sort(part.positions))) for part in parts]
+    row_at = np.argsort(order)
+    rows = [np.sort(row_at[part.positions]) for part in parts]
     return [
-        RankInput(_cut(shards, part.offset, stop), part.offset, total) for part, stop in zip(parts, stops, strict=True)
+        replace(part, slices=pieces_at(shards, mine), order=order[mine]) for part, mine in zip(parts, rows, strict=True)
     ]
 
 
 def replicate(shards: Sequence[ShardRef], num_ranks: int) -> list[RankInput]:
     """Give every rank all rows of all shards, in shard order."""
     total = sum(shard.num_rows for shard in shards)
-    return [RankInput(_cut(shards, 0, total), 0, total)] * num_ranks
+    return [RankInput(pieces_at(shards, np.arange(total)), 0, total)] * num_ranks
 
 
 def for_tensor_parallel(parts: Sequence[RankInput], size: int) -> list[RankInput]:
@@ -136,12 +180,29 @@ def for_tensor_parallel(parts: Sequence[RankInput], size: int) -> list[RankInput
     return [part for part in parts for _ in range(size)]
 
 
-def _cut(shards: Sequence[ShardRef], start: int, stop: int) -> tuple[Slice, ...]:
-    slices, first = [], 0
-    for shard in shards:
-        low, high = max(start - first, 0), min(stop - first, shard.num_rows)
-        if low < high:
-            slices.append(Slice(shard, low, high))
-        first += shard.num_rows
-    # A rank without rows still reads an empty slice: it needs the columns to take part in its group's collectives.
-    return tuple(slices) or tuple(Slice(shard, 0, 0) for shard in shards[:1])
+def pieces_at(shards: Sequence[ShardRef], rows: Index) -> tuple[Piece, ...]:
+    """Return where rows lie.
+
+    Args:
+        shards: that hold them.
+        rows: int64 [N], ascending, counted through the shards.
+
+    Returns:
+        A piece for each shard that holds some; for no rows an empty one, which still has the columns that a rank needs
+        to take part in its group's collectives. Nothing where there are no shards.
+    """
+    if not shards:
+        return ()
+    counts = np.array([shard.num_rows for shard in shards], np.int64)
+    ends = np.cumsum(counts)
+    holder = np.searchsorted(ends, rows, side="right")
+    starts = np.flatnonzero(np.diff(holder, prepend=-1))
+    pieces: list[Piece] = []
+    for start, stop in zip(starts, np.append(starts, len(rows))[1:], strict=True):
+        index = int(holder[start])
+        mine = rows[start:stop] - (ends[index] - counts[index])
+        if mine[-1] - mine[0] == stop - start - 1:
+            pieces.append(Slice(shards[index], int(mine[0]), int(mine[-1]) + 1))
+        else:
+            pieces.append(Selection(shards[index], mine))
+    return tuple(pieces) or (Slice(shards[0], 0, 0),)

@@ -72,6 +72,13 @@ class Journal:
         with self._path.open("ab") as file:
             file.write(len(packed).to_bytes(_LENGTH_BYTES, "little") + hashlib.sha256(packed).digest() + packed)
 
+    def replace(self, table: Table) -> None:
+        """Make this its only piece, in one step."""
+        aside = Journal(self._path.with_name(f".{self._path.name}"))
+        aside._path.unlink(missing_ok=True)
+        aside.append(table)
+        os.replace(aside._path, self._path)
+
 
 def _pack(table: Table) -> bytearray:
     packing = Packing(table)

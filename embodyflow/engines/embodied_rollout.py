@@ -19,6 +19,7 @@ import torch
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
+from embodyflow.data.tables import digest_of
 from embodyflow.engines.environments import make_env
 from embodyflow.engines.groups import GroupRollout, places
 from embodyflow.engines.rendering import rendering_problem
@@ -96,11 +97,12 @@ class EmbodiedRollout(GroupRollout):
             for place in places(self.config, self.rank, self.world_size, iteration, reroll)
         ]
 
-    def evaluation_episodes(self, mode: str = "greedy") -> list[Episode]:
-        """Return this rank's share of ``evaluation.num_goals`` goals of every task, the same in each mode."""
+    def evaluation_episodes(self, mode: str = "greedy", task: int | None = None) -> list[Episode]:
+        """Return this rank's share of ``evaluation.num_goals`` goals of every task, or of one; alike in each mode."""
         del mode
         num_goals, num_tasks = self.config.evaluation.num_goals, len(self.config.env.tasks)
-        rows = range(self.rank, num_goals * num_tasks, self.world_size)
+        everything = range(num_goals * num_tasks)
+        rows = (everything if task is None else everything[task::num_tasks])[self.rank :: self.world_size]
         return [Episode(row, row, row, row % num_tasks, row // num_tasks) for row in rows]
 
     def play(
@@ -150,6 +152,19 @@ class EmbodiedRollout(GroupRollout):
         uniforms = None if noise is None else _padded(noise, batch_size)
         decision = self.policy.act(padded, uniforms, self.config.rollout.temperature)
         return Decision(decision.tokens[:num_rows], decision.log_probs[:num_rows], decision.actions[:num_rows])
+
+    def first_observations(self) -> dict[str, dict[str, Any]]:
+        """Return what the policy sees of each task before its first decision, as SHA-256, and what it is shown of.
+
+        Two runs that agree in it make observations alike: simulator, adapter, cameras and the instruction's encoding.
+        """
+        found = {}
+        for task, env, ids in zip(self.config.env.tasks, self.prototypes, self._instructions, strict=True):
+            observation, info = env.reset(seed=0, options={"goal": 0})
+            seen = {name: np.asarray(value)[None] for name, value in observation.items()}
+            stand_in = bool(info.get("stand_in_assets", False))
+            found[task] = {"digest": digest_of({**seen, "instruction_ids": ids[None]}), "stand_in_assets": stand_in}
+        return found
 
     def env(self, split: str) -> VectorEnv:
         """Return the environments of a split, built when first asked for."""
@@ -349,6 +364,7 @@ class _Record:
             "seed": np.zeros(len(episodes), np.int64),
             "policy_version": np.zeros(len(episodes), np.int64),
             "action_tokens": np.zeros(shape, np.int64),
+            "actions": np.zeros((*shape[:2], self._chunk, config.policy.action_dim), np.float32),
             "log_probs": np.zeros(shape, np.float32),
             "loss_mask": np.zeros(shape, bool),
             "num_steps": np.zeros(len(episodes), np.int64),
@@ -378,6 +394,7 @@ class _Record:
         executed = np.arange(self._chunk) < step.num_steps[:, None]
         mask = np.repeat(executed, self._num_tokens // self._chunk, axis=1)
         columns["action_tokens"][rows, t] = np.where(mask, decision.tokens, 0)
+        columns["actions"][rows, t] = np.where(executed[:, :, None], decision.actions, 0)
         columns["log_probs"][rows, t] = np.where(mask, decision.log_probs, 0)
         columns["loss_mask"][rows, t] = mask
         columns["num_steps"][rows] += step.num_steps

@@ -89,27 +89,41 @@ class FSDPTrainer:
         return self._in_parts(self.critic.evaluate, batch)
 
     def step(
-        self, batch: TensorDict, *, offset: int, total_rows: int, seed: int, iteration: int = 1
+        self, batch: TensorDict, *, positions: np.ndarray, total_rows: int, seed: int, iteration: int = 1
     ) -> dict[str, Metric]:
         """Train the policy on the rows; see :meth:`~embodyflow.engines.learner.Learner.train`.
 
         Args:
             batch: this rank's rows, with ``old_log_probs`` and ``advantages`` (and ``ref_log_probs``).
-            offset: position of its first row in the whole batch.
+            positions: of its rows in the whole batch, int64 ``[N]``.
             total_rows: rows of the whole batch.
             seed: of the mini-batches.
             iteration: index of the iteration, from 1, which the learning rate may depend on.
         """
         rate = self._rate(iteration)
-        metrics = self._learners["policy"].train(batch, offset=offset, total_rows=total_rows, seed=seed, rate=rate)
+        metrics = self._learners["policy"].train(
+            batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate
+        )
+        return metrics | {"train/learning_rate": last(rate * self.config.trainer.learning_rate)}
+
+    def step_both(
+        self, batch: TensorDict, *, positions: np.ndarray, total_rows: int, seed: int, iteration: int = 1
+    ) -> dict[str, Metric]:
+        """Train policy and critic in the same steps, on rows with what :meth:`step` and :meth:`step_critic` read.
+
+        One norm over both gradients is clipped. The epochs are those of the policy.
+        """
+        rate = self._rate(iteration)
+        learner, beside = self._learners["policy"], [self._learners["critic"]]
+        metrics = learner.train(batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate, beside=beside)
         return metrics | {"train/learning_rate": last(rate * self.config.trainer.learning_rate)}
 
     def step_critic(
-        self, batch: TensorDict, *, offset: int, total_rows: int, seed: int, iteration: int = 1
+        self, batch: TensorDict, *, positions: np.ndarray, total_rows: int, seed: int, iteration: int = 1
     ) -> dict[str, Metric]:
         """Train the critic on rows with ``values`` and ``returns``; otherwise as :meth:`step`."""
         rate = self._rate(iteration)
-        return self._learners["critic"].train(batch, offset=offset, total_rows=total_rows, seed=seed, rate=rate)
+        return self._learners["critic"].train(batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate)
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the elementwise sum over the ranks; every rank calls it."""

@@ -5,6 +5,9 @@ gradient does not depend on how the rows are cut.
 """
 
 import math
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -55,10 +58,18 @@ class Learner:
             lr=self._settings.learning_rate,
             weight_decay=self._config.weight_decay,
             eps=self._config.adam_epsilon,
+            fused=True,
         )
 
     def train(
-        self, batch: TensorDict, *, offset: int, total_rows: int, seed: int, rate: float = 1.0
+        self,
+        batch: TensorDict,
+        *,
+        positions: np.ndarray,
+        total_rows: int,
+        seed: int,
+        rate: float = 1.0,
+        beside: Sequence["Learner"] = (),
     ) -> dict[str, Metric]:
         """Train on the rows: ``epochs`` passes of ``num_minibatches`` optimizer steps.
 
@@ -67,10 +78,12 @@ class Learner:
 
         Args:
             batch: this rank's rows, with the columns that the objective reads.
-            offset: position of its first row in the whole batch.
+            positions: of its rows in the whole batch, int64 ``[N]``.
             total_rows: rows of the whole batch; without any, nothing is trained.
             seed: of the draw.
             rate: share of the full learning rate.
+            beside: learners of other models that take the same steps, as if all minimised the sum of their losses:
+                the norm that is clipped is that of all their gradients together.
 
         Raises:
             FloatingPointError: loss or gradient is not finite; the weights are those before the step.
@@ -78,16 +91,21 @@ class Learner:
         steps = f"{self._area}/optimizer_steps"
         if total_rows == 0:
             return {steps: last(0)}
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate * self._settings.learning_rate
+        learners = (self, *beside)
+        for learner in learners:
+            learner._set_rate(rate)
         num_minibatches = min(self._config.num_minibatches, total_rows)
-        totals: dict[str, torch.Tensor] = {}
+        totals: dict[str, list[torch.Tensor]] = defaultdict(list)
         norms = []
         for epoch in range(self._settings.epochs):
             minibatch_of = draw_minibatches(total_rows, num_minibatches, derive_seed(seed, epoch))
-            mine = torch.from_numpy(minibatch_of[offset : offset + len(batch)])
-            norms += [self._step(batch[mine == index], totals) for index in range(num_minibatches)]
-        metrics = {name: _mean_of(pair) for name, pair in totals.items()}
+            mine = minibatch_of[positions]
+            # The rows are gathered once for each pass; a mini-batch is a slice of them.
+            shuffled = batch[torch.from_numpy(np.argsort(mine, kind="stable"))]
+            ends = np.cumsum(np.bincount(mine, minlength=num_minibatches)).tolist()
+            cuts = [slice(start, end) for start, end in pairwise([0, *ends])]
+            norms += [_step(learners, shuffled[cut], self._config, totals) for cut in cuts]
+        metrics = {name: _mean_of(pairs) for name, pairs in totals.items()}
         return metrics | {f"{self._area}/grad_norm": last(float(np.mean(norms))), steps: last(len(norms))}
 
     def state_dict(self) -> dict[str, Any]:
@@ -110,23 +128,36 @@ class Learner:
             options=StateDictOptions(strict=False),  # what is frozen is not in it
         )
 
-    def _step(self, rows: TensorDict, totals: dict[str, torch.Tensor]) -> float:
-        """Take one optimizer step over this rank's rows of a mini-batch; return the gradient's norm."""
+    def _set_rate(self, rate: float) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate * self._settings.learning_rate
+
+    def _add_gradient(self, rows: TensorDict, cuts: Sequence[slice], totals: dict[str, list[torch.Tensor]]) -> None:
+        """Compute the gradient over this rank's rows of a mini-batch, one micro-batch after the other."""
         rows = self._objective.weigh(rows, sum_over_ranks)
         self._optimizer.zero_grad()
-        cuts = micro_batches(rows, self._config)
         for cut in cuts:
             loss, metrics = self._objective.loss(rows[cut] if len(cuts) > 1 else rows)
             (loss * dist.get_world_size()).backward()  # FSDP averages gradients over ranks, we want their sum
-            for name, (value, count) in metrics.items():
-                pair = torch.stack([value.double(), count.double()])
-                totals[name] = totals[name] + pair if name in totals else pair
-        clipped: Any = nn.utils.clip_grad_norm_(self.model.parameters(), self._config.max_grad_norm)
-        norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
-        if not math.isfinite(norm):
-            raise FloatingPointError(f"the gradient's norm is {norm}: the step was not taken")
-        self._optimizer.step()
-        return norm
+            for name, pair in metrics.items():
+                totals[name].append(torch.stack([number.double() for number in pair]))
+
+
+def _step(
+    learners: Sequence[Learner], rows: TensorDict, config: TrainerConfig, totals: dict[str, list[torch.Tensor]]
+) -> float:
+    """Take one optimizer step of every learner over this rank's rows of a mini-batch; return the gradients' norm."""
+    cuts = micro_batches(rows, config)
+    for learner in learners:
+        learner._add_gradient(rows, cuts, totals)
+    parameters = [parameter for learner in learners for parameter in learner.model.parameters()]
+    clipped: Any = nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
+    norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
+    if not math.isfinite(norm):
+        raise FloatingPointError(f"the gradient's norm is {norm}: the step was not taken")
+    for learner in learners:
+        learner._optimizer.step()
+    return norm
 
 
 def micro_batches(rows: TensorDict, config: TrainerConfig) -> list[slice]:
@@ -150,6 +181,6 @@ def _num_tokens(rows: TensorDict) -> list[int]:
     return numbers
 
 
-def _mean_of(sum_and_count: torch.Tensor) -> Metric:
-    value, count = sum_and_count.tolist()
+def _mean_of(sums_and_counts: Sequence[torch.Tensor]) -> Metric:
+    value, count = torch.stack(list(sums_and_counts)).sum(0).tolist()
     return mean(value / max(count, 1.0), count)

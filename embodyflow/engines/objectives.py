@@ -8,7 +8,7 @@ from tensordict import TensorDict
 from embodyflow.algorithms.aggregation import count_tokens, token_weights
 from embodyflow.algorithms.covariance import select_tokens
 from embodyflow.algorithms.losses import LossInputs
-from embodyflow.algorithms.masked import AllReduce, Metrics
+from embodyflow.algorithms.masked import AllReduce, Metrics, whiten
 from embodyflow.algorithms.objective import policy_objective, value_objective
 from embodyflow.config import RunConfig
 from embodyflow.policies.base import Critic, Policy
@@ -36,9 +36,12 @@ class PolicyObjective:
         self._policy, self._config = policy, config
 
     def weigh(self, rows: TensorDict, all_reduce: AllReduce) -> TensorDict:
-        """Add ``token_weights`` and, where the loss treats some tokens apart, ``selected``."""
+        """Add ``token_weights`` and, where the loss treats some tokens apart, ``selected``; whiten the advantages."""
         algorithm, mask = self._config.algorithm, rows["loss_mask"].flatten(1)
         rows["token_weights"] = token_weights(mask, algorithm.aggregation, count_tokens(mask, all_reduce))
+        if algorithm.whiten == "minibatch":
+            advantages = whiten(rows["advantages"].flatten(1), mask, all_reduce)
+            rows["advantages"] = advantages.to(rows["advantages"].dtype).view_as(rows["advantages"])
         old_log_probs, advantages = rows["old_log_probs"].flatten(1), rows["advantages"].flatten(1)
         selected = select_tokens(old_log_probs, advantages, mask, rows["seed"], algorithm, all_reduce)
         if selected is not None:
@@ -54,7 +57,7 @@ class PolicyObjective:
             advantages=rows["advantages"].flatten(1),
             mask=rows["loss_mask"].flatten(1),
             entropy=entropy.flatten(1),
-            ref_log_probs=rows["ref_log_probs"].flatten(1),
+            ref_log_probs=rows["ref_log_probs"].flatten(1) if self._config.algorithm.needs_reference else None,
             selected=rows.get("selected", None),
         )
         return policy_objective(inputs, rows["token_weights"], self._config.algorithm)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from embodyflow.data.metrics import Metric
-from embodyflow.data.plan import RankInput, ShardRef
+from embodyflow.data.plan import Index, RankInput, RowFacts, ShardRef
 from embodyflow.data.rows_file import Journal
 
 
@@ -27,6 +27,7 @@ class NodeCall:
         trains: it changes the engine's weights, which a rank does once: asked again, it answers as the first time.
         timeout: seconds it may take.
         stage: folder in which the node's rows are kept on disk; ``None`` keeps them in the buffer alone.
+        next_stage: that of the next iteration.
     """
 
     node_id: str
@@ -41,6 +42,7 @@ class NodeCall:
     trains: bool = False
     timeout: float = 600.0
     stage: str | None = None
+    next_stage: str | None = None
 
     def journal(self, rank: int, part: int = 0) -> Journal | None:
         """Return where a rank keeps pieces of its rows as they are made; ``None`` for a node that keeps none.
@@ -51,15 +53,30 @@ class NodeCall:
         """
         return None if self.stage is None else Journal(Path(self.stage) / f"{rank}.{part}.parts")
 
+    def surplus(self, rank: int) -> tuple[Journal, Journal] | None:
+        """Return where a rank finds the rows that the iteration before left over, and where it leaves its own.
+
+        ``None`` for a node whose rows are not kept.
+        """
+        if self.stage is None or self.next_stage is None:
+            return None
+        here, there = (Journal(Path(stage) / f"{rank}.surplus") for stage in (self.stage, self.next_stage))
+        return here, there
+
     @property
-    def offset(self) -> int:
-        """Position of the rank's first row in the whole batch."""
-        return self.parents[0].offset if self.parents else 0
+    def positions(self) -> Index:
+        """Positions of the rank's rows in the whole batch, int64 [N]."""
+        return self.rows.positions
 
     @property
     def total_rows(self) -> int:
         """Rows of the whole batch."""
-        return self.parents[0].total_rows if self.parents else 0
+        return self.rows.total_rows
+
+    @property
+    def rows(self) -> RankInput:
+        """What the rank reads of the first parent that passes rows on: the others' rows are brought into its order."""
+        return next((part for part in self.parents if part.slices), RankInput((), 0, 0))
 
 
 @dataclass(frozen=True)
@@ -82,6 +99,7 @@ class NodeResult:
         digest: SHA-256 of the output columns, empty without output.
         seconds: spent in the node function and in moving its rows.
         logs: what the function logged.
+        facts: of its output rows, where they differ in length.
     """
 
     shard: ShardRef | None
@@ -90,3 +108,4 @@ class NodeResult:
     digest: str
     seconds: float
     logs: tuple[LogLine, ...] = ()
+    facts: RowFacts | None = None

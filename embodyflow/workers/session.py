@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,10 @@ import ray
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, merge_metrics
-from embodyflow.data.plan import RankInput, ShardRef, cut_like, keep_layout, replicate, split_evenly
+from embodyflow.data.plan import ShardRef
 from embodyflow.workers.calls import LogLine, NodeCall
 from embodyflow.workers.group import WorkerGroup, check_resources, start_buffers
-
-
-class Layout(StrEnum):
-    """How a node's rows are spread over its group."""
-
-    SPLIT = "split"
-    REPLICATE = "replicate"
+from embodyflow.workers.layout import Layout, Rows, join_facts, order_of, plan_inputs
 
 
 @dataclass(frozen=True)
@@ -38,6 +31,7 @@ class NodeWork:
         trains: it changes weights, which it does once.
         timeout: seconds it may take; ``None`` for the cluster's ``node_timeout``.
         stage: folder that its rows are kept in; ``None`` for a node whose rows are soon made again.
+        next_stage: that of the next iteration, for rows left over.
     """
 
     node_id: str
@@ -51,16 +45,14 @@ class NodeWork:
     trains: bool = False
     timeout: float | None = None
     stage: str | None = None
+    next_stage: str | None = None
 
 
-@dataclass(frozen=True)
-class NodeReport:
+@dataclass(frozen=True, kw_only=True)
+class NodeReport(Rows):
     """What a node's group answered, merged over its ranks.
 
     Attributes:
-        node_id: the node.
-        group: that ran it.
-        shards: of its output, one per rank; empty for a node that passes no rows on.
         metrics: merged by their reductions.
         info: of rank 0.
         digests: SHA-256 of each shard.
@@ -68,19 +60,11 @@ class NodeReport:
         logs: of all ranks, in order of time.
     """
 
-    node_id: str
-    group: str
-    shards: tuple[ShardRef, ...]
     metrics: dict[str, Metric]
     info: dict[str, Any]
     digests: tuple[str, ...]
     seconds: float
     logs: tuple[LogLine, ...]
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the output."""
-        return sum(shard.num_rows for shard in self.shards)
 
 
 class Session:
@@ -109,7 +93,7 @@ class Session:
         """
         name = work.group or (parents[0].group if parents else "rollout")
         group = self._groups[name]
-        inputs = self._inputs(work, name, parents)
+        inputs, metrics = plan_inputs(work.node_id, work.layout, name, len(group), parents)
         calls = [
             NodeCall(
                 node_id=work.node_id,
@@ -123,20 +107,24 @@ class Session:
                 only_forward_compute=work.only_forward_compute,
                 trains=work.trains,
                 stage=work.stage,
+                next_stage=work.next_stage,
                 timeout=work.timeout or self.config.cluster.node_timeout,
             )
             for rank in range(len(group))
         ]
         results = await group.run_node(calls, beside_others=not work.needs_model)
+        shards = tuple(result.shard for result in results if result.shard is not None)
         return NodeReport(
             node_id=work.node_id,
             group=name,
-            shards=tuple(result.shard for result in results if result.shard is not None),
-            metrics=merge_metrics(result.metrics for result in results),
+            shards=shards,
+            metrics=merge_metrics(result.metrics for result in results) | metrics,
             info=results[0].info,
             digests=tuple(result.digest for result in results if result.digest),
             seconds=max(result.seconds for result in results),
             logs=tuple(sorted((line for result in results for line in result.logs), key=lambda line: line.created)),
+            facts=join_facts([result.facts for result in results]),
+            order=order_of([call.rows for call in calls], shards) if work.layout is Layout.SPLIT else None,
         )
 
     async def recall(self, work: NodeWork, kept: NodeReport) -> NodeReport:
@@ -150,8 +138,9 @@ class Session:
             FileNotFoundError, DamageError: they are not there any more, or not what they were.
         """
         group = self._groups[kept.group]
-        shards = await group.call("recall", work.node_id, work.iteration, work.stage, kept.digests)
-        return replace(kept, shards=tuple(shards))
+        answers = await group.call("recall", work.node_id, work.iteration, work.stage, kept.digests)
+        shards, facts = zip(*answers, strict=True)
+        return replace(kept, shards=shards, facts=join_facts(facts))
 
     async def mend(self) -> None:
         """Replace every process that is gone or does not answer; the trainer's models are as at its start.
@@ -204,6 +193,13 @@ class Session:
         """Have the trainer write its policy: ``save_weights_file`` or ``save_pretrained``."""
         await self._groups["trainer"].call("invoke", method, str(path.absolute()))
 
+    async def buffer_metrics(self) -> dict[str, Metric]:
+        """Return the buffers' usage, spilling and traffic so far; they depend on timing and are named ``perf/``."""
+        # A buffer that died is waited for until it has been started again.
+        calls = [buffer.metrics.options(max_task_retries=-1).remote() for buffer in self._buffers.values()]
+        merged = merge_metrics(await asyncio.gather(*calls))
+        return {f"perf/{name}": metric for name, metric in merged.items()}
+
     async def free(self, prefix: str) -> None:
         """Free every shard whose id starts with ``prefix``."""
         # A buffer that died is waited for until it has been started again.
@@ -216,22 +212,6 @@ class Session:
             group.kill()
         for buffer in self._buffers.values():
             ray.kill(buffer)
-
-    def _inputs(self, work: NodeWork, group: str, parents: Sequence[NodeReport]) -> list[list[RankInput]]:
-        """Return each parent's rows by rank: where several parents meet, a rank gets the same rows of all of them."""
-        num_ranks = len(self._groups[group])
-        if work.layout is Layout.REPLICATE:
-            return [replicate(parent.shards, num_ranks) for parent in parents]
-        with_rows = [parent for parent in parents if parent.shards]
-        if not with_rows:  # they pass nothing on: the node only waits for them
-            return [split_evenly((), num_ranks) for _ in parents]
-        counts = {parent.node_id: parent.num_rows for parent in with_rows}
-        if len(set(counts.values())) > 1:
-            raise ValueError(f"node {work.node_id}: its parents pass on different numbers of rows: {counts}")
-        first = with_rows[0]
-        stays = first.group == group and len(first.shards) == num_ranks
-        lead = keep_layout(first.shards) if stays else split_evenly(first.shards, num_ranks)
-        return [cut_like(lead, parent.shards) for parent in parents]
 
 
 @asynccontextmanager

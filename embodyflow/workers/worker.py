@@ -17,8 +17,8 @@ import ray
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.metrics import as_metrics
-from embodyflow.data.padding import to_padded, to_ragged
-from embodyflow.data.plan import ShardRef
+from embodyflow.data.padding import facts_of, to_padded, to_ragged
+from embodyflow.data.plan import RowFacts, ShardRef
 from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import digest_of, join_columns
 from embodyflow.errors import WorkerLostError
@@ -131,10 +131,10 @@ class Worker:
                 batch = to_batch(to_padded(join_columns([self._buffer.get(part) for part in parts])))
             with self._weights_untouched(call):
                 output = resolve(call.function)(batch, call.config, worker=self._engine, call=call)
-            shard, digest = None, ""
+            shard, digest, facts = None, "", None
             if output.batch is not None:
                 columns = to_ragged(to_columns(output.batch))
-                digest = digest_of(columns)
+                digest, facts = digest_of(columns), facts_of(columns)
                 if call.stage is not None:
                     write_rows(self._stage_file(call.stage), columns)
                     for journal in Path(call.stage).glob(f"{self._rank}.*.parts"):
@@ -147,6 +147,7 @@ class Worker:
             digest=digest,
             seconds=time.perf_counter() - started,
             logs=tuple(logs),
+            facts=facts,
         )
 
     @contextmanager
@@ -160,8 +161,10 @@ class Worker:
                 "take that away, or let it only use them"
             )
 
-    def recall(self, node_id: str, iteration: int, stage: str, digests: tuple[str, ...]) -> ShardRef:
-        """Put the rows that a node once made from its folder into this node's buffer.
+    def recall(
+        self, node_id: str, iteration: int, stage: str, digests: tuple[str, ...]
+    ) -> tuple[ShardRef, RowFacts | None]:
+        """Put the rows that a node once made from its folder into this node's buffer; return also their facts.
 
         Args:
             node_id: the node.
@@ -173,7 +176,7 @@ class Worker:
             FileNotFoundError, DamageError: they are not there, or not those.
         """
         rows = read_rows(self._stage_file(stage), digests[self._rank])
-        return self._buffer.put(f"{iteration}/{node_id}/{self._rank}", rows)
+        return self._buffer.put(f"{iteration}/{node_id}/{self._rank}", rows), facts_of(rows)
 
     def publish_weights(self, version: int) -> Any:
         """Put the engine's weights into the buffer as one shard; every rank must be called, rank 0 answers.

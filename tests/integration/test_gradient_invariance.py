@@ -48,7 +48,7 @@ def step_once(rank: int, config: RunConfig, addresses: list[str], world_size: in
         start, rows = weights_of(trainer), rows_of(config, dtype)
         first, end = (NUM_ROWS * each // world_size for each in (rank, rank + 1))
         for step in (trainer.step, trainer.step_critic):
-            step(rows[first:end], offset=first, total_rows=NUM_ROWS, seed=0)
+            step(rows[first:end], positions=np.arange(first, end), total_rows=NUM_ROWS, seed=0)
         stepped = weights_of(trainer)
         trainer.close()
         if rank == 0:

@@ -1,7 +1,9 @@
 """The whole of it: real flows, real Ray, a real simulator, at the smallest size that still trains."""
 
+import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,15 +67,23 @@ def test_resumed_run_ends_like_an_uninterrupted_one(runs: Runs, first: str, pref
     assert runs.metrics("killed") == runs.metrics("first")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_a_signal_ends_every_process(runs: Runs, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("send", "number"),
+    [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_a_signal_ends_every_process(
+    runs: Runs, send: Callable[[int, signal.Signals], None], number: signal.Signals
+) -> None:
+    """A terminal sends Ctrl-C to all of its foreground processes, the server that Prefect started among them."""
     run_id = f"stopped-{number.name.lower()}"
-    process = runs.start(*SMALL, f"run_root={runs.root}", f"run_id={run_id}", "iterations=50", "seed=1")
+    words = (f"run_root={runs.root}", f"run_id={run_id}", "iterations=50", "seed=1")
+    process = runs.start(*SMALL, *words, process_group=0)
     deadline = time.monotonic() + 200
     while not (runs.root / run_id / "checkpoints" / "iteration-000000").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert process.poll() is None, "the run ended before it was signalled"
-    process.send_signal(number)
+    send(process.pid, number)
     process.communicate(timeout=15)
     # Prefect ends a flow that gets SIGTERM with a code of its own, 15.
     assert process.returncode in {signal.SIGINT: (130,), signal.SIGTERM: (15, 130, 143)}[number]

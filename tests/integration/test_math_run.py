@@ -40,11 +40,12 @@ def run(runs: Runs, run_id: str, *words: str) -> str:
 
 
 def test_a_run_leaves_its_records_and_no_process(runs: Runs) -> None:
-    output = run(runs, "first", "iterations=2")
+    output = run(runs, "first", "iterations=2", "trainer.num_ranks=2")
     assert any(line.startswith("success_rate before=") and "goals=16" in line for line in output.splitlines())
     records = [record for record in runs.metrics("first") if "train/optimizer_steps" in record]
     assert len(records) == 2 and all(record["train/optimizer_steps"] == 1 for record in records)
     assert all(record["parity/log_prob_gap"] < 1e-4 for record in records)
+    assert all(0 <= record["balance/token_imbalance"] < 0.05 for record in records)  # of 16 groups on two ranks
     folder = runs.root / "first"
     examples = [json.loads(line) for line in (folder / "examples" / "iteration-000002.jsonl").read_text().splitlines()]
     assert [row["mode"] for row in examples] == ["greedy"] * 3 + ["sampled"] * 3
@@ -61,6 +62,14 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(runs: Runs) -> None:
     assert runs.summary("resumed")["weights_digest"] == runs.summary("straight")["weights_digest"]
     straight, resumed = (runs.metrics(name) for name in ("straight", "resumed"))
     assert [r for r in resumed if "digests" in r] == [r for r in straight if "digests" in r]
+
+
+@pytest.mark.slow
+def test_responses_spread_over_two_ranks_teach_the_same(runs: Runs) -> None:
+    run(runs, "one-rank", "iterations=3")
+    run(runs, "two-ranks", "iterations=3", "trainer.num_ranks=2")
+    one, two = (load_file(runs.root / name / "policy" / "model.safetensors") for name in ("one-rank", "two-ranks"))
+    assert largest_gap(one, two) < 1e-4
 
 
 CASES = {
@@ -84,18 +93,18 @@ def config_of(case: str) -> LanguageConfig:
 
 def train(rank: int, world_size: int, addresses: list[str], folder: Path, rows: Batch, demos: Batch) -> None:
     """As one rank: fit, train on a part of the rows, restore that and save weights and probe; for every case."""
-    first = 5 if world_size == 2 else len(rows)
-    part = rows[:first] if rank == 0 else rows[first:]
+    mine = slice(None) if world_size == 1 else (slice(5), slice(5, None))[rank]
+    part, positions = rows[mine], np.arange(len(rows))[mine]
     for case, address in zip(CASES, addresses, strict=True):
         trainer = LanguageTrainer(config_of(case), rank, world_size)
         trainer.connect(address)
         trainer.probe()
         trainer.fit(demos, seed=3)
         trainer.save(str(folder / f"{case}-{world_size}-start"))
-        trainer.step(part, offset=first * rank, total_rows=len(rows), seed=1)
+        trainer.step(part, positions=positions, total_rows=len(rows), seed=1)
         trainer.save(str(folder / f"{case}-{world_size}"), whole=False)
         expected = trainer.weights()
-        trainer.step(part, offset=first * rank, total_rows=len(rows), seed=2)
+        trainer.step(part, positions=positions, total_rows=len(rows), seed=2)
         trainer.load_reference(str(folder / f"{case}-{world_size}-start"))
         trainer.load(str(folder / f"{case}-{world_size}"))
         weights, probe = trainer.weights(), trainer.probe()

@@ -31,7 +31,8 @@ from embodyflow.types import NodeOutput
 from embodyflow.workers import group
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.group import start_buffers
-from embodyflow.workers.session import Layout, NodeReport, NodeWork, Session, open_session
+from embodyflow.workers.layout import Layout
+from embodyflow.workers.session import NodeReport, NodeWork, Session, open_session
 from flows.graph_run import GraphRun
 from pipelines import NodeRole, NodeType, Pipeline, TaskGraph
 
@@ -40,7 +41,7 @@ PATIENCE = 60.0  # seconds, for a machine that is busy with something else
 
 
 def count_rows(batch: Any, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
-    batch["offset"] = batch["uid"] * 0 + call.offset
+    batch["position"] = torch.from_numpy(call.positions)
     info = {"ranks": worker.world_size, "total": call.total_rows, "greeting": config.get("greeting")}
     return NodeOutput(batch, {"rows": total(len(batch))}, info)
 
@@ -207,8 +208,8 @@ def test_rows_go_from_the_rollout_workers_to_the_trainer_in_order(run: Run, conf
 
     halves = run.node("count_rows", None, episodes, node_id="count_again")  # where the rows are
     assert (halves.group, halves.info["ranks"]) == ("rollout", 2)
-    offsets = [client.get_shard(shard)["offset"].tolist() for shard in halves.shards]
-    assert offsets == [[0] * 4, [4] * 4]
+    positions = [client.get_shard(shard)["position"].tolist() for shard in halves.shards]
+    assert positions == [[0, 1, 2, 3], [4, 5, 6, 7]]
     replicated = NodeWork("everywhere", f"{__name__}:count_rows", "rollout", 1, {}, Layout.REPLICATE)
     assert run.wait(run.session.run_node(replicated, [counted])).metrics["rows"].value == 16
 

@@ -114,6 +114,23 @@ MISTAKES = {
     "policy that looks": ("policy.image_size=64", "set +env.kwargs.image_size=64"),
     "unknown estimator": ("algorithm.advantage=gea", "unknown advantage 'gea'; allowed are grpo"),
     "unknown pipeline": ("pipeline.name=embodied", "pipeline.name=embodied: allowed are grpo, ppo"),
+    "progress of failures, measured by nothing": (
+        "pipeline.name=embodied_srpo",
+        "progress=null: must say how progress is measured with pipeline.name=embodied_srpo",
+    ),
+    "progress by what is not in the state": (
+        "progress.embedding={name:state,entries:[29,30]}",
+        "progress.embedding.entries=[29, 30]: allowed are 0 to 29, the entries of the policy's state",
+    ),
+    "progress by images that are not seen": (
+        "progress.embedding={name:vjepa2,path:facebook/vjepa2-vitg-fpc64-384}",
+        "progress.embedding.name=vjepa2 needs images; set policy.image_size",
+    ),
+    "failures worth more than successes": ("progress.alpha=1.5", "progress.alpha=1.5: input should be less than 1"),
+    "unknown embedding": (
+        "progress.embedding={name:clip}",
+        "progress.embedding.name=clip: allowed are 'state', 'vjepa2'",
+    ),
     "sums too long": (
         "experiment=math data.num_digits=9",
         "data.num_digits=9: input should be less than",

@@ -16,6 +16,7 @@ LAYERS = (
     ("flows",),
     ("pipelines",),
     ("tasks",),
+    ("embodyflow.episode_record",),
     ("embodyflow.compose", "embodyflow.run_folder", "embodyflow.trackers"),
     ("embodyflow.workers",),
     ("embodyflow.engines",),

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from embodyflow.policies.decisions import decisions
 from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.mlp_gaussian.modeling_mlp_gaussian import MLPValue
 
@@ -30,10 +29,8 @@ class MLPGaussianCritic:
 
     def evaluate(self, batch: TensorDict) -> torch.Tensor:
         """Return the value before each decision, float32 ``[N, T]``; zero where none was taken."""
-        decided, observation = decisions(batch, ["state"], self._device)
-        values: torch.Tensor = self.model(observation["state"])
-        blank = values.new_zeros(decided.shape)
-        return blank.index_put((decided,), values) if decided.any() else values.sum() * 0.0 + blank
+        values: torch.Tensor = self.model(batch["state"].to(self._device))
+        return values.where(batch["loss_mask"].any(-1).to(self._device), 0.0)
 
     def start_from(self, policy_state: Mapping[str, Any]) -> None:
         """Keep the initial weights: policy and critic share none."""

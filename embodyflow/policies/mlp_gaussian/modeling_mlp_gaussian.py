@@ -19,11 +19,11 @@ class MLPGaussian(nn.Module):
         self.log_std = nn.Parameter(torch.full((config.action_dim,), config.initial_log_std))
 
     def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and logarithm of the deviation, both float32 ``[n, A]``, for states float32 ``[n, S]``."""
+        """Return means ``[..., A]`` for states float32 ``[..., S]``, and the logarithm of the deviation, ``[A]``."""
         for block in self.blocks:
             state = block(state)
         mean = self.mean(state)
-        return mean, self.log_std.expand_as(mean)
+        return mean, self.log_std.expand(mean.shape[-1])
 
 
 class MLPValue(nn.Module):
@@ -35,7 +35,7 @@ class MLPValue(nn.Module):
         self.value = _linear(config.hidden_size, 1, gain=1.0)
 
     def forward(self, state: Tensor) -> Tensor:
-        """Return the values, float32 ``[n]``, of states float32 ``[n, S]``."""
+        """Return the values, float32 ``[...]``, of states float32 ``[..., S]``."""
         for block in self.blocks:
             state = block(state)
         values: Tensor = self.value(state).squeeze(-1)
@@ -43,13 +43,19 @@ class MLPValue(nn.Module):
 
 
 def gaussian_log_prob(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """Return the log-density of actions ``[n, A]`` under independent Gaussians, ``[n]``."""
+    """Return the log-density, ``[...]``, of actions ``[..., A]`` under independent Gaussians.
+
+    Args:
+        actions: ``[..., A]``.
+        mean: ``[..., A]``.
+        log_std: ``[A]``, logarithms of the deviations.
+    """
     scaled = (actions - mean) * torch.exp(-log_std)
-    return (-0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+    return -0.5 * scaled.square().sum(-1) - (log_std + 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
 def gaussian_entropy(log_std: Tensor) -> Tensor:
-    """Return the differential entropy, in nats, of independent Gaussians of these deviations ``[n, A]``, ``[n]``."""
+    """Return the differential entropy, in nats, of independent Gaussians of these deviations ``[A]``, a scalar."""
     return (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
 

@@ -10,7 +10,6 @@ from safetensors.numpy import save_file
 from tensordict import TensorDict
 
 from embodyflow.policies.base import Decision
-from embodyflow.policies.decisions import decisions
 from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.mlp_gaussian.modeling_mlp_gaussian import MLPGaussian, gaussian_entropy, gaussian_log_prob
 
@@ -63,16 +62,11 @@ class MLPGaussianPolicy:
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probs and entropy, float32 ``[N, T, 1]``, of a batch's actions; zero outside its mask."""
-        decided, observation = decisions(batch, ["state"], self._device)
-        mean, log_std = self.model(observation["state"])
+        mask, actions = batch["loss_mask"].to(self._device), batch["action_tokens"].to(self._device)
+        mean, log_std = self.model(batch["state"].to(self._device))
         log_std = log_std + 0.5 * math.log(temperature)
-        blank = mean.new_zeros((*decided.shape, 1))
-        if not decided.any():
-            nothing = (mean.sum() + log_std.sum()) * 0.0 + blank
-            return nothing, nothing
-        log_probs = gaussian_log_prob(batch["action_tokens"].to(self._device)[decided], mean, log_std)
-        where = (decided,)
-        return blank.index_put(where, log_probs[:, None]), blank.index_put(where, gaussian_entropy(log_std)[:, None])
+        log_probs = gaussian_log_prob(actions, mean, log_std).unsqueeze(-1)
+        return log_probs.where(mask, 0.0), gaussian_entropy(log_std).where(mask, 0.0)
 
     def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
         """Write ``model.safetensors`` and ``config.json``."""

@@ -96,7 +96,7 @@ def test_clip_filter_counts_groups_of_all_ranks(run_ranks):
 
 
 def test_gae_by_hand():
-    config = AlgorithmConfig(advantage="gae", gamma=0.5, lam=0.5, whiten=False)
+    config = AlgorithmConfig(advantage="gae", gamma=0.5, lam=0.5, whiten=None)
     inputs = AdvantageInputs(
         rewards=torch.tensor([[1.0, 2.0]]),
         mask=torch.ones(1, 2, dtype=torch.bool),
@@ -110,7 +110,7 @@ def test_gae_by_hand():
 
 
 def test_gae_bootstraps_a_truncated_row_and_not_a_terminated_one():
-    config = AlgorithmConfig(advantage="gae", gamma=0.5, lam=1.0, whiten=False)
+    config = AlgorithmConfig(advantage="gae", gamma=0.5, lam=1.0, whiten=None)
     inputs = AdvantageInputs(
         rewards=torch.tensor([[1.0, 9.0]]).repeat(2, 1),
         mask=torch.tensor([[True, False]]).repeat(2, 1),
@@ -141,7 +141,7 @@ def slow_gae(rewards, values, mask, bootstrap, gamma, lam):
 @given(seed=st.integers(0, 2**31), gamma=st.floats(0, 1), lam=st.floats(0, 1))
 def test_gae_against_its_definition(seed, gamma, lam):
     inputs = random_inputs(seed)
-    config = AlgorithmConfig(advantage="gae", gamma=gamma, lam=lam, whiten=False)
+    config = AlgorithmConfig(advantage="gae", gamma=gamma, lam=lam, whiten=None)
     advantages, returns = compute_advantages(inputs, config)
     expected = torch.tensor(
         [

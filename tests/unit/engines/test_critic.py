@@ -59,7 +59,7 @@ def test_its_steps_are_those_of_a_plain_loop(clip: str, tiny_config, close: list
     config = tiny_config(*PPO, f"+algorithm.value_clip={clip}", "trainer.micro_batch_rows=3")
     close.append(trainer := new_trainer(config))
     rows, before = valued_rows(config, 4), state_of(trainer)
-    metrics = trainer.step_critic(rows, offset=0, total_rows=4, seed=SEED)
+    metrics = trainer.step_critic(rows, positions=np.arange(4), total_rows=4, seed=SEED)
 
     model = TinyVLAValue(config.policy)
     model.load_state_dict({n[7:]: torch.from_numpy(a) for n, a in before.items() if n.startswith("critic.")})
@@ -95,9 +95,9 @@ def test_only_training_changes_weights_and_only_its_own(tiny_config, close: list
     trainer.log_probs(rows, reference=False)
     trainer.log_probs(rows, reference=True)
     assert changed(start, state_of(trainer)) == set()
-    trainer.step(rows, offset=0, total_rows=4, seed=SEED)
+    trainer.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
     assert changed(start, stepped := state_of(trainer)) == {"policy"}
-    trainer.step_critic(rows, offset=0, total_rows=4, seed=SEED)
+    trainer.step_critic(rows, positions=np.arange(4), total_rows=4, seed=SEED)
     assert changed(stepped, state_of(trainer)) == {"critic"}
 
 
@@ -105,7 +105,7 @@ def test_a_policy_is_trained_alike_with_and_without_a_critic(tiny_config, close:
     digests = set()
     for words in (PPO, ()):
         close.append(trainer := new_trainer(config := tiny_config(*words)))
-        trainer.step(valued_rows(config, 4), offset=0, total_rows=4, seed=SEED)
+        trainer.step(valued_rows(config, 4), positions=np.arange(4), total_rows=4, seed=SEED)
         digests.add(digest_of(trainer.weights()))
         trainer.close()
     assert len(digests) == 1 and trainer.critic is None
@@ -119,8 +119,8 @@ def test_a_restored_critic_goes_on_as_if_nothing_had_happened(
     rows = valued_rows(config, 6)
 
     def go_on(trainer: FSDPTrainer, seed: int) -> None:
-        trainer.step(rows, offset=0, total_rows=6, seed=seed)
-        trainer.step_critic(rows, offset=0, total_rows=6, seed=seed)
+        trainer.step(rows, positions=np.arange(6), total_rows=6, seed=seed)
+        trainer.step_critic(rows, positions=np.arange(6), total_rows=6, seed=seed)
 
     trainer.save(str(tmp_path / "0"))
     go_on(trainer, 1)

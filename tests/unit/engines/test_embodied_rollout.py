@@ -65,6 +65,7 @@ def test_the_columns_are_those_of_an_embodied_row(config: RunConfig, played: Col
         "state": ("float32", (4, 4, 30)),
         "instruction_ids": ("int64", (4, config.policy.max_instruction_length)),
         "action_tokens": ("int64", decisions),
+        "actions": ("float32", (4, 4, 5, 4)),
         "log_probs": ("float32", decisions),
         "loss_mask": ("bool", decisions),
     }
@@ -300,3 +301,22 @@ def test_without_rendering_the_reason_is_told(
     monkeypatch.setattr("embodyflow.engines.embodied_rollout.rendering_problem", probe)
     assert rollout.record_video(tmp_path / "episodes.gif", num_episodes=1) == "no EGL here"
     assert not (tmp_path / "episodes.gif").exists()
+
+
+def test_what_the_policy_is_shown_first_has_a_digest_of_its_own_per_task(tiny_config, config: RunConfig) -> None:
+    both = new_rollout(tiny_config("env.tasks=[reach-v3,push-v3]"))
+    alone = new_rollout(config)
+    seen, again = both.first_observations(), alone.first_observations()
+    assert list(seen) == ["reach-v3", "push-v3"] and list(again) == ["reach-v3"]
+    assert seen["reach-v3"] == again["reach-v3"] == alone.first_observations()["reach-v3"]
+    assert seen["reach-v3"]["digest"] != seen["push-v3"]["digest"]
+    assert not seen["reach-v3"]["stand_in_assets"]
+
+
+def test_the_goals_of_one_task_are_shared_by_the_ranks(tiny_config) -> None:
+    config = tiny_config("env.tasks=[reach-v3,push-v3]", "evaluation.num_goals=3")
+    ranks = [new_rollout(config, rank, 2) for rank in (0, 1)]
+    shares = [rank.evaluation_episodes("greedy", task=1) for rank in ranks]
+    assert [(e.row, e.env_task_id, e.goal) for share in shares for e in share] == [(1, 1, 0), (5, 1, 2), (3, 1, 1)]
+    everything = {e.row for rank in ranks for e in rank.evaluation_episodes()}
+    assert everything == set(range(6))

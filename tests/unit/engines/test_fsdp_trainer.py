@@ -56,7 +56,7 @@ def test_steps_are_those_of_a_plain_loop(tiny_config, close: list[FSDPTrainer]) 
     )
     close.append(trainer := new_trainer(config))
     rows, start = rows_for(config, 4), trainer.weights()
-    metrics = trainer.step(rows, offset=0, total_rows=4, seed=SEED)
+    metrics = trainer.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
     expected = plain_training(config, start, rows)
     assert largest_gap(trainer.weights(), start) > 1e-3
     assert largest_gap(trainer.weights(), expected) <= 1e-6
@@ -70,7 +70,7 @@ def test_how_rows_are_cut_into_micro_batches_changes_nothing(tiny_config, close:
     for size in ("null", "3", "1"):
         config = tiny_config(f"trainer.micro_batch_rows={size}", "trainer.num_minibatches=2", "trainer.epochs=2")
         close.append(trainer := new_trainer(config))
-        trainer.step(rows_for(config, 7), offset=0, total_rows=7, seed=SEED)
+        trainer.step(rows_for(config, 7), positions=np.arange(7), total_rows=7, seed=SEED)
         results.append(trainer.weights())
         trainer.close()
     whole, *cut = (np.concatenate([array.ravel() for array in weights.values()]) for weights in results)
@@ -84,7 +84,7 @@ def test_the_same_step_twice_gives_the_same_bits(tiny_config, close: list[FSDPTr
     digests = set()
     for seed in (SEED, SEED, SEED + 1):
         close.append(trainer := new_trainer(config))
-        trainer.step(rows_for(config, 6), offset=0, total_rows=6, seed=seed)
+        trainer.step(rows_for(config, 6), positions=np.arange(6), total_rows=6, seed=seed)
         digests.add((seed, digest_of(trainer.weights())))
         trainer.close()
     assert len(digests) == 2 and len({digest for _, digest in digests}) == 2
@@ -94,7 +94,7 @@ def test_without_rows_nothing_is_trained(tiny_config, close: list[FSDPTrainer]) 
     config = tiny_config()
     close.append(trainer := new_trainer(config))
     before = digest_of(trainer.weights())
-    metrics = trainer.step(rows_for(config, 2)[:0], offset=0, total_rows=0, seed=SEED)
+    metrics = trainer.step(rows_for(config, 2)[:0], positions=np.arange(0), total_rows=0, seed=SEED)
     assert digest_of(trainer.weights()) == before
     assert metrics["train/optimizer_steps"].value == 0
 
@@ -105,7 +105,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_do_harm(tiny_con
     rows, before = rows_for(config, 2), digest_of(trainer.weights())
     rows["advantages"][0, 0, 0] = torch.inf
     with pytest.raises(FloatingPointError, match="the step was not taken"):
-        trainer.step(rows, offset=0, total_rows=2, seed=SEED)
+        trainer.step(rows, positions=np.arange(2), total_rows=2, seed=SEED)
     assert digest_of(trainer.weights()) == before
 
 
@@ -117,9 +117,9 @@ def test_a_restored_trainer_goes_on_as_if_nothing_had_happened(
     rows = rows_for(config, 6)
     trainer.save(str(tmp_path / "0"))
     at_start = trainer.log_probs(rows, reference=False)
-    trainer.step(rows, offset=0, total_rows=6, seed=1)
+    trainer.step(rows, positions=np.arange(6), total_rows=6, seed=1)
     trainer.save(str(tmp_path / "1"))
-    trainer.step(rows, offset=0, total_rows=6, seed=2)
+    trainer.step(rows, positions=np.arange(6), total_rows=6, seed=2)
     expected = digest_of(trainer.weights())
     trainer.close()
 
@@ -128,7 +128,7 @@ def test_a_restored_trainer_goes_on_as_if_nothing_had_happened(
     trainer.load_reference(str(tmp_path / "0"))
     trainer.load(str(tmp_path / "1"))
     assert torch.equal(trainer.log_probs(rows, reference=True), at_start)
-    trainer.step(rows, offset=0, total_rows=6, seed=2)
+    trainer.step(rows, positions=np.arange(6), total_rows=6, seed=2)
     assert digest_of(trainer.weights()) == expected
 
 
@@ -137,7 +137,7 @@ def test_an_exported_policy_is_loaded_by_its_from_pretrained(
 ) -> None:
     config = tiny_config()
     close.append(trainer := new_trainer(config))
-    trainer.step(rows := rows_for(config, 4), offset=0, total_rows=4, seed=SEED)
+    trainer.step(rows := rows_for(config, 4), positions=np.arange(4), total_rows=4, seed=SEED)
     trainer.save_pretrained(str(tmp_path))
     loaded = TinyVLA.from_pretrained(tmp_path)
     observation = {"state": rows["state"][:, 0], "instruction_ids": rows["instruction_ids"]}
@@ -184,8 +184,8 @@ def train_every_cut(rank: int, config: RunConfig, address: str, folder: str) -> 
     rows = rows_for(config, 6)
     for name, first in CUTS.items():
         trainer.load_weights_file(f"{folder}/start.safetensors")
-        part, offset = (rows[:first], 0) if rank == 0 else (rows[first:], first)
-        trainer.step(part, offset=offset, total_rows=6, seed=SEED)
+        mine = slice(first) if rank == 0 else slice(first, None)
+        trainer.step(rows[mine], positions=np.arange(6)[mine], total_rows=6, seed=SEED)
         trainer.save_weights_file(f"{folder}/{name}.safetensors")
     trainer.load_weights_file(f"{folder}/start.safetensors")
     trainer.fit(demos_for(config), seed=SEED)
@@ -199,7 +199,7 @@ def test_two_ranks_train_as_one_however_the_rows_lie(tiny_config, close: list[FS
     config = tiny_config("trainer.num_minibatches=3", "trainer.micro_batch_rows=1", "trainer.epochs=2")
     close.append(trainer := new_trainer(config))
     save_file(start := trainer.weights(), tmp_path / "start.safetensors")
-    trainer.step(rows_for(config, 6), offset=0, total_rows=6, seed=SEED)
+    trainer.step(rows_for(config, 6), positions=np.arange(6), total_rows=6, seed=SEED)
     stepped = trainer.weights()
     trainer.load_weights_file(str(tmp_path / "start.safetensors"))
     assert largest_gap(trainer.weights(), start) == 0

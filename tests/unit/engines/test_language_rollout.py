@@ -174,7 +174,7 @@ def test_an_old_version_is_not_used(trainer: LanguageTrainer, rollout: LanguageR
     rows = sampled(rollout)
     rows["old_log_probs"] = rows["ref_log_probs"] = rows["log_probs"]
     rows["advantages"] = torch.ones_like(rows["log_probs"]) * rows["loss_mask"]
-    trainer.step(rows, offset=0, total_rows=4, seed=0)
+    trainer.step(rows, positions=np.arange(4), total_rows=4, seed=0)
     with pytest.raises(ParityError, match="version 4"):
         rollout.update_weights(old | trainer.probe(), version=4)
     rollout.update_weights(trainer.weights() | trainer.probe(), version=4)

@@ -43,7 +43,7 @@ def started(config: LanguageConfig, close: Close) -> LanguageTrainer:
 
 
 def step(trainer: FSDPTrainer, rows: Batch, seed: int = SEED) -> None:
-    trainer.step(rows, offset=0, total_rows=len(rows), seed=seed)
+    trainer.step(rows, positions=np.arange(len(rows)), total_rows=len(rows), seed=seed)
 
 
 class OneLayer:

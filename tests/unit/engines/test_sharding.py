@@ -70,7 +70,7 @@ def rows_of(config: RunConfig, trainer: FSDPTrainer) -> Batch:
 def trained(config: RunConfig, rows: Batch, close: list[FSDPTrainer]) -> FSDPTrainer:
     trainer = started(config, close)
     for step in (trainer.step, trainer.step_critic):
-        step(rows, offset=0, total_rows=len(rows), seed=SEED)
+        step(rows, positions=np.arange(len(rows)), total_rows=len(rows), seed=SEED)
     return trainer
 
 

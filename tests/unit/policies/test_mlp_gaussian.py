@@ -52,7 +52,7 @@ def test_draws_follow_the_density_and_are_what_is_evaluated(policy):
     decision = policy.act({"state": state}, np.random.default_rng(0).random((20_000, 2)), 1.0)
     mean, log_std = policy.model(torch.from_numpy(state[:1]))
     assert np.abs(decision.tokens.mean(0) - mean[0].detach().numpy()).max() < 0.02
-    assert np.abs(decision.tokens.std(0) - log_std[0].exp().detach().numpy()).max() < 0.02
+    assert np.abs(decision.tokens.std(0) - log_std.exp().detach().numpy()).max() < 0.02
     rows = batch(20_000, 1, [[True]] * 20_000)
     rows["state"], rows["action_tokens"] = torch.from_numpy(state)[:, None], torch.from_numpy(decision.tokens)[:, None]
     assert np.abs(policy.evaluate(rows, 1.0)[0][:, 0].detach().numpy() - decision.log_probs).max() < 1e-5

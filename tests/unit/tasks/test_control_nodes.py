@@ -30,7 +30,6 @@ def rows():
             "log_probs": np.zeros((3, 2, 1), np.float32),
             "rewards": mask.astype(np.float32),
             "loss_mask": mask,
-            "values": np.zeros((3, 2), np.float32),
         }
     )
 
@@ -38,7 +37,7 @@ def rows():
 class FirstFeature:
     """An engine whose critic answers a state's first feature."""
 
-    config = compose_config(["experiment=reacher", "flow=ppo", "algorithm.gamma=0.5", "algorithm.whiten=false"])
+    config = compose_config(["experiment=reacher", "flow=ppo", "algorithm.gamma=0.5", "algorithm.whiten=null"])
     all_reduce = staticmethod(one_rank)
 
     def values(self, batch: Any) -> torch.Tensor:
@@ -47,18 +46,18 @@ class FirstFeature:
 
 def test_what_was_cut_is_bootstrapped_and_what_terminated_is_not():
     worker = FirstFeature()
-    batch = tasks.bootstrap_value(rows(), worker=worker).batch
+    batch = tasks.value_steps(rows(), worker=worker).batch
+    assert batch["values"].tolist() == [[0, 2], [4, 6], [8, 0]]
     assert batch["bootstrap_values"].tolist() == [0, 200, 300]
     returns = tasks.compute_advantage(batch, worker=worker).batch["returns"]
-    # λ = 0.95: the last step's return is 1 + V/2, the first's 1 + 0.5·0.95 of that.
-    last = torch.tensor([1.0, 101.0, 0.0])
-    first = torch.tensor([1 + 0.475 * 1, 1 + 0.475 * 101, 151.0])
-    torch.testing.assert_close(returns, torch.stack([first, last], dim=1))
+    # A row's last return is 1 + V/2, the advantage before it δ + 0.5·0.95·A: with values 0 and 2, 2 + 0.475·(1 − 2).
+    expected = torch.tensor([[2 - 0.475, 1.0], [4 + 0.475 * 95, 101.0], [151.0, 0.0]])
+    torch.testing.assert_close(returns, expected)
 
 
 def test_every_decision_becomes_a_row():
     worker = FirstFeature()
-    batch = tasks.compute_advantage(tasks.bootstrap_value(rows(), worker=worker).batch, worker=worker).batch
+    batch = tasks.compute_advantage(tasks.value_steps(rows(), worker=worker).batch, worker=worker).batch
     split = tasks.split_decisions(batch).batch
     assert split["uid"].tolist() == [10, 11, 20, 21, 30]
     assert split["seed"].tolist() == [7, 7, 8, 8, 9]

@@ -1,6 +1,8 @@
 """Groups without variance are replaced by others until enough are there, or the run is told what to change."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ class Rollout:
 
     def __init__(self, config: RunConfig, rounds: Sequence[Sequence[tuple[int, int]]], world_size: int = 1) -> None:
         self.config, self.world_size, self.rank, self.asked = config, world_size, 0, list[Any]()
+        self.policy_version = 0
         self._rounds = rounds
 
     def training_episodes(self, seed: int, iteration: int, reroll: int) -> int:
@@ -38,6 +41,7 @@ class Rollout:
         return {
             "uid": numbers,
             "group_id": numbers // 2,
+            "policy_version": np.full(len(success), self.policy_version),
             "success": success,
             "truncated": ~success,
             "num_steps": np.full(len(success), 5),
@@ -49,6 +53,55 @@ def sample(worker: Rollout) -> tuple[list[int], dict[str, float]]:
     output = tasks.dynamic_sampling(to_batch(worker.round(0)), worker=worker, call=CALL)
     assert output.batch is not None
     return output.batch["uid"].tolist(), to_floats(as_metrics(output.metrics))
+
+
+def sample_kept(
+    config: RunConfig, folder: Path, iteration: int, rounds: list[list[tuple[int, int]]]
+) -> tuple[list[int], dict[str, float]]:
+    """Sample in an iteration whose rows are kept; an episode's uid is its iteration × 100, and more."""
+    worker = Rollout(config, rounds)
+    worker.policy_version = iteration - 1
+    first = to_batch(worker.round(0))
+    for name in ("uid", "group_id"):
+        first[name] += 100 * iteration
+    call = replace(
+        CALL,
+        iteration=iteration,
+        policy_version=iteration - 1,
+        stage=str(folder / str(iteration)),
+        next_stage=str(folder / str(iteration + 1)),
+    )
+    output = tasks.dynamic_sampling(first, worker=worker, call=call)
+    assert output.batch is not None and len(worker.asked) == 2 * (len(rounds) - 1)
+    return output.batch["uid"].tolist(), to_floats(as_metrics(output.metrics))
+
+
+def test_what_is_over_spares_the_next_iteration_a_round(tiny_config, tmp_path: Path) -> None:
+    config = tiny_config()
+    uids, metrics = sample_kept(config, tmp_path, 1, [[FAILED, MIXED], [MIXED, MIXED]])
+    assert uids == [102, 103, 10, 11] and metrics["surplus/num_waiting"] == 2
+    for _ in range(2):  # an iteration that is done again finds what it found
+        uids, metrics = sample_kept(config, tmp_path, 2, [[FAILED, MIXED]])
+        assert uids == [202, 203, 12, 13]
+        assert (metrics["surplus/num_used"], metrics["surplus/num_waiting"]) == (2, 0)
+        assert metrics["groups/num_kept_rows"] == 4 and metrics["groups/num_dropped"] == 1
+
+
+def test_fresh_groups_go_first_and_those_that_became_too_stale_are_counted(tiny_config, tmp_path: Path) -> None:
+    config = tiny_config()
+    sample_kept(config, tmp_path, 1, [[FAILED, MIXED], [MIXED, MIXED]])
+    uids, metrics = sample_kept(config, tmp_path, 2, [[MIXED, MIXED]])
+    assert uids == [200, 201, 202, 203]
+    assert [metrics[f"surplus/num_{what}"] for what in ("used", "waiting", "expired")] == [0, 2, 0]
+    _, metrics = sample_kept(config, tmp_path, 3, [[FAILED, MIXED], [MIXED, MIXED]])
+    assert [metrics[f"surplus/num_{what}"] for what in ("used", "waiting", "expired")] == [0, 2, 2]
+
+
+def test_nothing_waits_for_a_policy_that_may_not_be_stale(tiny_config, tmp_path: Path) -> None:
+    config = tiny_config("filter.max_staleness=0")
+    sample_kept(config, tmp_path, 1, [[FAILED, MIXED], [MIXED, MIXED]])
+    uids, metrics = sample_kept(config, tmp_path, 2, [[FAILED, MIXED], [MIXED, FAILED]])
+    assert uids == [202, 203, 10, 11] and metrics["surplus/num_expired"] == 2
 
 
 def test_nothing_is_played_where_every_group_is_mixed(tiny_config) -> None:
@@ -76,6 +129,9 @@ def test_dropped_groups_are_replaced_and_what_is_over_is_left_out(tiny_config) -
         "rollout/num_steps": 40,
         "rollout/reward": 0.25,
         "rollout/success_rate": 0.25,
+        "surplus/num_expired": 0,
+        "surplus/num_used": 0,
+        "surplus/num_waiting": 0,  # without a folder nothing is kept
     }
 
 

@@ -30,6 +30,7 @@ def rows(success: list[int], group_id: list[int], num_tokens: list[int] | None =
         {
             "uid": np.arange(10, 10 + count),
             "group_id": np.array(group_id, np.int64),
+            "policy_version": np.zeros(count, np.int64),
             "success": np.array(success, bool),
             "truncated": ~np.array(success, bool),
             "loss_mask": mask,
@@ -88,7 +89,7 @@ def test_groups_are_kept_or_dropped_whole(tiny_config, overrides: tuple[str, ...
     output = tasks.embodied_sampling(rows([1, 0, 1, 1, 0, 0], [0, 0, 1, 1, 2, 2]), worker=worker)
     assert output.batch is not None
     assert output.batch["uid"].tolist() == kept
-    assert set(output.batch.keys()) == {"uid", "group_id", "success", "truncated", "loss_mask", "log_probs"}
+    assert set(output.batch.keys()) == set(rows([], []).keys())
     metrics = numbers(output)
     assert metrics["groups/num_kept_rows"] == len(kept)
     assert metrics["groups/mixed_fraction"] == pytest.approx(1 / 3)
@@ -107,12 +108,24 @@ class Trainer:
 
 def test_log_probs_of_rollout_and_trainer_must_agree(tiny_config) -> None:
     config = tiny_config("trainer.parity_tolerance=1e-3")
-    output = tasks.compute_old_log_prob(rows([1, 0], [0, 0]), worker=Trainer(config, policy=5e-4))
-    assert numbers(output) == {"parity/log_prob_gap": pytest.approx(5e-4, rel=1e-3)}
+    output = tasks.compute_old_log_prob(rows([1, 0], [0, 0]), worker=Trainer(config, policy=5e-4), call=CALL)
+    assert numbers(output) == {"parity/log_prob_gap": pytest.approx(5e-4, rel=1e-3), "policy/num_stale_rows": 0}
     with pytest.raises(ParityError, match=r"uid=1\d differ by 0.002 .* trainer.parity_tolerance=0.001"):
-        tasks.compute_old_log_prob(rows([1, 0], [0, 0]), worker=Trainer(config, policy=2e-3))
+        tasks.compute_old_log_prob(rows([1, 0], [0, 0]), worker=Trainer(config, policy=2e-3), call=CALL)
     with pytest.raises(ParityError, match="differ by nan"):
-        tasks.compute_old_log_prob(rows([1, 0], [0, 0]), worker=Trainer(config, policy=float("nan")))
+        tasks.compute_old_log_prob(rows([1, 0], [0, 0]), worker=Trainer(config, policy=float("nan")), call=CALL)
+
+
+def test_rows_of_an_earlier_version_keep_the_log_probs_they_were_made_with(tiny_config) -> None:
+    batch = rows([1, 0], [0, 0])
+    batch["policy_version"][1] = -1  # one behind the call's
+    worker = Trainer(tiny_config("trainer.parity_tolerance=1e-3"))
+    worker.log_probs = lambda rows, *, reference: rows["log_probs"] - torch.tensor([5e-4, 0.5])[:, None, None]
+    output = tasks.compute_old_log_prob(batch, worker=worker, call=CALL)
+    assert output.batch is not None
+    assert output.batch["old_log_probs"][0].tolist() == pytest.approx(batch["log_probs"][0] - 5e-4)
+    assert output.batch["old_log_probs"][1].equal(batch["log_probs"][1])
+    assert numbers(output) == {"parity/log_prob_gap": pytest.approx(5e-4, rel=1e-3), "policy/num_stale_rows": 1}
 
 
 def test_the_distance_to_the_reference_is_a_mean_over_tokens(tiny_config) -> None:
@@ -128,7 +141,7 @@ def test_a_rank_without_rows_has_nothing_to_say_and_does_not_fail(tiny_config) -
     worker: Any = Trainer(tiny_config())
     batch = rows([], [])
     for verb in ("compute_reward", "compute_advantage", "compute_old_log_prob", "compute_ref_log_prob"):
-        output = getattr(tasks, verb)(batch, worker=worker)
+        output = getattr(tasks, verb)(batch, worker=worker, call=CALL)
         assert len(output.batch) == 0
         assert all(metric.value == 0 for metric in as_metrics(output.metrics).values())
 
@@ -137,7 +150,8 @@ def test_training_draws_from_run_iteration_and_node() -> None:
     seen: dict[str, Any] = {}
     worker = SimpleNamespace(step=lambda batch, **arguments: seen.update(arguments) or {"train/steps": 1})
     output = tasks.train_actor(batch := rows([1], [0]), worker=worker, call=CALL)
-    assert seen == {"offset": 0, "total_rows": 0, "seed": derive_seed(7, 4, "node"), "iteration": 4}
+    assert seen.pop("positions").tolist() == []
+    assert seen == {"total_rows": 0, "seed": derive_seed(7, 4, "node"), "iteration": 4}
     assert output.batch is batch and output.metrics == {"train/steps": 1}  # train_critic comes after
 
 

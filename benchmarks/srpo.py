@@ -1,0 +1,167 @@
+"""Does SRPO reach GRPO's final success sooner, where most groups fail at first?
+
+    python benchmarks/srpo.py --seeds 0 1 2 --folder /tmp/srpo
+
+A run is a flow's graph, warm start and node functions with one rollout worker and one trainer rank, in one process
+without Ray and Prefect: the numbers are those of ``python -m flows.srpo``, and two runs share two cores. Runs that the
+folder holds already are not run again. Once all are there it writes ``benchmarks/results/srpo.json`` and
+``docs/images/srpo.png``.
+
+GRPO's final success is the mean of its last ``WINDOW`` iterations over all seeds; an arm has reached it at the first
+iteration at which its mean curve, over as many iterations, is as high.
+"""
+
+import argparse
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+from matplotlib.figure import Figure
+
+ROOT = Path(__file__).resolve().parent.parent
+JOB = [
+    *("experiment=embodied", "env.tasks=[reach-v3]", "warm_start.num_demos=2", "warm_start.steps=25"),
+    *("rollout.num_workers=1", "iterations=15"),
+]
+ARMS = {"grpo": ("grpo", []), "srpo": ("srpo", []), "srpo-std": ("srpo", ["algorithm.advantage=grpo"])}
+"""Flow and further words of each; ``srpo-std`` divides by the group's deviation, as the paper's objective does."""
+COLORS = {"grpo": "tab:gray", "srpo": "tab:blue", "srpo-std": "tab:orange"}
+WINDOW = 3
+
+
+def train(arm: str, seed: int, words: list[str]) -> dict:
+    """Train once; return the success of each iteration's episodes and what else is to be seen of it."""
+    from embodyflow.compose import compose_config
+    from embodyflow.data.batches import to_batch
+    from embodyflow.engines.embodied_rollout import EmbodiedRollout
+    from embodyflow.engines.fsdp_trainer import FSDPTrainer
+    from embodyflow.seeding import derive_seed
+    from pipelines import load_pipeline
+
+    flow, own = ARMS[arm]
+    config = compose_config([f"flow={flow}", f"seed={seed}", f"run_id={arm}-{seed}", *JOB, *own, *words])
+    rollout, trainer = EmbodiedRollout(config, 0, 1), FSDPTrainer(config, 0, 1)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    trainer.connect(f"127.0.0.1:{port}")
+    demos = to_batch(rollout.demonstrate())
+    trainer.fit(demos[demos["uid"].argsort()], derive_seed(seed, 0, "fit"))
+    graph = load_pipeline(**config.pipeline.source())
+    facts: dict = {"arm": arm, "seed": seed, "curve": [], "mixed": [], "all_failed": [], "trained_rows": []}
+    started = time.perf_counter()
+    for iteration in range(1, config.iterations + 1):
+        rollout.update_weights(trainer.weights(), iteration - 1)
+        metrics = run_graph(graph, iteration, config, rollout, trainer)
+        facts["curve"].append(metrics["rollout/success_rate"])
+        facts["mixed"].append(metrics["groups/mixed_fraction"])
+        facts["all_failed"].append(metrics["groups/all_failure_fraction"])
+        facts["trained_rows"].append(metrics["groups/num_kept_rows"])
+        print(f"{arm}-{seed} {iteration} {facts['curve'][-1]:.3f}", flush=True)
+    facts["seconds"] = time.perf_counter() - started
+    return facts
+
+
+def run_graph(graph, iteration: int, config, rollout, trainer) -> dict[str, float]:
+    """Run the nodes one after the other, as a rank of one would; return their metrics."""
+    from embodyflow.data.batches import to_batch, to_columns
+    from embodyflow.data.metrics import as_metrics, merge_metrics, to_floats
+    from embodyflow.data.tables import join_columns
+    from embodyflow.references import resolve
+    from flows.graph_run import group_of
+
+    outputs, where, metrics = {}, {}, []
+    for node_id in graph.get_execution_order():
+        node = graph.nodes[node_id]
+        parents = [to_columns(outputs[parent]) for parent in node.dependencies]
+        where[node_id] = group_of(node) or where[node.dependencies[0]]
+        rows = to_batch(join_columns(parents)) if parents else None
+        num_rows = 0 if rows is None else len(rows)
+        call = SimpleNamespace(seed=config.seed, iteration=iteration, node_id=node_id, offset=0, total_rows=num_rows)
+        call.journal = lambda rank, part=0: None
+        worker = {"rollout": rollout, "trainer": trainer}[where[node_id]]
+        output = resolve(node.executable_ref)(rows, node.config, worker=worker, call=call)
+        outputs[node_id] = output.batch
+        metrics.append(as_metrics(output.metrics))
+    return to_floats(merge_metrics(metrics))
+
+
+def smoothed(runs: list[dict]) -> list[float]:
+    """Return the mean success over seeds and the last ``WINDOW`` iterations, for each iteration from ``WINDOW`` on."""
+    mean = [statistics.mean(values) for values in zip(*(each["curve"] for each in runs), strict=True)]
+    return [statistics.mean(mean[end - WINDOW : end]) for end in range(WINDOW, len(mean) + 1)]
+
+
+def reached(runs: list[dict], level: float) -> int | None:
+    """Return the first iteration at which the smoothed curve is at that level."""
+    return next((end for end, rate in enumerate(smoothed(runs), start=WINDOW) if rate >= level), None)
+
+
+def draw(arms: dict[str, list[dict]], level: float, path: Path) -> None:
+    figure = Figure(figsize=(7, 3.4), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    for arm, runs in arms.items():
+        for run in runs:
+            axes.plot(range(1, len(run["curve"]) + 1), run["curve"], color=COLORS[arm], lw=0.6, alpha=0.35)
+        values = smoothed(runs)
+        axes.plot(range(WINDOW, WINDOW + len(values)), values, color=COLORS[arm], lw=2, label=arm)
+    axes.axhline(level, color="tab:gray", lw=0.8, ls=":")
+    axes.set(xlabel="iteration", ylabel="success of its episodes", ylim=(0, 1.03))
+    axes.set_title("reach-v3 from two demonstrations: seeds, and their mean over three iterations", fontsize=9)
+    axes.legend(fontsize=8, loc="upper left")
+    figure.savefig(path)
+
+
+def run_missing(folder: Path, arms: list[str], seeds: list[int], words: list[str]) -> None:
+    """Run what the folder lacks, two at a time, arms side by side."""
+    wanted = [(arm, seed) for seed in seeds for arm in arms if not (folder / f"{arm}-{seed}.json").exists()]
+    running: list[subprocess.Popen] = []
+    try:
+        for arm, seed in wanted:
+            while len([each for each in running if each.poll() is None]) == 2:
+                time.sleep(0.5)
+            command = [sys.executable, __file__, "--one", arm, str(seed), "--folder", str(folder), "--words", *words]
+            running.append(subprocess.Popen(command, cwd=ROOT))
+        codes = [each.wait() for each in running]
+    finally:
+        for each in running:
+            each.kill()
+    if any(codes):
+        sys.exit("a run failed")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--arms", nargs="+", default=["grpo", "srpo"], choices=ARMS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--folder", type=Path, required=True, help="of the runs")
+    parser.add_argument("--words", nargs="*", default=[], help="further overrides, for all runs")
+    parser.add_argument("--one", nargs=2, metavar=("ARM", "SEED"), help="run this alone, in this process")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    if arguments.one:
+        arm, seed = arguments.one
+        facts = train(arm, int(seed), arguments.words)
+        (arguments.folder / f"{arm}-{seed}.json").write_text(json.dumps(facts))
+        return
+    run_missing(arguments.folder, arguments.arms, arguments.seeds, arguments.words)
+    files = {arm: sorted(arguments.folder.glob(f"{arm}-[0-9]*.json")) for arm in ARMS}
+    arms = {arm: [json.loads(file.read_text()) for file in each] for arm, each in files.items() if each}
+    level, num_iterations = smoothed(arms["grpo"])[-1], len(arms["grpo"][0]["curve"])
+    report: dict = {"job": [*JOB, *arguments.words], "window": WINDOW, "grpo_final": level}
+    for arm, runs in arms.items():
+        at = reached(runs, level)
+        report[arm] = {"reached_at": at, "final": smoothed(runs)[-1], "runs": runs}
+        print(
+            f"{arm:8} {len(runs)} seeds: final {smoothed(runs)[-1]:.3f}, GRPO's {level:.3f} at {at} of {num_iterations}"
+        )
+    (ROOT / "benchmarks/results/srpo.json").write_text(json.dumps(report, indent=1) + "\n")
+    draw(arms, level, ROOT / "docs/images/srpo.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Successes and failures side by side in one picture: what goes right, and what goes wrong."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.engines.rendering import rendering_problem
+from embodyflow.engines.replay import frames_of
+
+FRAMES, SIDE, CAPTION = 5, 128, 14
+"""Frames of an episode, pixels a side of each, and of the line above them."""
+COLOURS = {True: "#1b7f3b", False: "#b3261e"}
+
+
+def draw_contact_sheet(
+    config: EmbodiedConfig, episodes: Mapping[str, Any], path: Path, split: str, most: int = 4
+) -> str | None:
+    """Play some successes and failures again and draw them, an episode a line, beginning to end.
+
+    Args:
+        config: of the run.
+        episodes: columns of embodied rows, ``actions`` and ``loss_mask`` among them.
+        path: of the PNG.
+        split: whose goals they have.
+        most: successes drawn, and failures.
+
+    Returns:
+        Why it could not be rendered on this machine, or ``None``.
+    """
+    if problem := rendering_problem():
+        return problem
+    success = np.asarray(episodes["success"], bool)
+    chosen = [row for outcome in (True, False) for row in np.flatnonzero(success == outcome)[:most]]
+    lines = [_line(config, {name: column[row] for name, column in episodes.items()}, split) for row in chosen]
+    sheet = Image.new("RGB", (FRAMES * SIDE, len(lines) * (SIDE + CAPTION)), "white")
+    for number, line in enumerate(lines):
+        sheet.paste(line, (0, number * (SIDE + CAPTION)))
+    sheet.save(path)
+    return None
+
+
+def _line(config: EmbodiedConfig, episode: Mapping[str, Any], split: str) -> Image.Image:
+    frames = frames_of(config, episode, split)
+    shown = [frames[i] for i in np.linspace(0, len(frames) - 1, FRAMES).round().astype(int)]
+    line = Image.new("RGB", (FRAMES * SIDE, SIDE + CAPTION), COLOURS[bool(episode["success"])])
+    caption = f"{config.env.tasks[int(episode['env_task_id'])]}, goal {episode['goal']}: " + (
+        f"{'success' if episode['success'] else 'failure'} after {episode['num_steps']} steps"
+    )
+    ImageDraw.Draw(line).text((4, 1), caption, fill="white")
+    for column, frame in enumerate(shown):
+        line.paste(Image.fromarray(frame).resize((SIDE, SIDE)), (column * SIDE, CAPTION))
+    return line

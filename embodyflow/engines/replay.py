@@ -1,0 +1,96 @@
+"""An episode played again, by its initial state and its actions."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import imageio.v3 as iio
+import numpy as np
+
+from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.engines.environments import make_env
+from embodyflow.engines.rendering import rendering_problem
+from embodyflow.engines.vector_env import VectorEnv
+
+FRAMES_PER_SECOND = 10
+"""Of animated pictures, whatever the environment's own time: a frame is a decision."""
+
+
+def first_difference(config: EmbodiedConfig, episode: Mapping[str, Any], split: str = "train") -> str | None:
+    """Play an episode again and compare it with its record, to the bit.
+
+    The environment and the way it is stepped are those of the rollout. Images are not in the record and not compared.
+
+    Args:
+        config: of the run.
+        episode: one row of :data:`~embodyflow.episode_record.Episodes`.
+        split: whose goal it has.
+
+    Returns:
+        What is the first to differ, and where; ``None`` where nothing does.
+    """
+    task = config.env.tasks[int(episode["env_task_id"])]
+    make = functools.partial(make_env, config.env, task, split)
+    total = np.zeros((), np.float32)
+    success, over = False, {"terminated": False, "truncated": False}
+    num_steps = 0
+    with closing(VectorEnv([make], chunk_size=config.policy.chunk_size, info_keys=("success",))) as env:
+        goal = int(episode["goal"])
+        observation = env.reset([0], seeds=[goal], options=[{"goal": goal}])
+        for t, actions in _chunks(episode):
+            for name in sorted(observation.keys() & episode.keys()):
+                if problem := _difference(f"{name} before decision {t}", observation[name][0], episode[name][t]):
+                    return problem
+            if any(over.values()):
+                return f"decision {t}: the episode is over before it; on record it is not"
+            step = env.step(actions[None], [0])
+            observation, over = step.observation, {"terminated": step.terminated[0], "truncated": step.truncated[0]}
+            num_steps += int(step.num_steps[0])
+            total += step.rewards.sum(axis=1)[0]
+            success |= bool(step.infos["success"][0])
+    found = {"num_steps": num_steps, "episode_return": total, "success": success, **over}
+    differences = (_difference(name, np.asarray(value), episode[name]) for name, value in found.items())
+    return next(filter(None, differences), None)
+
+
+def film(config: EmbodiedConfig, episode: Mapping[str, Any], path: Path, split: str = "train") -> str | None:
+    """Draw an episode into an animated picture, one frame per decision.
+
+    Returns:
+        Why it could not be rendered on this machine, or ``None``.
+    """
+    if problem := rendering_problem():
+        return problem
+    iio.imwrite(path, frames_of(config, episode, split), duration=1000 / FRAMES_PER_SECOND, loop=0)
+    return None
+
+
+def frames_of(config: EmbodiedConfig, episode: Mapping[str, Any], split: str) -> list[np.ndarray]:
+    """Play an episode again and return a frame before each decision and one after the last, uint8 ``[H, W, 3]``."""
+    task = config.env.tasks[int(episode["env_task_id"])]
+    with closing(make_env(config.env, task, split, render_mode="rgb_array")) as env:
+        env.reset(seed=int(episode["goal"]), options={"goal": int(episode["goal"])})
+        frames, left = [np.asarray(env.render())], int(episode["num_steps"])
+        for _, actions in _chunks(episode):
+            for action in actions[:left]:
+                env.step(action)
+            left -= min(left, len(actions))
+            frames.append(np.asarray(env.render()))
+    return frames
+
+
+def _chunks(episode: Mapping[str, Any]) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the episode's decisions: their number and their actions, float32 ``[C, A]``."""
+    for t in np.flatnonzero(episode["loss_mask"].any(axis=-1)).tolist():
+        yield t, episode["actions"][t]
+
+
+def _difference(what: str, found: np.ndarray, recorded: np.ndarray) -> str | None:
+    if np.array_equal(found, recorded, equal_nan=found.dtype.kind == "f"):
+        return None
+    if np.ndim(recorded) == 0:
+        return f"{what}: {found} now, {recorded} on record"
+    entry = int(np.flatnonzero(found != recorded)[0])
+    return f"{what}, entry {entry}: {found.flat[entry]} now, {recorded.flat[entry]} on record"

@@ -1,0 +1,104 @@
+"""What an episode looks like, as one vector: what SRPO's progress reward compares."""
+
+import functools
+from typing import Protocol, assert_never
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from embodyflow.rewards.progress_configuration import EmbeddingConfig, StateEmbeddingConfig, VJEPA2EmbeddingConfig
+
+IMAGE_MEAN, IMAGE_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's colours, which V-JEPA 2 was trained with."""
+
+MARGIN = 256 / 224
+"""Of a frame's shorter side to the side of what V-JEPA 2 sees of it, as in its own evaluation."""
+
+
+class Embedding(Protocol):
+    """Turns episodes into vectors; an episode's does not depend on which others are beside it."""
+
+    def __call__(self, batch: TensorDict) -> Tensor:
+        """Return float32 [N, D]; D is the same for every batch of a run, one without rows included.
+
+        Args:
+            batch: embodied rows (:mod:`embodyflow.types`).
+        """
+
+
+@functools.lru_cache(maxsize=1)
+def build_embedding(config: EmbeddingConfig, device: str) -> Embedding:
+    """Return the embedding of a configuration; a process loads its model once."""
+    match config:
+        case StateEmbeddingConfig():
+            return StateEmbedding(config)
+        case VJEPA2EmbeddingConfig():
+            return VJEPA2Embedding(config, device)
+        case _:
+            assert_never(config)
+
+
+class StateEmbedding:
+    """The states before the later decisions, resampled to one length by linear interpolation and laid end to end."""
+
+    def __init__(self, config: StateEmbeddingConfig) -> None:
+        self._config = config
+
+    def __call__(self, batch: TensorDict) -> Tensor:
+        """Return float32 [N, num_points · entries]."""
+        states = batch["state"].float()
+        if self._config.entries is not None:
+            states = states[..., list(self._config.entries)]
+        embedded = states.new_zeros(len(batch), self._config.num_points, states.shape[-1])
+        for row, (course, length) in enumerate(zip(states, _num_decisions(batch), strict=True)):
+            last = length - 1
+            at = torch.linspace(last * self._config.start, last, self._config.num_points, dtype=torch.float64)
+            before = at.floor().long()
+            after, share = (before + 1).clamp(max=last), (at - before).to(states.dtype).unsqueeze(1)
+            embedded[row] = course[before] * (1 - share) + course[after] * share
+        return embedded.flatten(1)
+
+
+class VJEPA2Embedding:
+    """V-JEPA 2's encoding of the frames before each decision, the mean over its tokens.
+
+    As many frames as the model was made for are taken at even distances, some of them more than once where an episode
+    has fewer; their shorter side is scaled and their middle cut out as in the model's own evaluation. Episodes go
+    through the model one by one.
+    """
+
+    def __init__(self, config: VJEPA2EmbeddingConfig, device: str) -> None:
+        from transformers import VJEPA2Model  # seconds, which runs without it need not wait
+
+        self._model = VJEPA2Model.from_pretrained(config.path).to(device).eval()
+        self._device = device
+
+    @torch.inference_mode()
+    def __call__(self, batch: TensorDict) -> Tensor:
+        """Return float32 [N, D], D the width of the model."""
+        embedded = torch.zeros(len(batch), self._model.config.hidden_size)
+        for row, (video, length) in enumerate(zip(batch["image"], _num_decisions(batch), strict=True)):
+            at = torch.linspace(0, length - 1, self._model.config.frames_per_clip).round().long()
+            frames = self._processed(video[at].to(self._device)).to(self._model.dtype)
+            encoded = self._model(pixel_values_videos=frames.unsqueeze(0), skip_predictor=True).last_hidden_state
+            embedded[row] = encoded.float().mean(dim=1)[0].cpu()
+        return embedded
+
+    def _processed(self, frames: Tensor) -> Tensor:
+        """Return frames uint8 [F, H, W, 3] as the model sees them, float32 [F, 3, side, side]."""
+        side = self._model.config.crop_size
+        colours = frames.permute(0, 3, 1, 2).float() / 255
+        scale = int(side * MARGIN) / min(colours.shape[-2:])
+        size = [max(side, round(length * scale)) for length in colours.shape[-2:]]
+        scaled = torch.nn.functional.interpolate(colours, size, mode="bilinear", antialias=True)
+        top, left = ((length - side) // 2 for length in size)
+        mean, deviation = (scaled.new_tensor(values).view(3, 1, 1) for values in (IMAGE_MEAN, IMAGE_STD))
+        return (scaled[..., top : top + side, left : left + side] - mean) / deviation
+
+
+def _num_decisions(batch: TensorDict) -> list[int]:
+    """Return how many decisions each episode has: at least one."""
+    counts: list[int] = np.maximum(batch["loss_mask"].any(-1).sum(-1).numpy(), 1).tolist()
+    return counts

@@ -1,0 +1,110 @@
+"""Which rows each rank of a group gets of a node's parents."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from embodyflow.data.balance import spread
+from embodyflow.data.metrics import Metric, maximum
+from embodyflow.data.partition import attention_cost, imbalance
+from embodyflow.data.plan import Index, RankInput, RowFacts, ShardRef, cut_like, keep_layout, replicate, split_evenly
+
+
+class Layout(StrEnum):
+    """How a node's rows are spread over its group."""
+
+    SPLIT = "split"
+    REPLICATE = "replicate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Where a node's output lies.
+
+    Attributes:
+        node_id: the node.
+        group: whose ranks hold it.
+        shards: one per rank; none of a node that passes no rows on.
+        facts: of the rows, shard after shard, where they differ in length.
+        order: int64 [N], positions in the whole batch of the rows that the shards hold, one after another; ``None`` as
+            they stand.
+    """
+
+    node_id: str
+    group: str
+    shards: tuple[ShardRef, ...]
+    facts: RowFacts | None = field(default=None, compare=False)
+    order: Index | None = field(default=None, compare=False)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the output."""
+        return sum(shard.num_rows for shard in self.shards)
+
+
+def plan_inputs(
+    node_id: str, layout: Layout, group: str, num_ranks: int, parents: Sequence[Rows]
+) -> tuple[list[list[RankInput]], dict[str, Metric]]:
+    """Return each parent's rows by rank: where several parents meet, a rank gets the same rows of all of them.
+
+    Rows stay on the ranks they are on. Where they go to another group, those that differ in length are spread for
+    equal work, groups whole, and all others are cut into as many on each rank.
+
+    Args:
+        node_id: that they are for.
+        layout: of the node.
+        group: that runs it.
+        num_ranks: of the group.
+        parents: of the node.
+
+    Returns:
+        By parent and rank; and ``balance/token_imbalance``, by what share the rank with most tokens has more than the
+        mean, where they were spread.
+
+    Raises:
+        ValueError: the parents pass on different numbers of rows.
+    """
+    metrics: dict[str, Metric] = {}
+    if layout is Layout.REPLICATE:
+        return [replicate(parent.shards, num_ranks) for parent in parents], metrics
+    with_rows = [parent for parent in parents if parent.shards]
+    if not with_rows:  # they pass nothing on: the node only waits for them
+        return [split_evenly((), num_ranks) for _ in parents], metrics
+    counts = {parent.node_id: parent.num_rows for parent in with_rows}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"node {node_id}: its parents pass on different numbers of rows: {counts}")
+    first = with_rows[0]
+    if first.group == group and len(first.shards) == num_ranks:
+        lead = keep_layout(first.shards, first.order)
+    elif first.facts is not None and first.order is None and num_ranks > 1:
+        tokens = first.facts.num_tokens
+        lead = spread(first.shards, attention_cost(tokens), num_ranks, first.facts.group_id)
+        metrics["balance/token_imbalance"] = maximum(imbalance([tokens[part.positions].sum() for part in lead]))
+    else:
+        lead = split_evenly(first.shards, num_ranks)
+    return [cut_like(lead, parent.shards, parent.order) for parent in parents], metrics
+
+
+def order_of(inputs: Sequence[RankInput], shards: Sequence[ShardRef]) -> Index | None:
+    """Return the positions of a node's output rows: those of its input, unless it made others or left some out.
+
+    Args:
+        inputs: what each rank read, of a node whose ranks share the rows.
+        shards: what each rank put.
+    """
+    positions = [part.positions for part in inputs]
+    if [len(part) for part in positions] != [shard.num_rows for shard in shards]:
+        return None
+    order = np.concatenate(positions)
+    return None if np.array_equal(order, np.arange(len(order))) else order
+
+
+def join_facts(ranks: Sequence[RowFacts | None]) -> RowFacts | None:
+    """Return the facts of all ranks' rows, one after another; ``None`` where a rank has none."""
+    known = [facts for facts in ranks if facts is not None]
+    if not known or len(known) < len(ranks):
+        return None
+    columns = zip(*((facts.num_tokens, facts.group_id) for facts in known), strict=True)
+    return RowFacts(*(np.concatenate(column) for column in columns))

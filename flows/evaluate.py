@@ -1,0 +1,62 @@
+"""The evaluation of a policy as a Prefect flow: success by task, greedy and sampled, with 95% intervals.
+
+With a server: ``prefect deployment run evaluate/embodied -p policy=runs/mine``. Without one::
+
+    python -m flows.evaluate policy=runs/mine evaluation.num_goals=100
+"""
+
+import sys
+from typing import Annotated, Any
+
+from prefect import flow
+from pydantic import Field
+
+from flows.request import Experiment, Overrides, RunId
+from flows.resumption import resume_after_crash
+
+Policy = Annotated[str, Field(min_length=1, description="folder of a run, or of an exported policy")]
+
+
+@flow(
+    name="evaluate",
+    description="Evaluate a policy by task.",
+    persist_result=False,
+    on_crashed=[resume_after_crash],
+)
+async def evaluate(
+    policy: Policy, experiment: Experiment | None = None, run_id: RunId = None, overrides: Overrides = ()
+) -> dict[str, Any]:
+    """Evaluate a policy; returns what ``evaluation.json`` holds."""
+    from flows.evaluation_request import EvaluationRequest
+    from flows.evaluation_run import evaluate_as_asked  # torch and Ray take seconds to import
+
+    return await evaluate_as_asked(EvaluationRequest(policy, experiment, run_id, overrides))
+
+
+def main() -> None:
+    """Check the command line, run the flow, print its result; end the process with its exit code."""
+    from embodyflow.errors import ConfigError
+    from flows.evaluation_request import check_evaluation, parse_evaluation
+    from flows.main import run_to_its_end
+
+    try:
+        request = parse_evaluation(sys.argv[1:])
+        config, _ = check_evaluation(request)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    parameters = request.parameters() | {"run_id": config.run_id}
+    try:
+        result = run_to_its_end(evaluate, parameters, config.run_dir, lambda: "stopped; the same command goes on")
+    except ConfigError as error:  # what only the workers can see, such as other observations
+        print(error, file=sys.stderr)
+        sys.exit(2)
+
+    from flows.evaluation_run import evaluation_lines
+
+    print(evaluation_lines(result))
+    print(f"run_dir={config.run_dir}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""How near to success the episodes that failed have come."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from embodyflow.data.metrics import mean
+from embodyflow.errors import RewardError
+from embodyflow.node_fields import node
+from embodyflow.rewards.embeddings import build_embedding
+from embodyflow.rewards.progress import measure_progress
+from embodyflow.types import Batch, NodeOutput
+
+
+@node(reads=("uid", "env_task_id", "success", "loss_mask"), writes=("scores", "progress_distance"))
+def score_progress(batch: Batch, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
+    """Score episodes by SRPO's progress reward; passes on these columns and ``uid``.
+
+    Every rank embeds its own episodes and then compares those of all ranks, so a failure is measured by the successes
+    of the whole batch, and the scores do not depend on the number of ranks, to the bit.
+
+    Raises:
+        RewardError: an embedding is not finite.
+    """
+    settings = worker.config.progress
+    embedded = build_embedding(settings.embedding, worker.config.cluster.device)(batch).double()
+    if not (finite := embedded.isfinite().all(1)).all():
+        raise RewardError(int(batch["uid"][~finite][0]), "its embedding is not finite")
+    facts = torch.stack([batch["success"], batch["env_task_id"]], 1).double()
+    table = _gathered(torch.cat([facts, embedded], 1), call, worker).numpy()
+    success, tasks = table[:, 0].astype(bool), table[:, 1].astype(np.int64)
+    progress = measure_progress(table[:, 2:], success, tasks, settings)
+    mine = slice(call.offset, call.offset + len(batch))
+    failed = ~batch["success"]
+    scores, distances = (torch.from_numpy(each[mine]) for each in (progress.scores, progress.distances))
+    scored = Batch({"uid": batch["uid"], "scores": scores, "progress_distance": distances}, batch_size=[len(batch)])
+    num_failed = int(failed.sum())
+    of_failures = scores[failed].mean().item() if num_failed else 0.0
+    metrics = {
+        "progress/failure_score": mean(of_failures, num_failed),
+        "progress/num_centres": mean(progress.num_centres),
+        "progress/num_unreached_tasks": mean(progress.num_unreached),
+    }
+    return NodeOutput(scored, metrics)
+
+
+def _gathered(rows: torch.Tensor, call: Any, worker: Any) -> torch.Tensor:
+    """Return the rows of all ranks, in the order of the whole batch: adding zeros leaves numbers as they are."""
+    table = rows.new_zeros(call.total_rows, rows.shape[1])
+    table[call.offset : call.offset + len(rows)] = rows
+    gathered: torch.Tensor = worker.all_reduce(table)
+    return gathered

@@ -1,0 +1,79 @@
+"""An episode as one vector, by its states and by a small V-JEPA 2 with random weights."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from embodyflow.rewards.embeddings import build_embedding
+from embodyflow.rewards.progress_configuration import StateEmbeddingConfig, VJEPA2EmbeddingConfig
+
+
+def episodes(columns: dict[str, torch.Tensor], num_decisions: list[int]) -> TensorDict:
+    length = next(iter(columns.values())).shape[1]
+    mask = torch.arange(length) < torch.tensor(num_decisions).unsqueeze(1)
+    rows = {**columns, "loss_mask": mask.unsqueeze(-1).expand(-1, -1, 2)}
+    return TensorDict(rows, batch_size=[len(num_decisions)])
+
+
+def test_states_are_resampled_from_beginning_to_end() -> None:
+    states = torch.tensor([[[0.0, 5], [1, 6], [4, 7], [9, 9]], [[2.0, 1], [4, 3], [0, 0], [0, 0]]])
+    embed = build_embedding(StateEmbeddingConfig(start=0, num_points=3), "cpu")
+    # 0, 1.5 and 3 of four states; 0, 0.5 and 1 of two: what lies after an episode's end is not looked at.
+    assert embed(episodes({"state": states}, [4, 2])).tolist() == [[0, 5, 2.5, 6.5, 9, 9], [2, 1, 3, 2, 4, 3]]
+    later = build_embedding(StateEmbeddingConfig(start=0.5, num_points=2), "cpu")  # of states 1.5 and 3, of 0.5 and 1
+    assert later(episodes({"state": states}, [4, 2])).tolist() == [[2.5, 6.5, 9, 9], [3, 2, 4, 3]]
+    last = build_embedding(StateEmbeddingConfig(start=1, num_points=1), "cpu")
+    assert last(episodes({"state": states}, [3, 1])).tolist() == [[4, 7], [2, 1]]
+    chosen = build_embedding(StateEmbeddingConfig(start=0, num_points=2, entries=(1,)), "cpu")
+    assert chosen(episodes({"state": states}, [3, 1])).tolist() == [[5, 7], [1, 1]]
+    assert embed(episodes({"state": states[:0]}, [])).shape == (0, 6)
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from transformers import VJEPA2Config, VJEPA2Model
+
+    sizes = {"patch_size": 8, "crop_size": 16, "frames_per_clip": 4, "hidden_size": 24, "num_attention_heads": 2}
+    predictor = {"pred_hidden_size": 24, "pred_num_attention_heads": 2, "pred_num_hidden_layers": 1}
+    config = VJEPA2Config(num_hidden_layers=2, mlp_ratio=2, **sizes, **predictor)
+    folder = tmp_path_factory.mktemp("vjepa2")
+    torch.manual_seed(0)
+    VJEPA2Model(config).save_pretrained(folder)
+    return folder
+
+
+def test_videos_are_encoded_one_by_one_and_to_their_end(model_folder: Path) -> None:
+    embed = build_embedding(VJEPA2EmbeddingConfig(path=str(model_folder)), "cpu")
+    videos = torch.randint(256, (3, 6, 20, 28, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    rows = episodes({"image": videos}, [6, 2, 4])
+    embedded = embed(rows)
+    assert embedded.shape == (3, 24) and embedded.isfinite().all()
+    assert len(embedded.unique(dim=0)) == 3
+    for row in range(3):  # neighbours make no difference, to the bit
+        assert torch.equal(embed(rows[row : row + 1])[0], embedded[row])
+    later = videos.clone()
+    later[1, 2:] = 0
+    assert torch.equal(embed(episodes({"image": later}, [6, 2, 4])), embedded)
+    assert embed(rows[:0]).shape == (0, 24)
+
+
+def test_what_the_model_sees_is_the_middle_in_its_own_colours(model_folder: Path) -> None:
+    embed = build_embedding(VJEPA2EmbeddingConfig(path=str(model_folder)), "cpu")
+    grey = embed._processed(torch.full((2, 40, 80, 3), 128, dtype=torch.uint8))
+    assert grey.shape == (2, 3, 16, 16)
+    expected = (128 / 255 - 0.485) / 0.229
+    torch.testing.assert_close(grey[:, 0], torch.full((2, 16, 16), expected), atol=1e-5, rtol=0)
+    stripes = torch.zeros(1, 18, 36, 3, dtype=torch.uint8)
+    stripes[:, :, 18:] = 255  # black and white halves: so is the middle
+    seen = embed._processed(stripes)[0, 0]
+    assert (seen[:, :7] < 0).all() and (seen[:, 9:] > 0).all()
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds no config\.json"):
+        VJEPA2EmbeddingConfig(path=str(tmp_path))
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
+    with pytest.raises(ValueError, match="a model of type vit; allowed is vjepa2"):
+        VJEPA2EmbeddingConfig(path=str(tmp_path))
