@@ -121,9 +121,8 @@ def test_two_ranks_train_as_one(tmp_path: Path) -> None:
     rows, demos, start = rows_to_train_on(config, trainer), to_batch(rollout.demonstrate()), trainer.weights()
     trainer.close()
     rollout.close()
-    addresses = [free_address() for _ in CASES]
-    train(0, 1, addresses, tmp_path, rows, demos)
-    mp.spawn(train, (2, addresses, tmp_path, rows, demos), nprocs=2)
+    train(0, 1, [free_address() for _ in CASES], tmp_path, rows, demos)
+    mp.spawn(train, (2, [free_address() for _ in CASES], tmp_path, rows, demos), nprocs=2)
     for case, (tolerance, probe_tolerance) in TOLERANCE.items():
         one, two = (load_file(tmp_path / f"{case}-{ranks}.safetensors") for ranks in (1, 2))
         probes = [each.pop("probe/log_probs") for each in (one, two)]
