@@ -6,34 +6,21 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, model_validator
 
 from embodyflow.config.base import PositiveInt
-from embodyflow.config.environment import EnvConfig
+from embodyflow.config.environment import EnvConfig, SteppingConfig
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary
 from embodyflow.policies.configuration import EmbodiedPolicyConfig
 
 
-class EpisodeRolloutConfig(GroupRolloutConfig):
+class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
     """How episodes are gathered; a group shares its initial state.
 
     Attributes:
-        envs_per_worker: environments of each rollout worker.
-        env_processes: processes of a rollout worker that step them; one that dies or hangs is started again, and its
-            episodes go on. 0 steps them in the worker itself: the same numbers, one message less.
         keep_episodes: iterations, the newest, whose episodes stay in the run's folder, images left out.
     """
 
-    envs_per_worker: PositiveInt
-    env_processes: Annotated[int, Field(ge=0, strict=True)] = 0
     keep_episodes: Annotated[int, Field(ge=0, strict=True)] = 20
-
-    @model_validator(mode="after")
-    def _processes_have_environments(self) -> "EpisodeRolloutConfig":
-        if self.env_processes > self.envs_per_worker:
-            raise ValueError(
-                f"env_processes={self.env_processes} must be at most envs_per_worker={self.envs_per_worker}"
-            )
-        return self
 
 
 class ExpertWarmStartConfig(WarmStartConfig):

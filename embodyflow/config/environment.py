@@ -1,6 +1,6 @@
 """The environment of a job."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -90,4 +90,25 @@ class EnvConfig(Config):
             unknown = set(getattr(self.adapter, key)) - set(self.tasks)
             if unknown:
                 raise ValueError(f"adapter.{key}: {sorted(unknown)[0]!r} is not among env.tasks {list(self.tasks)}")
+        return self
+
+
+class SteppingConfig(Config):
+    """How a rollout worker steps its environments.
+
+    Attributes:
+        envs_per_worker: environments of each rollout worker.
+        env_processes: processes of a rollout worker that step them; one that dies or hangs is started again, and its
+            episodes go on. 0 steps them in the worker itself: the same numbers, one message less.
+    """
+
+    envs_per_worker: PositiveInt
+    env_processes: Annotated[int, Field(ge=0, strict=True)] = 0
+
+    @model_validator(mode="after")
+    def _processes_have_environments(self) -> "SteppingConfig":
+        if self.env_processes > self.envs_per_worker:
+            raise ValueError(
+                f"env_processes={self.env_processes} must be at most envs_per_worker={self.envs_per_worker}"
+            )
         return self

@@ -19,7 +19,7 @@ import torch
 
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
-from embodyflow.data.metrics import Metric, total
+from embodyflow.data.metrics import Metric
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.engines.environments import make_env
@@ -59,10 +59,7 @@ class EmbodiedRollout(GroupRollout):
         self._instructions = np.stack(
             [self.policy.encode_instruction(env.get_wrapper_attr("instruction")) for env in self.prototypes]
         )
-        limits = config.env
-        self._supervision = Supervision(limits.step_timeout, limits.reset_timeout, limits.max_restarts)
-        self._num_quarantined = 0
-        self._told = Counter[str]()
+        self._supervision = Supervision.of(config.env)
         self.policy_version = -1
 
     def update_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
@@ -125,6 +122,7 @@ class EmbodiedRollout(GroupRollout):
             InfrastructureError: environments had to be started again more than ``env.max_restarts`` times.
         """
         kept, quarantines = journal or Kept(), Counter[int]()  # by group
+        self.env(split).abandon()  # what a node that was interrupted left under way
         while True:
             playable = [self._replaced(episode, split, quarantines[episode.group_id]) for episode in episodes]
             rows = self._blank_rows(playable, draws)
@@ -135,7 +133,6 @@ class EmbodiedRollout(GroupRollout):
             except EnvQuarantinedError as error:
                 group = slots.episode(error.index).group_id
                 quarantines[group] += 1
-                self._num_quarantined += 1
                 _logger.warning("%s; group %d gets another goal", error, group)
             else:
                 return rows.columns
@@ -170,13 +167,7 @@ class EmbodiedRollout(GroupRollout):
 
     def fault_metrics(self) -> dict[str, Metric]:
         """Count what was done about environments that crash or hang since the last call."""
-        counts = Counter(
-            env_restarts=self._supervision.restarts,
-            env_timeouts=self._supervision.timeouts,
-            env_quarantined=self._num_quarantined,
-        )
-        told, self._told = self._told, counts
-        return {f"perf/{name}": total(count - told[name]) for name, count in counts.items()}
+        return self._supervision.metrics()
 
     def _decide(self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None, batch_size: int) -> Decision:
         """Decide by a batch of that size, of which the first rows are asked for."""

