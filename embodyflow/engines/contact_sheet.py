@@ -44,13 +44,11 @@ def draw_contact_sheet(
 
 
 def _line(config: EmbodiedConfig, episode: Mapping[str, Any], split: str) -> Image.Image:
-    frames = frames_of(config, episode, split)
-    shown = [frames[i] for i in np.linspace(0, len(frames) - 1, FRAMES).round().astype(int)]
     line = Image.new("RGB", (FRAMES * SIDE, SIDE + CAPTION), COLOURS[bool(episode["success"])])
     caption = f"{config.env.tasks[int(episode['env_task_id'])]}, goal {episode['goal']}: " + (
         f"{'success' if episode['success'] else 'failure'} after {episode['num_steps']} steps"
     )
     ImageDraw.Draw(line).text((4, 1), caption, fill="white")
-    for column, frame in enumerate(shown):
+    for column, frame in enumerate(frames_of(config, episode, split, most=FRAMES)):
         line.paste(Image.fromarray(frame).resize((SIDE, SIDE)), (column * SIDE, CAPTION))
     return line

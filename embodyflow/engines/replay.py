@@ -67,17 +67,26 @@ def film(config: EmbodiedConfig, episode: Mapping[str, Any], path: Path, split: 
     return None
 
 
-def frames_of(config: EmbodiedConfig, episode: Mapping[str, Any], split: str) -> list[np.ndarray]:
-    """Play an episode again and return a frame before each decision and one after the last, uint8 ``[H, W, 3]``."""
+def frames_of(
+    config: EmbodiedConfig, episode: Mapping[str, Any], split: str, most: int | None = None
+) -> list[np.ndarray]:
+    """Play an episode again and draw it, uint8 ``[H, W, 3]`` each: before every decision and after the last.
+
+    With ``most`` only so many of these frames are drawn, evenly from the first to the last.
+    """
+    chunks = [actions for _, actions in _chunks(episode)]
+    number = len(chunks) + 1
+    wanted = set(np.linspace(0, number - 1, min(most or number, number)).round().astype(int).tolist())
     task = config.env.tasks[int(episode["env_task_id"])]
     with closing(make_env(config.env, task, split, render_mode="rgb_array")) as env:
         env.reset(seed=int(episode["goal"]), options={"goal": int(episode["goal"])})
         frames, left = [np.asarray(env.render())], int(episode["num_steps"])
-        for _, actions in _chunks(episode):
+        for decision, actions in enumerate(chunks, start=1):
             for action in actions[:left]:
                 env.step(action)
             left -= min(left, len(actions))
-            frames.append(np.asarray(env.render()))
+            if decision in wanted:
+                frames.append(np.asarray(env.render()))
     return frames
 
 
