@@ -26,7 +26,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Runs:
 @pytest.fixture(scope="module")
 def mine(runs: Runs) -> Path:
     words = ("iterations=3", "seed=7", "rollout.keep_episodes=2", "filter.drop_uniform=false", "evaluation.num_goals=8")
-    runs.run("mine", *words, flow="srpo")
+    runs.run("mine", "env.max_steps=80", *words, flow="srpo")  # time enough for some to succeed
     return runs.root / "mine"
 
 
