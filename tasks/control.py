@@ -33,6 +33,7 @@ def collect_steps(batch: Batch | None, config: Any = None, *, worker: Any, call:
         "rollout/num_steps": total(num_steps),
         "rollout/num_episodes": total(num_episodes),
         "perf/env_steps_per_second": total(num_steps / (time.perf_counter() - started)),
+        **worker.fault_metrics(),
     }
     if num_episodes:
         metrics["rollout/reward"] = mean(np.mean(finished.returns), num_episodes)

@@ -15,9 +15,10 @@ from gymnasium.spaces import Box
 
 from embodyflow.config.control import ControlConfig
 from embodyflow.data.batches import Columns
+from embodyflow.data.metrics import Metric
 from embodyflow.engines.environments import make_env
 from embodyflow.engines.open_episodes import OpenEpisodes, OpenEpisodesFolder
-from embodyflow.engines.vector_env import ChunkStep, VectorEnv
+from embodyflow.engines.vector_env import ChunkStep, Supervision, VectorEnv
 from embodyflow.errors import DamageError
 from embodyflow.policies.fit import check_fits
 from embodyflow.policies.registry import build_acting_policy
@@ -45,7 +46,12 @@ class ControlRollout:
         torch.set_num_threads(1)
         self.config, self.rank, self.world_size = config, rank, world_size
         self._num_envs, self._num_steps = config.rollout.envs_per_worker, config.rollout.num_steps
-        self._env = VectorEnv([functools.partial(make_env, config.env, None, "train")] * self._num_envs, chunk_size=1)
+        self._env = VectorEnv(
+            [functools.partial(make_env, config.env, None, "train")] * self._num_envs,
+            num_workers=config.rollout.env_processes,
+            chunk_size=1,
+            supervision=Supervision.of(config.env),
+        )
         prototype = make_env(config.env, None, "train")
         check_fits(config.policy, prototype)
         self.policy = build_acting_policy(config.policy, config.cluster.device)
@@ -144,6 +150,10 @@ class ControlRollout:
             ]
             self._state[envs] = self._env.reset(envs.tolist(), seeds)["state"]
             self._num_episodes[envs] += 1
+
+    def fault_metrics(self) -> dict[str, Metric]:
+        """Count what was done about environments that crash or hang since the last call."""
+        return self._env.supervision.metrics()
 
     def close(self) -> None:
         """Close every environment."""

