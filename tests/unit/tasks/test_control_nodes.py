@@ -1,5 +1,7 @@
 """Steps of control tasks on their way to the trainer, against numbers worked by hand."""
 
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,10 +72,17 @@ def test_every_decision_becomes_a_row():
 def test_steps_are_counted_and_returns_averaged():
     columns = {name: column.numpy() for name, column in rows().items()} | {"num_steps": np.array([2, 2, 1])}
     finished = SimpleNamespace(returns=[1.0, 4.0], lengths=[10, 20])
-    worker = SimpleNamespace(collect=lambda iteration, draws, folder: (columns, finished), fault_metrics=dict)
-    call = NodeCall("rollout", "tasks:collect_steps", iteration=3, seed=0)
+    folders = []
+
+    def collect(iteration, draws, folder):
+        folders.append(folder)
+        return columns, finished
+
+    worker = SimpleNamespace(collect=collect, fault_metrics=dict)
+    call = NodeCall("rollout", "tasks:collect_steps", 3, seed=0, stage="/runs/mine/stages/iteration-000003/rollout")
     metrics = tasks.collect_steps(None, worker=worker, call=call).metrics
     assert metrics["rollout/num_steps"].value == 5
     assert (metrics["rollout/reward"].value, metrics["rollout/reward"].weight) == (2.5, 2)
     finished.returns.clear()
-    assert "rollout/reward" not in tasks.collect_steps(None, worker=worker, call=call).metrics
+    assert "rollout/reward" not in tasks.collect_steps(None, worker=worker, call=replace(call, stage=None)).metrics
+    assert folders == [Path("/runs/mine/open_episodes"), None]
