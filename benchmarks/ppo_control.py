@@ -210,8 +210,10 @@ def save(runs: list[dict[str, Any]]) -> None:
     """Write the runs and what they say of each experiment; draw them."""
     comparisons = {}
     for experiment in sorted({run["experiment"] for run in runs}):
-        comparisons[experiment] = compare([run for run in runs if run["experiment"] == experiment])
-        print(experiment, json.dumps(comparisons[experiment]), flush=True)
+        of_it = [run for run in runs if run["experiment"] == experiment]
+        if {run["contender"] for run in of_it} == CONTENDERS.keys():
+            comparisons[experiment] = compare(of_it)
+            print(experiment, json.dumps(comparisons[experiment]), flush=True)
     RESULTS.write_text(json.dumps({"cpus": os.cpu_count(), "comparisons": comparisons, "runs": runs}, indent=1) + "\n")
     draw(runs, PICTURE)
 
@@ -234,7 +236,7 @@ def main() -> None:
             runs = [other for other in runs if any(other[key] != run[key] for key in keys)] + [run]
             speed = f"{run['steps_per_wall_second']:.0f} steps/s, {run['steps_per_cpu_second']:.0f} per CPU second"
             print(f"{arguments.experiment} seed {seed} {name}: return {run['returns'][-1]}, {speed}", flush=True)
-        save(runs)
+            save(runs)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ async def write_checkpoint(index: int, digests: Digests | None = None) -> None:
     """
     run = CURRENT_RUN.get()
     await run.stages.settle()  # of the iteration before
-    await run.session.save(run.folder.new_checkpoint(index))
+    await run.session.save(run.folder.new_checkpoint(index), whole=index == 0)
     facts = {
         "policy_version": index,
         "weights_digest": run.session.weights_digest,

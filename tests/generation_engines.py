@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,12 +30,17 @@ from embodyflow.engines.generation.streams import in_order
 
 
 class EngineProcess:
-    """An engine in another process, with the engine's own methods; vLLM is no guest for a test's process."""
+    """An engine in another process, with the engine's own methods; vLLM is no guest for a test's process.
 
-    def __init__(self, config: GenerationConfig, model_path: Path) -> None:
+    Args:
+        config, model_path: of the engine.
+        prepare: called in the process before the engine is built.
+    """
+
+    def __init__(self, config: GenerationConfig, model_path: Path, prepare: Callable[[], None] | None = None) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, config, model_path))
+        self._process = context.Process(target=_serve, args=(theirs, config, model_path, prepare))
         self._process.start()
         theirs.close()
         self._answer()
@@ -84,8 +89,10 @@ class EngineProcess:
         return answer
 
 
-def _serve(pipe: Any, config: GenerationConfig, model_path: Path) -> None:
+def _serve(pipe: Any, config: GenerationConfig, model_path: Path, prepare: Callable[[], None] | None) -> None:
     """Build the engine and answer calls until ``close``."""
+    if prepare is not None:
+        prepare()
     state: dict[str, Any] = {}
 
     def build() -> None:

@@ -1,9 +1,13 @@
 """Language jobs small enough for a test."""
 
+import numpy as np
+import torch
+
 from embodyflow.compose import compose_config
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.engines.language_rollout import LanguageRollout
+from embodyflow.engines.language_trainer import LanguageTrainer
 from embodyflow.types import Batch
 
 # Two groups of two responses, a model of 16 units.
@@ -28,3 +32,16 @@ def sampled(rollout: LanguageRollout, iteration: int = 1) -> Batch:
     """Return the iteration's responses, as the node ``rollout`` makes them."""
     questions = rollout.training_episodes(0, iteration)
     return to_batch(rollout.play(questions, "train", (0, iteration, "rollout")))
+
+
+def rows_to_train_on(config: LanguageConfig, trainer: LanguageTrainer) -> Batch:
+    """Responses of different lengths with log-probs a little off the policy's."""
+    rollout, rng = LanguageRollout(config, 0, 1), np.random.default_rng(0)
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=0)
+    rows = sampled(rollout)
+    rollout.close()
+    mask = rows["loss_mask"]
+    noise = torch.from_numpy(rng.standard_normal((2, *mask.shape)).astype(np.float32)) * mask
+    rows["old_log_probs"], rows["ref_log_probs"] = rows["log_probs"] + 0.1 * noise
+    rows["advantages"] = torch.from_numpy(rng.standard_normal((len(rows), 1, 1)).astype(np.float32)) * mask
+    return rows

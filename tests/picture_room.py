@@ -21,7 +21,7 @@ WORDS = (
 
 
 class Room(gym.Env[dict[str, np.ndarray], np.ndarray]):
-    """A step is at most a quarter of the room; the middle is a tenth of it wide."""
+    """A step is at most an eighth of the room, and the middle two fifths of it: a random policy gets there at times."""
 
     def __init__(self) -> None:
         self.observation_space = Dict(
@@ -36,7 +36,7 @@ class Room(gym.Env[dict[str, np.ndarray], np.ndarray]):
 
     def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._dot = np.clip(self._dot + 0.25 * action, -1, 1).astype(np.float32)
-        success = bool(np.abs(self._dot).max() < 0.1)
+        success = bool(np.abs(self._dot).max() < 0.4)
         return self._observe(), 0.0, False, False, {"is_success": success}
 
     def _observe(self) -> dict[str, np.ndarray]:

@@ -10,6 +10,7 @@ from embodyflow.config.generation import GenerationConfig
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary
+from embodyflow.config.trainer import check_tolerance
 from embodyflow.data.prompt_configuration import PromptConfig
 from embodyflow.policies.configuration import LanguagePolicyConfig
 from embodyflow.rewards.configuration import RewardConfig
@@ -78,10 +79,17 @@ class LanguageConfig(GroupedConfig):
                 f"rollout.max_prompt_tokens + rollout.max_response_tokens = {longest} exceed "
                 f"policy.scratch.max_position_embeddings={scratch.max_position_embeddings}"
             )
+        check_tolerance("rollout.probe_tolerance", rollout.probe_tolerance, self.precisions)
         self._check_share("evaluation.num_prompts", self.evaluation.num_prompts)
         if self.warm_start is not None:
             self._check_share("warm_start.num_demos", self.warm_start.num_demos)
         return self
+
+    @property
+    def precisions(self) -> dict[str, str]:
+        """Those of trainer and generation engine; a server's is its own affair."""
+        engine = getattr(self.rollout.generation, "dtype", "float32")
+        return super().precisions | {"rollout.generation.dtype": engine}
 
     @property
     def longest_row(self) -> tuple[int, str]:

@@ -17,7 +17,7 @@ from embodyflow.algorithms.configuration import AlgorithmConfig
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt, RunName
 from embodyflow.config.cluster import ClusterConfig, TrackingConfig
 from embodyflow.config.pipeline import FilterConfig, PipelineConfig
-from embodyflow.config.trainer import CriticConfig, TrainerConfig
+from embodyflow.config.trainer import CriticConfig, TrainerConfig, check_tolerance
 from embodyflow.policies.configuration import PolicyConfig
 from embodyflow.rewards.progress_configuration import ProgressConfig
 
@@ -128,6 +128,16 @@ class RunConfig(Config):
             raise ValueError(f"trainer.micro_batch_tokens={limit}: must be at least {longest}, the tokens of {what}")
         return self
 
+    @model_validator(mode="after")
+    def _parity_can_hold(self) -> "RunConfig":
+        check_tolerance("trainer.parity_tolerance", self.trainer.parity_tolerance, self.precisions)
+        return self
+
+    @property
+    def precisions(self) -> dict[str, str]:
+        """In what log-probs are computed, by the keys that say so."""
+        return {"trainer.precision": self.trainer.precision}
+
     @property
     @abstractmethod
     def rows_per_iteration(self) -> int:
@@ -181,7 +191,8 @@ class RunConfig(Config):
     def warm_start_facts(self) -> dict[str, Any]:
         """Return all of the configuration that warm-started weights depend on, JSON-able."""
         layout = [self.rollout.num_workers, self.trainer.num_ranks]
-        return self.model_dump(mode="json", include=set(self.warm_start_reads)) | {"layout": layout}
+        facts = {"layout": layout, "precision": self.trainer.precision}
+        return self.model_dump(mode="json", include=set(self.warm_start_reads)) | facts
 
     @abstractmethod
     def summarize(self, records: Records) -> dict[str, Any]:

@@ -1,11 +1,29 @@
 """How models are trained."""
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from embodyflow.config.base import Config, Fraction, PositiveFloat, PositiveInt
+
+ROUNDING = {"float32": 0.0, "float16": 1e-3, "bfloat16": 1e-2}
+"""By how much log-probs computed in it are off at least, where the other side computes in another way."""
+
+
+def check_tolerance(key: str, tolerance: float, precisions: Mapping[str, str]) -> None:
+    """Refuse a tolerance that precisions, by their keys, cannot hold.
+
+    Raises:
+        ValueError: one line that names both keys and what is allowed.
+    """
+    for name, precision in precisions.items():
+        if tolerance < ROUNDING[precision]:
+            raise ValueError(
+                f"{key}={tolerance:g}: cannot hold with {name}={precision}; allowed is {ROUNDING[precision]:g} and "
+                "more, 0.2 is enough for most models"
+            )
 
 
 class ScheduleConfig(Config):
@@ -43,11 +61,30 @@ class OptimizerConfig(Config):
     epochs: PositiveInt
 
 
+class LoRAConfig(Config):
+    """Adapters that are trained in place of the policy's own weights (Hu et al. 2021, arXiv:2106.09685).
+
+    There is no dropout: a row's log-probs must be the same every time they are asked for.
+
+    Attributes:
+        rank: of the adapters' products.
+        alpha: the products are multiplied by alpha / rank; ``null`` means twice the rank.
+        target_modules: ends of the names of the linear layers that get one; ``null`` means all in the policy's blocks.
+    """
+
+    rank: PositiveInt
+    alpha: PositiveFloat | None = None
+    target_modules: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+
+
 class TrainerConfig(OptimizerConfig):
     """How the policy is trained; what is not in :class:`CriticConfig` holds for the critic too.
 
     Attributes:
         num_ranks: processes of the FSDP2 group.
+        lora: adapters that are trained in RL instead of the policy; a warm start and the critic train all weights.
+        precision: of computation; weights, their sums of gradients and log-softmax are float32 whatever it is.
+        activation_checkpointing: compute a block's activations again in the backward pass instead of keeping them.
         schedule: of the learning rates.
         weight_decay, max_grad_norm, adam_epsilon: of AdamW.
         num_minibatches: optimizer steps per pass.
@@ -58,6 +95,9 @@ class TrainerConfig(OptimizerConfig):
     """
 
     num_ranks: PositiveInt
+    lora: LoRAConfig | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+    activation_checkpointing: bool = False
     schedule: ScheduleConfig = ScheduleConfig()
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     max_grad_norm: PositiveFloat = 1.0

@@ -86,9 +86,9 @@ class ControlRollout:
         Raises:
             DamageError: another worker played the iteration before, and what it left open is not in the folder.
         """
-        kept = (
-            None if folder is None else OpenEpisodesFolder(folder, self.rank, self.config.trainer.keep_checkpoints + 2)
-        )
+        # A run goes back to a checkpoint that is kept, at most; the newest is still being written when this one begins.
+        keep = self.config.trainer.keep_checkpoints + 2
+        kept = None if folder is None else OpenEpisodesFolder(folder, self.rank, keep)
         self._stand_after(iteration - 1, kept)
         self._after = None  # until this iteration is done
         ranks = range(self.rank * self._num_envs, (self.rank + 1) * self._num_envs)

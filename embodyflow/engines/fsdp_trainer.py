@@ -1,6 +1,5 @@
 """The trainer engine: policy, reference and critic, sharded by FSDP2 over the ranks of a torch.distributed group."""
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import torch
 import torch.distributed as dist
 from safetensors.numpy import load_file, save_file
 from tensordict import TensorDict
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 from torch.distributed.device_mesh import init_device_mesh
@@ -19,14 +18,14 @@ from torch.distributed.tensor import DTensor
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, last
 from embodyflow.engines.imitation import Samples, imitate
-from embodyflow.engines.learner import Learner, micro_batches, shard, sum_over_ranks
+from embodyflow.engines.learner import Learner, micro_batches, sum_over_ranks
 from embodyflow.engines.objectives import PolicyObjective, ValueObjective
+from embodyflow.engines.policy_weights import AllWeights, PolicyWeights
+from embodyflow.engines.sharding import shard
 from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.registry import build_critic, build_policy
 from embodyflow.references import resolve
 from embodyflow.seeding import derive_seed
-
-FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 class FSDPTrainer:
@@ -47,7 +46,7 @@ class FSDPTrainer:
         config = self.config
         torch.manual_seed(derive_seed(config.seed, "initial weights"))
         self.policy = build_policy(config.policy, config.cluster.device)
-        self.reference = copy.deepcopy(self.policy)
+        self.policy_weights = trained_weights(self.policy, config)
         self.critic: Critic | None = None
         if config.algorithm.needs_critic:
             self.critic = build_critic(config.policy, config.cluster.device)
@@ -65,10 +64,8 @@ class FSDPTrainer:
         backend = "cpu:gloo" if cluster.device == "cpu" else f"cpu:gloo,cuda:{cluster.backend}"
         dist.init_process_group(backend, init_method=f"tcp://{address}", rank=self.rank, world_size=self.world_size)
         mesh = init_device_mesh(cluster.device, (self.world_size,))
-        for each in (self.policy, self.reference, self.critic):
-            if each is not None:
-                shard(each.model, each.blocks, mesh)
-        self.reference.model.requires_grad_(False)
+        for each in self._models():
+            shard(each.model, each.blocks, mesh, config.trainer)
         objective = PolicyObjective(self.policy, config)
         self._learners["policy"] = Learner(self.policy.model, objective, "train", config.trainer, config.trainer)
         if self.critic is not None:
@@ -80,7 +77,11 @@ class FSDPTrainer:
 
     def log_probs(self, batch: TensorDict, *, reference: bool) -> torch.Tensor:
         """Return the log-probs of the batch's tokens, float32 ``[N, T, L]``, under the policy or its reference."""
-        return self._log_probs(self.reference if reference else self.policy, batch, self.config.rollout.temperature)
+        temperature = self.config.rollout.temperature
+        if not reference:
+            return self._log_probs(self.policy, batch, temperature)
+        with self.policy_weights.reference() as policy:
+            return self._log_probs(policy, batch, temperature)
 
     def values(self, batch: TensorDict) -> torch.Tensor:
         """Return the critic's value before each decision, float32 ``[N, T]``; zero where none was taken."""
@@ -140,15 +141,14 @@ class FSDPTrainer:
         config = self.config.warm_start
         assert config is not None
         samples: Samples = resolve(config.samples)(self.policy, demos, self.config)
-        metrics = imitate(self.policy.model, samples, config, seed=seed, rank=self.rank, world_size=self.world_size)
+        with self.policy_weights.fitting():
+            metrics = imitate(self.policy.model, samples, config, seed=seed, rank=self.rank, world_size=self.world_size)
         self._restart_from_policy()
         return metrics
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return the policy's full weights by name; a collective: every rank calls it and rank 0 gets them."""
-        state: dict[str, Any] = get_model_state_dict(self.policy.model, options=FULL)
-        # On one rank the state is the parameters themselves, which the next step changes: hence the copy.
-        return {name: value.numpy().copy() for name, value in state.items()}
+        return self.policy_weights.full()
 
     def probe(self) -> dict[str, np.ndarray]:
         """Return what rollout workers compare themselves with before they use new weights, by name: here nothing."""
@@ -156,10 +156,8 @@ class FSDPTrainer:
 
     def fingerprint(self) -> tuple[int, ...]:
         """Return hashes of this rank's part of policy, reference and critic: they change when a weight does."""
-        models = [each.model for each in (self.policy, self.reference, self.critic) if each is not None]
-        return tuple(
-            int(torch.hash_tensor(_local(value)).item()) for model in models for value in model.state_dict().values()
-        )
+        states = [each.model.state_dict() for each in self._models()]
+        return tuple(int(torch.hash_tensor(_local(value)).item()) for state in states for value in state.values())
 
     def save_weights_file(self, path: str) -> None:
         """Write the policy's full weights to a safetensors file; a collective, rank 0 writes."""
@@ -169,19 +167,24 @@ class FSDPTrainer:
 
     def load_weights_file(self, path: str) -> None:
         """Start RL from the policy weights in a file: see :meth:`fit`."""
-        state: dict[str, Any] = {name: torch.from_numpy(array) for name, array in load_file(path).items()}
-        set_model_state_dict(self.policy.model, state, options=StateDictOptions(full_state_dict=True))
+        self.policy_weights.load(load_file(path))
         self._restart_from_policy()
 
     def save_pretrained(self, folder: str) -> None:
         """Export the policy as a folder that its class can be loaded from; rank 0 writes."""
-        weights = self.weights()
-        if self.rank == 0:
-            self.policy.export(weights, Path(folder))
+        self.policy_weights.export(Path(folder))
 
-    def save(self, folder: str) -> None:
-        """Write models and optimizers to a folder (torch.distributed.checkpoint; loads on any number of ranks)."""
-        save_checkpoint(self._state_dict(), checkpoint_id=folder)
+    def save(self, folder: str, whole: bool = True) -> None:
+        """Write models and optimizers to a folder (torch.distributed.checkpoint; loads on any number of ranks).
+
+        Args:
+            folder: an empty one.
+            whole: with the weights of the policy that are not trained, for :meth:`load_reference`.
+        """
+        state = self._state_dict()
+        if whole:
+            state["policy"]["model"] = get_model_state_dict(self.policy.model)
+        save_checkpoint(state, checkpoint_id=folder)
 
     def load(self, folder: str) -> None:
         """Restore what :meth:`save` wrote."""
@@ -191,10 +194,8 @@ class FSDPTrainer:
             learner.load_state_dict(state[name])
 
     def load_reference(self, folder: str) -> None:
-        """Restore the reference policy from the checkpoint of iteration 0."""
-        state: dict[str, Any] = {"policy": {"model": get_model_state_dict(self.reference.model)}}
-        load_checkpoint(state, checkpoint_id=folder)
-        set_model_state_dict(self.reference.model, state["policy"]["model"])
+        """Restore what the policy was when RL began from the checkpoint of iteration 0."""
+        self.policy_weights.load_start(folder)
 
     def close(self) -> None:
         """Leave the process group."""
@@ -212,6 +213,9 @@ class FSDPTrainer:
                 return evaluate(batch).cpu()
             return torch.cat([evaluate(batch[cut]).cpu() for cut in cuts])
 
+    def _models(self) -> list[Policy | Critic]:
+        return [*self.policy_weights.policies, *([] if self.critic is None else [self.critic])]
+
     def _rate(self, iteration: int) -> float:
         return self.config.trainer.schedule.fraction(iteration, self.config.iterations)
 
@@ -220,11 +224,21 @@ class FSDPTrainer:
 
     def _restart_from_policy(self) -> None:
         """Make the policy as it is now the reference and the critic's start, and forget what optimizers remember."""
-        self.reference.model.load_state_dict(self.policy.model.state_dict())
+        state = self.policy_weights.start()
         if self.critic is not None:
-            self.critic.start_from(self.policy.model.state_dict())
+            self.critic.start_from(state)
         for learner in self._learners.values():
             learner.restart()
+
+
+def trained_weights(policy: Policy, config: RunConfig) -> PolicyWeights:
+    """Return what ``config.trainer`` says is trained of the policy."""
+    if config.trainer.lora is None:
+        return AllWeights(policy)
+    from embodyflow.engines.lora import Adapters  # seconds to import
+
+    base = getattr(config.policy, "path", None) if config.warm_start is None else None
+    return Adapters(policy, config.trainer.lora, config.seed, base)
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

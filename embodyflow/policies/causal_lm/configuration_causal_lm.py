@@ -35,7 +35,6 @@ class CausalLMConfig(BaseModel):
         None, description="folder, hub name or module:function that builds one; null for the model's own"
     )
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    gradient_checkpointing: bool = Field(False, description="compute activations again in the backward pass")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

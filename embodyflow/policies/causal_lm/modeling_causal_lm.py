@@ -25,7 +25,7 @@ def build_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module:
         model: Any = AutoModelForCausalLM.from_config(model_config, **options)
     else:
         model = AutoModelForCausalLM.from_pretrained(config.path, config=model_config, **options)
-    return _prepared(model, config)
+    return _prepared(model)
 
 
 def build_value_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module:
@@ -37,7 +37,7 @@ def build_value_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module
     )
     for parameter in value_head(model).parameters():
         torch.nn.init.zeros_(parameter)
-    return _prepared(model, config)
+    return _prepared(model)
 
 
 def value_head(model: Any) -> torch.nn.Module:
@@ -73,11 +73,7 @@ def _model_config(config: CausalLMConfig, tokenizer: Any) -> Any:
     return model_config
 
 
-def _prepared(model: Any, config: CausalLMConfig) -> torch.nn.Module:
+def _prepared(model: Any) -> torch.nn.Module:
     model.config.use_cache = False
-    model.eval()
-    if config.gradient_checkpointing:  # which transformers does in training mode alone; there is no dropout
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-        model.train()
-    prepared: torch.nn.Module = model
+    prepared: torch.nn.Module = model.eval()
     return prepared

@@ -131,8 +131,8 @@ class PatchEmbed(nn.Module):
         self.proj = nn.Conv2d(3, sizes.hidden_size, sizes.patch_size, stride=sizes.patch_size)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Map float [N, 3, S, S] to [N, P, D]."""
-        out: Tensor = self.proj(pixels).flatten(2).transpose(1, 2)
+        """Map float [N, 3, S, S] to [N, P, D], in the precision of the weights."""
+        out: Tensor = self.proj(pixels.to(self.proj.weight.dtype)).flatten(2).transpose(1, 2)
         return out
 
 

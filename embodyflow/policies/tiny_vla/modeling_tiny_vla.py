@@ -101,10 +101,10 @@ class Embed(nn.Module):
         if self.state is not None:
             # A feature that hardly varied in the demonstrations must not explode where it does.
             standard = ((observation["state"] - self.state_mean) / self.state_std).clamp(-5.0, 5.0)
-            hidden = hidden + self.state(standard)
+            hidden = hidden + self.state(standard.to(hidden.dtype))
         for camera, encoder in self.images.items():
             pixels = observation[camera].movedim(-1, 1).float() / 127.5 - 1.0
-            hidden = hidden + encoder(pixels)
+            hidden = hidden + encoder(pixels.to(hidden.dtype))
         return hidden
 
 

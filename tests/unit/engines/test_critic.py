@@ -26,7 +26,8 @@ def valued_rows(config: RunConfig, num_rows: int) -> TensorDict:
 
 def state_of(trainer: FSDPTrainer) -> dict[str, np.ndarray]:
     """Every weight of policy, reference and critic; on one rank a shard is the whole."""
-    models = {"policy": trainer.policy, "reference": trainer.reference, "critic": trainer.critic}
+    policy, reference = trainer.policy_weights.policies
+    models = {"policy": policy, "reference": reference, "critic": trainer.critic}
     return {
         f"{name}.{key}": (value.to_local() if hasattr(value, "to_local") else value).clone().numpy()
         for name, each in models.items()

@@ -59,6 +59,28 @@ def test_the_trainer_finds_the_log_probs_of_the_rollout_and_learns_by_them(
     assert {name.split(".")[0] for name in changed} == {"vision_backbone", "projector", "language_model"}
 
 
+@pytest.mark.parametrize(
+    ("words", "tolerance"),
+    [
+        (("trainer.precision=bfloat16", "trainer.parity_tolerance=0.2"), 0.2),
+        (("trainer.activation_checkpointing=true",), 1e-5),
+        (("trainer.lora.rank=4",), 1e-5),
+    ],
+    ids=["bfloat16", "activation checkpointing", "LoRA"],
+)
+def test_it_is_trained_in_every_way_that_a_policy_can_be(
+    rollout: EmbodiedRollout, close: list[FSDPTrainer], words: tuple[str, ...], tolerance: float
+) -> None:
+    close.append(trainer := new_trainer(compose_config([*WORDS, *SMALL, *words])))
+    rows, before = play(rollout, trainer), trainer.weights()
+    gap = trainer.log_probs(rows, reference=False) - rows["log_probs"]
+    assert gap.abs().max() < tolerance
+    for _ in range(3):
+        trainer.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
+    risen = ((trainer.log_probs(rows, reference=False) - rows["log_probs"]) * rows["advantages"]).sum()
+    assert risen > 0.1 and largest_gap(trainer.weights(), before) > 1e-4
+
+
 def test_demonstrations_are_imitated_from_images_alone(
     config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer]
 ) -> None:

@@ -1,0 +1,363 @@
+"""One iteration of GRPO on a language model side by side: ours, and TRL's GRPOTrainer.
+
+Run ``python -m benchmarks.llm_grpo`` or ``python benchmarks/llm_grpo.py`` (about three minutes), after ``pip install
+trl==1.16.0`` into the project's environment, which changes nothing else there. One Qwen3 of 0.6 million random weights,
+float32, on the CPU, one thread each; 8 prompts with 8 responses each. Two workloads: responses of 32 tokens, and
+long-tailed ones, which a token of a vocabulary of two dozen ends, at the latest after 96.
+
+Both generate with transformers, compute log-probs under a reference policy for a KL term, and take one step of AdamW on
+all 64 rows. Ours is what the workers of a run compute, without Ray and Prefect between them, which
+benchmarks/orchestration.py measures. It has rollout and trainer apart, so it also computes the log-probs that the ratio
+is taken to, and brings new weights to the generation engine, probe included; TRL has one model for both, and takes its
+ratio to itself. What belongs to no named part is `rest`: rewards, advantages, padding, TRL's bookkeeping of metrics.
+
+Each contender has a process of its own; they take turns, so that whatever else the machine does meets both. Ratios are
+medians over the rounds of one round's quotient, of wall seconds and of the process's CPU seconds.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+OURS, TRL = "embodyflow", "trl"
+PARTS = ("generate", "log_probs", "train", "sync", "rest")
+NUM_PROMPTS, GROUP_SIZE, LEARNING_RATE, KL = 8, 8, 1e-6, 0.04
+NUM_ROWS = NUM_PROMPTS * GROUP_SIZE
+WORKLOADS = {"64 responses of 32 tokens": (32, False), "64 long-tailed responses": (96, True)}  # longest, do they end
+NUM_WARM_UP = 2
+RESULTS = Path(__file__).parent / "results" / "llm_grpo.json"
+
+Round = dict[str, Any]
+
+
+class Clock:
+    """Adds up wall and CPU seconds by part."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PARTS, (0.0, 0.0))
+        self._start = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        return time.perf_counter(), time.process_time()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        start = self._now()
+        yield
+        self.seconds[name] = _add(self.seconds[name], start, self._now())
+
+    def stop(self, tokens: int) -> Round:
+        """Return the round: all of the seconds, ``rest`` what is in no part, and how many tokens were generated."""
+        total = _add((0.0, 0.0), self._start, self._now())
+        named = [sum(column) for column in zip(*self.seconds.values(), strict=True)]
+        self.seconds["rest"] = (total[0] - named[0], total[1] - named[1])
+        parts = {name: {"wall": wall, "cpu": cpu} for name, (wall, cpu) in self.seconds.items()}
+        return {"total": {"wall": total[0], "cpu": total[1]}, **parts, "tokens": tokens}
+
+
+def _add(total: tuple[float, float], start: tuple[float, float], end: tuple[float, float]) -> tuple[float, float]:
+    return total[0] + end[0] - start[0], total[1] + end[1] - start[1]
+
+
+def prompts_of(round_: int) -> list[str]:
+    numbers = np.random.default_rng(round_).integers(10, 100, size=(NUM_PROMPTS, 2)).tolist()
+    return [f"{a}+{b}=" for a, b in numbers]
+
+
+def reward(response: str) -> float:
+    return response.count("1") / (len(response) + 1)
+
+
+def run_config() -> Any:
+    from embodyflow.compose import compose_config
+
+    return compose_config(
+        [
+            *("experiment=math", "run_id=benchmark", "rollout.num_workers=1", f"rollout.num_groups={NUM_PROMPTS}"),
+            *(f"rollout.group_size={GROUP_SIZE}", "rollout.max_response_tokens=96", "trainer.num_minibatches=1"),
+            *("trainer.schedule.warmup_iterations=0", "trainer.schedule.name=constant", "evaluation.num_prompts=8"),
+            *(f"trainer.learning_rate={LEARNING_RATE}", f"+algorithm.kl.coef={KL}"),
+        ]
+    )
+
+
+def save_model(folder: Path) -> None:
+    from embodyflow.policies.causal_lm.modeling_causal_lm import build_model, build_tokenizer, save_folder
+
+    policy = run_config().policy
+    tokenizer = build_tokenizer(policy)
+    save_folder(build_model(policy, tokenizer), tokenizer, folder)
+
+
+def ours(folder: Path, longest: int, ends: bool, num_rounds: int) -> Iterator[Round]:
+    """Yield a round each time it is asked."""
+    import torch
+
+    import tasks
+    from embodyflow.algorithms.shaping import place_on_last_token
+    from embodyflow.config.generation import HFConfig
+    from embodyflow.data.batches import to_batch
+    from embodyflow.engines.generation.interface import Request, Sampling
+    from embodyflow.engines.generation.registry import build_generation_engine
+    from embodyflow.engines.language_rollout import columns_of
+    from embodyflow.engines.language_trainer import LanguageTrainer
+    from embodyflow.engines.probe import compare, probe_sequences
+
+    config = run_config()
+    trainer = LanguageTrainer(config, 0, 1)
+    trainer.connect(f"127.0.0.1:{_free_port()}")
+    engine = build_generation_engine(HFConfig(max_num_seqs=NUM_ROWS), folder, "cpu")
+    tokenizer = trainer.policy.tokenizer
+    sampling = Sampling(max_tokens=longest, stop_token_ids=(tokenizer.eos_token_id,) if ends else ())
+    sequences = probe_sequences(config.seed, len(tokenizer))
+    engine.update_weights(trainer.weights(), 0)
+    groups = torch.arange(NUM_ROWS) // GROUP_SIZE
+    for round_ in range(num_rounds):
+        clock = Clock()
+        with clock.part("generate"):
+            prompts = [tuple(tokenizer(text)["input_ids"]) for text in prompts_of(round_) for _ in range(GROUP_SIZE)]
+            requests = [Request(prompt, NUM_ROWS * round_ + row) for row, prompt in enumerate(prompts)]
+            completions = engine.generate(requests, sampling)
+            batch = to_batch(columns_of(prompts, completions))
+        batch["group_id"], batch["seed"] = groups, torch.arange(NUM_ROWS)
+        texts = tokenizer.batch_decode([one.token_ids for one in completions], skip_special_tokens=True)
+        mask, scores = batch["loss_mask"], torch.tensor([reward(text) for text in texts])
+        batch["rewards"] = place_on_last_token(scores, mask.flatten(1)).view(mask.shape)
+        worker = SimpleNamespace(config=config, all_reduce=trainer.all_reduce)
+        batch = tasks.compute_advantage(batch, worker=worker).batch
+        with clock.part("log_probs"):
+            batch["old_log_probs"] = trainer.log_probs(batch, reference=False)
+            batch["ref_log_probs"] = trainer.log_probs(batch, reference=True)
+        with clock.part("train"):
+            trainer.step(batch, positions=np.arange(NUM_ROWS), total_rows=NUM_ROWS, seed=round_)
+        with clock.part("sync"):
+            engine.update_weights(trainer.weights(), round_ + 1)
+            compare(trainer.probe(), engine.score(sequences), 1e-4, round_ + 1, rank=0)
+        yield clock.stop(int(mask.sum()))
+    trainer.close()
+
+
+def trl(folder: Path, longest: int, ends: bool, num_rounds: int) -> Iterator[Round]:
+    """Yield a round each time it is asked: TRL's training loop runs in a thread of its own, and waits in between."""
+    import queue
+    import threading
+
+    turns: queue.Queue[None] = queue.Queue()
+    rounds: queue.Queue[Any] = queue.Queue()
+
+    def train() -> None:
+        try:
+            _trl_trainer(folder, longest, ends, num_rounds, turns, rounds).train()
+        except BaseException as error:
+            rounds.put(error)
+
+    threading.Thread(target=train, daemon=True).start()
+    for _ in range(num_rounds):
+        turns.put(None)
+        round_ = rounds.get()
+        if isinstance(round_, BaseException):
+            raise round_
+        yield round_
+
+
+def _trl_trainer(folder: Path, longest: int, ends: bool, num_rounds: int, turns: Any, rounds: Any) -> Any:
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    class Timed(GRPOTrainer):
+        """Says how long its parts take: what comes after the inputs are prepared is training."""
+
+        def _prepare_inputs(self, generation_batch: Any) -> Any:
+            inputs = super()._prepare_inputs(generation_batch)
+            self.tokens = int(inputs["completion_mask"].sum())
+            self.training = self.clock.part("train")
+            self.training.__enter__()
+            return inputs
+
+        def _generate_single_turn(self, *arguments: Any, **options: Any) -> Any:
+            with self.clock.part("generate"):
+                return super()._generate_single_turn(*arguments, **options)
+
+        def _get_per_token_logps_and_entropies(self, *arguments: Any, **options: Any) -> Any:
+            if torch.is_grad_enabled():
+                return super()._get_per_token_logps_and_entropies(*arguments, **options)
+            with self.clock.part("log_probs"):
+                return super()._get_per_token_logps_and_entropies(*arguments, **options)
+
+    class Turns(TrainerCallback):
+        def on_step_begin(self, *arguments: Any, **options: Any) -> None:
+            turns.get()
+            trainer.clock = Clock()
+
+        def on_step_end(self, *arguments: Any, **options: Any) -> None:
+            trainer.training.__exit__(None, None, None)
+            rounds.put(trainer.clock.stop(trainer.tokens))
+
+    options = {} if ends else {"generation_kwargs": {"min_new_tokens": longest}}
+    with tempfile.TemporaryDirectory() as output:
+        arguments = GRPOConfig(
+            **options,
+            output_dir=output,
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            per_device_train_batch_size=NUM_ROWS,
+            num_generations=GROUP_SIZE,
+            max_completion_length=longest,
+            max_steps=num_rounds,
+            learning_rate=LEARNING_RATE,
+            lr_scheduler_type="constant",
+            max_grad_norm=1.0,
+            beta=KL,
+            epsilon_high=0.28,
+            temperature=1.0,
+            shuffle_dataset=False,
+            logging_strategy="no",
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+    trainer = Timed(
+        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        reward_funcs=lambda completions, **columns: [reward(text) for text in completions],
+        args=arguments,
+        train_dataset=Dataset.from_list(
+            [{"prompt": text} for index in range(num_rounds) for text in prompts_of(index)]
+        ),
+        processing_class=AutoTokenizer.from_pretrained(folder),
+        callbacks=[Turns()],
+    )
+    return trainer
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+CONTENDERS: dict[str, Callable[..., Iterator[Round]]] = {OURS: ours, TRL: trl}
+
+
+def contender(pipe: Any, name: str, arguments: tuple[Any, ...]) -> None:
+    """Answer each message with a round."""
+    import torch
+
+    torch.set_num_threads(1)
+    rounds = CONTENDERS[name](*arguments)
+    pipe.send("ready")
+    while pipe.recv():
+        pipe.send(next(rounds))
+
+
+class Process:
+    """A contender in a process of its own."""
+
+    def __init__(self, name: str, *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=contender, args=(theirs, name, arguments))
+        self._process.start()
+        theirs.close()
+        self._pipe.recv()
+
+    def round(self) -> Round:
+        self._pipe.send(True)
+        return self._pipe.recv()
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if self._process.is_alive():
+            self._pipe.send(False)
+        self._process.join()
+
+
+def measure(folder: Path, longest: int, ends: bool, num_rounds: int) -> dict[str, list[Round]]:
+    """Let the contenders take turns; the first rounds do not count."""
+    with ExitStack() as stack:
+        total = num_rounds + NUM_WARM_UP
+        processes = {name: stack.enter_context(Process(name, folder, longest, ends, total)) for name in CONTENDERS}
+        rounds: dict[str, list[Round]] = {name: [] for name in processes}
+        for _ in range(total):
+            for name, process in processes.items():
+                rounds[name].append(process.round())
+    return {name: each[NUM_WARM_UP:] for name, each in rounds.items()}
+
+
+def report(workload: str, rounds: dict[str, list[Round]]) -> dict[str, Any]:
+    """Print one comparison and return it for the results file."""
+    parts = ("total", *PARTS)
+    medians = {
+        name: {
+            part: {kind: statistics.median(r[part][kind] for r in each) for kind in ("wall", "cpu")} for part in parts
+        }
+        for name, each in rounds.items()
+    }
+    ratios = {
+        part: {
+            kind: statistics.median(
+                theirs[part][kind] / mine[part][kind] for mine, theirs in zip(rounds[OURS], rounds[TRL], strict=True)
+            )
+            for kind in ("wall", "cpu")
+        }
+        for part in ("total", "generate", "train")
+    }
+    tokens = {name: statistics.mean(r["tokens"] for r in each) for name, each in rounds.items()}
+    print(f"\n{workload}: tokens a round {tokens[OURS]:.0f} and {tokens[TRL]:.0f}; wall / CPU milliseconds")
+    for part in parts:
+        cells = [f"{1e3 * medians[name][part][kind]:8.1f}" for name in rounds for kind in ("wall", "cpu")]
+        ratio = "".join(f"  {ratios[part][kind]:.2f}x" for kind in ("wall", "cpu")) if part in ratios else ""
+        print(f"  {part:10}{''.join(cells)}{ratio}")
+    return {"workload": workload, "tokens": tokens, "seconds": medians, f"{TRL} / {OURS}": ratios}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(Path(folder))
+        comparisons = [
+            report(name, measure(Path(folder), longest, ends, arguments.rounds))
+            for name, (longest, ends) in WORKLOADS.items()
+            if name in arguments.workloads
+        ]
+    document = {
+        "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
+        "versions": {package: version(package) for package in ("torch", "transformers", "trl")},
+        "rounds": arguments.rounds,
+        "comparisons": comparisons,
+    }
+    arguments.output.parent.mkdir(exist_ok=True)
+    arguments.output.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"\nwritten to {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""How a model lies on the ranks of a torch.distributed group: sharded by FSDP2, in which precision, what it keeps."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.distributed._composable.checkpoint_activation import checkpoint
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from embodyflow.config.trainer import TrainerConfig
+
+
+def shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, config: TrainerConfig) -> None:
+    """Shard a model in place: its blocks one by one, then the rest.
+
+    With ``activation_checkpointing`` a block keeps its inputs alone for the backward pass, and is computed again in it
+    (Chen et al. 2016, arXiv:1604.06174). In bfloat16 the weights that the optimizer sees stay float32, as do sums of
+    gradients; what leaves the model is float32 again, so that log-probs are taken of float32 logits.
+
+    Args:
+        model: float32; what it is given is not cast, its blocks' inputs are.
+        blocks: of it.
+        mesh: one-dimensional.
+        config: says the precision and whether activations are computed again.
+    """
+    if config.activation_checkpointing:
+        for block in blocks:
+            checkpoint(block)
+    if config.precision == "float32":
+        if mesh.size() == 1:  # the same numbers without FSDP's cost per step, several times that of a small model
+            return
+        inner = outer = MixedPrecisionPolicy()
+    else:
+        low = getattr(torch, config.precision)
+        inner = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32)
+        outer = MixedPrecisionPolicy(
+            param_dtype=low, reduce_dtype=torch.float32, output_dtype=torch.float32, cast_forward_inputs=False
+        )
+    for block in blocks:
+        fully_shard(block, mesh=mesh, mp_policy=inner)
+    fully_shard(model, mesh=mesh, mp_policy=outer)
