@@ -122,8 +122,8 @@ class EmbodiedRollout(GroupRollout):
             InfrastructureError: environments had to be started again more than ``env.max_restarts`` times.
         """
         kept, quarantines = journal or Kept(), Counter[int]()  # by group
-        self.env(split).abandon()  # what a node that was interrupted left under way
         while True:
+            self.env(split).abandon()  # what a node that was interrupted, or the last attempt, left
             playable = [self._replaced(episode, split, quarantines[episode.group_id]) for episode in episodes]
             rows = self._blank_rows(playable, draws)
             groups = KeptGroups(rows, kept)

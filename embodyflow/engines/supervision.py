@@ -233,7 +233,7 @@ class SupervisedShard:
         """Start the shard again and have all done there; return what failed in doing so."""
         self._require_episodes(call)
         self._shard.kill()
-        self._shard, self._fault = self._start(), None
+        self._shard = self._start()
         try:
             for part in self._everything(call):
                 self._shard.submit(part.method, *part.arguments)
@@ -244,6 +244,7 @@ class SupervisedShard:
                 self._recorder.open[error.index] = False
             self._fault = InfrastructureError(str(error))
             raise
+        self._fault = None
         return None
 
     def _everything(self, call: _Call) -> Iterator[_Call]:

@@ -290,8 +290,8 @@ class VectorEnv:
         return step
 
     def abandon(self) -> None:
-        """Give up what is under way, also what an exception left behind; those environments must be reset."""
-        self._recorder.open[self._under_way] = False
+        """Give up all episodes, and what an exception left under way; every environment must be reset."""
+        self._recorder.open[:] = False
         self._under_way[:] = False
         self._pending.clear()
         for shard in self._shards:

@@ -150,7 +150,7 @@ def test_faults_of_environments_are_not_in_the_rows(tiny_config, rollout, played
     ]
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"faults": faults}))
-    faulty = faulty_rollout(tiny_config, plan, "env.step_timeout=0.5")
+    faulty = faulty_rollout(tiny_config, plan, "env.step_timeout=2", "rollout.env_processes=3")
     rows = faulty.play(faulty.training_episodes(0, 1), "train", DRAWS)
     assert digest_of(rows) == digest_of(played)
     found = counts(faulty)

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import psutil
 import pytest
 
 from embodyflow.engines.rendering import rendering_problem
@@ -203,3 +204,20 @@ def test_missing_assets_are_one_line(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     last = done.stderr.strip().splitlines()[-1]
     assert f"FileNotFoundError: LIBERO_ASSETS={tmp_path}: {tmp_path} lacks articulated_objects" in last
+
+
+def test_an_episode_goes_on_after_its_process_was_killed() -> None:
+    chunks = np.random.default_rng(0).uniform(-1, 1, (4, 2, 3, 7)).astype(np.float32)
+    trajectories = []
+    with VectorEnv([make] * 2, chunk_size=3, num_workers=1, info_keys=("success",)) as vector:
+        for killed_at in (None, 2):
+            seen = [vector.reset(seeds=[3, 4], options=[{"goal": 3}, {"goal": 4}])["state"]]
+            for t, chunk in enumerate(chunks):
+                if t == killed_at:
+                    [process] = psutil.Process().children()
+                    process.kill()
+                step = vector.step(chunk)
+                seen += [step.observation["state"], step.rewards]
+            trajectories.append([array.tobytes() for array in seen])
+        assert vector.supervision.restarts == 1
+    assert trajectories[0] == trajectories[1]
