@@ -51,7 +51,7 @@ from embodyflow.workers.calls import NodeCall, NodeResult
 from embodyflow.workers.group import WorkerGroup, start_buffers
 from embodyflow.workers.session import Session
 from flows.cluster import ray_cluster
-from flows.iteration_runs import IterationRuns, iteration_runs
+from flows.iteration_runs import iteration_runs
 from flows.nodes import CURRENT_RUN, Run
 from flows.prefect_settings import BATCHED_WRITES, NO_TELEMETRY
 from flows.reporting import reporting
@@ -96,7 +96,7 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
         async with iteration_runs(flows.iteration.iteration) as runs, reporting(config, run_folder) as report:
             session = Session(config, groups, buffers)
             stages = Stages(run_folder, Ledger(run_folder.ledger_path))
-            CURRENT_RUN.set(Run(session, run_folder, trackers, graph, runs, stages))
+            CURRENT_RUN.set(run := Run(session, run_folder, trackers, graph, runs, stages))
             await session.publish_weights(0)
             one_task_run = config.pipeline.model_copy(update={"task_runs": "iteration"})
             configs = {"ours": config, "one": config.model_copy(update={"pipeline": one_task_run})}
@@ -114,7 +114,7 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
                     else:
                         index += 1
                         session.config = configs[block[0]]
-                        records.append(await our_iteration(index, block[0], runs, spent))
+                        records.append(await our_iteration(index, block[0], run, spent))
                         report.iteration_done(index)
                 print(json.dumps(records), flush=True)
 
@@ -131,10 +131,10 @@ def timed(function: Callable[..., Any], name: str, spent: dict[str, float]) -> C
     return call
 
 
-async def our_iteration(index: int, kind: str, runs: IterationRuns, spent: dict[str, float]) -> dict[str, float]:
+async def our_iteration(index: int, kind: str, run: Run, spent: dict[str, float]) -> dict[str, float]:
     spent.clear()
     started, cpu = time.perf_counter(), time.process_time()
-    await runs.run(index)
+    await flows.iteration.run_iteration(run, index)
     total = time.perf_counter() - started
     if kind == "one":
         return {"one": total, "one, beyond Ray and commit": total - spent["run_node"] - spent["commit"]}

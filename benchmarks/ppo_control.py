@@ -3,8 +3,9 @@
     python -m benchmarks.ppo_control --experiment reacher --seeds 0 1 2
     python -m benchmarks.ppo_control --experiment half_cheetah --seeds 0 1 2
 
-Ours is what a user runs, ``python -m flows.ppo experiment=…``; SB3 has the same environments and hyper-parameters, and
-the faster of its DummyVecEnv and SubprocVecEnv. Seeds take turns between the two. A curve is the mean return of the
+Ours is what a user runs, ``python -m flows.ppo experiment=…``; SB3 has the same environments and hyper-parameters, the
+faster of its DummyVecEnv and SubprocVecEnv, and one thread for networks too small for two. Seeds take turns between
+the two. A curve is the mean return of the
 episodes that ended in each iteration. Speed is that of everything between the first iteration's end and the last's:
 collecting and learning, of ours Prefect and Ray too; CPU seconds are those of the process and all its children.
 
@@ -89,10 +90,12 @@ def measure(name: str, experiment: str, iterations: int, seed: int) -> dict[str,
 
 def run_stable_baselines3(metrics: Path, words: list[str]) -> None:
     """Train by SB3 as the experiment says, writing a line per iteration."""
+    import torch
     from stable_baselines3 import PPO
 
     from embodyflow.compose import compose_config
 
+    torch.set_num_threads(1)
     config = compose_config([*words, "flow=ppo"])
     rollout, trainer, algorithm = config.rollout, config.trainer, config.algorithm
     env = fastest_vectorisation(config.env.id, rollout.num_workers * rollout.envs_per_worker, config.seed)
@@ -203,6 +206,18 @@ def draw(runs: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path)
 
 
+def save(runs: list[dict[str, Any]]) -> None:
+    """Write the runs and what they say of each experiment; draw them."""
+    comparisons = {}
+    for experiment in sorted({run["experiment"] for run in runs}):
+        of_it = [run for run in runs if run["experiment"] == experiment]
+        if {run["contender"] for run in of_it} == CONTENDERS.keys():
+            comparisons[experiment] = compare(of_it)
+            print(experiment, json.dumps(comparisons[experiment]), flush=True)
+    RESULTS.write_text(json.dumps({"cpus": os.cpu_count(), "comparisons": comparisons, "runs": runs}, indent=1) + "\n")
+    draw(runs, PICTURE)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--experiment", choices=["reacher", "half_cheetah"], default="reacher")
@@ -221,12 +236,7 @@ def main() -> None:
             runs = [other for other in runs if any(other[key] != run[key] for key in keys)] + [run]
             speed = f"{run['steps_per_wall_second']:.0f} steps/s, {run['steps_per_cpu_second']:.0f} per CPU second"
             print(f"{arguments.experiment} seed {seed} {name}: return {run['returns'][-1]}, {speed}", flush=True)
-    comparisons = {}
-    for experiment in sorted({run["experiment"] for run in runs}):
-        comparisons[experiment] = compare([run for run in runs if run["experiment"] == experiment])
-        print(experiment, json.dumps(comparisons[experiment]))
-    RESULTS.write_text(json.dumps({"cpus": os.cpu_count(), "comparisons": comparisons, "runs": runs}, indent=1) + "\n")
-    draw(runs, PICTURE)
+            save(runs)
 
 
 if __name__ == "__main__":

@@ -21,12 +21,13 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parent.parent
 JOB = [
-    *("experiment=embodied", "env.tasks=[reach-v3]", "warm_start.num_demos=2", "warm_start.steps=25"),
-    *("rollout.num_workers=1", "iterations=15"),
+    *("experiment=embodied", "env.tasks=[reach-v3]", "warm_start.num_demos=2", "warm_start.steps=10"),
+    *("rollout.num_workers=1", "rollout.num_groups=8", "iterations=12"),
 ]
 ARMS = {"grpo": ("grpo", []), "srpo": ("srpo", []), "srpo-std": ("srpo", ["algorithm.advantage=grpo"])}
 """Flow and further words of each; ``srpo-std`` divides by the group's deviation, as the paper's objective does."""
@@ -81,7 +82,8 @@ def run_graph(graph, iteration: int, config, rollout, trainer) -> dict[str, floa
         where[node_id] = group_of(node) or where[node.dependencies[0]]
         rows = to_batch(join_columns(parents)) if parents else None
         num_rows = 0 if rows is None else len(rows)
-        call = SimpleNamespace(seed=config.seed, iteration=iteration, node_id=node_id, offset=0, total_rows=num_rows)
+        call = SimpleNamespace(seed=config.seed, iteration=iteration, node_id=node_id, total_rows=num_rows)
+        call.positions, call.policy_version = np.arange(num_rows), rollout.policy_version
         call.journal = lambda rank, part=0: None
         worker = {"rollout": rollout, "trainer": trainer}[where[node_id]]
         output = resolve(node.executable_ref)(rows, node.config, worker=worker, call=call)

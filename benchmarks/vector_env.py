@@ -10,10 +10,11 @@ process and its children).
 Before anything is timed each contender executes the same actions from the same seeds; observations and rewards must
 agree bit for bit.
 
-Two rows do not count for the ratio. "bare physics" is MuJoCo's ``mj_step`` alone, in one thread per core, without
-policy, observations or rewards: nothing that simulates these steps is faster. "our reach-v3" is ours on the class that
-``envs/metaworld.py`` registers, the same to the last bit but faster; its processes are its own, for it changes
-Meta-World's modules.
+Some rows do not count for the ratio. "bare physics" is MuJoCo's ``mj_step`` alone, in one thread per core, without
+policy, observations or rewards, and "bare mujoco.rollout" the same in one call per chunk, where a task is all its
+physics: how much of its speed is left with policy, observations and rewards is said too. "our reach-v3" is ours on the
+class that ``envs/metaworld.py`` registers, the same to the last bit but faster; its processes are its own, for it
+changes Meta-World's modules.
 """
 
 import argparse
@@ -42,6 +43,7 @@ import psutil
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from metaworld.env_dict import ENV_CLS_MAP
+from mujoco.rollout import Rollout
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from embodyflow.engines.vector_env import VectorEnv
@@ -50,7 +52,9 @@ from envs.metaworld_step import FastStep
 NUM_ENVS = 16
 NUM_WORKERS = min(os.cpu_count() or 1, NUM_ENVS)
 TARGETS = {5: 2.0, 1: 1.2}  # chunk size to least speed-up over the best peer, in wall seconds
-BOUND, OWN_CLASS = "bare physics", "our reach-v3, processes, halves"
+BOUND, ROLLOUT, OWN_CLASS = "bare physics", "bare mujoco.rollout", "our reach-v3, processes, halves"
+ASYNC = "gymnasium AsyncVectorEnv"
+LEAST_SHARE, LEAST_OF_ASYNC = 0.7, 3.0  # of bare mujoco.rollout, and times AsyncVectorEnv, for plain MuJoCo tasks
 RESULTS = Path(__file__).parent / "results" / "vector_env.json"
 
 Array = Any  # NumPy's
@@ -189,9 +193,47 @@ class BarePhysics:
             env.close()
 
 
+class BareRollout:
+    """MuJoCo's own rollout of all environments in one call per chunk, a thread per core, and nothing else."""
+
+    def __init__(self, env_fns: EnvFns, chunk_size: int) -> None:
+        self._envs: list[Any] = [env_fn().unwrapped for env_fn in env_fns]
+        self._model, self._num_substeps = self._envs[0].model, chunk_size * self._envs[0].frame_skip
+        self._datas = [mujoco.MjData(self._model) for _ in range(NUM_WORKERS)]
+        self._rollout = Rollout(nthread=NUM_WORKERS)
+
+    def reset(self) -> None:
+        spec = mujoco.mjtState.mjSTATE_FULLPHYSICS.value
+        self._states = np.empty((len(self._envs), mujoco.mj_stateSize(self._model, spec)))
+        for seed, (env, state) in enumerate(zip(self._envs, self._states, strict=True)):
+            env.reset(seed=seed)
+            mujoco.mj_getState(env.model, env.data, state, spec)
+
+    def play(self, observation: None, policy: Policy, num_chunks: int) -> None:
+        del observation, policy
+        shape = (len(self._envs), self._num_substeps, self._model.nu)
+        controls = np.random.default_rng(0).uniform(-1, 1, shape)
+        models, states = [self._model] * len(self._envs), np.empty((*shape[:2], self._states.shape[1]))
+        for _ in range(num_chunks):
+            self._rollout.rollout(models, self._datas, self._states, controls, state=states)
+            self._states = states[:, -1].copy()
+
+    def close(self) -> None:
+        self._rollout.close()
+        for env in self._envs:
+            env.close()
+
+
+def build_bounds(environment: str, env_fns: EnvFns, chunk_size: int) -> Iterator[tuple[str, Any]]:
+    """Physics alone; what of an environment is more than physics, it leaves out."""
+    yield BOUND, BarePhysics(env_fns, chunk_size)
+    if environment == "HalfCheetah-v5":
+        yield ROLLOUT, BareRollout(env_fns, chunk_size)
+
+
 def build_peers(env_fns: EnvFns) -> Iterator[tuple[str, Contender]]:
     yield "gymnasium SyncVectorEnv", Peer.gymnasium(SyncVectorEnv, env_fns)
-    yield "gymnasium AsyncVectorEnv", Peer.gymnasium(AsyncVectorEnv, env_fns)
+    yield ASYNC, Peer.gymnasium(AsyncVectorEnv, env_fns)
     yield "SB3 SubprocVecEnv", Peer.stable_baselines3(env_fns)
 
 
@@ -267,7 +309,7 @@ def measure(contenders: dict[str, Contender], policy: Policy, num_rounds: int, n
 def report(environment: str, chunk_size: int, num_steps: int, rows: dict[str, Any]) -> dict[str, Any]:
     """Print one comparison and return it for the results file."""
     ours = {name: row for name, row in rows.items() if name.startswith("embodyflow")}
-    peers = {name: row for name, row in rows.items() if name not in ours and name not in (BOUND, OWN_CLASS)}
+    peers = {name: row for name, row in rows.items() if name not in ours and name not in (BOUND, ROLLOUT, OWN_CLASS)}
     best_of_ours, best_peer = (min(group, key=lambda name: group[name]["wall_seconds"]) for group in (ours, peers))
     ratios = {key: rows[best_peer][key] / rows[best_of_ours][key] for key in ("wall_seconds", "cpu_seconds")}
     print(f"\n{environment}, {NUM_ENVS} environments, chunks of {chunk_size}")
@@ -281,14 +323,21 @@ def report(environment: str, chunk_size: int, num_steps: int, rows: dict[str, An
     )
     beside = {
         name: rows[best_peer]["wall_seconds"] / rows[name]["wall_seconds"]
-        for name in (OWN_CLASS, BOUND)
+        for name in (OWN_CLASS, BOUND, ROLLOUT)
         if name in rows
     }
     for name, ratio in beside.items():
         print(f"  {name} against {best_peer}: {ratio:.2f}x wall")
+    fastest = rows[best_of_ours]["wall_seconds"]
+    goals = {"wall_ratio_to_async": (rows[ASYNC]["wall_seconds"] / fastest, LEAST_OF_ASYNC)}
+    if ROLLOUT in rows:
+        goals["share_of_bare_rollout"] = (rows[ROLLOUT]["wall_seconds"] / fastest, LEAST_SHARE)
+        for name, (value, least) in goals.items():
+            print(f"  {name}: {value:.2f} (target {least})")
     return {
         "environment": environment,
         "chunk_size": chunk_size,
+        **{name: value for name, (value, _) in goals.items()},
         "contenders": rows,
         "wall_ratio_beside": beside,
         "ours": best_of_ours,
@@ -310,13 +359,14 @@ def compare(environment: str, num_rounds: int, num_steps: int) -> Iterator[dict[
         for chunk_size in TARGETS:
             with ExitStack() as stack:
                 ours = {name: stack.enter_context(closing(one)) for name, one in build_ours(env_fns, chunk_size)}
-                physics = stack.enter_context(closing(BarePhysics(env_fns, chunk_size)))
+                bounds = build_bounds(environment, env_fns, chunk_size)
+                alone = {name: stack.enter_context(closing(one)) for name, one in bounds}
                 beside = build_beside(environment, env_fns, chunk_size)
                 ours |= {name: stack.enter_context(closing(one)) for name, one in beside}
                 contenders: dict[str, Any] = {**peers, **ours}
                 check_agreement(contenders, chunk_size, action_dim)
                 policy = build_policy(state_dim, chunk_size, action_dim)
-                rows = measure(contenders | {BOUND: physics}, policy, num_rounds, num_steps // chunk_size)
+                rows = measure(contenders | alone, policy, num_rounds, num_steps // chunk_size)
             yield report(environment, chunk_size, num_steps, rows)
 
 

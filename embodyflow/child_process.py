@@ -9,29 +9,45 @@ import pickle
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 
-def start_child(module: str, *, start_new_session: bool = False) -> "tuple[subprocess.Popen[bytes], Connection]":
+def start_child(
+    module: str, *, descriptors: Sequence[int] = (), start_new_session: bool = False
+) -> "tuple[subprocess.Popen[bytes], Connection]":
     """Start a process that runs ``main(descriptor, parent_pid)`` of a module; return it and our end of the socket.
 
     Args:
         module: its name.
+        descriptors: of further open files that it shall have, given to ``main`` after the others.
         start_new_session: the process leads a session, so that all it starts can be killed with it.
     """
     ours, theirs = socket.socketpair()
-    main = f"from {module} import main; main({theirs.fileno()}, {os.getpid()})"
+    arguments = ", ".join(map(str, [theirs.fileno(), os.getpid(), *descriptors]))
+    main = f"from {module} import main; main({arguments})"
     search_path = os.pathsep.join(path for path in sys.path if path)
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-c", main],
-            pass_fds=[theirs.fileno()],
+            pass_fds=[theirs.fileno(), *descriptors],
             stdin=subprocess.DEVNULL,
             start_new_session=start_new_session,
             env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": search_path},
         )
     return process, Connection(ours.detach())
+
+
+def await_end(pid: int, seconds: float) -> bool:
+    """Give a child time to end by itself, and say whether it has; it is still to be waited for."""
+    deadline = time.monotonic() + seconds
+    while (ended := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)) is None:
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(0.01)
+    return ended is not None
 
 
 def send(connection: Connection, message: Any) -> None:

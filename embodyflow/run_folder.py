@@ -11,6 +11,7 @@
         ledger.jsonl      what counts as done: see :mod:`embodyflow.ledger`
         checkpoints/iteration-000005/   complete as soon as it has that name
         stages/iteration-000006/<node>/ rows of an iteration that is not committed yet
+        open_episodes/    of a control job: episodes that go on over iterations
         episodes/iteration-000005/      how its episodes went: :mod:`embodyflow.episode_record`
         observations.json  digest of what the policy is shown first of each task
         evaluation.json    of an evaluation: success by task

@@ -11,7 +11,7 @@ one response (language). Every row carries::
 An embodied row adds, with T decisions (policy calls) of C actions (the chunk) of A dimensions, L = C·A tokens::
 
     state            float32 [N, T, S]      observation before each decision
-    image            uint8   [N, T, H, W, 3]  where the policy looks at images
+    image            uint8   [N, T, H, W, 3]  likewise, under its own name, of every camera that is shown
     instruction_ids  int64   [N, I]         the instruction, tokenised; 0 is padding
     action_tokens    int64   [N, T, L]      sampled bins, ordered (chunk step, dimension)
     actions          float32 [N, T, C, A]   what was executed; zero after the end

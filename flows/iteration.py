@@ -1,4 +1,4 @@
-"""One RL iteration: the graph's nodes as task runs, then the commit."""
+"""One RL iteration: the graph's nodes, then the commit; each a task run, or all in one."""
 
 import time
 from collections.abc import Mapping
@@ -11,38 +11,52 @@ from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.workers.session import NodeReport
 from flows.episodes import keep_episodes
 from flows.graph_run import GraphRun, RunNode
-from flows.nodes import CURRENT_RUN, run_node_as_event, submit_node
+from flows.nodes import CURRENT_RUN, Run, run_node_as_event, submit_node
+
+Digests = Mapping[str, list[str]]
+
+
+async def run_iteration(run: Run, index: int) -> dict[str, float]:
+    """Run an iteration as ``pipeline.task_runs`` says; the numbers are the same. Returns the iteration's metrics."""
+    if run.config.pipeline.task_runs == "iteration":
+        return await iteration_in_one(index)
+    return await run.iterations.run(index)
 
 
 @flow(name="iteration", persist_result=False, validate_parameters=False)
 async def iteration(index: int) -> dict[str, float]:
-    """Run the graph once and commit what it learned; returns the iteration's metrics.
+    """Run the graph once and commit what it learned, as a flow run with a task run for each node.
 
     Args:
         index: of the iteration, from 1.
     """
     run = CURRENT_RUN.get()
-    started = time.perf_counter()
-    if run.config.pipeline.task_runs == "node":
-        reports = await run_graph(index, submit_node)
-    else:
-        reports = await all_nodes(index)
-    await keep_episodes(run, index, reports)
+    metrics, digests = await run_nodes(index, submit_node)
     if index < run.config.iterations and not run.config.evaluates_after(index):
         run.iterations.open(index + 1)
-    metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))
-    metrics |= {f"perf/{node_id}_seconds": report.seconds for node_id, report in reports.items()}
-    metrics |= to_floats(await run.session.buffer_metrics())
-    metrics["perf/iteration_seconds"] = time.perf_counter() - started
-    digests = {node_id: list(report.digests) for node_id, report in reports.items() if report.digests}
+    await commit_run(index, metrics, digests)
+    return metrics
+
+
+@task(name="iteration", task_run_name="iteration-{index}", cache_policy=NO_CACHE, persist_result=False)
+async def iteration_in_one(index: int) -> dict[str, float]:
+    """Do what :func:`iteration` does as a task run of the training flow, without asking the server for anything."""
+    metrics, digests = await run_nodes(index, run_node_as_event)
     await commit(index, metrics, digests)
     return metrics
 
 
-@task(name="nodes", task_run_name="nodes", cache_policy=NO_CACHE, persist_result=False)
-async def all_nodes(index: int) -> dict[str, NodeReport]:
-    """Run the whole graph as one task run; the numbers are the same."""
-    return await run_graph(index, run_node_as_event)
+async def run_nodes(index: int, run_node: RunNode) -> tuple[dict[str, float], Digests]:
+    """Run the graph once; return what its nodes measured, and the digests of their rows."""
+    run = CURRENT_RUN.get()
+    started = time.perf_counter()
+    reports = await run_graph(index, run_node)
+    await keep_episodes(run, index, reports)
+    metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))
+    metrics |= {f"perf/{node_id}_seconds": report.seconds for node_id, report in reports.items()}
+    metrics |= to_floats(await run.session.buffer_metrics())
+    metrics["perf/iteration_seconds"] = time.perf_counter() - started
+    return metrics, {node_id: list(report.digests) for node_id, report in reports.items() if report.digests}
 
 
 async def run_graph(index: int, run_node: RunNode) -> dict[str, NodeReport]:
@@ -54,7 +68,12 @@ async def run_graph(index: int, run_node: RunNode) -> dict[str, NodeReport]:
 
 
 @task(name="commit", task_run_name="commit", cache_policy=NO_CACHE, persist_result=False)
-async def commit(index: int, metrics: Mapping[str, float], digests: Mapping[str, list[str]]) -> None:
+async def commit_run(index: int, metrics: Mapping[str, float], digests: Digests) -> None:
+    """Commit, as a task run."""
+    await commit(index, metrics, digests)
+
+
+async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> None:
     """Make the iteration count: new weights published, checkpoint and metrics on disk, its rows freed."""
     run = CURRENT_RUN.get()
     digest = await run.session.publish_weights(index)
@@ -67,7 +86,7 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Mapping[str,
     run.folder.write_status("train", index, run.config.iterations)
 
 
-async def write_checkpoint(index: int, digests: Mapping[str, list[str]] | None = None) -> None:
+async def write_checkpoint(index: int, digests: Digests | None = None) -> None:
     """Write the published weights and the optimizer to the iteration's checkpoint; it counts as soon as it is on disk.
 
     Args:

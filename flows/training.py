@@ -7,7 +7,7 @@ from prefect.logging import get_run_logger
 
 from embodyflow.run_folder import RunFolder
 from flows.evaluation import evaluate, film
-from flows.iteration import write_checkpoint
+from flows.iteration import run_iteration, write_checkpoint
 from flows.nodes import Run
 from flows.opened_run import opened
 from flows.parity import observe
@@ -39,7 +39,7 @@ async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
         first = await surviving(run, "the start", partial(_start, run, resumed=resumed))
         for index in range(first, run.config.iterations + 1):
             if index > first:
-                await surviving(run, f"iteration {index}", partial(run.iterations.run, index))
+                await surviving(run, f"iteration {index}", partial(run_iteration, run, index))
                 report.iteration_done(index)
             await surviving(run, f"the evaluation after iteration {index}", partial(_evaluate_if_due, run, index))
         export = partial(run.session.export, "save_pretrained", run.folder.path / "policy")

@@ -26,12 +26,14 @@ OF_A_ROW = ("group_id", "policy_version", "seed", "instruction_ids")
 def collect_steps(batch: Batch | None, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
     """Step this rank's environments with the present policy; ``rollout/reward`` is of the episodes that ended."""
     started = time.perf_counter()
-    rows, finished = worker.collect(call.iteration, (call.seed, call.iteration, call.node_id))
+    folder = None if call.run_folder is None else call.run_folder / "open_episodes"
+    rows, finished = worker.collect(call.iteration, (call.seed, call.iteration, call.node_id), folder)
     num_steps, num_episodes = int(rows["num_steps"].sum()), len(finished.returns)
     metrics = {
         "rollout/num_steps": total(num_steps),
         "rollout/num_episodes": total(num_episodes),
         "perf/env_steps_per_second": total(num_steps / (time.perf_counter() - started)),
+        **worker.fault_metrics(),
     }
     if num_episodes:
         metrics["rollout/reward"] = mean(np.mean(finished.returns), num_episodes)

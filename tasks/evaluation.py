@@ -26,6 +26,7 @@ def evaluate_policy(batch: Batch | None, config: Any = None, *, worker: Any, cal
         f"eval/{mode}_success_rate": mean(rows["success"].double().mean(), len(rows["group_id"].unique())),
         f"eval/{mode}_episode_steps": mean(rows["num_steps"].double().mean(), len(rows)),
         f"perf/evaluate_{mode}_seconds": mean(time.perf_counter() - started),
+        **worker.fault_metrics(),
     }
     return NodeOutput(None, metrics, {"examples": examples})
 

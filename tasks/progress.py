@@ -31,9 +31,8 @@ def score_progress(batch: Batch, config: Any = None, *, worker: Any, call: Any, 
     table = _gathered(torch.cat([facts, embedded], 1), call, worker).numpy()
     success, tasks = table[:, 0].astype(bool), table[:, 1].astype(np.int64)
     progress = measure_progress(table[:, 2:], success, tasks, settings)
-    mine = slice(call.offset, call.offset + len(batch))
     failed = ~batch["success"]
-    scores, distances = (torch.from_numpy(each[mine]) for each in (progress.scores, progress.distances))
+    scores, distances = (torch.from_numpy(each[call.positions]) for each in (progress.scores, progress.distances))
     scored = Batch({"uid": batch["uid"], "scores": scores, "progress_distance": distances}, batch_size=[len(batch)])
     num_failed = int(failed.sum())
     of_failures = scores[failed].mean().item() if num_failed else 0.0
@@ -48,6 +47,6 @@ def score_progress(batch: Batch, config: Any = None, *, worker: Any, call: Any, 
 def _gathered(rows: torch.Tensor, call: Any, worker: Any) -> torch.Tensor:
     """Return the rows of all ranks, in the order of the whole batch: adding zeros leaves numbers as they are."""
     table = rows.new_zeros(call.total_rows, rows.shape[1])
-    table[call.offset : call.offset + len(rows)] = rows
+    table[torch.from_numpy(call.positions)] = rows
     gathered: torch.Tensor = worker.all_reduce(table)
     return gathered

@@ -24,7 +24,8 @@ def generate(batch: Batch | None, config: Any = None, *, worker: Any, call: Any,
     started = time.perf_counter()
     episodes = worker.training_episodes(call.seed, call.iteration)
     rows = worker.play(episodes, "train", (call.seed, call.iteration, call.node_id), call.journal(worker.rank))
-    return NodeOutput(to_batch(rows), rollout_metrics(rows, time.perf_counter() - started))
+    metrics = rollout_metrics(rows, time.perf_counter() - started) | worker.fault_metrics()
+    return NodeOutput(to_batch(rows), metrics)
 
 
 @node(reads=(), writes=("state", "actions", "num_steps", "uid", "instruction_ids"))
@@ -36,7 +37,7 @@ def demonstrate(batch: Batch | None, config: Any = None, *, worker: Any, **kwarg
 
 
 def rollout_metrics(rows: Columns, seconds: float) -> dict[str, Metric]:
-    """Summarise played episodes; ``perf/`` names are timings and differ from run to run."""
+    """Summarise played episodes; ``perf/`` names differ from run to run."""
     speed = float(np.sum(rows["num_steps"])) / seconds
     return episode_metrics(rows) | {"perf/env_steps_per_second": total(speed)}
 

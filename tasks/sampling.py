@@ -59,7 +59,7 @@ def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any
             rows, outcomes = output.batch, {**outcomes, **output.metrics}
         rerolled.append(outcomes)
         played, kept = join_rows([played, rows]), join_rows([kept, _kept(rows, rules)])
-    metrics = _group_metrics(played, kept) | merge_metrics(rerolled)
+    metrics = _group_metrics(played, kept) | merge_metrics(rerolled) | worker.fault_metrics()
     waiting.leave(kept[wanted:])
     metrics["groups/num_kept_rows"] = total(wanted + len(stale))
     metrics["groups/num_rerolled"] = total((len(played) - len(batch)) // rollout.group_size)

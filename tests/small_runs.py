@@ -18,6 +18,10 @@ SMALL = [
     *("env.max_steps=40", "evaluation.num_goals=4", "evaluation.video=false", "warm_start.num_demos=4"),
     *("warm_start.steps=60", "policy.hidden_size=64"),
 ]
+SMALL_CONTROL = [
+    *("experiment=reacher", "rollout.envs_per_worker=2", "rollout.num_steps=120", "trainer.epochs=2"),
+    *("critic.epochs=2", "trainer.num_minibatches=4"),
+]
 
 
 def _heed_sigint() -> None:
@@ -34,7 +38,7 @@ class Runs:
     """
 
     def __init__(self, folder: Path, api_url: str | None = None) -> None:
-        self.root = folder / "runs"
+        self.root, self.seconds = folder / "runs", 240.0  # that a run may take
         self.env = os.environ | {"PREFECT_HOME": str(folder / "prefect"), "EMBODYFLOW_TEST": str(folder)}
         for name in ("PREFECT_API_URL", "RAY_ADDRESS"):
             self.env.pop(name, None)
@@ -63,14 +67,14 @@ class Runs:
 
     def run(self, run_id: str, *words: str, flow: str = "grpo") -> str:
         process = self.start(*SMALL, f"run_root={self.root}", f"run_id={run_id}", *words, flow=flow)
-        output, _ = process.communicate(timeout=240)
+        output, _ = process.communicate(timeout=self.seconds)
         assert process.returncode == 0, output[-4000:]
         return output
 
     def resume(self, run_id: str, *words: str, flow: str = "grpo") -> None:
         # The root of the runs is looked up in the experiment's configuration, so it is not an override here.
         process = self.start(f"resume={run_id}", *words, flow=flow)
-        output, _ = process.communicate(timeout=240)
+        output, _ = process.communicate(timeout=self.seconds)
         assert process.returncode == 0, output[-4000:]
 
     def summary(self, run_id: str) -> dict[str, object]:

@@ -57,7 +57,8 @@ class LossInputs:
         for name, tensor in tensors.items():
             if tensor.shape != self.mask.shape:
                 raise ValueError(f"{name}: shape {list(tensor.shape)}; allowed: {list(self.mask.shape)} as the mask")
-        return replace(self, **{name: tensor.masked_fill(~self.mask, 0) for name, tensor in tensors.items()})
+        outside = ~self.mask
+        return replace(self, **{name: tensor.masked_fill(outside, 0) for name, tensor in tensors.items()})
 
 
 def _log_ratio(inputs: LossInputs) -> Tensor:

@@ -6,21 +6,19 @@ from typing import Any, ClassVar
 from pydantic import model_validator
 
 from embodyflow.config.base import PositiveInt
-from embodyflow.config.environment import EnvConfig
+from embodyflow.config.environment import EnvConfig, SteppingConfig
 from embodyflow.config.run import Records, RolloutConfig, RunConfig
 from embodyflow.config.summary import return_line, return_summary
 from embodyflow.policies.configuration import ControlPolicyConfig
 
 
-class StepRolloutConfig(RolloutConfig):
+class StepRolloutConfig(SteppingConfig, RolloutConfig):
     """How steps are gathered; episodes go on over iterations.
 
     Attributes:
-        envs_per_worker: environments stepped in each process.
         num_steps: of each environment and iteration.
     """
 
-    envs_per_worker: PositiveInt
     num_steps: PositiveInt
 
 

@@ -6,22 +6,20 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, model_validator
 
 from embodyflow.config.base import PositiveInt
-from embodyflow.config.environment import EnvConfig
+from embodyflow.config.environment import EnvConfig, SteppingConfig
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary
 from embodyflow.policies.configuration import EmbodiedPolicyConfig
 
 
-class EpisodeRolloutConfig(GroupRolloutConfig):
+class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
     """How episodes are gathered; a group shares its initial state.
 
     Attributes:
-        envs_per_worker: environments stepped in each process.
         keep_episodes: iterations, the newest, whose episodes stay in the run's folder, images left out.
     """
 
-    envs_per_worker: PositiveInt
     keep_episodes: Annotated[int, Field(ge=0, strict=True)] = 20
 
 
@@ -62,7 +60,7 @@ class EmbodiedConfig(GroupedConfig):
     notes_observations: ClassVar[bool] = True
     warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "env", "policy", "warm_start"})
 
-    policy: EmbodiedPolicyConfig
+    policy: EmbodiedPolicyConfig = Field(discriminator="name")
     env: EnvConfig
     rollout: EpisodeRolloutConfig
     warm_start: ExpertWarmStartConfig | None
@@ -87,21 +85,9 @@ class EmbodiedConfig(GroupedConfig):
         return self
 
     @model_validator(mode="after")
-    def _progress_fits(self) -> "EmbodiedConfig":
-        if self.progress is None:
-            if self.pipeline.source() == {"name": "embodied_srpo"}:
-                raise ValueError("progress=null: must say how progress is measured with pipeline.name=embodied_srpo")
-            return self
-        embedding, size = self.progress.embedding, self.policy.state_dim
-        if embedding.name == "vjepa2" and self.policy.image_size is None:
-            raise ValueError("progress.embedding.name=vjepa2 needs images; set policy.image_size")
-        if embedding.name == "state" and max(embedding.entries or (0,)) >= size:
-            raise ValueError(
-                f"progress.embedding.entries={list(embedding.entries or ())}: allowed are 0 to {size - 1}, the entries "
-                "of the policy's state"
-                if size
-                else "progress.embedding.name=state: the policy sees no state; allowed is vjepa2"
-            )
+    def _progress_is_measured(self) -> "EmbodiedConfig":
+        if self.progress is None and self.pipeline.source() == {"name": "embodied_srpo"}:
+            raise ValueError("progress=null: must say how progress is measured with pipeline.name=embodied_srpo")
         return self
 
     @property

@@ -1,10 +1,10 @@
 """The environment of a job."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from embodyflow.config.base import Config, PositiveInt
+from embodyflow.config.base import Config, PositiveFloat, PositiveInt
 
 
 class AdapterConfig(Config):
@@ -64,6 +64,9 @@ class EnvConfig(Config):
         max_steps: environment steps after which an episode is truncated.
         adapter: makes any environment one with instructions, initial states and success; ``null`` for those that have
             them.
+        step_timeout: seconds an environment in a process of its own may take for an action chunk.
+        reset_timeout: seconds it may take for being built, and for a reset.
+        max_restarts: how often a rollout worker starts such processes again before the run ends.
     """
 
     id: str
@@ -71,6 +74,9 @@ class EnvConfig(Config):
     kwargs: dict[str, Any] = Field(default_factory=dict)
     max_steps: PositiveInt
     adapter: AdapterConfig | None = None
+    step_timeout: PositiveFloat = 60.0
+    reset_timeout: PositiveFloat = 300.0
+    max_restarts: PositiveInt = 100
 
     @model_validator(mode="after")
     def _adapter_fits(self) -> "EnvConfig":
@@ -84,4 +90,25 @@ class EnvConfig(Config):
             unknown = set(getattr(self.adapter, key)) - set(self.tasks)
             if unknown:
                 raise ValueError(f"adapter.{key}: {sorted(unknown)[0]!r} is not among env.tasks {list(self.tasks)}")
+        return self
+
+
+class SteppingConfig(Config):
+    """How a rollout worker steps its environments.
+
+    Attributes:
+        envs_per_worker: environments of each rollout worker.
+        env_processes: processes of a rollout worker that step them; one that dies or hangs is started again, and its
+            episodes go on. 0 steps them in the worker itself: the same numbers, one message less.
+    """
+
+    envs_per_worker: PositiveInt
+    env_processes: Annotated[int, Field(ge=0, strict=True)] = 0
+
+    @model_validator(mode="after")
+    def _processes_have_environments(self) -> "SteppingConfig":
+        if self.env_processes > self.envs_per_worker:
+            raise ValueError(
+                f"env_processes={self.env_processes} must be at most envs_per_worker={self.envs_per_worker}"
+            )
         return self

@@ -14,8 +14,9 @@ class PipelineConfig(Config):
         name: a built-in pipeline, used when neither of the other two is set.
         custom_fn: ``"module:function"`` returning a ``TaskGraph``.
         yaml: path of a YAML graph.
-        task_runs: what a Prefect task run stands for. ``node``: each can be retried and looked at by itself.
-            ``iteration``: all nodes in one, as events with their times; for iterations of a second or less.
+        task_runs: what a Prefect task run stands for. ``node``: each can be retried and looked at by itself, in a flow
+            run for each iteration. ``iteration``: all nodes as events with their times, and the commit; for iterations
+            of a second or less.
     """
 
     name: str

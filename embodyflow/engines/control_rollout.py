@@ -1,12 +1,13 @@
 """A control task and a policy in one process: a fixed number of steps of every environment per iteration.
 
-Episodes go on over iterations; environments are reset when theirs ends. After a restart of the worker episodes start
-anew.
+Episodes go on over iterations; environments are reset when theirs ends. What an iteration leaves open is kept on disk:
+a worker that takes another's place, or does an iteration again, goes on where the iteration before had ended.
 """
 
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,8 +15,11 @@ from gymnasium.spaces import Box
 
 from embodyflow.config.control import ControlConfig
 from embodyflow.data.batches import Columns
+from embodyflow.data.metrics import Metric
 from embodyflow.engines.environments import make_env
-from embodyflow.engines.vector_env import ChunkStep, VectorEnv
+from embodyflow.engines.open_episodes import OpenEpisodes, OpenEpisodesFolder
+from embodyflow.engines.vector_env import ChunkStep, Supervision, VectorEnv
+from embodyflow.errors import DamageError
 from embodyflow.policies.fit import check_fits
 from embodyflow.policies.registry import build_acting_policy
 from embodyflow.seeding import derive_rng, derive_seed
@@ -42,7 +46,12 @@ class ControlRollout:
         torch.set_num_threads(1)
         self.config, self.rank, self.world_size = config, rank, world_size
         self._num_envs, self._num_steps = config.rollout.envs_per_worker, config.rollout.num_steps
-        self._env = VectorEnv([functools.partial(make_env, config.env, None, "train")] * self._num_envs, chunk_size=1)
+        self._env = VectorEnv(
+            [functools.partial(make_env, config.env, None, "train")] * self._num_envs,
+            num_workers=config.rollout.env_processes,
+            chunk_size=1,
+            supervision=Supervision.of(config.env),
+        )
         prototype = make_env(config.env, None, "train")
         check_fits(config.policy, prototype)
         self.policy = build_acting_policy(config.policy, config.cluster.device)
@@ -52,7 +61,7 @@ class ControlRollout:
         self._num_episodes = np.zeros(self._num_envs, np.int64)
         self._returns, self._lengths = np.zeros(self._num_envs), np.zeros(self._num_envs, np.int64)
         self._state = np.zeros((self._num_envs, config.policy.state_dim), np.float32)
-        self._reset(np.arange(self._num_envs))
+        self._after: int | None = None  # the iteration whose end the environments stand at
         self.policy_version = -1
 
     def update_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
@@ -60,17 +69,28 @@ class ControlRollout:
         self.policy.model.load_state_dict({name: torch.from_numpy(np.array(w)) for name, w in weights.items()})
         self.policy_version = version
 
-    def collect(self, iteration: int, draws: tuple[int | str, ...]) -> tuple[Columns, Finished]:
+    def collect(
+        self, iteration: int, draws: tuple[int | str, ...], folder: Path | None = None
+    ) -> tuple[Columns, Finished]:
         """Step every environment ``rollout.num_steps`` times, sampling its actions.
 
         Args:
-            iteration: makes the rows' uid.
+            iteration: its index, from 1; it goes on where the one before it ended, and makes the rows' uid.
             draws: with the environment's number appended, names the seed of its actions.
+            folder: where open episodes are kept; ``None`` keeps none, and asks for iterations in their order.
 
         Returns:
             Rows of a control task (:mod:`embodyflow.types`): a row is what one environment did of one episode. And
             the episodes that ended.
+
+        Raises:
+            DamageError: another worker played the iteration before, and what it left open is not in the folder.
         """
+        # A run goes back to a checkpoint that is kept, at most; the newest is still being written when this one begins.
+        keep = self.config.trainer.keep_checkpoints + 2
+        kept = None if folder is None else OpenEpisodesFolder(folder, self.rank, keep)
+        self._stand_after(iteration - 1, kept)
+        self._after = None  # until this iteration is done
         ranks = range(self.rank * self._num_envs, (self.rank + 1) * self._num_envs)
         shape = (self._num_steps, self.config.policy.action_dim)
         uniforms = np.stack([derive_rng(*draws, number).random(shape) for number in ranks], axis=1)
@@ -91,7 +111,26 @@ class ControlRollout:
         record.end(np.arange(self._num_envs), self._num_steps - 1, self._state, np.zeros(self._num_envs, np.bool_))
         first_uid = iteration * self.config.rows_per_iteration + self.rank * self._num_envs * self._num_steps
         seeds = np.array([derive_seed(*draws, number) for number in ranks])
+        if kept is not None:
+            kept.write(iteration, OpenEpisodes(self._env.histories(), self._num_episodes, self._returns))
+        self._after = iteration
         return record.rows(first_uid, seeds, self.policy_version), finished
+
+    def _stand_after(self, iteration: int, kept: OpenEpisodesFolder | None) -> None:
+        """Have the environments stand where the iteration left them, 0 being the start of the run."""
+        if iteration == self._after:
+            return
+        self._env.abandon()
+        if iteration == 0:
+            self._num_episodes[:], self._returns[:], self._lengths[:] = 0, 0.0, 0
+            self._reset(np.arange(self._num_envs))
+            return
+        if kept is None:
+            raise DamageError(f"nothing says where iteration {iteration} left the environments")
+        episodes = kept.read(iteration)
+        self._state = self._env.replay(episodes.histories)["state"].astype(np.float32)
+        self._num_episodes, self._returns = episodes.num_episodes, episodes.returns
+        self._lengths = np.array([len(history.actions) for history in episodes.histories])
 
     def _count(self, step: ChunkStep, over: np.ndarray, finished: Finished) -> None:
         self._returns += step.rewards[:, 0]
@@ -111,6 +150,10 @@ class ControlRollout:
             ]
             self._state[envs] = self._env.reset(envs.tolist(), seeds)["state"]
             self._num_episodes[envs] += 1
+
+    def fault_metrics(self) -> dict[str, Metric]:
+        """Count what was done about environments that crash or hang since the last call."""
+        return self._env.supervision.metrics()
 
     def close(self) -> None:
         """Close every environment."""

@@ -5,11 +5,12 @@ one at once, so the policy always sees a full batch until the last episodes run 
 """
 
 import functools
-from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import gymnasium as gym
 import imageio.v3 as iio
@@ -18,39 +19,25 @@ import torch
 
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
+from embodyflow.data.metrics import Metric
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.engines.environments import make_env
+from embodyflow.engines.episodes import Episode, EpisodeRows, Kept, KeptGroups, Slots, padded
 from embodyflow.engines.groups import GroupRollout, places
 from embodyflow.engines.rendering import rendering_problem
-from embodyflow.engines.vector_env import ChunkStep, VectorEnv
+from embodyflow.engines.vector_env import EnvQuarantinedError, Supervision, VectorEnv
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Decision
 from embodyflow.policies.fit import check_fits
 from embodyflow.policies.registry import build_acting_policy
 from embodyflow.seeding import derive_rng, derive_seed
 
+_logger = logging.getLogger(__name__)
+
 SMALLEST_BATCH = 8
 """Rows of the smallest batch that the policy decides for. In smaller ones the last bit of a row's log-probs depends on
 its position: a matrix product cuts its last few rows in another way."""
-
-
-@dataclass(frozen=True)
-class Episode:
-    """One episode to be played.
-
-    Attributes:
-        row: position in the whole batch, over all workers; names the episode's random draws.
-        uid, group_id: see :mod:`embodyflow.types`.
-        env_task_id: index into ``env.tasks``.
-        goal: index of the initial state in its split.
-    """
-
-    row: int
-    uid: int
-    group_id: int
-    env_task_id: int
-    goal: int
 
 
 class EmbodiedRollout(GroupRollout):
@@ -72,6 +59,7 @@ class EmbodiedRollout(GroupRollout):
         self._instructions = np.stack(
             [self.policy.encode_instruction(env.get_wrapper_attr("instruction")) for env in self.prototypes]
         )
+        self._supervision = Supervision.of(config.env)
         self.policy_version = -1
 
     def update_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
@@ -117,6 +105,9 @@ class EmbodiedRollout(GroupRollout):
         The policy always decides for as many environments as there are, idle ones included: a row's numbers then do
         not depend on which others are played beside it, so episodes that a journal has need not be played again.
 
+        A group with an episode that kills or hangs its process whenever it is played has another goal instead, drawn
+        for it and for each further attempt: which one is known by the group alone.
+
         Args:
             episodes: what to play.
             split: whose goals.
@@ -125,14 +116,44 @@ class EmbodiedRollout(GroupRollout):
 
         Returns:
             The columns of an embodied row (:mod:`embodyflow.types`), rows in the order of ``episodes``.
+
+        Raises:
+            EnvError: an environment raised, or gives numbers that are none.
+            InfrastructureError: environments had to be started again more than ``env.max_restarts`` times.
         """
-        record = _Record(self.config, episodes, self.policy.num_tokens)
+        kept, quarantines = journal or Kept(), Counter[int]()  # by group
+        self.env(split).abandon()  # what a node that was interrupted left under way
+        while True:
+            playable = [self._replaced(episode, split, quarantines[episode.group_id]) for episode in episodes]
+            rows = self._blank_rows(playable, draws)
+            groups = KeptGroups(rows, kept)
+            slots = Slots(self.env(split), playable, len(self.config.env.tasks), done=groups.recall())
+            try:
+                self._play(rows, slots, groups)
+            except EnvQuarantinedError as error:
+                group = slots.episode(error.index).group_id
+                quarantines[group] += 1
+                _logger.warning("%s; group %d gets another goal", error, group)
+            else:
+                return rows.columns
+
+    def _replaced(self, episode: Episode, split: str, num_quarantines: int) -> Episode:
+        """Return the episode, with another goal where those before cannot be played."""
+        if num_quarantines == 0:
+            return episode
+        num_goals = self.prototypes[0].get_wrapper_attr("num_goals")[split]
+        rng = derive_rng(self.config.seed, "another goal", split, episode.group_id, num_quarantines)
+        return replace(episode, goal=int(rng.integers(num_goals)))
+
+    def _blank_rows(self, episodes: Sequence[Episode], draws: tuple[int | str, ...] | None) -> EpisodeRows:
+        rows = EpisodeRows(self.config, episodes, self.policy.num_tokens)
         if draws is not None:
-            record.draw_noise([derive_seed(*draws, episode.row) for episode in episodes])
-        record.columns["instruction_ids"] = self._instructions[record.columns["env_task_id"]]
-        record.columns["policy_version"][:] = self.policy_version
-        groups = _Groups(record, journal)
-        slots = _Slots(self.env(split), episodes, len(self.config.env.tasks), done=groups.recall())
+            rows.draw_noise([derive_seed(*draws, episode.row) for episode in episodes])
+        rows.columns["instruction_ids"] = self._instructions[rows.columns["env_task_id"]]
+        rows.columns["policy_version"][:] = self.policy_version
+        return rows
+
+    def _play(self, record: EpisodeRows, slots: Slots, groups: KeptGroups) -> None:
         while slots.fill():
             rows, t = slots.rows(), slots.decisions()
             observation = slots.observation()
@@ -143,14 +164,17 @@ class EmbodiedRollout(GroupRollout):
             step = slots.step(decision.actions)
             record.write(rows, t, decision, step)
             groups.ended(rows[step.terminated | step.truncated])
-        return record.columns
+
+    def fault_metrics(self) -> dict[str, Metric]:
+        """Count what was done about environments that crash or hang since the last call."""
+        return self._supervision.metrics()
 
     def _decide(self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None, batch_size: int) -> Decision:
         """Decide by a batch of that size, of which the first rows are asked for."""
         num_rows = len(observation["instruction_ids"])
-        padded = {name: _padded(values, batch_size) for name, values in observation.items()}
-        uniforms = None if noise is None else _padded(noise, batch_size)
-        decision = self.policy.act(padded, uniforms, self.config.rollout.temperature)
+        batch = {name: padded(values, batch_size) for name, values in observation.items()}
+        uniforms = None if noise is None else padded(noise, batch_size)
+        decision = self.policy.act(batch, uniforms, self.config.rollout.temperature)
         return Decision(decision.tokens[:num_rows], decision.log_probs[:num_rows], decision.actions[:num_rows])
 
     def first_observations(self) -> dict[str, dict[str, Any]]:
@@ -175,7 +199,12 @@ class EmbodiedRollout(GroupRollout):
                 for slot in range(max(self.config.rollout.envs_per_worker, len(tasks)))
             ]
             self._envs[split] = VectorEnv(
-                fns, num_workers=0, chunk_size=self.config.policy.chunk_size, info_keys=("success",)
+                fns,
+                num_workers=self.config.rollout.env_processes,
+                chunk_size=self.config.policy.chunk_size,
+                info_keys=("success",),
+                names=[tasks[slot % len(tasks)] for slot in range(len(fns))],
+                supervision=self._supervision,
             )
         return self._envs[split]
 
@@ -236,9 +265,9 @@ class EmbodiedRollout(GroupRollout):
         if not info["success"]:
             return None
         demo = {
-            name: _padded(np.stack([o[name] for o in observations]), self.config.env.max_steps) for name in observation
+            name: padded(np.stack([o[name] for o in observations]), self.config.env.max_steps) for name in observation
         }
-        demo["actions"] = _padded(np.stack(actions), self.config.env.max_steps)
+        demo["actions"] = padded(np.stack(actions), self.config.env.max_steps)
         demo["num_steps"] = np.array(len(actions))
         return demo
 
@@ -281,163 +310,3 @@ class EmbodiedRollout(GroupRollout):
             vector_env.close()
         for env in self.prototypes:
             env.close()
-
-
-class _Slots:
-    """Which environment plays which episode, and at which decision it is."""
-
-    def __init__(self, env: VectorEnv, episodes: Sequence[Episode], num_tasks: int, done: Set[int]) -> None:
-        self._env, self._episodes, self._num_tasks = env, episodes, num_tasks
-        self.num_envs = env.num_envs
-        self._waiting: list[deque[int]] = [deque() for _ in range(num_tasks)]
-        for row, episode in enumerate(episodes):
-            if row not in done:
-                self._waiting[episode.env_task_id].append(row)
-        self._row: dict[int, int] = {}  # slot to row, only slots that play
-        self._decision: dict[int, int] = {}
-        self._observation: dict[str, np.ndarray] = {}
-
-    def fill(self) -> bool:
-        """Start waiting episodes in idle environments; return whether any is being played."""
-        starting = {}
-        for slot in range(self._env.num_envs):
-            waiting = self._waiting[slot % self._num_tasks]
-            if slot not in self._row and waiting:
-                starting[slot] = self._row[slot] = waiting.popleft()
-                self._decision[slot] = 0
-        if starting:
-            episodes = [self._episodes[row] for row in starting.values()]
-            self._store(
-                list(starting),
-                self._env.reset(
-                    list(starting),
-                    seeds=[episode.goal for episode in episodes],
-                    options=[{"goal": episode.goal} for episode in episodes],
-                ),
-            )
-        return bool(self._row)
-
-    def rows(self) -> np.ndarray:
-        """Return the rows being played, int64 ``[n]``, in slot order."""
-        return np.array([self._row[slot] for slot in sorted(self._row)])
-
-    def decisions(self) -> np.ndarray:
-        """Return how many decisions each of them has taken, int64 ``[n]``."""
-        return np.array([self._decision[slot] for slot in sorted(self._row)])
-
-    def observation(self) -> dict[str, np.ndarray]:
-        """Return what each of them sees now."""
-        slots = sorted(self._row)
-        return {name: values[slots] for name, values in self._observation.items()}
-
-    def step(self, actions: np.ndarray) -> ChunkStep:
-        """Execute a chunk in each; environments whose episode ends become idle."""
-        slots = sorted(self._row)
-        step = self._env.step(actions, slots)
-        self._store(slots, step.observation)
-        for slot, over in zip(slots, step.terminated | step.truncated, strict=True):
-            self._decision[slot] += 1
-            if over:
-                del self._row[slot]
-        return step
-
-    def _store(self, slots: list[int], observation: Mapping[str, np.ndarray]) -> None:
-        for name, values in observation.items():
-            if name not in self._observation:
-                shape = (self._env.num_envs, *values.shape[1:])
-                self._observation[name] = np.zeros(shape, values.dtype)
-            self._observation[name][slots] = values
-
-
-class _Record:
-    """The columns being filled, one row per episode."""
-
-    def __init__(self, config: EmbodiedConfig, episodes: Sequence[Episode], num_tokens: int) -> None:
-        shape = (len(episodes), config.num_decisions, num_tokens)
-        self._num_tokens, self._chunk = num_tokens, config.policy.chunk_size
-        self.noise: np.ndarray | None = None
-        self.columns: Columns = {
-            "uid": np.array([e.uid for e in episodes], np.int64),
-            "group_id": np.array([e.group_id for e in episodes], np.int64),
-            "env_task_id": np.array([e.env_task_id for e in episodes], np.int64),
-            "goal": np.array([e.goal for e in episodes], np.int64),
-            "seed": np.zeros(len(episodes), np.int64),
-            "policy_version": np.zeros(len(episodes), np.int64),
-            "action_tokens": np.zeros(shape, np.int64),
-            "actions": np.zeros((*shape[:2], self._chunk, config.policy.action_dim), np.float32),
-            "log_probs": np.zeros(shape, np.float32),
-            "loss_mask": np.zeros(shape, bool),
-            "num_steps": np.zeros(len(episodes), np.int64),
-            "episode_return": np.zeros(len(episodes), np.float32),
-            "success": np.zeros(len(episodes), bool),
-            "terminated": np.zeros(len(episodes), bool),
-            "truncated": np.zeros(len(episodes), bool),
-        }
-
-    def draw_noise(self, seeds: Sequence[int]) -> None:
-        """Draw each row's randomness from its own seed: who its neighbours are makes no difference."""
-        shape = self.columns["action_tokens"].shape[1:]
-        self.columns["seed"][:] = seeds
-        self.noise = np.stack([derive_rng(seed).random(shape, dtype=np.float32) for seed in seeds])
-
-    def see(self, rows: np.ndarray, t: np.ndarray, observation: Mapping[str, np.ndarray]) -> None:
-        """Record the observations before a decision."""
-        for name, values in observation.items():
-            if name not in self.columns:
-                shape = self.columns["action_tokens"].shape[:2] + values.shape[1:]
-                self.columns[name] = np.zeros(shape, values.dtype)
-            self.columns[name][rows, t] = values
-
-    def write(self, rows: np.ndarray, t: np.ndarray, decision: Decision, step: ChunkStep) -> None:
-        """Record a decision and what came of it; tokens of actions not executed stay outside the mask."""
-        columns = self.columns
-        executed = np.arange(self._chunk) < step.num_steps[:, None]
-        mask = np.repeat(executed, self._num_tokens // self._chunk, axis=1)
-        columns["action_tokens"][rows, t] = np.where(mask, decision.tokens, 0)
-        columns["actions"][rows, t] = np.where(executed[:, :, None], decision.actions, 0)
-        columns["log_probs"][rows, t] = np.where(mask, decision.log_probs, 0)
-        columns["loss_mask"][rows, t] = mask
-        columns["num_steps"][rows] += step.num_steps
-        columns["episode_return"][rows] += step.rewards.sum(axis=1)
-        columns["success"][rows] |= step.infos["success"].astype(bool)
-        columns["terminated"][rows] = step.terminated
-        columns["truncated"][rows] = step.truncated
-
-
-class _Groups:
-    """Keeps the rows of every group whose episodes have all ended in a journal."""
-
-    def __init__(self, record: _Record, journal: Journal | None) -> None:
-        self._columns, self._journal = record.columns, journal
-        self._open: dict[int, set[int]] = defaultdict(set)
-        for row, group in enumerate(record.columns["group_id"].tolist()):
-            self._open[group].add(row)
-
-    def recall(self) -> Set[int]:
-        """Fill in the rows that the journal has; return which they are."""
-        done: set[int] = set()
-        row_of = {uid: row for row, uid in enumerate(self._columns["uid"].tolist())}
-        for table in self._journal.read() if self._journal is not None else ():
-            piece = cast(Columns, table)
-            rows = [row_of[uid] for uid in piece["uid"].tolist()]
-            for name, values in piece.items():
-                if name not in self._columns:
-                    self._columns[name] = np.zeros((len(row_of), *values.shape[1:]), values.dtype)
-                self._columns[name][rows] = values
-            done.update(rows)
-        return done
-
-    def ended(self, rows: np.ndarray) -> None:
-        """Note that episodes have ended; write the groups that are whole now."""
-        if self._journal is None:
-            return
-        for row in rows.tolist():
-            group = int(self._columns["group_id"][row])
-            self._open[group].discard(row)
-            if not self._open[group]:
-                whole = np.flatnonzero(self._columns["group_id"] == group)
-                self._journal.append({name: values[whole] for name, values in self._columns.items()})
-
-
-def _padded(values: np.ndarray, length: int) -> np.ndarray:
-    return np.concatenate([values, np.zeros((length - len(values), *values.shape[1:]), values.dtype)])

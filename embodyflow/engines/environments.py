@@ -54,6 +54,9 @@ def check_embodied(config: EmbodiedConfig) -> None:
     env = config.env
     made = _made(env)
     check_fits(config.policy, made)
+    if config.progress is not None:
+        spaces = getattr(made.observation_space, "spaces", {"state": made.observation_space})
+        config.progress.embedding.check_sees({name: space.shape for name, space in spaces.items()})
     if env.adapter is not None:
         _try_a_step(env, made)
     num_goals = made.get_wrapper_attr("num_goals")

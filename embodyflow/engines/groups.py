@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from embodyflow.config.grouped import GroupedConfig
+from embodyflow.data.metrics import Metric
 from embodyflow.errors import ConfigError
 
 REROLL_STRIDE = 2**40
@@ -56,6 +57,10 @@ class GroupRollout:
         torch.set_num_threads(1)
         self.rank, self.world_size = rank, world_size
         self._advantage = config.algorithm.advantage
+
+    def fault_metrics(self) -> dict[str, Metric]:
+        """Count what failed since the last call and was made good, of which the policy knows nothing."""
+        return {}
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the elementwise sum over the ranks, of which there must be one: rollout workers do not talk.

@@ -1,5 +1,6 @@
 """Behaviour cloning: a policy fitted to demonstrations before it learns by reinforcement."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +31,7 @@ class Steps:
 
     Args:
         demos: see :meth:`~embodyflow.engines.embodied_rollout.EmbodiedRollout.demonstrate`.
+        keys: columns that are observed, beside the instruction.
         chunk_size: C, actions of a sample.
 
     Attributes:
@@ -38,7 +40,7 @@ class Steps:
         mask: bool ``[n, C]``, false for actions after the end of the demonstration.
     """
 
-    def __init__(self, demos: TensorDict, chunk_size: int) -> None:
+    def __init__(self, demos: TensorDict, keys: Sequence[str], chunk_size: int) -> None:
         lengths = demos["num_steps"].tolist()
         rows = [(row, step) for row, length in enumerate(lengths) for step in range(length)]
         row = torch.tensor([r for r, _ in rows])
@@ -46,7 +48,7 @@ class Steps:
         ahead = step[:, None] + torch.arange(chunk_size)
         self.mask = ahead < demos["num_steps"][row][:, None]
         self.actions = demos["actions"][row[:, None], ahead.clamp(max=demos["actions"].shape[1] - 1)]
-        self.observation = {key: demos[key][row, step] for key in ("state", "image") if key in set(demos.keys())}
+        self.observation = {key: demos[key][row, step] for key in keys}
         self.observation["instruction_ids"] = demos["instruction_ids"][row]
 
     def __len__(self) -> int:
@@ -71,8 +73,9 @@ class ActionSamples:
     def __init__(self, policy: ImitatingPolicy, demos: TensorDict, config: EmbodiedConfig) -> None:
         assert config.warm_start is not None
         self._policy, self._sigma = policy, config.warm_start.smoothing_bins
-        self._steps = Steps(demos, config.policy.chunk_size)
-        policy.set_normalization(self._steps.observation["state"])
+        self._steps = Steps(demos, config.policy.observation_keys, config.policy.chunk_size)
+        if "state" in self._steps.observation:
+            policy.set_normalization(self._steps.observation["state"])
 
     def __len__(self) -> int:
         return len(self._steps)

@@ -24,6 +24,9 @@ from embodyflow.engines.micro_batches import cut_by_rows, cut_by_tokens, draw_mi
 from embodyflow.engines.objectives import Objective
 from embodyflow.seeding import derive_seed
 
+Totals = dict[str, list[tuple[torch.Tensor, torch.Tensor]]]
+"""Of each metric its ``(sum, count)`` in every micro-batch."""
+
 
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elementwise sum over the ranks of the default group; every rank calls it."""
@@ -53,8 +56,9 @@ class Learner:
 
     def restart(self) -> None:
         """Forget the optimizer's moments."""
+        self._parameters = [value for value in self.model.parameters() if value.requires_grad]
         self._optimizer = torch.optim.AdamW(
-            [value for value in self.model.parameters() if value.requires_grad],
+            self._parameters,
             lr=self._settings.learning_rate,
             weight_decay=self._config.weight_decay,
             eps=self._config.adam_epsilon,
@@ -95,7 +99,7 @@ class Learner:
         for learner in learners:
             learner._set_rate(rate)
         num_minibatches = min(self._config.num_minibatches, total_rows)
-        totals: dict[str, list[torch.Tensor]] = defaultdict(list)
+        totals: Totals = defaultdict(list)
         norms = []
         for epoch in range(self._settings.epochs):
             minibatch_of = draw_minibatches(total_rows, num_minibatches, derive_seed(seed, epoch))
@@ -132,25 +136,23 @@ class Learner:
         for group in self._optimizer.param_groups:
             group["lr"] = rate * self._settings.learning_rate
 
-    def _add_gradient(self, rows: TensorDict, cuts: Sequence[slice], totals: dict[str, list[torch.Tensor]]) -> None:
-        """Compute the gradient over this rank's rows of a mini-batch, one micro-batch after the other."""
-        rows = self._objective.weigh(rows, sum_over_ranks)
-        self._optimizer.zero_grad()
-        for cut in cuts:
-            loss, metrics = self._objective.loss(rows[cut] if len(cuts) > 1 else rows)
-            (loss * dist.get_world_size()).backward()  # FSDP averages gradients over ranks, we want their sum
-            for name, pair in metrics.items():
-                totals[name].append(torch.stack([number.double() for number in pair]))
 
-
-def _step(
-    learners: Sequence[Learner], rows: TensorDict, config: TrainerConfig, totals: dict[str, list[torch.Tensor]]
-) -> float:
+def _step(learners: Sequence[Learner], rows: TensorDict, config: TrainerConfig, totals: Totals) -> float:
     """Take one optimizer step of every learner over this rank's rows of a mini-batch; return the gradients' norm."""
+    weighed = [learner._objective.weigh(rows, sum_over_ranks) for learner in learners]
+    parameters = [parameter for learner in learners for parameter in learner._parameters]
+    for parameter in parameters:
+        parameter.grad = None
     cuts = micro_batches(rows, config)
-    for learner in learners:
-        learner._add_gradient(rows, cuts, totals)
-    parameters = [parameter for learner in learners for parameter in learner.model.parameters()]
+    for cut in cuts:
+        losses = []
+        for learner, its_rows in zip(learners, weighed, strict=True):
+            loss, metrics = learner._objective.loss(its_rows[cut] if len(cuts) > 1 else its_rows)
+            losses.append(loss)
+            for name, pair in metrics.items():
+                totals[name].append(pair)
+        # FSDP averages gradients over ranks, we want their sum.
+        (sum(losses[1:], losses[0]) * dist.get_world_size()).backward()
     clipped: Any = nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
     norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
     if not math.isfinite(norm):
@@ -181,6 +183,6 @@ def _num_tokens(rows: TensorDict) -> list[int]:
     return numbers
 
 
-def _mean_of(sums_and_counts: Sequence[torch.Tensor]) -> Metric:
-    value, count = torch.stack(list(sums_and_counts)).sum(0).tolist()
+def _mean_of(sums_and_counts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Metric:
+    value, count = (float(torch.stack(numbers).double().sum()) for numbers in zip(*sums_and_counts, strict=True))
     return mean(value / max(count, 1.0), count)

@@ -24,31 +24,32 @@ WARM_START = mujoco.mjtState.mjSTATE_WARMSTART.value
 
 @dataclass(frozen=True)
 class _Slot:
-    """One environment's time limit and simulation; the arrays are live views of ``xpos`` and ``ctrl``."""
+    """One environment's row among the states, its time limit and its own simulation."""
 
+    row: int
     time_limit: Any
     model: Any
     data: Any
-    models: list[Any]
-    datas: list[Any]
-    bodies: Floats
-    controls: Floats
 
 
 class MujocoRollout:
     """Steps environments that are all built alike; :meth:`of` says whether they are.
 
-    The environments themselves hold all state: reset them as ever. Past an environment's end within a chunk its
-    physics run on, so it must be reset then.
+    All are simulated in one ``MjData``, which so stays in the processor's cache; the states of all are kept here.
+    Environments are reset as ever, and :meth:`take` has the states they are then in. Past an environment's end within
+    a chunk its physics run on, so it must be reset then.
     """
 
     def __init__(self, envs: Mapping[int, gym.Env[Any, Any]]) -> None:
-        self._slots = {index: _slot(env) for index, env in envs.items()}
+        self._slots = {index: _slot(row, env) for row, (index, env) in enumerate(envs.items())}
         first: Any = next(iter(envs.values())).unwrapped
-        self._first = first
-        self._task = TASKS[type(self._first)]
+        self._first, self._model, self._data = first, first.model, mujoco.MjData(first.model)
+        self._task = TASKS[type(first)]
         self._rollout = Rollout(nthread=0)
-        self._state_size = mujoco.mj_stateSize(self._first.model, STATE)
+        self._num_state = mujoco.mj_stateSize(self._model, STATE)
+        self._states = np.empty((len(envs), mujoco.mj_stateSize(self._model, STATE | WARM_START)))
+        # Live views of the simulation; looking them up costs more than reading them.
+        self._controls, self._bodies = self._data.ctrl, self._data.xpos
 
     @classmethod
     def of(cls, envs: Mapping[int, gym.Env[Any, Any]]) -> Self | None:
@@ -61,6 +62,11 @@ class MujocoRollout:
         known = type(bases[0]) in TASKS and all(_alike(base, bases[0]) for base in bases)
         return cls(envs) if known and all(_plainly_wrapped(env) for env in envs.values()) else None
 
+    def take(self, indices: Sequence[int]) -> None:
+        """Go on from the states that environments are in, as after their reset."""
+        for slot in map(self._slots.__getitem__, indices):
+            mujoco.mj_getState(slot.model, slot.data, self._states[slot.row], STATE | WARM_START)
+
     def step(self, indices: Sequence[int], actions: npt.NDArray[Any]) -> tuple[Outcome, Bools]:
         """Execute C actions in each of n environments.
 
@@ -72,7 +78,7 @@ class MujocoRollout:
             What Gymnasium's ``step`` would return for each action, and truncated, bool ``[n, C]``.
         """
         slots = [self._slots[index] for index in indices]
-        outcome = self._task.read(self._first, self._simulate(slots, actions))
+        outcome = self._task.read(self._first, self._simulate([slot.row for slot in slots], actions))
         truncated = np.zeros(actions.shape[:2], np.bool_)
         for slot, row in zip(slots, truncated, strict=True):
             if slot.time_limit is not None:
@@ -80,66 +86,64 @@ class MujocoRollout:
                 slot.time_limit._elapsed_steps += len(row)
         return outcome, truncated
 
-    def _simulate(self, slots: Sequence[_Slot], actions: npt.NDArray[Any]) -> Motion:
-        (n, num_actions, _), model = actions.shape, self._first.model
-        states = np.empty((n, 1 + num_actions, self._state_size))
-        bodies = np.empty((n, num_actions, model.nbody, 3) if self._task.reads_bodies else (n, num_actions, 0, 3))
-        if self._task.reads_bodies:  # they are no part of the state, so one action at a time
-            for t in range(num_actions):
-                self._advance(slots, actions[:, t : t + 1], states[:, t : t + 2])
-                for slot, body in zip(slots, bodies, strict=True):
-                    body[t] = slot.bodies
+    def _simulate(self, rows: list[int], actions: npt.NDArray[Any]) -> Motion:
+        (n, num_actions, _), model = actions.shape, self._model
+        states = np.empty((n, 1 + num_actions, self._num_state))
+        states[:, 0] = self._states[rows, : self._num_state]
+        reads_bodies = self._task.reads_bodies
+        bodies = np.empty((n, num_actions, model.nbody if reads_bodies else 0, 3))
+        if reads_bodies or num_actions == 1:  # bodies are no part of the state; and a rollout costs more than a step
+            for row, action, state, body in zip(rows, actions, states, bodies, strict=True):
+                self._step(row, action, state[1:], body)
         else:
-            self._advance(slots, actions, states)
+            self._roll_out(rows, actions, states)
         position = states[..., 1 : 1 + model.nq]
         velocity = states[:, 1:, 1 + model.nq : 1 + model.nq + model.nv]
         return Motion(actions, position[:, :-1], position[:, 1:], velocity, bodies)
 
-    def _advance(self, slots: Sequence[_Slot], actions: npt.NDArray[Any], states: Floats) -> None:
-        """Execute C actions; fill ``states[:, 0]`` with the state before and ``states[:, 1:]`` with those after."""
-        if actions.shape[1] == 1:  # a rollout costs more than a step, and saves nothing yet
-            for slot, action, state in zip(slots, actions, states, strict=True):
-                mujoco.mj_getState(slot.model, slot.data, state[0], STATE)
-                _step(slot, action, state[1:], self._first.frame_skip)
-            return
-        skip, num_substeps = self._first.frame_skip, actions.shape[1] * self._first.frame_skip
+    def _step(self, row: int, actions: npt.NDArray[Any], states: Floats, bodies: Floats) -> None:
+        """Execute actions one by one as Gymnasium does, writing the state after each, and where the bodies are."""
+        model, data, kept, skip = self._model, self._data, self._states[row], self._first.frame_skip
+        mujoco.mj_setState(model, data, kept, STATE | WARM_START)
+        for t, action in enumerate(actions):
+            self._controls[:] = action
+            mujoco.mj_step(model, data, nstep=skip)
+            mujoco.mj_getState(model, data, kept, STATE | WARM_START)
+            states[t] = kept[: self._num_state]
+            if bodies.size:
+                bodies[t] = self._bodies
+
+    def _roll_out(self, rows: list[int], actions: npt.NDArray[Any], states: Floats) -> None:
+        """Execute C actions of each environment in one call; fill ``states[:, 1:]``."""
+        skip, num_substeps, size = self._first.frame_skip, actions.shape[1] * self._first.frame_skip, self._num_state
+        models, datas, rollout = [self._model], [self._data], self._rollout.rollout
         controls = np.repeat(actions.astype(np.float64), skip, axis=1)
-        substeps = np.empty((len(slots), num_substeps, self._state_size))
-        before = np.empty((len(slots), self._state_size + self._first.model.nv))
-        size, rollout = self._state_size, self._rollout.rollout
-        for i, slot in enumerate(slots):
-            mujoco.mj_getState(slot.model, slot.data, before[i], STATE | WARM_START)
+        substeps = np.empty((len(rows), num_substeps, size))
+        timestep = self._model.opt.timestep
+        for i, row in enumerate(rows):
+            kept = self._states[row : row + 1]
             rollout(
-                slot.models,
-                slot.datas,
-                before[i : i + 1, :size],
+                models,
+                datas,
+                kept[:, :size],
                 controls[i : i + 1],
                 skip_checks=True,
                 nstep=num_substeps,
-                initial_warmstart=before[i : i + 1, size:],
+                initial_warmstart=kept[:, size:],
                 state=substeps[i : i + 1],
             )
-        states[:, 0], states[:, 1:] = before[:, :size], substeps[:, skip - 1 :: skip]
-        timestep = self._first.model.opt.timestep
-        late = np.abs(states[:, -1, 0] - states[:, 0, 0] - num_substeps * timestep) > timestep / 2
-        for i in np.flatnonzero(late):
-            # It diverged: a rollout ends where MuJoCo warns, mj_step resets the clock and goes on.
-            mujoco.mj_setState(slots[i].model, slots[i].data, before[i], STATE | WARM_START)
-            _step(slots[i], actions[i], states[i, 1:], skip)
+            if abs(substeps[i, -1, 0] - kept[0, 0] - num_substeps * timestep) > timestep / 2:
+                # It diverged: a rollout ends where MuJoCo warns, mj_step resets the clock and goes on.
+                self._step(row, actions[i], states[i, 1:], np.empty((0,)))
+            else:
+                mujoco.mj_getState(self._model, self._data, kept[0], STATE | WARM_START)
+                states[i, 1:] = substeps[i, skip - 1 :: skip]
 
 
-def _step(slot: _Slot, actions: npt.NDArray[Any], states: Floats, skip: int) -> None:
-    """Execute actions one by one as Gymnasium does, writing the state after each."""
-    for action, state in zip(actions, states, strict=True):
-        slot.controls[:] = action
-        mujoco.mj_step(slot.model, slot.data, nstep=skip)
-        mujoco.mj_getState(slot.model, slot.data, state, STATE)
-
-
-def _slot(env: gym.Env[Any, Any]) -> _Slot:
+def _slot(row: int, env: gym.Env[Any, Any]) -> _Slot:
     base: Any = env.unwrapped
     time_limit = next((layer for layer in _layers(env) if isinstance(layer, TimeLimit)), None)
-    return _Slot(time_limit, base.model, base.data, [base.model], [base.data], base.data.xpos, base.data.ctrl)
+    return _Slot(row, time_limit, base.model, base.data)
 
 
 def _layers(env: gym.Env[Any, Any]) -> list[gym.Env[Any, Any]]:

@@ -6,42 +6,37 @@ whole action chunk per environment, and gets one message per chunk. Observations
 shared memory.
 """
 
-import contextlib
+import functools
 import os
-import select
-import subprocess
-import tempfile
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self, TypeVar
 
 import cloudpickle  # type: ignore[import-untyped]
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from embodyflow.child_process import receive, send, start_child
-from embodyflow.engines.vector_env_worker import (
-    Array,
-    BufferLayout,
-    Buffers,
-    EnvError,
-    EnvFn,
-    EnvGroup,
-    observation_fields,
+from embodyflow.engines.episode_history import EpisodeHistory, EpisodeRecorder
+from embodyflow.engines.supervision import (
+    ENDED,
+    EnvQuarantinedError,
+    EpisodesLostError,
+    SupervisedShard,
+    Supervision,
 )
+from embodyflow.engines.vector_env_shards import InProcess, WorkerProcess
+from embodyflow.engines.vector_env_worker import Array, BufferLayout, Buffers, EnvError, EnvFn, observation_fields
 from embodyflow.errors import ConfigError
 
-__all__ = ["ChunkStep", "EnvError", "EnvProcessDiedError", "VectorEnv"]
+__all__ = ["ChunkStep", "EnvError", "EnvQuarantinedError", "EpisodesLostError", "Supervision", "VectorEnv"]
+
+T = TypeVar("T")
 
 CLOSE_SECONDS = 5.0
 """How long the environments have for closing."""
-
-
-class EnvProcessDiedError(RuntimeError):
-    """A process with environments ended by itself: killed, out of memory, crashed in native code."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +67,9 @@ class VectorEnv:
     An environment stops within a chunk when it is terminated or truncated, and must then be reset before it
     is stepped again. The same holds after an error: the environments of that call must be reset.
 
+    A process that dies or hangs, or gives numbers that are none, is started again, and the episodes that were reset
+    with a seed go on as if nothing had been (:mod:`embodyflow.engines.supervision`).
+
     Args:
         env_fns: one function per environment, without arguments; cloudpickled when a process is to call it.
         num_workers: processes that step the environments, environment i in process ``i % num_workers``; 0
@@ -80,6 +78,8 @@ class VectorEnv:
             for environments that are trusted not to crash and a caller with nothing else to do meanwhile.
         chunk_size: C, actions per call and environment.
         info_keys: keys of ``info`` to keep; each must be a number in the info of every step.
+        names: what each environment is called in errors, beside its index.
+        supervision: limits and counts, which several vector environments may share.
 
     Raises:
         ConfigError: a size out of range, environments with different shapes, or a space that is no array.
@@ -94,6 +94,8 @@ class VectorEnv:
         num_workers: int = 0,
         caller_steps: bool = False,
         info_keys: Sequence[str] = (),
+        names: Sequence[str] | None = None,
+        supervision: Supervision | None = None,
     ) -> None:
         if not env_fns:
             raise ConfigError("env_fns: must not be empty")
@@ -103,25 +105,30 @@ class VectorEnv:
             raise ConfigError(f"num_workers: must be in 0..{len(env_fns)} (num_envs), is {num_workers}")
         self.num_envs = len(env_fns)
         self.chunk_size = chunk_size
-        self._shards: list[_Shard] = []
-        self._pending: deque[tuple[Array, list[_Shard]]] = deque()
-        self._running = np.zeros(self.num_envs, np.bool_)
+        self.supervision = supervision or Supervision()
+        self._shards: list[SupervisedShard] = []
+        self._pending: deque[tuple[Array, list[SupervisedShard]]] = deque()
+        self._under_way = np.zeros(self.num_envs, np.bool_)
+        self._memory = os.memfd_create("embodyflow-vector-env")
         try:
-            num_processes = num_workers - caller_steps
-            for rank in range(max(num_workers, 1)):  # the caller last: the others step meanwhile
-                self._shards.append(_WorkerProcess(rank) if rank < num_processes else _InProcess())
+            self._start(num_workers, num_workers - caller_steps)
             self.observation_space, self.action_space = self._build(env_fns)
             self._buffers = self._share(tuple(info_keys))
+            self._recorder = self._watch([""] * self.num_envs if names is None else names)
         except BaseException:
             self.close()
             raise
 
+    def _start(self, num_workers: int, num_processes: int) -> None:
+        num_shards = max(num_workers, 1)
+        for rank in range(num_shards):  # the caller last: the others step meanwhile
+            start = functools.partial(WorkerProcess, rank) if rank < num_processes else InProcess
+            self._shards.append(SupervisedShard(start, range(rank, self.num_envs, num_shards), self.supervision))
+
     def _build(self, env_fns: Sequence[EnvFn]) -> tuple[gym.Space[Any], gym.Space[Any]]:
-        num_shards = len(self._shards)
-        for rank, shard in enumerate(self._shards):
-            fns = {i: env_fns[i] for i in range(rank, self.num_envs, num_shards)}
-            shard.submit("build", cloudpickle.dumps(fns))
-        spaces = [pair for pairs in _gather(self._shards) for pair in pairs]
+        for shard in self._shards:
+            shard.prepare("build", cloudpickle.dumps({index: env_fns[index] for index in shard.indices}))
+        spaces = [pair for pairs in _gather(shard.prepared for shard in self._shards) for pair in pairs]
         expected = [(observation_fields(obs), action.shape, action.dtype) for obs, action in spaces]
         for other in expected:
             if other != expected[0]:
@@ -129,18 +136,22 @@ class VectorEnv:
         return spaces[0]
 
     def _share(self, info_keys: tuple[str, ...]) -> Buffers:
+        """Map memory that has no name: nothing is left of it however the processes end."""
         layout = BufferLayout(self.num_envs, self.chunk_size, info_keys, self.observation_space, self.action_space)
-        directory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-        descriptor, path = tempfile.mkstemp(prefix="embodyflow-vector-env-", dir=directory)
-        try:
-            os.close(descriptor)
-            buffers = Buffers.map(path, layout)
-            for shard in self._shards:
-                shard.submit("attach", path, layout)
-            _gather(self._shards)
-        finally:
-            os.unlink(path)  # the maps stay; nothing is left on disk however the processes end
+        path = f"/proc/{os.getpid()}/fd/{self._memory}"
+        buffers = Buffers.map(path, layout)
+        for shard in self._shards:
+            shard.prepare("attach", path, layout)
+        _gather(shard.prepared for shard in self._shards)
         return buffers
+
+    def _watch(self, names: Sequence[str]) -> EpisodeRecorder:
+        actions = self._buffers.actions
+        called = [f"environment {i}" + (f" ({name})" if name else "") for i, name in enumerate(names)]
+        recorder = EpisodeRecorder(called, actions.shape[1:], actions.dtype)
+        for shard in self._shards:
+            shard.watch(recorder, self._buffers)
+        return recorder
 
     def reset(
         self,
@@ -159,8 +170,10 @@ class VectorEnv:
             Key to first observation ``[n, ...]``.
 
         Raises:
-            EnvError: an environment raised.
-            EnvProcessDiedError: a process is gone.
+            EnvError: an environment raised, or gives numbers that are none.
+            EnvQuarantinedError: an environment kills or hangs its process whenever it is reset so.
+            EpisodesLostError: a process is gone, and with it episodes that were reset without a seed.
+            InfrastructureError: processes were started again too often.
         """
         self._require_idle("reset")
         rows = self._rows(indices)
@@ -168,10 +181,52 @@ class VectorEnv:
         options = [None] * len(rows) if options is None else options
         if not len(seeds) == len(options) == len(rows):
             raise ValueError(f"{len(rows)} environments, but {len(seeds)} seeds and {len(options)} options")
-        self._running[rows] = False
-        _gather(self._scatter(rows, "reset", seeds, options))
-        self._running[rows] = True
-        return {key: column[rows] for key, column in self._buffers.observation.items()}
+        self._recorder.begin(rows, seeds, options)
+        _gather(shard.result for shard in self._scatter(rows, "reset", seeds, options))
+        self._recorder.open[rows] = True
+        return self._observation(rows)
+
+    def histories(self, indices: Sequence[int] | None = None) -> list[EpisodeHistory]:
+        """Return the running episodes of n environments, enough for :meth:`replay` to have them again.
+
+        Raises:
+            ValueError: an environment is finished, or was reset without a seed.
+        """
+        self._require_idle("histories")
+        rows = self._rows(indices)
+        self._require_running(rows)
+        return [self._recorder.history(row) for row in rows.tolist()]
+
+    def replay(self, histories: Sequence[EpisodeHistory], indices: Sequence[int] | None = None) -> dict[str, Array]:
+        """Bring n environments to where these episodes were: reset by seed, execute the actions.
+
+        Args:
+            histories: n of them, played in chunks of this ``chunk_size``; of whichever environments are built alike.
+            indices: the n environments; None is all.
+
+        Returns:
+            Key to the observation now ``[n, ...]``.
+
+        Raises:
+            ValueError: an episode was not played in such chunks.
+            EnvError: an environment raised, or its episode ends before the history does: its seed does not say all.
+            InfrastructureError: as by :meth:`reset`.
+        """
+        rows = self._rows(indices)
+        if len(histories) != len(rows):
+            raise ValueError(f"{len(rows)} environments, but {len(histories)} histories")
+        for each in histories:
+            if len(each.actions) % self.chunk_size:
+                raise ValueError(f"an episode of {len(each.actions)} actions is none of chunks of {self.chunk_size}")
+        self.reset(rows.tolist(), [each.seed for each in histories], [each.options for each in histories])
+        num_chunks = np.array([len(each.actions) // self.chunk_size for each in histories])
+        for t in range(0, max(num_chunks, default=0)):
+            chosen = np.flatnonzero(num_chunks > t)
+            first, last = t * self.chunk_size, (t + 1) * self.chunk_size
+            step = self.step(np.stack([histories[k].actions[first:last] for k in chosen]), rows[chosen].tolist())
+            for row in rows[chosen][step.terminated | step.truncated].tolist():
+                raise EnvError(row, ENDED)
+        return self._observation(rows)
 
     def step(self, actions: npt.ArrayLike, indices: Sequence[int] | None = None) -> ChunkStep:
         """Execute one action chunk in each of n environments: ``step_async`` and ``step_wait``."""
@@ -193,40 +248,54 @@ class VectorEnv:
             ValueError: wrong shape, or an environment that is finished, under way or was never reset.
         """
         rows = self._rows(indices)
-        if not self._running[rows].all():
-            stopped = rows[~self._running[rows]].tolist()
-            raise ValueError(f"environments {stopped} are finished or under way: reset them or wait first")
+        self._require_running(rows)
         actions = np.asarray(actions)
         expected = (len(rows), *self._buffers.actions.shape[1:])
         if actions.shape != expected:
             raise ValueError(f"actions: must have shape {expected}, have {actions.shape}")
         self._buffers.actions[rows] = actions
-        self._running[rows] = False
+        self._recorder.order(rows, actions)
+        self._under_way[rows] = True
         self._pending.append((rows, self._scatter(rows, "step")))
 
     def step_wait(self) -> ChunkStep:
         """Wait for the oldest ``step_async`` and return its result, rows in the order of its ``indices``.
 
         Raises:
-            EnvError: an environment raised; those of this call must be reset.
-            EnvProcessDiedError: a process is gone.
+            EnvError: an environment raised, or gives numbers that are none; those of this call must be reset.
+            EnvQuarantinedError: an environment kills or hangs its process whenever it executes the chunk; as above.
+            EpisodesLostError: a process is gone, and with it episodes that were reset without a seed.
+            InfrastructureError: processes were started again too often.
             RuntimeError: nothing is under way.
         """
         if not self._pending:
             raise RuntimeError("step_wait without a step_async")
         rows, shards = self._pending.popleft()
-        _gather(shards)
+        self._under_way[rows] = False
+        try:
+            _gather(shard.result for shard in shards)
+        except BaseException:
+            self._recorder.open[rows] = False
+            raise
         buffers = self._buffers
         step = ChunkStep(
-            observation={key: column[rows] for key, column in buffers.observation.items()},
+            observation=self._observation(rows),
             rewards=buffers.rewards[rows],
             terminated=buffers.terminated[rows],
             truncated=buffers.truncated[rows],
             num_steps=buffers.num_steps[rows],
             infos={key: column[rows] for key, column in buffers.infos.items()},
         )
-        self._running[rows] = ~(step.terminated | step.truncated)
+        self._recorder.executed(rows, ~(step.terminated | step.truncated))
         return step
+
+    def abandon(self) -> None:
+        """Give up what is under way, also what an exception left behind; those environments must be reset."""
+        self._recorder.open[self._under_way] = False
+        self._under_way[:] = False
+        self._pending.clear()
+        for shard in self._shards:
+            shard.abandon()
 
     def close(self) -> None:
         """Close the environments and end the processes, by force after some seconds; again, it does nothing.
@@ -235,8 +304,9 @@ class VectorEnv:
             EnvError: an environment could not be closed; every process is ended all the same.
         """
         shards, self._shards = self._shards, []
-        self._running[:] = False
         self._pending.clear()
+        if shards:
+            os.close(self._memory)
         deadline = time.monotonic() + CLOSE_SECONDS
         for shard in shards:
             shard.close()
@@ -254,6 +324,15 @@ class VectorEnv:
         if self._pending:
             raise RuntimeError(f"{method} while a step_async is under way: call step_wait first")
 
+    def _require_running(self, rows: Array) -> None:
+        running = self._recorder.open[rows] & ~self._under_way[rows]
+        if not running.all():
+            stopped = rows[~running].tolist()
+            raise ValueError(f"environments {stopped} are finished or under way: reset them or wait first")
+
+    def _observation(self, rows: Array) -> dict[str, Array]:
+        return {key: column[rows] for key, column in self._buffers.observation.items()}
+
     def _rows(self, indices: Sequence[int] | None) -> npt.NDArray[np.int64]:
         if indices is None:
             return np.arange(self.num_envs)
@@ -262,7 +341,7 @@ class VectorEnv:
             raise ValueError(f"indices: must be distinct and in 0..{self.num_envs - 1}, are {rows.tolist()}")
         return rows
 
-    def _scatter(self, rows: Array, method: str, *columns: Sequence[Any]) -> list["_Shard"]:
+    def _scatter(self, rows: Array, method: str, *columns: Sequence[Any]) -> list[SupervisedShard]:
         """Send each shard its rows, with their entries of ``columns``; return the shards that will answer."""
         if not self._shards:
             raise RuntimeError("the vector environment is closed")
@@ -275,106 +354,14 @@ class VectorEnv:
         return busy
 
 
-class _Shard(Protocol):
-    """Part of the environments: takes calls of :class:`EnvGroup` methods and answers them in order."""
-
-    def submit(self, method: str, *arguments: Any) -> None: ...
-
-    def result(self) -> Any: ...
-
-    def close(self) -> None:
-        """Begin to close."""
-
-    def join(self, deadline: float) -> EnvError | None:
-        """Finish closing, by force from ``deadline`` (of the monotonic clock) on; return what went wrong."""
-
-
-def _gather(shards: Sequence[_Shard]) -> list[Any]:
-    """Collect one answer of every shard, then raise the first error: no answer is left for a later call."""
+def _gather(answers: Iterable[Callable[[], T]]) -> list[T]:
+    """Wait for every answer, then raise the first error: no answer is left for a later call."""
     results, errors = [], []
-    for shard in shards:
+    for answer in answers:
         try:
-            results.append(shard.result())
-        except (EnvError, EnvProcessDiedError) as error:
+            results.append(answer())
+        except Exception as error:
             errors.append(error)
     if errors:
         raise errors[0]
     return results
-
-
-class _InProcess:
-    """Steps its environments in the calling process, at submission."""
-
-    def __init__(self) -> None:
-        self._group = EnvGroup()
-        self._results: deque[Any] = deque()
-
-    def submit(self, method: str, *arguments: Any) -> None:
-        try:
-            self._results.append(getattr(self._group, method)(*arguments))
-        except EnvError as error:
-            self._results.append(error)
-
-    def result(self) -> Any:
-        result = self._results.popleft()
-        if isinstance(result, EnvError):
-            raise result
-        return result
-
-    def close(self) -> None:
-        self.submit("close")
-
-    def join(self, deadline: float) -> EnvError | None:
-        del deadline  # nothing runs any more
-        return next((result for result in self._results if isinstance(result, EnvError)), None)
-
-
-class _WorkerProcess:
-    """Steps its environments in a process of its own."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-        self._process, self._connection = start_child(EnvGroup.__module__)
-        self._poll = select.poll()
-        self._poll.register(self._connection.fileno(), select.POLLIN)
-
-    def submit(self, method: str, *arguments: Any) -> None:
-        with contextlib.suppress(OSError):  # it died: result() says so, once the others have answered
-            send(self._connection, (method, arguments))
-
-    def result(self) -> Any:
-        # The end of the process ends the socket too, unless an environment left a child that holds it open.
-        while not self._poll.poll(1000):
-            if self._process.poll() is not None:
-                raise self._died()
-        try:
-            result = receive(self._connection)
-        except (EOFError, OSError) as error:
-            raise self._died() from error
-        if isinstance(result, EnvError):
-            raise result
-        return result
-
-    def _died(self) -> EnvProcessDiedError:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        code = self._process.returncode
-        return EnvProcessDiedError(f"environment process {self._rank} (pid {self._process.pid}) died, exit code {code}")
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):  # it died: nothing to close
-            send(self._connection, ("close", ()))
-
-    def join(self, deadline: float) -> EnvError | None:
-        error = None
-        with contextlib.suppress(EOFError, OSError):  # the end of the process
-            while self._poll.poll(1000 * max(0.0, deadline - time.monotonic())):
-                result = receive(self._connection)
-                error = result if isinstance(result, EnvError) else error
-        self._connection.close()
-        try:
-            self._process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:  # an environment hangs
-            self._process.kill()
-            self._process.wait()
-        return error

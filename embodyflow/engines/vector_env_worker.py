@@ -6,11 +6,11 @@ never travel in it, they lie in one memory map that all processes share.
 """
 
 import contextlib
+import faulthandler
+import fcntl
 import mmap
 import os
 import signal
-import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from embodyflow.child_process import receive, send
 from embodyflow.engines.mujoco_rollout import MujocoRollout
 from embodyflow.engines.mujoco_tasks import Outcome
-from embodyflow.errors import ConfigError
+from embodyflow.errors import ConfigError, InfrastructureError
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
 Array = npt.NDArray[Any]
@@ -45,6 +45,22 @@ class EnvError(RuntimeError):
     def __str__(self) -> str:
         where = "an environment process" if self.index is None else f"environment {self.index}"
         return f"{where} failed:\n{self.details}"
+
+
+class EnvNotFiniteError(InfrastructureError):
+    """An environment gave a number that is none (NaN or infinite): its native code may have gone astray.
+
+    Attributes:
+        index: of the environment.
+        what: it gave.
+    """
+
+    def __init__(self, index: int, what: str) -> None:
+        super().__init__(index, what)
+        self.index, self.what = index, what
+
+    def __str__(self) -> str:
+        return f"environment {self.index} gave {self.what} that is not finite"
 
 
 @dataclass(frozen=True)
@@ -169,6 +185,9 @@ class EnvGroup:
             with _blame(index):
                 observation, _ = self._envs[index].reset(seed=seed, options=option)
                 self._write_observation(index, observation)
+        if self._rollout is not None:
+            self._rollout.take(indices)
+        self._require_finite_observation(indices)
 
     def step(self, indices: Sequence[int]) -> None:
         """Execute the action chunks that lie in the buffers for ``indices``."""
@@ -176,11 +195,13 @@ class EnvGroup:
         try:
             if self._rollout is not None:
                 self._write_outcome(indices, *self._rollout.step(indices, self._buffers.actions[indices]))
-                return
-            for index in indices:
-                self._step_chunk(index)
+            else:
+                for index in indices:
+                    self._step_chunk(index)
         except Exception as error:
             raise EnvError(index, traceback.format_exc()) from error
+        self._require_finite(indices, "a reward", self._buffers.rewards)
+        self._require_finite_observation(indices)
 
     def _step_chunk(self, index: int) -> None:
         env, buffers = self._envs[index], self._buffers
@@ -220,6 +241,14 @@ class EnvGroup:
         for key, rows in self._buffers.observation.items():
             rows[index] = entries[key]
 
+    def _require_finite_observation(self, indices: Sequence[int]) -> None:
+        for key, column in self._buffers.observation.items():
+            self._require_finite(indices, f"an observation {key!r}", column)
+
+    def _require_finite(self, indices: Sequence[int], what: str, column: Array) -> None:
+        if column.dtype.kind == "f" and not np.isfinite(column[indices]).all():
+            raise EnvNotFiniteError(next(i for i in indices if not np.isfinite(column[i]).all()), what)
+
     def close(self) -> None:
         """Close every environment."""
         for index, env in self._envs.items():
@@ -242,10 +271,18 @@ def _blame(index: int) -> Iterator[None]:
         raise EnvError(index, traceback.format_exc()) from error
 
 
-def main(descriptor: int, parent_pid: int) -> None:
-    """Run an environment process: execute the messages that come until ``close`` or the caller's end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the caller closes us
-    threading.Thread(target=_exit_with, args=[parent_pid], daemon=True).start()
+def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int) -> None:
+    """Run an environment process: execute the messages that come until ``close`` or the caller's end.
+
+    Args:
+        descriptor: of the socket.
+        parent_pid: the caller's process.
+        lifeline: a pipe that only the caller has the other end of.
+        stacks: a file that the stacks of all threads are written to on SIGUSR1.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller closes us
+    faulthandler.register(signal.SIGUSR1, file=stacks)
+    _end_with_reader(lifeline, parent_pid)
     group, connection, method = EnvGroup(), Connection(descriptor), ""
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the caller is gone: so are we
         while method != "close":
@@ -253,15 +290,20 @@ def main(descriptor: int, parent_pid: int) -> None:
             reply: Any
             try:
                 reply = getattr(group, method)(*arguments)
-            except EnvError as error:
+            except (EnvError, EnvNotFiniteError) as error:
                 reply = error
             except Exception:
                 reply = EnvError(None, traceback.format_exc())
             send(connection, reply)
 
 
-def _exit_with(parent_pid: int) -> None:
-    """End this process when its parent does, even while an environment hangs and nobody reads the socket."""
-    while os.getppid() == parent_pid:
-        time.sleep(1.0)
-    os._exit(1)
+def _end_with_reader(pipe: int, parent_pid: int) -> None:
+    """Have the kernel kill this process when nobody reads a pipe of its any more, whatever it is doing.
+
+    A thread that looks for the parent could not run while native code hangs with the interpreter's lock.
+    """
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if os.getppid() != parent_pid:  # it was gone before
+        os._exit(1)

@@ -63,7 +63,7 @@ class ActingPolicy(Policy, Protocol):
 
         Args:
             observation: ``state`` float32 ``[n, S]``, ``instruction_ids`` int64 ``[n, I]`` and, where the policy looks
-                at images, ``image`` uint8 ``[n, H, W, 3]``.
+                at images, each of its cameras' uint8 ``[n, H, W, 3]``.
             uniforms: float32 ``[n, L]`` in [0, 1), the randomness each token is sampled with; ``None`` is greedy.
             temperature: of the sampling distribution.
         """

@@ -6,9 +6,10 @@ from pydantic import Field
 
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.policies.mlp_gaussian import MLPGaussianConfig
+from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 
-EmbodiedPolicyConfig = TinyVLAConfig
+EmbodiedPolicyConfig = TinyVLAConfig | OpenVLAConfig
 ControlPolicyConfig = MLPGaussianConfig
 LanguagePolicyConfig = CausalLMConfig
 PolicyConfig = Annotated[EmbodiedPolicyConfig | ControlPolicyConfig | LanguagePolicyConfig, Field(discriminator="name")]

@@ -1,32 +1,53 @@
 """Whether a policy can act in an environment: checked on spaces alone, before anything is built or started."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.configuration import ControlPolicyConfig, EmbodiedPolicyConfig
+from embodyflow.policies.openvla.checkpoint_openvla import check_checkpoint
+from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
 
 
 def check_fits(config: EmbodiedPolicyConfig | ControlPolicyConfig, env: gym.Env[Any, Any]) -> None:
-    """Check that a policy of these sizes can act in the environment.
+    """Check that a policy of these sizes can act in the environment, and that its checkpoint is one of such a policy.
 
     Raises:
         ConfigError: it looks at what the environment does not show, or acts in another number of dimensions.
     """
     spaces = getattr(env.observation_space, "spaces", {"state": env.observation_space})
     shapes = {name: space.shape for name, space in spaces.items()}
-    if config.state_dim and shapes.get("state") != (config.state_dim,):
-        raise ConfigError(f"policy.state_dim={config.state_dim}: the environment's state has {shapes.get('state')}")
-    if config.image_size and shapes.get("image") != (config.image_size, config.image_size, 3):
-        raise ConfigError(
-            f"policy.image_size={config.image_size}: the environment's image has {shapes.get('image')}; "
-            f"set +env.kwargs.image_size={config.image_size}, or env.adapter.images and env.adapter.image_size"
-        )
+    for name, wanted in config.observation_shapes.items():
+        if not _is(shapes.get(name), wanted):
+            raise ConfigError(_misfit(name, wanted, shapes))
     if env.action_space.shape != (config.action_dim,):
         raise ConfigError(
             f"policy.action_dim={config.action_dim}: the environment's actions have {env.action_space.shape}"
         )
+    if isinstance(config, OpenVLAConfig):
+        check_checkpoint(config)
+
+
+def _is(shape: tuple[int, ...] | None, wanted: tuple[int | None, ...]) -> bool:
+    """Say whether a shape is the wanted one, in which ``None`` is any number."""
+    if shape is None or len(shape) != len(wanted):
+        return False
+    return all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
+
+
+def _misfit(name: str, wanted: tuple[int | None, ...], shapes: Mapping[str, tuple[int, ...] | None]) -> str:
+    """Return what is wrong with an observation, and what can be done."""
+    shape, size = shapes.get(name), wanted[0]
+    if name == "state":
+        return f"policy.state_dim={size}: the environment's state has {shape}"
+    key = "policy.cameras" if size is None else f"policy.image_size={size}"
+    found = f"shows no {name!r}, but {', '.join(shapes)}" if shape is None else f"has its {name} in {shape}"
+    return (
+        f"{key}: the environment {found}; set +env.kwargs.image_size={size or '…'} and what else it takes to show "
+        "images, or env.adapter.images and env.adapter.image_size"
+    )
 
 
 def policy_sizes(env: gym.Env[Any, Any]) -> dict[str, int]:

@@ -8,6 +8,7 @@ from embodyflow.policies.configuration import ControlPolicyConfig, EmbodiedPolic
 from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
 from embodyflow.policies.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
+from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 from embodyflow.policies.tiny_vla.critic_tiny_vla import TinyVLACritic
 from embodyflow.policies.tiny_vla.policy_tiny_vla import TinyVLAPolicy
@@ -23,10 +24,14 @@ def build_policy(config: PolicyConfig, device: str) -> Policy:
 
 
 def build_acting_policy(config: EmbodiedPolicyConfig | ControlPolicyConfig, device: str) -> ActingPolicy:
-    """Build a policy that acts in environments, randomly initialised."""
+    """Build a policy that acts in environments, randomly initialised where its configuration names no weights."""
     match config:
         case TinyVLAConfig():
             return TinyVLAPolicy(config, device)
+        case OpenVLAConfig():
+            from embodyflow.policies.openvla.policy_openvla import OpenVLAPolicy  # seconds to import
+
+            return OpenVLAPolicy(config, device)
         case MLPGaussianConfig():
             return MLPGaussianPolicy(config, device)
         case _:
@@ -38,6 +43,10 @@ def build_critic(config: PolicyConfig, device: str) -> Critic:
     match config:
         case TinyVLAConfig():
             return TinyVLACritic(config, device)
+        case OpenVLAConfig():
+            from embodyflow.policies.openvla.critic_openvla import OpenVLACritic  # seconds to import
+
+            return OpenVLACritic(config, device)
         case MLPGaussianConfig():
             return MLPGaussianCritic(config, device)
         case CausalLMConfig():

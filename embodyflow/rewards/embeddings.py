@@ -72,6 +72,7 @@ class VJEPA2Embedding:
     def __init__(self, config: VJEPA2EmbeddingConfig, device: str) -> None:
         from transformers import VJEPA2Model  # seconds, which runs without it need not wait
 
+        self._camera = config.camera
         self._model = VJEPA2Model.from_pretrained(config.path).to(device).eval()
         self._device = device
 
@@ -79,7 +80,7 @@ class VJEPA2Embedding:
     def __call__(self, batch: TensorDict) -> Tensor:
         """Return float32 [N, D], D the width of the model."""
         embedded = torch.zeros(len(batch), self._model.config.hidden_size)
-        for row, (video, length) in enumerate(zip(batch["image"], _num_decisions(batch), strict=True)):
+        for row, (video, length) in enumerate(zip(batch[self._camera], _num_decisions(batch), strict=True)):
             at = torch.linspace(0, length - 1, self._model.config.frames_per_clip).round().long()
             frames = self._processed(video[at].to(self._device)).to(self._model.dtype)
             encoded = self._model(pixel_values_videos=frames.unsqueeze(0), skip_predictor=True).last_hidden_state

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 
-from embodyflow.child_process import receive, send, start_child
+from embodyflow.child_process import await_end, receive, send, start_child
 from embodyflow.errors import ConfigError, RewardError
 from embodyflow.rewards import pool_worker
 from embodyflow.rewards.configuration import FunctionConfig, ParallelConfig
@@ -148,7 +148,7 @@ class _Worker:
         try:
             answer = receive(self.connection) if self.connection.poll() else None
         except (EOFError, OSError):
-            _await_end(self._process.pid, seconds=1.0)
+            await_end(self._process.pid, seconds=1.0)
             return _Failure(f"died, exit code {self.end()}", overdue=False)
         if answer is None:
             self.end()
@@ -181,10 +181,3 @@ def _kill_family(process: "subprocess.Popen[bytes]") -> None:
     pool_worker.kill_descendants(process.pid)
     with contextlib.suppress(ProcessLookupError):  # not before it is waited for does its number become another's
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _await_end(pid: int, seconds: float) -> None:
-    """Give a process time to end by itself, so that its exit code says how; it is still to be waited for."""
-    deadline = time.monotonic() + seconds
-    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < deadline:
-        time.sleep(0.01)

@@ -1,10 +1,16 @@
 """How the progress of failed episodes is measured."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from embodyflow.errors import ConfigError
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+"""Of an observation's arrays, by key."""
 
 Natural = Annotated[int, Field(ge=0, strict=True)]
 
@@ -29,16 +35,44 @@ class StateEmbeddingConfig(_Config):
     start: Annotated[float, Field(ge=0, le=1)] = 0.5
     num_points: Annotated[int, Field(ge=1, strict=True)] = 8
 
+    def check_sees(self, shapes: Shapes) -> None:
+        """Check that an environment shows what is to be compared.
+
+        Raises:
+            ConfigError: the message names the key and what is allowed.
+        """
+        if "state" not in shapes:
+            raise ConfigError("progress.embedding.name=state: the environment shows no state; allowed is vjepa2")
+        [size] = shapes["state"]
+        if max(self.entries or (0,)) >= size:
+            raise ConfigError(
+                f"progress.embedding.entries={list(self.entries or ())}: allowed are 0 to {size - 1}, the "
+                "environment's state"
+            )
+
 
 class VJEPA2EmbeddingConfig(_Config):
     """An episode is what V-JEPA 2 makes of its video (Assran et al. 2025, arXiv:2506.09985), by transformers.
 
     Attributes:
         path: folder, or name on the hub, such as ``facebook/vjepa2-vitg-fpc64-384``.
+        camera: key of the observation whose frames make the video.
     """
 
     name: Literal["vjepa2"] = "vjepa2"
     path: str
+    camera: str = "image"
+
+    def check_sees(self, shapes: Shapes) -> None:
+        """Check that an environment shows what is to be compared.
+
+        Raises:
+            ConfigError: the message names the key and what is allowed.
+        """
+        cameras = [name for name, shape in shapes.items() if len(shape) == 3]
+        if self.camera not in cameras:
+            shown = f"allowed are {', '.join(cameras)}" if cameras else "it shows no images"
+            raise ConfigError(f"progress.embedding.camera={self.camera}: the environment has no such camera; {shown}")
 
     @field_validator("path")
     @classmethod

@@ -64,6 +64,11 @@ class NodeCall:
         return here, there
 
     @property
+    def run_folder(self) -> Path | None:
+        """Return the run's folder; ``None`` for a node that keeps nothing there."""
+        return None if self.stage is None else Path(self.stage).parents[2]
+
+    @property
     def positions(self) -> Index:
         """Positions of the rank's rows in the whole batch, int64 [N]."""
         return self.rows.positions

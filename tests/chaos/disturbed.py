@@ -4,12 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from small_runs import SMALL, Runs
+from small_runs import SMALL, SMALL_CONTROL, Runs
 
 from embodyflow.ledger import Ledger
 
 HERE = Path(__file__).parent
-WORDS = ("seed=7", "pipeline.custom_fn=faulty_nodes:graph", "cluster.node_timeout=20")
+WORDS = ("seed=7", "cluster.node_timeout=20")
+JOBS = {  # by training flow
+    "grpo": (*SMALL, "pipeline.custom_fn=faulty_nodes:graph"),
+    "ppo": (*SMALL_CONTROL, "pipeline.custom_fn=faulty_nodes:control_graph"),
+}
 KILLED = -9
 
 
@@ -19,14 +23,16 @@ def fault(node: str, part: str, iteration: int = 2, signal: str = "SIGKILL", **m
 
 
 class Disturbed:
-    """Runs of the default job in which a plan has parts die.
+    """Runs of a job in which a plan has parts die.
 
     Args:
         folder: for plans and runs.
         api_url: of a Prefect server.
+        flow: key of ``JOBS``.
     """
 
-    def __init__(self, folder: Path, api_url: str) -> None:
+    def __init__(self, folder: Path, api_url: str, flow: str = "grpo") -> None:
+        self._flow = flow
         self.runs = Runs(folder).served_by(api_url, PYTHONPATH=str(HERE))
         self._plans = folder
 
@@ -35,11 +41,13 @@ class Disturbed:
         plan = self._plans / f"{run_id}.json"
         plan.write_text(json.dumps(faults))
         runs = self.runs.served_by(self.runs.env["PREFECT_API_URL"], EMBODYFLOW_FAULTS=str(plan))
-        process = runs.start(*SMALL, *WORDS, *words, f"run_root={runs.root}", f"run_id={run_id}")
+        process = runs.start(
+            *(*JOBS[self._flow], *WORDS, *words, f"run_root={runs.root}", f"run_id={run_id}"), flow=self._flow
+        )
         output, _ = process.communicate(timeout=280)
         while process.returncode == KILLED:
             runs.assert_nothing_runs(seconds=30)
-            process = runs.start(f"resume={run_id}", f"run_root={runs.root}")
+            process = runs.start(f"resume={run_id}", f"run_root={runs.root}", flow=self._flow)
             more, _ = process.communicate(timeout=280)
             output += more
         assert process.returncode == 0, output[-6000:]

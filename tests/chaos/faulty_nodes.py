@@ -1,6 +1,7 @@
-"""The default pipeline's nodes, at which a plan has a part of the run die: imported by the workers of such a run.
+"""The nodes of the default pipeline and of control, at which a plan has a part of the run die.
 
-The plan is a JSON file, named by ``EMBODYFLOW_FAULTS``: a list of faults, each of which happens once in a run::
+The workers of such a run import this module. The plan is a JSON file, named by ``EMBODYFLOW_FAULTS``: a list of faults,
+each of which happens once in a run::
 
     {"iteration": 2, "node": "train_actor", "part": "trainer/0", "signal": "SIGKILL", "delay": 0.02}
 
@@ -24,11 +25,20 @@ from embodyflow.errors import WorkerLostError
 from embodyflow.types import NodeOutput
 from pipelines import TaskGraph
 from pipelines.embodied_grpo import embodied_grpo
+from pipelines.ppo_control import ppo_control
 
 
 def graph() -> TaskGraph:
     """Return the default graph over the nodes of this module."""
-    whole = embodied_grpo()
+    return _over_these(embodied_grpo())
+
+
+def control_graph() -> TaskGraph:
+    """Return the graph of control over the nodes of this module."""
+    return _over_these(ppo_control())
+
+
+def _over_these(whole: TaskGraph) -> TaskGraph:
     faulty = TaskGraph(whole.graph_id, whole.description)
     for node in whole.nodes.values():
         name = node.executable_ref.partition(":")[2]
@@ -83,5 +93,9 @@ def _faulty(name: str) -> Any:
     return run
 
 
-NODES = {node.node_id: node.executable_ref.partition(":")[2] for node in embodied_grpo().nodes.values()}
-globals().update({name: _faulty(name) for name in NODES.values()})
+def _names(whole: TaskGraph) -> dict[str, str]:
+    return {node.node_id: node.executable_ref.partition(":")[2] for node in whole.nodes.values()}
+
+
+NODES, CONTROL_NODES = _names(embodied_grpo()), _names(ppo_control())
+globals().update({name: _faulty(name) for name in {*NODES.values(), *CONTROL_NODES.values()}})

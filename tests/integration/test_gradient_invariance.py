@@ -40,14 +40,14 @@ def rows_of(config: RunConfig, dtype: torch.dtype) -> TensorDict:
 
 
 def step_once(rank: int, config: RunConfig, addresses: list[str], world_size: int, folder: Path) -> None:
-    """As one rank: from the same start, take a step of policy and critic for each cut, and save what they became."""
+    """As one rank: from the same start, step policy, critic and both for each cut, and save what they became."""
     for (dtype, cut), address in zip(CASES, addresses, strict=True):
         torch.set_default_dtype(dtype)
         trainer = FSDPTrainer(config_of(config, cut), rank, world_size)
         trainer.connect(address)
         start, rows = weights_of(trainer), rows_of(config, dtype)
         first, end = (NUM_ROWS * each // world_size for each in (rank, rank + 1))
-        for step in (trainer.step, trainer.step_critic):
+        for step in (trainer.step, trainer.step_critic, trainer.step_both):
             step(rows[first:end], positions=np.arange(first, end), total_rows=NUM_ROWS, seed=0)
         stepped = weights_of(trainer)
         trainer.close()

@@ -126,7 +126,6 @@ def test_two_ranks_train_as_one(tmp_path: Path) -> None:
     for case, (tolerance, probe_tolerance) in TOLERANCE.items():
         one, two = (load_file(tmp_path / f"{case}-{ranks}.safetensors") for ranks in (1, 2))
         probes = [each.pop("probe/log_probs") for each in (one, two)]
-        print(case, largest_gap(one, start), largest_gap(two, one), np.abs(probes[0] - probes[1]).max())
         assert largest_gap(one, start) > 5e-4
         assert largest_gap(two, one) <= tolerance
         assert np.abs(probes[0] - probes[1]).max() <= probe_tolerance

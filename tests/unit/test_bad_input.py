@@ -33,6 +33,11 @@ MISTAKES = {
     "not among the choices": ("cluster.device=tpu", "cluster.device='tpu': input should be 'cpu' or 'cuda'"),
     "no reference": ("trainer.epochs=${foo}", "trainer.epochs: Interpolation key 'foo' not found"),
     "negative size": ("rollout.num_groups=-1", "rollout.num_groups=-1: input should be greater than or equal to 1"),
+    "more processes than environments": (
+        "rollout.env_processes=17",
+        "rollout: env_processes=17 must be at most envs_per_worker=16",
+    ),
+    "no time for a step": ("env.step_timeout=0", "env.step_timeout=0: input should be greater than 0"),
     "no iterations": ("iterations=0", "iterations=0: input should be greater than or equal to 1"),
     "negative seed": ("seed=-1", "seed=-1: input should be greater than or equal to 0"),
     "infinite number": ("trainer.learning_rate=inf", "trainer.learning_rate=inf: input should be a finite number"),
@@ -99,9 +104,15 @@ MISTAKES = {
     "no task": ("env.tasks=[]", "env.tasks must be the instructions to follow with policy.name=tiny_vla"),
     "a control policy for episodes": (
         "policy=mlp_gaussian",
-        "policy.name=mlp_gaussian: allowed are tiny_vla with job=embodied",
+        "policy.name=mlp_gaussian: allowed are tiny_vla, openvla with job=embodied",
     ),
-    "unknown kind of policy": ("policy.name=mlp", "policy.name=mlp: allowed are tiny_vla with job=embodied"),
+    "unknown kind of policy": ("policy.name=mlp", "policy.name=mlp: allowed are tiny_vla, openvla with job=embodied"),
+    "a critic trained further": (
+        "experiment=reacher flow=ppo critic.epochs=3",
+        "critic.epochs=3: must be trainer.epochs=10 with job=control",
+    ),
+    "a reference for control": ("experiment=reacher flow=ppo algorithm.kl.coef=0.1", "algorithm.kl.coef must be 0"),
+    "advantages whitened otherwise": ("algorithm.whiten=true", "algorithm.whiten=True: input should be 'batch' or"),
     "misspelt job": ("job=embodyed", "job=embodyed: allowed are embodied, control, language"),
     "size of the wrong policy": ("policy.hidden_size=0", "policy.hidden_size=0: input should be greater"),
     "unknown camera": (
@@ -112,6 +123,20 @@ MISTAKES = {
     "argument not added": ("env.kwargs.image_size=64", "write +env.kwargs.image_size=… to add it"),
     "policy too wide": ("policy.state_dim=31", "policy.state_dim=31: the environment's state has (30,)"),
     "policy that looks": ("policy.image_size=64", "set +env.kwargs.image_size=64"),
+    "camera that is not there": (
+        "policy.image_size=64 policy.cameras=[image,wrist_image] +env.kwargs.image_size=64",
+        "policy.image_size=64: the environment shows no 'wrist_image', but",
+    ),
+    "VLA without images": ("policy=tiny_openvla", "policy.cameras: the environment shows no 'image', but state; set"),
+    "VLA without weights": ("policy=openvla", "policy.path: Missing mandatory value"),
+    "VLA that is not there": (
+        "policy=openvla policy.path=/no/folder policy.action_dim=4 +env.kwargs.image_size=64",
+        "policy.path=/no/folder: is no folder here, and not to be had from the hub: ",
+    ),
+    "VLA decoded in no known way": (
+        "policy=tiny_openvla policy.decoding=diffusion",
+        "policy.decoding='diffusion': input should be 'autoregressive' or 'parallel'",
+    ),
     "unknown estimator": ("algorithm.advantage=gea", "unknown advantage 'gea'; allowed are grpo"),
     "unknown pipeline": ("pipeline.name=embodied", "pipeline.name=embodied: allowed are grpo, ppo"),
     "progress of failures, measured by nothing": (
@@ -120,11 +145,11 @@ MISTAKES = {
     ),
     "progress by what is not in the state": (
         "progress.embedding={name:state,entries:[29,30]}",
-        "progress.embedding.entries=[29, 30]: allowed are 0 to 29, the entries of the policy's state",
+        "progress.embedding.entries=[29, 30]: allowed are 0 to 29, the environment's state",
     ),
     "progress by images that are not seen": (
         "progress.embedding={name:vjepa2,path:facebook/vjepa2-vitg-fpc64-384}",
-        "progress.embedding.name=vjepa2 needs images; set policy.image_size",
+        "progress.embedding.camera=image: the environment has no such camera; it shows no images",
     ),
     "failures worth more than successes": ("progress.alpha=1.5", "progress.alpha=1.5: input should be less than 1"),
     "unknown embedding": (

@@ -28,6 +28,6 @@ class MLPGaussianConfig(BaseModel):
         return 1
 
     @property
-    def image_size(self) -> None:
-        """No images."""
-        return None
+    def observation_shapes(self) -> dict[str, tuple[int | None, ...]]:
+        """What is observed before each decision, and which shape it must have."""
+        return {"state": (self.state_dim,)}

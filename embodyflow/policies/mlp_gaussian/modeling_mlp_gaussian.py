@@ -19,7 +19,7 @@ class MLPGaussian(nn.Module):
         self.log_std = nn.Parameter(torch.full((config.action_dim,), config.initial_log_std))
 
     def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return means ``[..., A]`` for states float32 ``[..., S]``, and the logarithm of the deviation, ``[A]``."""
+        """Return the mean ``[..., A]`` for states ``[..., S]``, and the deviations' logarithms ``[A]``, all float32."""
         for block in self.blocks:
             state = block(state)
         mean = self.mean(state)
@@ -42,16 +42,14 @@ class MLPValue(nn.Module):
         return values
 
 
-def gaussian_log_prob(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """Return the log-density, ``[...]``, of actions ``[..., A]`` under independent Gaussians.
+def gaussian_log_prob(normals: Tensor, log_std: Tensor) -> Tensor:
+    """Return the log-density, ``[...]``, of actions under independent Gaussians.
 
     Args:
-        actions: ``[..., A]``.
-        mean: ``[..., A]``.
+        normals: ``[..., A]``, the actions' distances from the mean, in deviations.
         log_std: ``[A]``, logarithms of the deviations.
     """
-    scaled = (actions - mean) * torch.exp(-log_std)
-    return -0.5 * scaled.square().sum(-1) - (log_std + 0.5 * math.log(2 * math.pi)).sum(-1)
+    return -0.5 * normals.square().sum(-1) - (log_std + 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
 def gaussian_entropy(log_std: Tensor) -> Tensor:

@@ -52,20 +52,20 @@ class MLPGaussianPolicy:
         """
         mean, log_std = self.model(torch.from_numpy(observation["state"]).to(self._device))
         log_std = log_std + 0.5 * math.log(temperature)
-        sample = mean
-        if uniforms is not None:
-            draws = torch.from_numpy(uniforms).double().clamp(1e-12, 1 - 1e-12)
-            sample = mean + log_std.exp() * torch.special.ndtri(draws).to(mean)
-        log_probs = gaussian_log_prob(sample, mean, log_std)[:, None]
-        actions = sample.cpu().numpy()
-        return Decision(actions, log_probs.cpu().numpy(), actions[:, None])
+        if uniforms is None:
+            normals = torch.zeros_like(mean)
+        else:
+            normals = torch.special.ndtri(torch.from_numpy(uniforms).double().clamp(1e-12, 1 - 1e-12)).to(mean)
+        actions = (mean + log_std.exp() * normals).cpu().numpy()
+        log_probs = gaussian_log_prob(normals, log_std)[:, None].cpu().numpy()
+        return Decision(actions, log_probs, actions[:, None])
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probs and entropy, float32 ``[N, T, 1]``, of a batch's actions; zero outside its mask."""
         mask, actions = batch["loss_mask"].to(self._device), batch["action_tokens"].to(self._device)
         mean, log_std = self.model(batch["state"].to(self._device))
         log_std = log_std + 0.5 * math.log(temperature)
-        log_probs = gaussian_log_prob(actions, mean, log_std).unsqueeze(-1)
+        log_probs = gaussian_log_prob((actions - mean) * torch.exp(-log_std), log_std).unsqueeze(-1)
         return log_probs.where(mask, 0.0), gaussian_entropy(log_std).where(mask, 0.0)
 
     def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:

@@ -13,6 +13,7 @@ class TinyVLAConfig(BaseModel):
     name: Literal["tiny_vla"] = "tiny_vla"
     state_dim: int = Field(30, ge=0, le=4096, description="S, features of the state; 0 for images alone")
     image_size: int | None = Field(None, ge=16, le=512, description="pixels a side; null for no images")
+    cameras: tuple[str, ...] = Field(("image",), min_length=1, description="keys of the images in the observation")
     action_dim: int = Field(4, ge=1, le=64, description="A, dimensions of one action")
     chunk_size: int = Field(5, ge=1, le=64, description="C, actions of one decision")
     num_bins: int = Field(256, ge=2, le=1024, description="values of an action token")
@@ -28,13 +29,25 @@ class TinyVLAConfig(BaseModel):
         return self.chunk_size * self.action_dim
 
     @property
+    def seen_cameras(self) -> tuple[str, ...]:
+        """The cameras that are looked through: none without ``image_size``."""
+        return self.cameras if self.image_size is not None else ()
+
+    @property
     def observation_keys(self) -> list[str]:
         """The columns that are observed before each decision, beside the instruction."""
-        used = {"state": self.state_dim > 0, "image": self.image_size is not None}
-        return [name for name, is_used in used.items() if is_used]
+        return list(self.observation_shapes)
+
+    @property
+    def observation_shapes(self) -> dict[str, tuple[int | None, ...]]:
+        """Which shapes they must have."""
+        state: dict[str, tuple[int | None, ...]] = {"state": (self.state_dim,)} if self.state_dim else {}
+        return state | dict.fromkeys(self.seen_cameras, (self.image_size, self.image_size, 3))
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.state_dim == 0 and self.image_size is None:
             raise ValueError("state_dim=0 needs image_size: a policy must observe something")
+        if len({*self.cameras, "state"}) <= len(self.cameras) or any("." in camera for camera in self.cameras):
+            raise ValueError(f"cameras={list(self.cameras)}: each only once, none named state, no dots")
         return self

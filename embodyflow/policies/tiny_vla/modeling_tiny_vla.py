@@ -32,7 +32,7 @@ class Encoder(nn.Module):
 
         Args:
             observation: ``instruction_ids`` int64 [N, I]; ``state`` float32 [N, S] unless ``state_dim`` is 0;
-                ``image`` uint8 [N, H, W, 3] where ``image_size`` is set.
+                every one of ``cameras`` uint8 [N, H, W, 3] where ``image_size`` is set.
         """
         hidden = self.embed(observation)
         for block in self.blocks:
@@ -79,7 +79,7 @@ class TinyVLAValue(Encoder):
 
 
 class Embed(nn.Module):
-    """The sum of the embeddings of state, instruction and image."""
+    """The sum of the embeddings of state, instruction and images."""
 
     state_mean: Tensor
     state_std: Tensor
@@ -89,7 +89,7 @@ class Embed(nn.Module):
         size = config.hidden_size
         self.words = nn.Embedding(config.vocab_size, size, padding_idx=0)
         self.state = nn.Linear(config.state_dim, size) if config.state_dim else None
-        self.image = image_encoder(size) if config.image_size else None
+        self.images = nn.ModuleDict({camera: image_encoder(size) for camera in config.seen_cameras})
         self.register_buffer("state_mean", torch.zeros(config.state_dim))
         self.register_buffer("state_std", torch.ones(config.state_dim))
 
@@ -102,9 +102,9 @@ class Embed(nn.Module):
             # A feature that hardly varied in the demonstrations must not explode where it does.
             standard = ((observation["state"] - self.state_mean) / self.state_std).clamp(-5.0, 5.0)
             hidden = hidden + self.state(standard.to(hidden.dtype))
-        if self.image is not None:
-            pixels = observation["image"].movedim(-1, 1).float() / 127.5 - 1.0
-            hidden = hidden + self.image(pixels.to(hidden.dtype))
+        for camera, encoder in self.images.items():
+            pixels = observation[camera].movedim(-1, 1).float() / 127.5 - 1.0
+            hidden = hidden + encoder(pixels.to(hidden.dtype))
         return hidden
 
 
@@ -163,41 +163,3 @@ def image_encoder(size: int) -> nn.Sequential:
         nn.Flatten(),
         nn.Linear(64 * 16, size),
     )
-
-
-def sample_tokens(logits: Tensor, uniforms: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Draw tokens by inverting the cumulative distribution at given uniforms.
-
-    The randomness is the caller's, one number a token: a row draws the same tokens whatever batch it is in.
-
-    Args:
-        logits: float32 [N, L, bins].
-        uniforms: float32 [N, L] in [0, 1).
-        temperature: positive; the logits are divided by it.
-
-    Returns:
-        tokens int64 [N, L] and their log-probabilities float32 [N, L], at that temperature.
-    """
-    log_probs = torch.log_softmax(logits / temperature, dim=-1)
-    cumulative = log_probs.double().exp().cumsum(-1)
-    # The sum may end at 1 - 1e-16: scaled to its own end, no uniform falls beyond the last bin.
-    threshold = uniforms.double().unsqueeze(-1) * cumulative[..., -1:]
-    tokens = torch.searchsorted(cumulative, threshold, right=True).clamp(max=logits.shape[-1] - 1)
-    return tokens.squeeze(-1), log_probs.gather(-1, tokens).squeeze(-1)
-
-
-def greedy_tokens(logits: Tensor) -> Tensor:
-    """Return the likeliest tokens, int64 [N, L], given logits float32 [N, L, bins]."""
-    return logits.argmax(-1)
-
-
-def token_log_probs(logits: Tensor, tokens: Tensor, temperature: float) -> Tensor:
-    """Return the log-probabilities, float32 [N, L], of tokens int64 [N, L] at the temperature."""
-    log_probs = torch.log_softmax(logits / temperature, dim=-1)
-    return log_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-
-
-def token_entropy(logits: Tensor, temperature: float) -> Tensor:
-    """Return the entropy of every token's distribution in nats, float32 [N, L], at the temperature."""
-    log_probs = torch.log_softmax(logits / temperature, dim=-1)
-    return -(log_probs.exp() * log_probs).sum(-1)

@@ -7,16 +7,16 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from embodyflow.policies.action_tokens import (
+    choose_tokens,
+    evaluate_tokens,
+    imitation_cross_entropy,
+    smoothed_targets,
+)
 from embodyflow.policies.base import Decision
 from embodyflow.policies.decisions import decisions
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
-from embodyflow.policies.tiny_vla.modeling_tiny_vla import (
-    TinyVLA,
-    greedy_tokens,
-    sample_tokens,
-    token_entropy,
-    token_log_probs,
-)
+from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLA
 from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
 
 
@@ -51,28 +51,15 @@ class TinyVLAPolicy:
         """Decide for n environments; see :class:`~embodyflow.policies.base.Policy`."""
         keys = (*self._keys, "instruction_ids")
         logits = self.model({key: torch.from_numpy(observation[key]).to(self._device) for key in keys})
-        if uniforms is None:
-            tokens = greedy_tokens(logits)
-            log_probs = token_log_probs(logits, tokens, temperature)
-        else:
-            draws = torch.from_numpy(uniforms).to(self._device)
-            tokens, log_probs = sample_tokens(logits, draws, temperature)
+        draws = None if uniforms is None else torch.from_numpy(uniforms).to(self._device)
+        tokens, log_probs = choose_tokens(logits, draws, temperature)
         actions = self.processor.actions(tokens)
         return Decision(tokens.cpu().numpy(), log_probs.cpu().numpy(), actions.cpu().numpy())
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probs and entropy, float32 ``[N, T, L]``, of a batch's tokens; zero outside its mask."""
-        mask = batch["loss_mask"].to(self._device)
         decided, observation = decisions(batch, self._keys, self._device)
-        logits = self.model(observation)
-        if not decided.any():
-            nothing = logits.sum() * 0.0 + logits.new_zeros(mask.shape)
-            return nothing, nothing
-        tokens, keep = batch["action_tokens"].to(self._device)[decided], mask[decided]
-        log_probs = token_log_probs(logits, tokens, temperature) * keep
-        entropy = token_entropy(logits, temperature) * keep
-        blank, where = logits.new_zeros(mask.shape), (decided,)
-        return blank.index_put(where, log_probs), blank.index_put(where, entropy)
+        return evaluate_tokens(self.model(observation), batch, decided, temperature)
 
     def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
         """Write a Hugging Face folder that ``TinyVLA.from_pretrained`` loads."""
@@ -97,7 +84,5 @@ class TinyVLAPolicy:
             mask: bool ``[n, C]``, false for actions after the end of a demonstration.
             sigma: deviation of the smoothing, in bins.
         """
-        log_probs = torch.log_softmax(self.model(observation), dim=-1)
-        targets = self.processor.smoothed_targets(actions, sigma)
-        losses = -(targets * log_probs).sum(-1)
-        return (losses * mask.repeat_interleave(self.config.action_dim, dim=1)).sum()
+        targets = smoothed_targets(self.processor.positions(actions), self.config.num_bins, sigma)
+        return imitation_cross_entropy(self.model(observation), targets, mask)

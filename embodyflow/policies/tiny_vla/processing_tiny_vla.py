@@ -49,19 +49,6 @@ class TinyVLAProcessor:
         bins = ((actions + 1.0) * (self.config.num_bins / 2)).floor().long()
         return bins.clamp(0, self.config.num_bins - 1).flatten(1)
 
-    def smoothed_targets(self, actions: Tensor, sigma: float) -> Tensor:
-        """Return supervised targets: a Gaussian around each action, over the bins.
-
-        Neighbouring bins are neighbouring actions, which one-hot targets do not tell (histogram losses, Imani
-        & White, 2018, arXiv:1806.04613). The width is also what RL has left to explore with.
-
-        Args:
-            actions: float32 [N, C, A] in [-1, 1].
-            sigma: standard deviation in bins, positive.
-
-        Returns:
-            float32 [N, L, bins], each row of bins summing to 1.
-        """
-        position = ((actions.flatten(1) + 1.0) * self.config.num_bins - 1.0) / 2  # bin b has its centre at b
-        distance = torch.arange(self.config.num_bins, device=actions.device) - position.unsqueeze(-1)
-        return torch.softmax(-0.5 * (distance / sigma) ** 2, dim=-1)
+    def positions(self, actions: Tensor) -> Tensor:
+        """Return where actions float32 [N, C, A] lie in units of bins, float32 [N, L]; bin b has its centre at b."""
+        return ((actions.flatten(1) + 1.0) * self.config.num_bins - 1.0) / 2

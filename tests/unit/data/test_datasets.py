@@ -3,6 +3,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from embodyflow.data import datasets
 from embodyflow.data.datasets import Row, partition
-from embodyflow.data.loader import ShuffledLoader, in_epochs
+from embodyflow.data.loader import in_epochs
 from embodyflow.errors import ConfigError
 
 ROWS = [{"prompt": f"{i}+{i}=" + "x" * 2000, "answer": 2 * i} for i in range(400)]
@@ -182,54 +183,6 @@ def test_a_folder_of_splits_asks_for_one_of_them(tmp_path: Path) -> None:
         partition([str(tmp_path / "all")], 1)
 
 
-def loader(path: str, seed: int | None = 7, rank: int = 0, batch_size: int = 3) -> ShuffledLoader[Row]:
-    return ShuffledLoader(read([path], 2, ["answer"])[rank], batch_size, seed, rank)
-
-
-def answers(loader: ShuffledLoader[Row], num_batches: int) -> list[int]:
-    return [row["answer"] for _ in range(num_batches) for row in loader.next_batch()]
-
-
-def test_every_epoch_has_all_rows_in_its_own_order(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path, ROWS[:24])
-    mine = loader(path)
-    assert len(mine) == 12
-    first, second = answers(mine, 4), answers(mine, 4)
-    assert sorted(first) == sorted(second) == list(range(0, 24, 2)) and first != second
-    assert answers(loader(path), 8) == first + second
-    assert answers(loader(path, seed=8), 4) != first
-    assert [answer - 24 for answer in answers(loader(path, rank=1), 4)] != first  # ranks draw apart
-    assert answers(loader(path, seed=None), 4) == list(range(0, 24, 2))
-
-
-@given(st.integers(0, 12), st.integers(1, 5))
-def test_a_resumed_loader_continues_at_the_next_row(num_batches: int, batch_size: int) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = write_jsonl(Path(folder), [{"answer": i} for i in range(14)])
-        whole = answers(loader(path, batch_size=batch_size), num_batches + 3)
-        stopped = loader(path, batch_size=batch_size)
-        answers(stopped, num_batches)
-        resumed = loader(path, batch_size=batch_size)
-        resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
-        assert answers(resumed, 3) == whole[num_batches * batch_size :]
-
-
-def test_a_state_of_another_dataset_or_seed_is_refused(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path, ROWS[:24])
-    state = loader(path).state_dict()
-    with pytest.raises(ConfigError, match="state is of seed=7, its dataset has seed=8"):
-        loader(path, seed=8).load_state_dict(state)
-    with pytest.raises(ConfigError, match="state is of num_rows=12, its dataset has num_rows=10"):
-        loader(write_jsonl(tmp_path, ROWS[:20])).load_state_dict(state)
-
-
-def test_a_loader_without_rows_is_refused() -> None:
-    with pytest.raises(ConfigError, match="needs at least one row"):
-        ShuffledLoader([], 1, 0)
-
-
 @given(st.integers(1, 9), st.lists(st.integers(1, 25), min_size=1, max_size=5))
 def test_positions_say_which_rows_however_they_are_cut(num_rows: int, counts: list[int]) -> None:
     whole = in_epochs(3, num_rows, 0, sum(counts)).tolist()
@@ -238,3 +191,9 @@ def test_positions_say_which_rows_however_they_are_cut(num_rows: int, counts: li
     assert [row for part in parts for row in part] == whole
     epochs = [whole[start : start + num_rows] for start in range(0, len(whole) - num_rows + 1, num_rows)]
     assert all(sorted(epoch) == list(range(num_rows)) for epoch in epochs)
+
+
+def test_every_epoch_and_every_seed_has_an_order_of_its_own() -> None:
+    first, second = np.split(in_epochs(3, 50, 0, 100), 2)
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, in_epochs(4, 50, 0, 50))

@@ -1,21 +1,30 @@
 """Steps of control tasks: pieces of episodes, played again step by step in Gymnasium."""
 
+import os
+
 import gymnasium as gym
 import numpy as np
+import psutil
 import pytest
 import torch
 
 from embodyflow.compose import compose_config
+from embodyflow.data.tables import digest_of
 from embodyflow.engines.control_rollout import ControlRollout
+from embodyflow.errors import DamageError
 from embodyflow.seeding import derive_seed
 
 WORDS = ["experiment=reacher", "flow=ppo", "rollout.envs_per_worker=2", "rollout.num_steps=30", "env.max_steps=20"]
 
 
+def fresh(config, rank=0):
+    torch.manual_seed(0)
+    return ControlRollout(config, rank, 2)
+
+
 def collected(config, rank, num_iterations=2):
     """Return the rows of iterations 1 and on of a fresh engine, and what ended in them."""
-    torch.manual_seed(0)
-    engine = ControlRollout(config, rank, 2)
+    engine = fresh(config, rank)
     try:
         return [engine.collect(i, (0, i, "rollout")) for i in range(1, num_iterations + 1)]
     finally:
@@ -73,6 +82,60 @@ def test_gymnasium_plays_the_same(played):
 def test_a_fresh_engine_collects_the_same(config, played):
     again, _ = collected(config, 0, 1)[0]
     assert all(np.array_equal(again[name], played[0][0][name]) for name in again)
+
+
+def test_an_environments_process_that_dies_is_not_in_the_rows(played):
+    engine = fresh(compose_config([*WORDS, "rollout.env_processes=1"]))
+    try:
+        rows = [engine.collect(1, (0, 1, "rollout"))[0]]
+        for process in psutil.Process().children():
+            process.kill()
+        rows.append(engine.collect(2, (0, 2, "rollout"))[0])
+        assert [digest_of(each) for each in rows] == [digest_of(each) for each, _ in played]
+        assert engine.fault_metrics()["perf/env_restarts"].value == 1
+    finally:
+        engine.close()
+
+
+def test_another_worker_goes_on_to_the_bit(config, tmp_path):
+    """Whoever did the iterations before, and however often: the third is the same, and so is what it leaves open."""
+    draws = [(0, iteration, "rollout") for iteration in range(4)]
+    first, second = (fresh(config) for _ in range(2))
+    try:
+        played = [first.collect(i, draws[i], tmp_path) for i in (1, 2, 3)]
+        left_open = (tmp_path / "iteration-000003.0.rows").read_bytes()
+        for engine in (second, first):  # one that knows nothing, one that is further on
+            rows, ended = engine.collect(3, draws[3], tmp_path)
+            assert digest_of(rows) == digest_of(played[2][0]) and ended == played[2][1]
+            assert (tmp_path / "iteration-000003.0.rows").read_bytes() == left_open
+        rows, _ = first.collect(1, draws[1], tmp_path)
+        assert digest_of(rows) == digest_of(played[0][0])
+    finally:
+        first.close(), second.close()
+
+
+def test_open_episodes_are_kept_as_long_as_checkpoints_are(config, tmp_path):
+    engine = fresh(config)
+    try:
+        for iteration in range(1, 7):
+            engine.collect(iteration, (0, iteration, "rollout"), tmp_path)
+    finally:
+        engine.close()
+    kept = sorted(int(path.name[10:16]) for path in tmp_path.iterdir())
+    assert config.trainer.keep_checkpoints == 2 and kept == [3, 4, 5, 6]  # checkpoints 3 and 4 while 6 is collected
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_episodes_that_cannot_be_read_are_not_started_anew(damage, config, tmp_path):
+    first, second = (fresh(config) for _ in range(2))
+    try:
+        first.collect(1, (0, 1, "rollout"), tmp_path)
+        path = tmp_path / "iteration-000001.0.rows"
+        path.unlink() if damage == "missing" else os.truncate(path, 100)
+        with pytest.raises(DamageError, match=r"iteration-000001\.0\.rows does not hold what iteration 1 left open"):
+            second.collect(2, (0, 2, "rollout"), tmp_path)
+    finally:
+        first.close(), second.close()
 
 
 def test_an_episode_that_terminates_says_so():

@@ -44,7 +44,7 @@ def test_every_bit_is_gymnasiums(env_id, chunk_size):
     )
     ends = 0
     with VectorEnv([lambda: build(env_id, **TASKS[env_id])] * 3, chunk_size=chunk_size, info_keys=keys) as env:
-        assert isinstance(env._shards[0]._group._rollout, MujocoRollout)
+        assert isinstance(env._shards[0]._shard._group._rollout, MujocoRollout)
         assert np.array_equal(env.reset(seeds=range(3))["state"], observations)
         for chunk in actions.astype(np.float32):
             step = env.step(chunk)
@@ -79,6 +79,7 @@ def test_diverging_physics_go_on_as_gymnasiums_do(capfd, tmp_path, monkeypatch):
     for env in (reference, ours):
         env.reset(seed=0)
         env.unwrapped.data.qvel[0] = 1e12
+    stepper.take([0])
     actions = np.full((1, 3, 6), 0.5, np.float32)
     outcome, _ = stepper.step([0], actions)
     expected = [reference.step(action) for action in actions[0]]

@@ -79,7 +79,7 @@ def peer(config: RunConfig) -> PPO:
 
 
 def rows_of(peer: PPO, watch: Watch) -> Batch:
-    """Return what SB3 collected as rows of ours, cut where episodes end: one environment after the other."""
+    """Return what SB3 collected as rows of ours, cut where episodes end; in the order in which SB3 flattens them."""
     buffer, pieces = peer.rollout_buffer, []
     for env in range(NUM_ENVS):
         ends = [t for t in range(NUM_STEPS) if watch.steps[t].dones[env] or t == NUM_STEPS - 1]

@@ -17,7 +17,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodyflow.engines.vector_env import EnvError, EnvProcessDiedError, VectorEnv
+from embodyflow.engines.vector_env import EnvError, EpisodesLostError, VectorEnv
 from embodyflow.errors import ConfigError
 
 
@@ -257,17 +257,15 @@ def test_an_environment_that_cannot_be_built_leaves_no_process(no_new_process):
         VectorEnv([Counter, broken], num_workers=2, chunk_size=1)
 
 
-def test_a_process_that_dies_is_an_error_at_once(no_new_process):
+def test_a_process_that_dies_with_an_episode_that_has_no_seed_is_an_error_at_once(no_new_process):
     with VectorEnv([Counter] * 2, num_workers=2, chunk_size=1) as env:
         env.reset()
         began = time.monotonic()
-        with pytest.raises(EnvProcessDiedError, match=r"process 1 \(pid \d+\) died, exit code -9"):
+        with pytest.raises(EpisodesLostError, match=r"process 1 \(pid \d+\) died, exit code -9"):
             env.step([[[0, 0]], [[14, 0]]])
-        with pytest.raises(EnvProcessDiedError, match="process 1"):
-            env.reset(options=[{"start": 2}] * 2)
         assert time.monotonic() - began < 5
-        assert env.reset([0], options=[{"start": 3}])["count"].tolist() == [[3.0]]  # the other is of use
-        assert env.step([[[1, 0]]], [0]).observation["count"].tolist() == [[4.0]]
+        assert env.reset(options=[{"start": 3}] * 2)["count"].tolist() == [[3.0]] * 2
+        assert env.step([[[1, 0]]] * 2).observation["count"].tolist() == [[4.0]] * 2
 
 
 def test_close_ends_processes_even_when_an_environment_hangs(monkeypatch, no_new_process):

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -15,7 +16,7 @@ from embodyflow.policies.tiny_vla.policy_tiny_vla import TinyVLAPolicy
 SIZES = {"state_dim": 6, "action_dim": 2, "chunk_size": 3, "num_bins": 8, "hidden_size": 16}
 
 
-def new_policy(**sizes: int) -> TinyVLAPolicy:
+def new_policy(**sizes: Any) -> TinyVLAPolicy:
     torch.manual_seed(0)
     return TinyVLAPolicy(TinyVLAConfig(**(SIZES | sizes)), "cpu")
 
@@ -44,7 +45,7 @@ def as_batch(policy: TinyVLAPolicy, observation: dict[str, np.ndarray], tokens: 
 
 
 @pytest.mark.parametrize("sizes", [{}, {"image_size": 16}, {"image_size": 16, "state_dim": 0}])
-def test_evaluating_what_was_acted_gives_its_log_probs(sizes: dict[str, int]) -> None:
+def test_evaluating_what_was_acted_gives_its_log_probs(sizes: dict[str, Any]) -> None:
     policy = new_policy(**sizes)
     observation = observe(policy, 5)
     uniforms = np.random.default_rng(1).random((5, 6), dtype=np.float32)
@@ -136,12 +137,21 @@ STATE, IMAGE = Box(-1, 1, (6,)), Box(0, 255, (16, 16, 3), np.uint8)
     [
         ({"state_dim": 7}, Room(state=STATE), r"policy.state_dim=7: .* \(6,\)"),
         ({}, Room(image=IMAGE), r"policy.state_dim=6: .* None"),
-        ({"image_size": 16}, Room(state=STATE), r"policy.image_size=16: .*env.kwargs.image_size=16"),
+        (
+            {"image_size": 16},
+            Room(state=STATE),
+            r"policy.image_size=16: .* shows no 'image', but state; set .*_size=16",
+        ),
         ({"image_size": 32}, Room(state=STATE, image=IMAGE), r"policy.image_size=32: .* \(16, 16, 3\)"),
+        (
+            {"image_size": 16, "cameras": ("image", "wrist_image")},
+            Room(state=STATE, image=IMAGE),
+            "policy.image_size=16: the environment shows no 'wrist_image', but image, state",
+        ),
         ({"action_dim": 3}, Room(state=STATE), r"policy.action_dim=3: .* \(2,\)"),
     ],
 )
-def test_a_policy_that_does_not_fit_its_environment_is_refused(sizes: dict[str, int], env: Room, message: str) -> None:
+def test_a_policy_that_does_not_fit_its_environment_is_refused(sizes: dict[str, Any], env: Room, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_fits(TinyVLAConfig(**(SIZES | sizes)), env)
 

@@ -8,14 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
-from embodyflow.policies.tiny_vla.modeling_tiny_vla import (
-    TinyVLA,
+from embodyflow.policies.action_tokens import (
     greedy_tokens,
     sample_tokens,
+    smoothed_targets,
     token_entropy,
     token_log_probs,
 )
+from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
+from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLA
 from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
 
 SMALL = TinyVLAConfig(state_dim=6, action_dim=2, chunk_size=3, num_bins=8, hidden_size=16)
@@ -27,9 +28,9 @@ def observe(config: TinyVLAConfig, num_rows: int) -> dict[str, torch.Tensor]:
         "state": torch.randn(num_rows, config.state_dim, generator=generator),
         "instruction_ids": TinyVLAProcessor(config).instruction_ids(["open the drawer"] * num_rows),
     }
-    if config.image_size:
+    for camera in config.seen_cameras:
         shape = (num_rows, config.image_size, config.image_size, 3)
-        observation["image"] = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        observation[camera] = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
     return observation
 
 
@@ -49,9 +50,9 @@ def test_log_probs_do_not_depend_on_the_batch_they_are_computed_in(image_size: i
     assert logits.dtype == torch.float32
 
 
-@pytest.mark.parametrize("changed", ["state", "instruction_ids", "image"])
+@pytest.mark.parametrize("changed", ["state", "instruction_ids", "image", "wrist_image"])
 def test_every_modality_is_heeded(changed: str) -> None:
-    config = SMALL.model_copy(update={"image_size": 32})
+    config = SMALL.model_copy(update={"image_size": 32, "cameras": ("image", "wrist_image")})
     torch.manual_seed(0)
     model, observation = TinyVLA(config), observe(config, 1)
     other = dict(observation)
@@ -59,6 +60,7 @@ def test_every_modality_is_heeded(changed: str) -> None:
         "state": -observation["state"],
         "instruction_ids": TinyVLAProcessor(config).instruction_ids(["close the drawer"]),
         "image": 255 - observation["image"],
+        "wrist_image": 255 - observation["wrist_image"],
     }[changed]
     assert not torch.allclose(model(observation), model(other), atol=1e-4)
 
@@ -81,7 +83,7 @@ def test_a_saved_policy_loads_as_it_was(tmp_path: Path) -> None:
     model.embed.state_mean.copy_(torch.arange(6.0))
     model.save_pretrained(tmp_path)
     loaded = TinyVLA.from_pretrained(tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text()) == SMALL.model_dump()
+    assert json.loads((tmp_path / "config.json").read_text()) == SMALL.model_dump(mode="json")
     assert (tmp_path / "model.safetensors").exists()
     assert loaded.config == SMALL
     observation = observe(SMALL, 3)
@@ -181,8 +183,8 @@ def test_every_token_is_the_token_of_its_action(num_bins: int) -> None:
 
 def test_smoothed_targets_are_a_gaussian_around_the_action() -> None:
     processor = TinyVLAProcessor(TinyVLAConfig(chunk_size=1, action_dim=2, num_bins=256))
-    actions = processor.actions(torch.tensor([[100, 0]]))
-    targets = processor.smoothed_targets(actions, sigma=4.0)
+    positions = processor.positions(processor.actions(torch.tensor([[100, 0]])))
+    targets = smoothed_targets(positions, 256, sigma=4.0)
     assert targets.shape == (1, 2, 256)
     torch.testing.assert_close(targets.sum(-1), torch.ones(1, 2))
     middle, edge = targets[0]
@@ -192,8 +194,8 @@ def test_smoothed_targets_are_a_gaussian_around_the_action() -> None:
     torch.testing.assert_close(middle[60:100], middle[101:141].flip(0))
     bins = torch.arange(256.0)
     assert ((middle * (bins - 100) ** 2).sum().sqrt()).item() == pytest.approx(4.0, abs=1e-3)
-    sharp = processor.smoothed_targets(actions, sigma=0.05)
-    assert sharp[0, :, [100, 0]].diagonal().tolist() == [1.0, 1.0]
+    for sigma in (0.05, 0.0):
+        assert smoothed_targets(positions, 256, sigma)[0, :, [100, 0]].diagonal().tolist() == [1.0, 1.0]
 
 
 def test_raising_one_bin_raises_its_neighbours() -> None:

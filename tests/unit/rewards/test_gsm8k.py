@@ -10,7 +10,7 @@ import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from embodyflow.data.loader import ShuffledLoader
+from embodyflow.data.loader import in_epochs
 from embodyflow.data.prompt_configuration import RowsConfig
 from embodyflow.data.rows import RowPrompts
 from embodyflow.errors import ConfigError, RewardError
@@ -71,9 +71,9 @@ class Answered:
 
 
 def test_every_gold_answer_scores_one_and_a_perturbed_one_zero(source, manager):
-    loader = ShuffledLoader(Answered(source), batch_size=314, seed=0)
-    assert len(loader) == 8792
-    samples = [sample for _ in range(28) for sample in loader.next_batch()]
+    answered = Answered(source)
+    assert len(answered) == 8792
+    samples = [answered[row] for row in in_epochs(0, len(answered), 0, len(answered)).tolist()]
     assert sorted(sample.uid for sample in samples) == list(range(8792))  # an epoch, each row once
     assert [score.uid for score, gold in zip(samples, manager.score(samples), strict=True) if gold.reward != 1.0] == []
     for perturb in (

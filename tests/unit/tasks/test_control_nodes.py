@@ -10,6 +10,7 @@ import tasks
 from embodyflow.algorithms.masked import one_rank
 from embodyflow.compose import compose_config
 from embodyflow.data.batches import to_batch
+from embodyflow.workers.calls import NodeCall
 
 
 def rows():
@@ -69,8 +70,8 @@ def test_every_decision_becomes_a_row():
 def test_steps_are_counted_and_returns_averaged():
     columns = {name: column.numpy() for name, column in rows().items()} | {"num_steps": np.array([2, 2, 1])}
     finished = SimpleNamespace(returns=[1.0, 4.0], lengths=[10, 20])
-    worker = SimpleNamespace(collect=lambda iteration, draws: (columns, finished))
-    call = SimpleNamespace(iteration=3, seed=0, node_id="rollout")
+    worker = SimpleNamespace(collect=lambda iteration, draws, folder: (columns, finished), fault_metrics=dict)
+    call = NodeCall("rollout", "tasks:collect_steps", iteration=3, seed=0)
     metrics = tasks.collect_steps(None, worker=worker, call=call).metrics
     assert metrics["rollout/num_steps"].value == 5
     assert (metrics["rollout/reward"].value, metrics["rollout/reward"].weight) == (2.5, 2)

@@ -35,6 +35,9 @@ class Rollout:
         self.asked.append((split, draws))
         return self.round(episodes)
 
+    def fault_metrics(self) -> dict[str, Any]:
+        return {}
+
     def round(self, index: int) -> Columns:
         success = np.array(self._rounds[index], bool).flatten()
         numbers = np.arange(len(success)) + 10 * index

@@ -45,7 +45,7 @@ def numbers(output: NodeOutput) -> dict[str, float]:
 
 def test_every_verb_is_exported_and_says_what_it_reads_and_writes() -> None:
     verbs = ("generate", "embodied_sampling", "compute_reward", "compute_value", "compute_advantage")
-    for name in (*verbs, "train_actor", "train_critic"):
+    for name in (*verbs, "train_actor", "train_critic", "train_actor_critic"):
         function = getattr(tasks, name)
         assert declared(function, "__reads__") is not None and declared(function, "__writes__") is not None, name
     assert sorted(tasks.__all__) == tasks.__all__ and all(hasattr(tasks, name) for name in tasks.__all__)
@@ -171,6 +171,7 @@ def test_evaluation_reports_a_rate_over_its_goals(mode: str, draws: object) -> N
     worker = SimpleNamespace(
         evaluation_episodes=lambda mode: "goals",
         play=lambda episodes, split, draws: seen.append((episodes, split, draws)) or played,
+        fault_metrics=dict,
     )
     output = tasks.evaluate_policy(None, {"mode": mode}, worker=worker, call=CALL)
     assert seen == [("goals", "eval", draws)]
@@ -191,6 +192,7 @@ def test_generating_plays_the_iterations_episodes_with_its_own_draws(tiny_config
         rank=0,
         training_episodes=lambda seed, iteration: (seed, iteration),
         play=lambda *arguments: seen.append(arguments) or played,
+        fault_metrics=dict,
     )
     output = tasks.generate(None, worker=worker, call=CALL)
     assert seen == [((7, 4), "train", (7, 4, "node"), None)]

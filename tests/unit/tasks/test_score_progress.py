@@ -49,7 +49,7 @@ class Ranks:
 
         def rank(index: int, start: int, stop: int) -> None:
             worker = SimpleNamespace(config=self._config, all_reduce=self.all_reduce)
-            call = SimpleNamespace(offset=start, total_rows=len(batch))
+            call = SimpleNamespace(positions=np.arange(len(batch))[start:stop], total_rows=len(batch))
             outputs[index] = tasks.score_progress(batch[start:stop], worker=worker, call=call)
 
         spans = list(zip(self._bounds, self._bounds[1:], strict=False))
@@ -93,7 +93,7 @@ def test_a_state_that_is_no_number_names_its_episode(batch: Batch, config) -> No
     batch["state"][7, 0, 0] = float("nan")
     worker = SimpleNamespace(config=config, all_reduce=lambda table: table)
     with pytest.raises(RewardError, match="row 107: its embedding is not finite"):
-        tasks.score_progress(batch, worker=worker, call=SimpleNamespace(offset=0, total_rows=ROWS))
+        tasks.score_progress(batch, worker=worker, call=SimpleNamespace(positions=np.arange(ROWS), total_rows=ROWS))
 
 
 def test_groups_that_failed_as_a_whole_are_kept_where_their_scores_differ(tiny_config) -> None:

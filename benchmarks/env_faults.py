@@ -1,0 +1,89 @@
+"""A campaign of faults in environments: does the run end with the numbers of one that was left in peace?
+
+    python -m benchmarks.env_faults --faults 100
+
+Two runs of the small job of the tests, flow and all: one undisturbed, its environments in the rollout workers; one in
+processes of their own, in which episodes kill their process, abort, hang (also in native code, with the interpreter's
+lock) or are rewarded with NaN, at random, until there were so many faults. Weights and metrics must be the same and no
+process may be left. Results go to ``benchmarks/results/env_faults.json``.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from faulty_envs import happened  # noqa: E402
+from servers import prefect_server  # noqa: E402
+from small_runs import Runs  # noqa: E402
+
+RESULTS = Path(__file__).parent / "results" / "env_faults.json"
+KINDS = ("kill", "abort", "hang", "hang in native code", "nan reward")
+ITERATIONS, RATE = 8, 0.12
+FAULTY = ("env.id=faulty_metaworld:FaultyMetaWorld-v0", "env.max_restarts=1000", f"iterations={ITERATIONS}", "seed=7")
+ISOLATED = ("rollout.env_processes=4", "env.step_timeout=1.0")
+
+
+def play(runs: Runs, run_id: str, plan: dict[str, Any], *words: str) -> tuple[float, Counter[str]]:
+    """Run the small job with the faults of a plan; return its seconds and how many faults of each kind there were."""
+    path = runs.root.parent / f"{run_id}.json"
+    path.write_text(json.dumps(plan))
+    began = time.monotonic()
+    output = runs.run(run_id, *FAULTY, f"+env.kwargs.plan={path}", *words)
+    seconds = time.monotonic() - began
+    (runs.root.parent / f"{run_id}.log").write_text(output)
+    runs.assert_nothing_runs(seconds=10)
+    return seconds, Counter(mark.name.rpartition("-")[2] for mark in happened(path))
+
+
+def campaign(folder: Path, faults: int) -> dict[str, Any]:
+    """Run both and compare."""
+    (folder / "server").mkdir()
+    with prefect_server(folder / "server") as url:
+        runs = Runs(folder).served_by(url, PYTHONPATH=str(ROOT / "tests"))
+        runs.seconds = 800.0
+        peaceful, _ = play(runs, "undisturbed", {})
+        random_faults = {"rate": RATE, "most": faults, "kinds": KINDS}
+        seconds, kinds = play(runs, "disturbed", random_faults, *ISOLATED)
+    counts: Counter[str] = Counter()
+    for record in runs.records("disturbed"):
+        counts.update({name: int(value) for name, value in record.items() if name.startswith("perf/env_")})
+    counts.pop("perf/env_steps_per_second", None)
+    digests = {run_id: runs.summary(run_id)["weights_digest"] for run_id in ("undisturbed", "disturbed")}
+    return {
+        "faults": kinds.total(),
+        "faults_by_kind": dict(sorted(kinds.items())),
+        "counted": dict(sorted(counts.items())),
+        "weights_digest": digests,
+        "same_weights": digests["undisturbed"] == digests["disturbed"],
+        "same_metrics": runs.metrics("undisturbed") == runs.metrics("disturbed"),
+        "processes_left": len(runs.processes()),
+        "seconds_undisturbed": round(peaceful, 1),
+        "seconds_disturbed": round(seconds, 1),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--faults", type=int, default=100)
+    parser.add_argument("--folder", type=Path, help="keep the runs there")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        figures = campaign(folder, options.faults)
+    RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
+    print(json.dumps(figures, indent=2))
+    good = figures["same_weights"] and figures["same_metrics"] and figures["faults"] == options.faults
+    return 0 if good and not figures["processes_left"] else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

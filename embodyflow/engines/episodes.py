@@ -1,0 +1,212 @@
+"""Episodes while they are played: where, what is written down of them, and which groups of them are whole."""
+
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.data.batches import Columns
+from embodyflow.data.rows_file import Journal
+from embodyflow.data.tables import Table
+from embodyflow.engines.vector_env import ChunkStep, VectorEnv
+from embodyflow.policies.base import Decision
+from embodyflow.seeding import derive_rng
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One episode to be played.
+
+    Attributes:
+        row: position in the whole batch, over all workers; names the episode's random draws.
+        uid, group_id: see :mod:`embodyflow.types`.
+        env_task_id: index into ``env.tasks``.
+        goal: index of the initial state in its split.
+    """
+
+    row: int
+    uid: int
+    group_id: int
+    env_task_id: int
+    goal: int
+
+
+class Slots:
+    """Which environment plays which episode, and at which decision it is."""
+
+    def __init__(self, env: VectorEnv, episodes: Sequence[Episode], num_tasks: int, done: Set[int]) -> None:
+        self._env, self._episodes, self._num_tasks = env, episodes, num_tasks
+        self.num_envs = env.num_envs
+        self._waiting: list[deque[int]] = [deque() for _ in range(num_tasks)]
+        for row, episode in enumerate(episodes):
+            if row not in done:
+                self._waiting[episode.env_task_id].append(row)
+        self._row: dict[int, int] = {}  # slot to row, only slots that play
+        self._decision: dict[int, int] = {}
+        self._observation: dict[str, np.ndarray] = {}
+
+    def episode(self, slot: int) -> Episode:
+        """Return what an environment plays."""
+        return self._episodes[self._row[slot]]
+
+    def fill(self) -> bool:
+        """Start waiting episodes in idle environments; return whether any is being played."""
+        starting = {}
+        for slot in range(self._env.num_envs):
+            waiting = self._waiting[slot % self._num_tasks]
+            if slot not in self._row and waiting:
+                starting[slot] = self._row[slot] = waiting.popleft()
+                self._decision[slot] = 0
+        if starting:
+            episodes = [self._episodes[row] for row in starting.values()]
+            self._store(
+                list(starting),
+                self._env.reset(
+                    list(starting),
+                    seeds=[episode.goal for episode in episodes],
+                    options=[{"goal": episode.goal} for episode in episodes],
+                ),
+            )
+        return bool(self._row)
+
+    def rows(self) -> np.ndarray:
+        """Return the rows being played, int64 ``[n]``, in slot order."""
+        return np.array([self._row[slot] for slot in sorted(self._row)])
+
+    def decisions(self) -> np.ndarray:
+        """Return how many decisions each of them has taken, int64 ``[n]``."""
+        return np.array([self._decision[slot] for slot in sorted(self._row)])
+
+    def observation(self) -> dict[str, np.ndarray]:
+        """Return what each of them sees now."""
+        slots = sorted(self._row)
+        return {name: values[slots] for name, values in self._observation.items()}
+
+    def step(self, actions: np.ndarray) -> ChunkStep:
+        """Execute a chunk in each; environments whose episode ends become idle."""
+        slots = sorted(self._row)
+        step = self._env.step(actions, slots)
+        self._store(slots, step.observation)
+        for slot, over in zip(slots, step.terminated | step.truncated, strict=True):
+            self._decision[slot] += 1
+            if over:
+                del self._row[slot]
+        return step
+
+    def _store(self, slots: list[int], observation: Mapping[str, np.ndarray]) -> None:
+        for name, values in observation.items():
+            if name not in self._observation:
+                shape = (self._env.num_envs, *values.shape[1:])
+                self._observation[name] = np.zeros(shape, values.dtype)
+            self._observation[name][slots] = values
+
+
+class Kept:
+    """Rows in memory, where there is no journal."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Table] = []
+
+    def read(self) -> list[Table]:
+        """Return the pieces, in order."""
+        return self._pieces
+
+    def append(self, table: Table) -> None:
+        """Add a piece."""
+        self._pieces.append(table)
+
+
+class EpisodeRows:
+    """The columns being filled, one row per episode."""
+
+    def __init__(self, config: EmbodiedConfig, episodes: Sequence[Episode], num_tokens: int) -> None:
+        shape = (len(episodes), config.num_decisions, num_tokens)
+        self._num_tokens, self._chunk = num_tokens, config.policy.chunk_size
+        self.noise: np.ndarray | None = None
+        self.columns: Columns = {
+            "uid": np.array([e.uid for e in episodes], np.int64),
+            "group_id": np.array([e.group_id for e in episodes], np.int64),
+            "env_task_id": np.array([e.env_task_id for e in episodes], np.int64),
+            "goal": np.array([e.goal for e in episodes], np.int64),
+            "seed": np.zeros(len(episodes), np.int64),
+            "policy_version": np.zeros(len(episodes), np.int64),
+            "action_tokens": np.zeros(shape, np.int64),
+            "actions": np.zeros((*shape[:2], self._chunk, config.policy.action_dim), np.float32),
+            "log_probs": np.zeros(shape, np.float32),
+            "loss_mask": np.zeros(shape, bool),
+            "num_steps": np.zeros(len(episodes), np.int64),
+            "episode_return": np.zeros(len(episodes), np.float32),
+            "success": np.zeros(len(episodes), bool),
+            "terminated": np.zeros(len(episodes), bool),
+            "truncated": np.zeros(len(episodes), bool),
+        }
+
+    def draw_noise(self, seeds: Sequence[int]) -> None:
+        """Draw each row's randomness from its own seed: who its neighbours are makes no difference."""
+        shape = self.columns["action_tokens"].shape[1:]
+        self.columns["seed"][:] = seeds
+        self.noise = np.stack([derive_rng(seed).random(shape, dtype=np.float32) for seed in seeds])
+
+    def see(self, rows: np.ndarray, t: np.ndarray, observation: Mapping[str, np.ndarray]) -> None:
+        """Record the observations before a decision."""
+        for name, values in observation.items():
+            if name not in self.columns:
+                shape = self.columns["action_tokens"].shape[:2] + values.shape[1:]
+                self.columns[name] = np.zeros(shape, values.dtype)
+            self.columns[name][rows, t] = values
+
+    def write(self, rows: np.ndarray, t: np.ndarray, decision: Decision, step: ChunkStep) -> None:
+        """Record a decision and what came of it; tokens of actions not executed stay outside the mask."""
+        columns = self.columns
+        executed = np.arange(self._chunk) < step.num_steps[:, None]
+        mask = np.repeat(executed, self._num_tokens // self._chunk, axis=1)
+        columns["action_tokens"][rows, t] = np.where(mask, decision.tokens, 0)
+        columns["actions"][rows, t] = np.where(executed[:, :, None], decision.actions, 0)
+        columns["log_probs"][rows, t] = np.where(mask, decision.log_probs, 0)
+        columns["loss_mask"][rows, t] = mask
+        columns["num_steps"][rows] += step.num_steps
+        columns["episode_return"][rows] += step.rewards.sum(axis=1)
+        columns["success"][rows] |= step.infos["success"].astype(bool)
+        columns["terminated"][rows] = step.terminated
+        columns["truncated"][rows] = step.truncated
+
+
+class KeptGroups:
+    """Keeps the rows of every group whose episodes have all ended."""
+
+    def __init__(self, rows: EpisodeRows, journal: Journal | Kept) -> None:
+        self._columns, self._journal = rows.columns, journal
+        self._open: dict[int, set[int]] = defaultdict(set)
+        for row, group in enumerate(rows.columns["group_id"].tolist()):
+            self._open[group].add(row)
+
+    def recall(self) -> Set[int]:
+        """Fill in the rows that the journal has; return which they are."""
+        done: set[int] = set()
+        row_of = {uid: row for row, uid in enumerate(self._columns["uid"].tolist())}
+        for table in self._journal.read():
+            piece = cast(Columns, table)
+            rows = [row_of[uid] for uid in piece["uid"].tolist()]
+            for name, values in piece.items():
+                if name not in self._columns:
+                    self._columns[name] = np.zeros((len(row_of), *values.shape[1:]), values.dtype)
+                self._columns[name][rows] = values
+            done.update(rows)
+        return done
+
+    def ended(self, rows: np.ndarray) -> None:
+        """Note that episodes have ended; write the groups that are whole now."""
+        for row in rows.tolist():
+            group = int(self._columns["group_id"][row])
+            self._open[group].discard(row)
+            if not self._open[group]:
+                whole = np.flatnonzero(self._columns["group_id"] == group)
+                self._journal.append({name: values[whole] for name, values in self._columns.items()})
+
+
+def padded(values: np.ndarray, length: int) -> np.ndarray:
+    """Return the values with zeros after them, ``length`` in all."""
+    return np.concatenate([values, np.zeros((length - len(values), *values.shape[1:]), values.dtype)])

@@ -1,0 +1,1 @@
+"""OpenVLA and OpenVLA-OFT, of the published checkpoints or of random weights."""

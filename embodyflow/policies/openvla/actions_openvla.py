@@ -1,0 +1,50 @@
+"""From action tokens to the environment's actions and back (Kim et al., 2024, arXiv:2406.09246, section 3.2).
+
+A data set's actions are scaled to [-1, 1] by their 1% and 99% quantiles, where its mask says so, and cut into bins by
+256 edges, of which 255 intervals have a centre. The token of bin b is the word ``vocabulary - 1 - b``, so that the last
+256 words mean actions; the one whose bin would be 255 means the last interval too.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from embodyflow.policies.openvla.configuration_openvla import Gripper
+
+
+class ActionCodec:
+    """Decodes and encodes the actions of one data set.
+
+    Args:
+        statistics: ``q01``, ``q99`` and maybe ``mask``, each ``[A]``.
+        num_bins: values of a token, edges included.
+        gripper: what becomes of the last dimension. ``binary_inverted`` is LIBERO's: in the data 0 closes and 1 opens,
+            in the environment 1 closes and -1 opens, and nothing lies between.
+    """
+
+    def __init__(self, statistics: Mapping[str, Any], num_bins: int, gripper: Gripper) -> None:
+        self._low = torch.tensor(statistics["q01"], dtype=torch.float64)
+        self._high = torch.tensor(statistics["q99"], dtype=torch.float64)
+        self._scaled = torch.tensor(statistics.get("mask", [True] * len(self._low)))
+        self._num_intervals, self._inverts_gripper = num_bins - 1, gripper == "binary_inverted"
+
+    def actions(self, tokens: Tensor) -> Tensor:
+        """Return the environment's actions, float32 [N, C, A] on the CPU, of bins int64 [N, C·A]."""
+        bins = tokens.cpu().unflatten(-1, (-1, len(self._low))).clamp(max=self._num_intervals - 1)
+        centres = (2.0 * bins.double() + 1.0) / self._num_intervals - 1.0
+        actions = torch.where(self._scaled, self._low + 0.5 * (centres + 1.0) * (self._high - self._low), centres)
+        if self._inverts_gripper:
+            actions[..., -1] = -torch.sign(2.0 * actions[..., -1] - 1.0)
+        return actions.float()
+
+    def positions(self, actions: Tensor) -> Tensor:
+        """Return where actions float32 [N, C, A] lie in units of bins, float32 [N, C·A]; bin b has its centre at b."""
+        data = actions.double().cpu().clone()
+        if self._inverts_gripper:
+            data[..., -1] = (1.0 - data[..., -1]) / 2.0
+        extent = torch.where(self._high > self._low, self._high - self._low, 1.0)
+        scaled = torch.where(self._scaled, 2.0 * (data - self._low) / extent - 1.0, data).clamp(-1.0, 1.0)
+        positions = (scaled + 1.0) * self._num_intervals / 2.0 - 0.5
+        return positions.clamp(0.0, self._num_intervals - 1.0).flatten(1).float().to(actions.device)

@@ -1,0 +1,176 @@
+"""What stands beside the weights of an OpenVLA: sizes, statistics of actions, how images are prepared.
+
+A checkpoint is a folder, or a repository of the Hugging Face hub, as https://huggingface.co/openvla/openvla-7b:
+``config.json``, the weights in safetensors, a tokenizer; where it has them ``preprocessor_config.json`` and
+``dataset_statistics.json``, whose statistics replace those of ``config.json``.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+from embodyflow.errors import ConfigError
+from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
+
+CONFIG, PREPROCESSING, STATISTICS = "config.json", "preprocessor_config.json", "dataset_statistics.json"
+BESIDE_WEIGHTS = ("*.json", "*.py", "*.model")
+WEIGHTS = "*.safetensors"
+NUM_ACTION_BINS = 256
+PADDED_TO = 64
+"""Rows of the embedding beyond the vocabulary, in published models."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """Everything about a checkpoint but its weights.
+
+    Attributes:
+        config: its ``config.json``, as it is.
+        statistics: of the actions, by data set: ``q01``, ``q99`` and maybe ``mask``, each ``[A]``.
+        preprocessing: its ``preprocessor_config.json``, empty where it has none.
+        folder: where it lies; ``None`` for random weights.
+    """
+
+    config: Mapping[str, Any]
+    statistics: Mapping[str, Mapping[str, Any]]
+    preprocessing: Mapping[str, Any]
+    folder: Path | None
+
+
+def read_checkpoint(path: str, *, weights: bool) -> Description:
+    """Read a checkpoint's description, fetched from the hub where ``path`` is no folder.
+
+    Args:
+        path: folder, or name on the hub.
+        weights: fetch the weights too.
+
+    Raises:
+        ConfigError: it cannot be had, or it is no OpenVLA; one line that names the key.
+    """
+    folder = Path(path) if Path(path).is_dir() else _fetched(path, weights)
+    config = _json(folder / CONFIG)
+    if config.get("model_type") != "openvla":
+        found = f"its model_type is {config['model_type']!r}" if config else f"it has no {CONFIG}"
+        raise ConfigError(f"policy.path={path}: must hold an OpenVLA (model_type 'openvla'); {found}")
+    return Description(
+        config=config,
+        statistics=_action_statistics(_json(folder / STATISTICS) or config.get("norm_stats") or {}),
+        preprocessing=_json(folder / PREPROCESSING),
+        folder=folder,
+    )
+
+
+def describe_scratch(config: OpenVLAConfig, num_words: int) -> Description:
+    """Describe a model of random weights as a checkpoint would be; its actions are not scaled.
+
+    Args:
+        config: with ``scratch``.
+        num_words: of the tokenizer; the action tokens come after them.
+    """
+    scratch, action_dim = config.scratch, config.action_dim
+    assert scratch is not None
+    data_set = config.unnorm_key or "scratch"
+    tower = {
+        "image_size": scratch.image_size,
+        "patch_size": scratch.patch_size,
+        "hidden_size": scratch.vision_hidden_size,
+        "mlp_size": 2 * scratch.vision_hidden_size,
+        "num_layers": scratch.num_vision_layers,
+        "num_heads": scratch.num_attention_heads,
+    }
+    towers = [{"family": "dinov2", "num_registers": 4, **tower}, {"family": "siglip", "num_registers": 0, **tower}]
+    text = {
+        name: getattr(scratch, name)
+        for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    }
+    statistics = {"q01": [-1.0] * action_dim, "q99": [1.0] * action_dim, "mask": [True] * action_dim}
+    described = {
+        "model_type": "openvla",
+        "architectures": ["OpenVLAForActionPrediction"],
+        "image_resize_strategy": "resize-naive",
+        "image_sizes": [scratch.image_size] * len(towers),
+        "n_action_bins": NUM_ACTION_BINS,
+        "norm_stats": {data_set: {"action": statistics}},
+        "pad_to_multiple_of": PADDED_TO,
+        "text_config": {"model_type": "llama", "vocab_size": num_words + NUM_ACTION_BINS + PADDED_TO, **text},
+        "timm_model_ids": ["scratch_dinov2", "scratch_siglip"],
+        "vision_towers": towers,
+        "use_fused_vision_backbone": True,
+    }
+    return Description(described, {data_set: statistics}, preprocessing={}, folder=None)
+
+
+def statistics_of(config: OpenVLAConfig, description: Description) -> Mapping[str, Any]:
+    """Return the statistics that scale the actions.
+
+    Raises:
+        ConfigError: there are none by that name, or of another number of dimensions.
+    """
+    known = description.statistics
+    key = next(iter(known)) if config.unnorm_key is None and len(known) == 1 else str(config.unnorm_key)
+    # Data sets without the actions that do nothing, which is how LIBERO's are published.
+    key = f"{key}_no_noops" if key not in known and f"{key}_no_noops" in known else key
+    if key not in known:
+        names = ", ".join(known) or "none: the checkpoint has no statistics"
+        raise ConfigError(f"policy.unnorm_key={config.unnorm_key}: allowed are {names}")
+    if len(known[key]["q01"]) != config.action_dim:
+        raise ConfigError(
+            f"policy.action_dim={config.action_dim}: the checkpoint's actions of {key} have {len(known[key]['q01'])}"
+        )
+    return known[key]
+
+
+def check_checkpoint(config: OpenVLAConfig) -> None:
+    """Refuse a checkpoint that the policy cannot be, without reading weights.
+
+    Raises:
+        ConfigError: one line that names the key and what is allowed.
+    """
+    if config.path is None:
+        return
+    description = read_checkpoint(config.path, weights=False)
+    statistics_of(config, description)
+    names = _file_names(config.path)
+    if any(name.startswith("action_head") for name in names):
+        raise ConfigError(
+            f"policy.path={config.path}: predicts actions by a regression head (action_head…), which has no "
+            "probabilities to learn by; allowed are checkpoints fine-tuned on action tokens"
+        )
+    if names and not any(name.endswith(".safetensors") for name in names):
+        raise ConfigError(f"policy.path={config.path}: has no weights in safetensors")
+    if names and config.tokenizer is None and "tokenizer.json" not in names:
+        raise ConfigError(f"policy.path={config.path}: has no tokenizer.json; name one that has by policy.tokenizer")
+
+
+def _file_names(path: str) -> list[str]:
+    """Return the checkpoint's files; none where the hub cannot be asked, which what is in its cache does not need."""
+    if Path(path).is_dir():
+        return sorted(entry.name for entry in Path(path).iterdir())
+    try:
+        return HfApi().list_repo_files(path)
+    except (OfflineModeIsEnabled, httpx.HTTPError):
+        return []
+
+
+def _fetched(path: str, weights: bool) -> Path:
+    patterns = [*BESIDE_WEIGHTS, WEIGHTS] if weights else list(BESIDE_WEIGHTS)
+    try:
+        return Path(snapshot_download(path, allow_patterns=patterns))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(f"policy.path={path}: is no folder here, and not to be had from the hub: {reason}") from error
+
+
+def _json(file: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    return content
+
+
+def _action_statistics(statistics: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {name: entry["action"] for name, entry in statistics.items()}

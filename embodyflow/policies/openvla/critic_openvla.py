@@ -1,0 +1,45 @@
+"""OpenVLA's critic behind the interface of :mod:`embodyflow.policies.base`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+from embodyflow.policies.decisions import decisions
+from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
+from embodyflow.policies.openvla.modeling_openvla import OpenVLAValue, build_model
+from embodyflow.policies.openvla.policy_openvla import describe, image_processor, pixels
+
+
+class OpenVLACritic:
+    """Values what the policy sees, by a copy of its model with a head of one number.
+
+    Args:
+        config: the policy's own.
+        device: where the model lies.
+    """
+
+    def __init__(self, config: OpenVLAConfig, device: str) -> None:
+        description, _ = describe(config)
+        policy_model = build_model(description, config.decoding, config.num_action_tokens)
+        self.model: torch.nn.Module = OpenVLAValue(policy_model).to(device)
+        self._images, self._config, self._device = image_processor(config, description), config, device
+
+    @property
+    def blocks(self) -> Sequence[torch.nn.Module]:
+        """The transformer blocks of vision towers and language model."""
+        return list(self.model.blocks)  # type: ignore[arg-type]
+
+    def evaluate(self, batch: TensorDict) -> torch.Tensor:
+        """Return the value before each decision, float32 ``[N, T]``; zero where none was taken."""
+        decided, seen = decisions(batch, self._config.observation_keys, self._device)
+        values: torch.Tensor = self.model(pixels(self._images, self._config, seen), seen["instruction_ids"])
+        if not decided.any():
+            return values.sum() * 0.0 + values.new_zeros(decided.shape)
+        return values.new_zeros(decided.shape).index_put((decided,), values)
+
+    def start_from(self, policy_state: Mapping[str, Any]) -> None:
+        """Take over the policy's weights, its head left out."""
+        own = self.model.state_dict()
+        self.model.load_state_dict({name: policy_state.get(name, value) for name, value in own.items()})

@@ -1,0 +1,260 @@
+"""OpenVLA: a vision backbone, a projector and a Llama, whose last 256 words mean actions.
+
+OpenVLA (Kim et al., 2024, arXiv:2406.09246) writes one word after the other. OpenVLA-OFT (Kim et al., 2025,
+arXiv:2502.19645) decodes a chunk of actions in one forward pass: the words to come are blanks, a stop word stands after
+them, and every position attends to every other, as its fork of transformers has it. Parameters have the names of the
+published checkpoints.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+from embodyflow.errors import ConfigError
+from embodyflow.policies.openvla.checkpoint_openvla import WEIGHTS, Description
+from embodyflow.policies.openvla.vision_openvla import PUBLISHED, TowerSizes, VisionBackbone
+
+Choose = Callable[[Tensor, slice], Tensor]
+"""Chooses tokens, int64 [N, k], by logits float32 [N, k, bins] of those places among the L of a decision."""
+
+
+class Projector(nn.Module):
+    """Maps features of patches to embeddings of words: three layers for two towers, two for one."""
+
+    def __init__(self, num_towers: int, size: int, out_size: int) -> None:
+        super().__init__()
+        widths = [size, 4 * size, out_size, out_size] if num_towers > 1 else [size, out_size, out_size]
+        self.fc1, self.fc2 = nn.Linear(widths[0], widths[1]), nn.Linear(widths[1], widths[2])
+        self.fc3 = nn.Linear(widths[2], widths[3]) if num_towers > 1 else None
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map float [N, P, D] to [N, P, hidden]."""
+        hidden: Tensor = self.fc2(F.gelu(self.fc1(features)))
+        return hidden if self.fc3 is None else self.fc3(F.gelu(hidden))
+
+
+class Backbone(nn.Module):
+    """What policy and critic share: images and prompt as a sequence of embeddings, and the language model.
+
+    Args:
+        description: of the checkpoint; weights are random.
+    """
+
+    def __init__(self, description: Description) -> None:
+        super().__init__()
+        towers, text = tower_sizes(description), LlamaConfig(**description.config["text_config"])
+        text._attn_implementation = "sdpa"
+        width = sum(tower.hidden_size for tower in towers)
+        self.vision_backbone = VisionBackbone(towers)
+        self.projector = Projector(len(towers), width, text.hidden_size)
+        self.language_model = LlamaForCausalLM(text)
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The transformer blocks of towers and language model that are used."""
+        vision = [block for tower in self.vision_backbone.towers for block in tower.used_blocks]
+        return [*vision, *self.language_model.model.layers]
+
+    def embed_context(self, pixels: Tensor, prompt_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``<s>``, the patches of all images and the prompt as embeddings, and which of them there are.
+
+        Args:
+            pixels: float32 [N, K, 3·towers, S, S], K images.
+            prompt_ids: int64 [N, I]; 0 is padding, in front.
+
+        Returns:
+            float [N, 1 + K·P + I, hidden] and bool of that shape without the last dimension.
+        """
+        num_rows = len(prompt_ids)
+        patches = self.projector(self.vision_backbone(pixels.flatten(0, 1))).unflatten(0, (num_rows, -1)).flatten(1, 2)
+        start = prompt_ids.new_full((num_rows, 1), self.language_model.config.bos_token_id)
+        words = self.embed(torch.cat([start, prompt_ids], dim=1))
+        embedded = torch.cat([words[:, :1], patches, words[:, 1:]], dim=1)
+        present = torch.cat([prompt_ids.new_ones(patches.shape[:2]), torch.ones_like(start), prompt_ids], dim=1) != 0
+        return embedded, present
+
+    def embed(self, words: Tensor) -> Tensor:
+        """Return the embeddings, float [N, k, hidden], of words int64 [N, k]."""
+        embeddings: Tensor = self.language_model.get_input_embeddings()(words)
+        return embeddings
+
+    def read(self, embedded: Tensor, present: Tensor, mask: Tensor | None = None, cache: Any = None) -> Tensor:
+        """Return the language model's last hidden states, float [N, k, hidden], at k embeddings.
+
+        Positions count what is present, so that padding makes no difference.
+
+        Args:
+            embedded: float [N, k, hidden].
+            present: bool [N, K]: which of the K embeddings so far are no padding, those in the cache included.
+            mask: bool [N, 1, k, K]: who attends to whom; ``None`` to what is present and before it.
+            cache: of transformers, of what was read before, and to remember this in.
+        """
+        positions = (present.long().cumsum(-1) - 1).clamp(min=0)[:, -embedded.shape[1] :]
+        hidden: Tensor = self.language_model.model(
+            inputs_embeds=embedded,
+            attention_mask=present.long() if mask is None else mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=cache is not None,
+        ).last_hidden_state
+        return hidden
+
+
+class OpenVLA(Backbone, ABC):
+    """Maps images and prompts to the logits of action tokens.
+
+    Args:
+        description: of the checkpoint; weights are random.
+        num_tokens: L, of one decision.
+    """
+
+    def __init__(self, description: Description, num_tokens: int) -> None:
+        super().__init__(description)
+        self.num_tokens, self._num_bins = num_tokens, description.config["n_action_bins"]
+        self._num_words = description.config["text_config"]["vocab_size"] - description.config["pad_to_multiple_of"]
+
+    @abstractmethod
+    def forward(self, pixels: Tensor, prompt_ids: Tensor, tokens: Tensor) -> Tensor:
+        """Return the logits of every token of one decision, float32 [N, L, bins].
+
+        Args:
+            pixels: see :meth:`Backbone.embed_context`.
+            prompt_ids: see there.
+            tokens: int64 [N, L], the decision's own.
+        """
+
+    @abstractmethod
+    def decide(self, pixels: Tensor, prompt_ids: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
+        """Return chosen tokens, int64 [N, L], and the logits they were chosen by, float32 [N, L, bins]."""
+
+    def action_logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits of bins, float32 [N, k, bins]: of the last words, the last one being bin 0."""
+        words = self.language_model.lm_head(hidden)[..., self._num_words - self._num_bins : self._num_words]
+        logits: Tensor = words.flip(-1).float()
+        return logits
+
+    def embed_tokens(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings of the words that bins int64 [N, k] stand for."""
+        return self.embed(self._num_words - 1 - tokens)
+
+
+class AutoregressiveOpenVLA(OpenVLA):
+    """Decodes one token after the other, as OpenVLA."""
+
+    def forward(self, pixels: Tensor, prompt_ids: Tensor, tokens: Tensor) -> Tensor:
+        """Return the logits of each token given those before it; see :meth:`OpenVLA.forward`."""
+        embedded, present = self.embed_context(pixels, prompt_ids)
+        embedded = torch.cat([embedded, self.embed_tokens(tokens[:, :-1])], dim=1)
+        present = torch.cat([present, torch.ones_like(tokens[:, :-1], dtype=torch.bool)], dim=1)
+        return self.action_logits(self.read(embedded, present)[:, -self.num_tokens :])
+
+    def decide(self, pixels: Tensor, prompt_ids: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
+        """Choose token by token, with a cache of keys and values; see :meth:`OpenVLA.decide`."""
+        embedded, present = self.embed_context(pixels, prompt_ids)
+        cache = DynamicCache(config=self.language_model.config)
+        tokens: list[Tensor] = []
+        logits: list[Tensor] = []
+        for place in range(self.num_tokens):
+            if tokens:
+                embedded = self.embed_tokens(tokens[-1])
+                present = F.pad(present, (0, 1), value=True)
+            logits.append(self.action_logits(self.read(embedded, present, cache=cache)[:, -1:]))
+            tokens.append(choose(logits[-1], slice(place, place + 1)))
+        return torch.cat(tokens, dim=1), torch.cat(logits, dim=1)
+
+
+class ParallelOpenVLA(OpenVLA):
+    """Decodes all tokens of a chunk at once, as OpenVLA-OFT with action tokens."""
+
+    def forward(self, pixels: Tensor, prompt_ids: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """Return the logits of all tokens, which do not depend on each other; see :meth:`OpenVLA.forward`."""
+        context, present = self.embed_context(pixels, prompt_ids)
+        blanks = context.new_zeros(len(context), self.num_tokens, context.shape[-1])
+        stop = self.embed(prompt_ids.new_full((len(prompt_ids), 1), self.language_model.config.eos_token_id))
+        present = F.pad(present, (0, self.num_tokens + 1), value=True)
+        mask = present[:, None, None].expand(-1, -1, present.shape[1], -1)
+        hidden = self.read(torch.cat([context, blanks, stop], dim=1), present, mask)
+        return self.action_logits(hidden[:, -self.num_tokens - 2 : -2])  # a word is foretold by the place before it
+
+    def decide(self, pixels: Tensor, prompt_ids: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
+        """Choose all tokens by one forward pass; see :meth:`OpenVLA.decide`."""
+        logits = self(pixels, prompt_ids)
+        return choose(logits, slice(0, self.num_tokens)), logits
+
+
+class OpenVLAValue(Backbone):
+    """Maps images and prompts to their value, at first 0 for all.
+
+    Args:
+        policy_model: whose parts it takes over, for its own.
+    """
+
+    def __init__(self, policy_model: OpenVLA) -> None:
+        nn.Module.__init__(self)  # a Backbone of parts that are there already
+        self.vision_backbone, self.projector = policy_model.vision_backbone, policy_model.projector
+        self.language_model = policy_model.language_model
+        self.language_model.lm_head = nn.Identity()
+        self.value = nn.Linear(self.language_model.config.hidden_size, 1)
+        nn.init.zeros_(self.value.weight)
+        nn.init.zeros_(self.value.bias)
+
+    def forward(self, pixels: Tensor, prompt_ids: Tensor) -> Tensor:
+        """Return the values, float32 [N]; see :meth:`Backbone.embed_context` for what they are of."""
+        values: Tensor = self.value(self.read(*self.embed_context(pixels, prompt_ids))[:, -1])
+        return values.squeeze(-1).float()
+
+
+DECODERS: Mapping[str, type[OpenVLA]] = {"autoregressive": AutoregressiveOpenVLA, "parallel": ParallelOpenVLA}
+
+
+def build_model(description: Description, decoding: str, num_tokens: int) -> OpenVLA:
+    """Return the model in float32, of a checkpoint's weights, or of random ones by torch's global generator.
+
+    Raises:
+        ConfigError: the weights are not those of an OpenVLA of this description.
+    """
+    if description.folder is None:
+        return DECODERS[decoding](description, num_tokens).eval()
+    with torch.device("meta"):  # 7 B random numbers less to draw
+        model = DECODERS[decoding](description, num_tokens).eval()
+    language_model: Any = model.language_model.model
+    language_model.rotary_emb = type(language_model.rotary_emb)(model.language_model.config)  # no weights of its own
+    _load(model, sorted(description.folder.glob(WEIGHTS)))
+    return model
+
+
+def tower_sizes(description: Description) -> list[TowerSizes]:
+    """Return the sizes of the vision towers.
+
+    Raises:
+        ConfigError: a tower is not among those known here.
+    """
+    config = description.config
+    if "vision_towers" in config:
+        return [TowerSizes(**sizes) for sizes in config["vision_towers"]]
+    names, image_sizes = config["timm_model_ids"], config["image_sizes"]
+    for name in names:
+        if name not in PUBLISHED:
+            raise ConfigError(f"policy.path: its vision tower {name!r} is unknown; allowed are {', '.join(PUBLISHED)}")
+    return [TowerSizes(image_size=size, **PUBLISHED[name]) for name, size in zip(names, image_sizes, strict=True)]
+
+
+def _load(model: nn.Module, files: Sequence[Path]) -> None:
+    expected, found = {name: value.shape for name, value in model.state_dict().items()}, set()
+    for file in files:
+        state = {name: value.float() for name, value in load_file(file).items()}
+        wrong = [name for name, value in state.items() if expected.get(name) != value.shape]
+        if wrong:
+            raise ConfigError(f"policy.path: {file.name} has {wrong[0]}, which is no parameter of this model")
+        model.load_state_dict(state, strict=False, assign=True)
+        found |= set(state)
+    missing = sorted(set(expected) - found)
+    if missing:
+        raise ConfigError(f"policy.path: the weights lack {missing[0]}, and {len(missing) - 1} more")

@@ -1,0 +1,143 @@
+"""OpenVLA behind the interface of :mod:`embodyflow.policies.base`."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from huggingface_hub import save_torch_state_dict
+from tensordict import TensorDict
+
+from embodyflow.policies.action_tokens import (
+    choose_tokens,
+    evaluate_tokens,
+    imitation_cross_entropy,
+    smoothed_targets,
+    token_log_probs,
+)
+from embodyflow.policies.base import Decision
+from embodyflow.policies.decisions import decisions
+from embodyflow.policies.openvla.actions_openvla import ActionCodec
+from embodyflow.policies.openvla.checkpoint_openvla import (
+    BESIDE_WEIGHTS,
+    CONFIG,
+    Description,
+    describe_scratch,
+    read_checkpoint,
+    statistics_of,
+)
+from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
+from embodyflow.policies.openvla.images_openvla import ImageProcessor
+from embodyflow.policies.openvla.modeling_openvla import build_model, tower_sizes
+from embodyflow.policies.openvla.tokenizer_openvla import load_tokenizer, prompt_ids
+
+
+class OpenVLAPolicy:
+    """Acts by the last 256 words of a language model's vocabulary, whose probabilities among themselves count.
+
+    Args:
+        config: which model, what it sees and how it decodes.
+        device: where it lies.
+    """
+
+    def __init__(self, config: OpenVLAConfig, device: str) -> None:
+        self.config = config
+        self.num_tokens = config.num_action_tokens
+        self.description, self.tokenizer = describe(config)
+        self._num_bins: int = self.description.config["n_action_bins"]
+        self.codec = ActionCodec(statistics_of(config, self.description), self._num_bins, config.gripper)
+        self.images = image_processor(config, self.description)
+        self.model: torch.nn.Module = build_model(self.description, config.decoding, self.num_tokens).to(device)
+        self._device = device
+
+    @property
+    def blocks(self) -> Sequence[torch.nn.Module]:
+        """The transformer blocks of vision towers and language model."""
+        return list(self.model.blocks)  # type: ignore[arg-type]
+
+    def encode_instruction(self, instruction: str) -> np.ndarray:
+        """Return the prompt as int64 ``[I]``; 0 is padding."""
+        return prompt_ids(self.tokenizer, instruction, self.config.max_prompt_tokens)
+
+    @torch.inference_mode()
+    def act(self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float) -> Decision:
+        """Decide for n environments; see :class:`~embodyflow.policies.base.Policy`."""
+        keys = (*self.config.cameras, "instruction_ids")
+        seen = {key: torch.from_numpy(observation[key]).to(self._device) for key in keys}
+        draws = None if uniforms is None else torch.from_numpy(uniforms).to(self._device)
+
+        def choose(logits: torch.Tensor, places: slice) -> torch.Tensor:
+            return choose_tokens(logits, None if draws is None else draws[:, places], temperature)[0]
+
+        model: Any = self.model
+        tokens, logits = model.decide(pixels(self.images, self.config, seen), seen["instruction_ids"], choose)
+        log_probs = token_log_probs(logits, tokens, temperature)
+        return Decision(tokens.cpu().numpy(), log_probs.cpu().numpy(), self.codec.actions(tokens).numpy())
+
+    def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-probs and entropy, float32 ``[N, T, L]``, of a batch's tokens; zero outside its mask."""
+        decided, observation = decisions(batch, [*self.config.cameras, "action_tokens"], self._device)
+        return evaluate_tokens(self._logits(observation), batch, decided, temperature)
+
+    def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
+        """Write a folder like the published ones, that ``policy.path`` and whoever reads those can be given."""
+        save_torch_state_dict({name: torch.from_numpy(array) for name, array in weights.items()}, folder)
+        source = self.description.folder
+        if source is None:
+            (folder / CONFIG).write_text(json.dumps(self.description.config, indent=2))
+            self.tokenizer.save_pretrained(folder)
+            return
+        for pattern in BESIDE_WEIGHTS:
+            for file in source.glob(pattern):
+                if not file.name.endswith(".safetensors.index.json"):  # of other shards than those written here
+                    shutil.copy(file, folder)
+
+    def set_normalization(self, states: torch.Tensor) -> None:
+        """States are not looked at."""
+
+    def imitation_loss(
+        self, observation: dict[str, torch.Tensor], actions: torch.Tensor, mask: torch.Tensor, sigma: float
+    ) -> torch.Tensor:
+        """Return the cross-entropy to smoothed expert actions, summed over the tokens inside the mask.
+
+        Args:
+            observation: n observations.
+            actions: float32 ``[n, C, A]``, the environment's.
+            mask: bool ``[n, C]``, false for actions after the end of a demonstration.
+            sigma: deviation of the smoothing, in bins.
+        """
+        positions = self.codec.positions(actions).to(self._device)
+        seen = {name: values.to(self._device) for name, values in observation.items()}
+        logits = self._logits(seen | {"action_tokens": positions.round().long()})
+        targets = smoothed_targets(positions, self._num_bins, sigma)
+        return imitation_cross_entropy(logits, targets, mask.to(self._device))
+
+    def _logits(self, seen: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        images = pixels(self.images, self.config, seen)
+        logits: torch.Tensor = self.model(images, seen["instruction_ids"], seen["action_tokens"])
+        return logits
+
+
+def describe(config: OpenVLAConfig) -> tuple[Description, Any]:
+    """Return a model's description and its tokenizer, of ``transformers``; weights are fetched, not read."""
+    if config.scratch is None:
+        assert config.path is not None
+        description = read_checkpoint(config.path, weights=True)
+        return description, load_tokenizer(config, description.folder)
+    tokenizer = load_tokenizer(config, None)
+    return describe_scratch(config, len(tokenizer)), tokenizer
+
+
+def image_processor(config: OpenVLAConfig, description: Description) -> ImageProcessor:
+    """Return what prepares the images of a model."""
+    strategy = description.config["image_resize_strategy"]
+    towers = tower_sizes(description)
+    return ImageProcessor(towers, description.preprocessing, strategy, config.resample, config.center_crop)
+
+
+def pixels(images: ImageProcessor, config: OpenVLAConfig, seen: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return what the towers see of every camera, float32 ``[n, K, 3·towers, S, S]``."""
+    return torch.stack([images(seen[camera]) for camera in config.cameras], dim=1)

@@ -1,0 +1,58 @@
+"""Prompts, and a tokenizer for models of random weights."""
+
+from typing import Any
+
+import numpy as np
+
+from embodyflow.errors import ConfigError
+from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
+from embodyflow.references import resolve
+
+BEFORE, AFTER = "In: What action should the robot take to ", "?\nOut:"
+SPACE = "▁"
+"""What published models were trained to see last before an action: 29871 in Llama's vocabulary."""
+
+
+def load_tokenizer(config: OpenVLAConfig, folder: Any) -> Any:
+    """Return the tokenizer, of ``transformers``: the one configured, else the one in the checkpoint's folder."""
+    from transformers import PreTrainedTokenizerFast  # seconds to import
+
+    name = config.tokenizer or str(folder)
+    if config.tokenizer and ":" in name:
+        return resolve(name)()
+    # AutoTokenizer would ask at the terminal whether to run the code that published checkpoints come with.
+    return PreTrainedTokenizerFast.from_pretrained(name)
+
+
+def prompt_ids(tokenizer: Any, instruction: str, length: int) -> np.ndarray:
+    """Return the prompt's tokens, int64 ``[length]``: what comes after ``<s>`` and the image, padded by 0 in front.
+
+    Raises:
+        ConfigError: the prompt is longer.
+    """
+    text = f"{BEFORE}{instruction.lower()}{AFTER}"
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    space = tokenizer.convert_tokens_to_ids(SPACE)
+    if ids[-1] != space:
+        ids = [*ids, space]
+    if len(ids) > length:
+        raise ConfigError(f"policy.max_prompt_tokens={length}: must be at least {len(ids)} for {instruction!r}")
+    return np.array([0] * (length - len(ids)) + ids, np.int64)
+
+
+def build_tokenizer() -> Any:
+    """Build a tokenizer without a file: the template's two halves are tokens, and every ASCII character between them.
+
+    Ids of special tokens are Llama's.
+    """
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast  # seconds to import
+
+    words = ("<unk>", "<s>", "</s>", SPACE, BEFORE, AFTER, *map(chr, range(32, 127)))
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    template = f"{BEFORE}|{AFTER.replace('?', '[?]')}|."
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(template), "isolated")
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="<unk>"
+    )
