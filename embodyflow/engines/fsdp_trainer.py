@@ -21,7 +21,7 @@ from embodyflow.engines.imitation import Samples, imitate
 from embodyflow.engines.learner import Learner, micro_batches, sum_over_ranks
 from embodyflow.engines.objectives import PolicyObjective, ValueObjective
 from embodyflow.engines.policy_weights import AllWeights, PolicyWeights
-from embodyflow.engines.sharding import shard
+from embodyflow.engines.sharding import reshard, shard
 from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.registry import build_critic, build_policy
 from embodyflow.references import resolve
@@ -209,9 +209,10 @@ class FSDPTrainer:
         """Return ``evaluate(batch)`` on the CPU, by forward passes of micro-batches and without gradients."""
         cuts = micro_batches(batch, self.config.trainer)
         with torch.no_grad():
-            if len(cuts) <= 1:
-                return evaluate(batch).cpu()
-            return torch.cat([evaluate(batch[cut]).cpu() for cut in cuts])
+            parts = [evaluate(batch[cut] if len(cuts) > 1 else batch).cpu() for cut in cuts or [slice(0, 0)]]
+        for each in self._models():
+            reshard(each.model)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _models(self) -> list[Policy | Critic]:
         return [*self.policy_weights.policies, *([] if self.critic is None else [self.critic])]

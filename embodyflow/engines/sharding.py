@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.distributed._composable.checkpoint_activation import checkpoint
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from embodyflow.config.trainer import TrainerConfig
 
@@ -40,3 +40,12 @@ def shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, confi
     for block in blocks:
         fully_shard(block, mesh=mesh, mp_policy=inner)
     fully_shard(model, mesh=mesh, mp_policy=outer)
+
+
+def reshard(model: nn.Module) -> None:
+    """Give back the weights that a forward pass without a backward pass leaves gathered, those outside of blocks.
+
+    While they are, ``model.parameters()`` are not those that are trained: an optimizer of them would change nothing.
+    """
+    if isinstance(model, FSDPModule):
+        model.reshard()

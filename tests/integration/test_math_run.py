@@ -80,8 +80,9 @@ CASES = {
         *("trainer.parity_tolerance=0.1", "rollout.probe_tolerance=0.1"),
     ),
 }
-# Of weights and of the probe's log-probs. Two ranks pack other rows together, which bfloat16 rounds otherwise.
-TOLERANCE = dict.fromkeys(CASES, (1e-5, 1e-4)) | {"adapters in bfloat16": (2e-3, 0.1)}
+# Of weights and of the probe's log-probs. Two ranks pack other rows together, which bfloat16 rounds otherwise; AdamW
+# makes a step of the sign of a gradient of almost zero.
+TOLERANCE = dict.fromkeys(CASES, (1e-5, 1e-4)) | {"adapters in bfloat16": (1e-2, 0.1)}
 
 
 def config_of(case: str) -> LanguageConfig:

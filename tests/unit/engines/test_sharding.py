@@ -126,6 +126,26 @@ def test_bfloat16_computes_in_it_and_keeps_float32(job: Any, close: list[FSDPTra
     assert 0 < apart < 0.5 * moved  # steps of about the same direction
 
 
+def test_what_is_evaluated_before_is_trained_all_the_same(tiny_config: Any, close: list[FSDPTrainer]) -> None:
+    """A sharded model's outermost weights, here adapters of the head, stay gathered after a mere forward pass."""
+    lora = ("trainer.lora.rank=2", "trainer.lora.target_modules=[up,coefficients]", "trainer.epochs=3")
+    config, digests = tiny_config(*BFLOAT16, *lora, "warm_start.steps=2"), []
+    for evaluates in (False, True):
+        trainer, rows = started(config, close), rows_for(config, 4)
+        for seed in (1, 2):
+            if evaluates:
+                trainer.log_probs(rows, reference=False)
+                trainer.log_probs(rows, reference=True)
+            if seed == 1:
+                trainer.fit(demos_for(config), seed=SEED)
+                fitted = trainer.weights()
+            trainer.step(rows, positions=np.arange(4), total_rows=4, seed=seed)
+        digests.append(digest_of(trainer.weights()))
+        moved = {name for name, array in trainer.weights().items() if not np.array_equal(array, fitted[name])}
+        assert moved == {"blocks.0.up.weight", "head.coefficients.weight"}
+    assert digests[0] == digests[1]
+
+
 def test_a_warm_start_runs_in_bfloat16(job: Any, close: list[FSDPTrainer]) -> None:
     if (config := job(*BFLOAT16)).kind == "control":
         pytest.skip("control jobs have no warm start")
