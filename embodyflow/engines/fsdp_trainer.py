@@ -156,8 +156,9 @@ class FSDPTrainer:
 
     def fingerprint(self) -> tuple[int, ...]:
         """Return hashes of this rank's part of policy, reference and critic: they change when a weight does."""
-        states = [each.model.state_dict() for each in self._models()]
-        return tuple(int(torch.hash_tensor(_local(value)).item()) for state in states for value in state.values())
+        parts = [_local(value) for each in self._models() for value in each.model.state_dict().values()]
+        # Of a tensor with fewer rows than there are ranks some hold nothing.
+        return tuple(int(torch.hash_tensor(part).item()) for part in parts if part.numel())
 
     def save_weights_file(self, path: str) -> None:
         """Write the policy's full weights to a safetensors file; a collective, rank 0 writes."""

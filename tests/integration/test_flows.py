@@ -40,12 +40,17 @@ def test_dapo_fills_its_batch_with_mixed_groups(runs: Runs) -> None:
     assert line["rollout/num_episodes"] == 4 * played
     assert line["groups/mixed_fraction"] * played >= 4
     assert line["groups/num_dropped"] == pytest.approx((1 - line["groups/mixed_fraction"]) * played)
-    # What was left over is trained on later, and a run that was stopped between finds it again.
-    runs.resume("dapo", f"run_root={runs.root}", "iterations=3", flow="dapo")
-    runs.run("straight", *SHORT, "filter.num_groups=4", "filter.max_rerolls=30", "iterations=3", flow="dapo")
-    assert runs.summary("dapo")["weights_digest"] == runs.summary("straight")["weights_digest"]
+
+
+@pytest.mark.slow
+def test_what_dapo_has_left_over_is_trained_on_later_and_found_again_by_a_resumed_run(runs: Runs) -> None:
+    words = (*SHORT, "filter.num_groups=4", "filter.max_rerolls=30")
+    runs.run("stopped", *words, flow="dapo")
+    runs.resume("stopped", f"run_root={runs.root}", "iterations=3", flow="dapo")
+    runs.run("straight", *words, "iterations=3", flow="dapo")
+    assert runs.summary("stopped")["weights_digest"] == runs.summary("straight")["weights_digest"]
     lines = [record for record in runs.metrics("straight") if "digests" in record]
-    assert lines == [record for record in runs.metrics("dapo") if "digests" in record]
+    assert lines == [record for record in runs.metrics("stopped") if "digests" in record]
     used = [line.get("surplus/num_used", 0) for line in lines]
     assert sum(used) > 0 and used == [line.get("policy/num_stale_rows", 0) for line in lines]
 

@@ -124,7 +124,7 @@ def test_a_rollout_goes_on_where_a_killed_one_was(
         assert np.array_equal(again[name], played[name]), name
 
 
-@pytest.mark.parametrize("env_processes", [1, 3])
+@pytest.mark.parametrize("env_processes", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_processes_of_their_own_make_no_difference(tiny_config, played: Columns, env_processes: int) -> None:
     rollout = new_rollout(tiny_config("rollout.envs_per_worker=3", f"rollout.env_processes={env_processes}"))
     rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)

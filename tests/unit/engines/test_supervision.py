@@ -83,6 +83,7 @@ def test_no_kind_of_fault_is_noticed(vector_env, undisturbed, tmp_path, caplog):
     assert sum("in _disturbed" in message for message in late) == 2 <= env.supervision.timeouts
 
 
+@pytest.mark.slow
 def test_faults_of_many_episodes_in_any_method_are_not_noticed(vector_env, undisturbed, tmp_path):
     faults = [{"seed": seed, "step": step, "kind": "kill"} for seed, step in ((20, -1), (20, 3), (22, 3))]
     env = vector_env(*faults, num_workers=2)
