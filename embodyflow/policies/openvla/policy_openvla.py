@@ -84,6 +84,7 @@ class OpenVLAPolicy:
 
     def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
         """Write a folder like the published ones, that ``policy.path`` and whoever reads those can be given."""
+        folder.mkdir(parents=True, exist_ok=True)
         save_torch_state_dict({name: torch.from_numpy(array) for name, array in weights.items()}, folder)
         source = self.description.folder
         if source is None:
