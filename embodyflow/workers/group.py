@@ -181,7 +181,12 @@ class WorkerGroup:
 
     async def _ready(self, ranks: Sequence[int]) -> None:
         ready = asyncio.gather(*(self._ranks[rank].ready.remote() for rank in ranks))
-        pids = await self._within(ready, "start", self._config.cluster.start_timeout)
+        try:
+            pids = await self._within(ready, "start", self._config.cluster.start_timeout)
+        except ray.exceptions.RayActorError as error:
+            if error.actor_init_failed:  # what the engine raised says why
+                raise
+            raise WorkerLostError(f"a worker of the {self.role} group did not start: {_first_line(error)}") from error
         self.pids.update(zip(ranks, pids, strict=True))
 
     async def _within(self, answers: Any, what: str, seconds: float) -> list[Any]:
