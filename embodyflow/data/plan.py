@@ -160,13 +160,13 @@ def cut_like(parts: Sequence[RankInput], shards: Sequence[ShardRef], order: Inde
         shards: of this one.
         order: as :func:`keep_layout` takes it.
     """
-    if order is None:
-        return [replace(part, slices=pieces_at(shards, np.sort(part.positions))) for part in parts]
-    row_at = np.argsort(order)
-    rows = [np.sort(row_at[part.positions]) for part in parts]
-    return [
-        replace(part, slices=pieces_at(shards, mine), order=order[mine]) for part, mine in zip(parts, rows, strict=True)
-    ]
+    row_at = None if order is None else np.argsort(order)
+    cut = []
+    for part in parts:
+        rows = np.sort(part.positions if row_at is None else row_at[part.positions])
+        positions = rows if order is None else order[rows]
+        cut.append(replace(part, slices=pieces_at(shards, rows), order=positions))
+    return cut
 
 
 def replicate(shards: Sequence[ShardRef], num_ranks: int) -> list[RankInput]:

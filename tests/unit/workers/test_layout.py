@@ -80,6 +80,11 @@ def test_branches_on_different_groups_meet_in_the_same_rows(
         ranks = [[sorted(rows) for rows in read(parent, parts)] for parent, parts in zip(parents, inputs, strict=True)]
         assert ranks[0] == ranks[1]
         assert sorted(row for rank in ranks[0] for row in rank) == list(range(len(lengths)))
+    [parts], _ = plan_inputs("again", Layout.SPLIT, "rollout", num_sources + 1, [old_log_prob])
+    again = passed_on("again", "rollout", parts)
+    beside = output("beside", "rollout", [len(lengths)])
+    inputs, _ = plan_inputs("compare", Layout.SPLIT, "rollout", num_sources + 1, [again, beside])
+    assert [sorted(rank) for rank in read(again, inputs[0])] == [sorted(rank) for rank in read(beside, inputs[1])]
     [back], _ = plan_inputs("report", Layout.SPLIT, "rollout", num_sources + 1, [old_log_prob])
     lows_and_highs = [(min(rank), max(rank)) for rank in map(sorted, read(old_log_prob, back)) if rank]
     assert lows_and_highs == sorted(lows_and_highs)  # in the order of the whole batch again
