@@ -1,10 +1,10 @@
 """Which language model it is."""
 
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-from embodyflow.references import resolve
+from embodyflow.policies.pretrained import PretrainedConfig
 
 
 class ScratchConfig(BaseModel):
@@ -23,28 +23,9 @@ class ScratchConfig(BaseModel):
     tie_word_embeddings: bool = True
 
 
-class CausalLMConfig(BaseModel):
+class CausalLMConfig(PretrainedConfig):
     """Configuration of :class:`~embodyflow.policies.causal_lm.policy_causal_lm.CausalLMPolicy`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     name: Literal["causal_lm"] = "causal_lm"
-    path: str | None = Field(None, description="folder, or name on the Hugging Face hub; null for random weights")
     scratch: ScratchConfig | None = Field(None, description="the model of random weights")
-    tokenizer: str | None = Field(
-        None, description="folder, hub name or module:function that builds one; null for the model's own"
-    )
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if (self.path is None) == (self.scratch is None):
-            raise ValueError("exactly one of path and scratch must be set")
-        if self.scratch is not None and self.tokenizer is None:
-            raise ValueError("scratch needs a tokenizer: a folder, a hub name or module:function")
-        if self.tokenizer is not None and ":" in self.tokenizer:
-            try:
-                resolve(self.tokenizer)
-            except ImportError as error:
-                raise ValueError(f"tokenizer={self.tokenizer}: {error}") from error
-        return self

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from embodyflow.references import resolve
+from embodyflow.policies.pretrained import PretrainedConfig
 
 Resample = Literal["lanczos", "bicubic"]
 Gripper = Literal["as_predicted", "binary_inverted"]
@@ -36,17 +36,11 @@ class OpenVLAScratchConfig(BaseModel):
         return self
 
 
-class OpenVLAConfig(BaseModel):
+class OpenVLAConfig(PretrainedConfig):
     """Configuration of :class:`~embodyflow.policies.openvla.policy_openvla.OpenVLAPolicy`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     name: Literal["openvla"] = "openvla"
-    path: str | None = Field(None, description="folder, or name on the Hugging Face hub; null for random weights")
     scratch: OpenVLAScratchConfig | None = Field(None, description="the model of random weights")
-    tokenizer: str | None = Field(
-        None, description="folder, hub name or module:function that builds one; null for the model's own"
-    )
     decoding: Literal["autoregressive", "parallel"] = Field(
         "autoregressive", description="one token after the other, or OpenVLA-OFT's whole chunk in one forward pass"
     )
@@ -79,16 +73,7 @@ class OpenVLAConfig(BaseModel):
         return dict.fromkeys(self.cameras, (None, None, 3))
 
     @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if (self.path is None) == (self.scratch is None):
-            raise ValueError("exactly one of path and scratch must be set")
-        if self.scratch is not None and self.tokenizer is None:
-            raise ValueError("scratch needs a tokenizer: a folder, a hub name or module:function")
+    def _cameras_differ(self) -> Self:
         if len(set(self.cameras)) < len(self.cameras):
             raise ValueError(f"cameras={list(self.cameras)}: each only once")
-        if self.tokenizer is not None and ":" in self.tokenizer:
-            try:
-                resolve(self.tokenizer)
-            except ImportError as error:
-                raise ValueError(f"tokenizer={self.tokenizer}: {error}") from error
         return self
