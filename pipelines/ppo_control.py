@@ -3,6 +3,7 @@
 from pipelines.builder import Pipeline
 from pipelines.graph import TaskGraph
 from pipelines.node import NodeRole, NodeType
+from pipelines.policy_update import add_old_log_prob
 
 
 def ppo_control() -> TaskGraph:
@@ -12,7 +13,7 @@ def ppo_control() -> TaskGraph:
     to stay near.
     """
     train = NodeType.MODEL_TRAIN
-    return (
+    pipeline = (
         Pipeline("ppo_control", "PPO with a critic, for continuous control")
         .add_node("rollout", func="tasks:collect_steps", node_type=NodeType.MODEL_INFERENCE, node_role=NodeRole.ROLLOUT)
         .add_node(
@@ -25,14 +26,9 @@ def ppo_control() -> TaskGraph:
         )
         .add_node("advantage", func="tasks:compute_advantage", deps=["value"], node_role=NodeRole.ADVANTAGE)
         .add_node("decisions", func="tasks:split_decisions", deps=["advantage"])
-        .add_node(
-            "old_log_prob",
-            func="tasks:compute_old_log_prob",
-            deps=["decisions"],
-            node_type=train,
-            node_role=NodeRole.ACTOR,
-            only_forward_compute=True,
-        )
+    )
+    return (
+        add_old_log_prob(pipeline, after="decisions")
         .add_node(
             "train_actor_critic",
             func="tasks:train_actor_critic",
