@@ -14,6 +14,7 @@ from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.references import resolve
 from embodyflow.run_folder import RunFolder
+from flows.request import split_word
 
 WEIGHTS = "model.safetensors"
 
@@ -62,9 +63,7 @@ def parse_evaluation(words: Sequence[str]) -> EvaluationRequest:
     named: dict[str, str] = {}
     overrides = []
     for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"{word}: must be of the form key=value, such as policy=runs/mine")
+        key, value = split_word(word, "policy=runs/mine")
         if key in ("policy", "experiment", "run_id"):
             named[key] = value
         else:

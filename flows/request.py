@@ -71,9 +71,7 @@ def parse_arguments(arguments: Sequence[str], flow: str = "grpo") -> RunRequest:
     named: dict[str, Any] = {}
     overrides = []
     for word in arguments:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"{word}: must be of the form key=value, such as iterations=5")
+        key, value = split_word(word, "iterations=5")
         if key not in FLOW_KEYS:
             overrides.append(word)
         elif key in ("iterations", "seed"):
@@ -81,6 +79,18 @@ def parse_arguments(arguments: Sequence[str], flow: str = "grpo") -> RunRequest:
         else:
             named[key] = value
     return RunRequest(**named, overrides=tuple(overrides), flow=flow)
+
+
+def split_word(word: str, example: str) -> tuple[str, str]:
+    """Return key and value of a word of a command line.
+
+    Raises:
+        ConfigError: it is not of the form ``key=value``.
+    """
+    key, equals, value = word.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{word}: must be of the form key=value, such as {example}")
+    return key, value
 
 
 def _whole_number(word: str) -> int:
