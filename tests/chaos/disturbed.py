@@ -14,6 +14,7 @@ JOBS = {  # by training flow
     "grpo": (*SMALL, "pipeline.custom_fn=faulty_nodes:graph"),
     "ppo": (*SMALL_CONTROL, "pipeline.custom_fn=faulty_nodes:control_graph"),
 }
+ITERATIONS = ("iterations=3",)
 KILLED = -9
 
 
@@ -36,7 +37,7 @@ class Disturbed:
         self.runs = Runs(folder).served_by(api_url, PYTHONPATH=str(HERE))
         self._plans = folder
 
-    def run(self, run_id: str, *faults: dict[str, Any], words: tuple[str, ...] = ("iterations=3",)) -> str:
+    def run(self, run_id: str, *faults: dict[str, Any], words: tuple[str, ...] = ITERATIONS) -> str:
         """Run it, and resume it as often as its driver dies; return all that was printed."""
         plan = self._plans / f"{run_id}.json"
         plan.write_text(json.dumps(faults))
@@ -51,6 +52,15 @@ class Disturbed:
             more, _ = process.communicate(timeout=280)
             output += more
         assert process.returncode == 0, output[-6000:]
+        return output
+
+    def outlives(
+        self, undisturbed: tuple[Any, ...], run_id: str, *faults: dict[str, Any], words: tuple[str, ...] = ITERATIONS
+    ) -> str:
+        """Run it with faults that all happen, and hold its outcome against that of a run left in peace."""
+        output = self.run(run_id, *faults, words=words)
+        assert self.happened(run_id) == len(faults)
+        assert self.outcome(run_id) == undisturbed
         return output
 
     def happened(self, run_id: str) -> int:
