@@ -21,8 +21,8 @@ from flows.request import check, parse_arguments
 STOPPED = 128 + signal.SIGINT
 """Exit code of a run that was stopped."""
 
-STOP_SECONDS = 10.0
-"""How long a stopped run has for ending its processes and telling Prefect of it."""
+STOP_SECONDS = 8.0
+"""How long a stopped run has for ending its processes and telling Prefect of it; its watcher needs a few more."""
 
 
 def main(flow: Flow[..., Any]) -> None:
