@@ -2,8 +2,8 @@
 
 A text file, one JSON object a line. Each line ends with the SHA-256 over the line before it and its own content, so no
 line can be changed, dropped or put elsewhere unnoticed. A line counts from the moment :meth:`Ledger.append` returns: it
-is on the disk then. What a killed process or a power failure left of a line that was being written is cut off when
-the file is opened next; nothing had counted on it.
+is on the disk then. What a killed process, a full disk or a power failure left of a line that was being written is cut
+off before the next one; nothing had counted on it.
 
 The lines say which stages are kept on disk and which iterations are committed, by digests. Nothing in them depends on
 time, processes or attempts, so a run that was disturbed has the ledger of one that was not.
@@ -15,6 +15,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from embodyflow.durable_files import flush, whole_lines
 from embodyflow.errors import DamageError
 
 _BEGINNING = "0" * 64
@@ -49,25 +50,26 @@ class Ledger:
         self.entries: list[Entry] = []
         self._newest: dict[tuple[int, str, str], dict[str, Any]] = {}
         self._last = _BEGINNING
-        content = path.read_bytes() if path.exists() else b""
-        lines = content.split(b"\n")
-        torn = lines.pop()  # empty where the last line is whole
+        lines = whole_lines(path.read_bytes()) if path.exists() else []
         for number, line in enumerate(lines, start=1):
             self._add(self._read(number, line))
-        if torn:
-            os.truncate(path, len(content) - len(torn))
+        self._num_bytes = sum(len(line) + 1 for line in lines)
+        self._has_name = False
 
     def append(self, kind: str, iteration: int, facts: dict[str, Any]) -> None:
         """Add a line and have it on the disk before returning."""
         content = json.dumps({"kind": kind, "iteration": iteration, **facts}, sort_keys=True, separators=(",", ":"))
         digest = _digest(self._last, content)
-        is_new = not self._path.exists()
-        with self._path.open("a") as file:
-            file.write(f"{content}\t{digest}\n")
+        line = f"{content}\t{digest}\n".encode()
+        with self._path.open("ab") as file:
+            file.truncate(self._num_bytes)
+            file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        if is_new:
-            flush_folder(self._path.parent)
+        if not self._has_name:  # of an earlier process nobody knows how far it came
+            flush(self._path.parent)
+            self._has_name = True
+        self._num_bytes += len(line)
         self._last = digest
         self._add(Entry(kind, iteration, facts))
 
@@ -92,15 +94,6 @@ class Ledger:
         self._last = digest
         facts = json.loads(content)
         return Entry(facts.pop("kind"), facts.pop("iteration"), facts)
-
-
-def flush_folder(path: Path) -> None:
-    """Have the names in a folder on the disk: a new or renamed file is not there for good before."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _digest(previous: str, content: str) -> str:

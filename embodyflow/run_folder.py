@@ -31,8 +31,8 @@ from typing import Any
 import yaml
 
 from embodyflow.config import RunConfig
+from embodyflow.durable_files import flush, make_folder, whole_lines, write_atomically, write_durably
 from embodyflow.errors import ConfigError, DamageError, DiskFullError
-from embodyflow.ledger import flush_folder
 
 
 class RunFolder:
@@ -60,7 +60,9 @@ class RunFolder:
         """
         path = config.run_dir
         try:
-            path.mkdir(parents=True)
+            make_folder(path.parent)
+            path.mkdir()
+            flush(path.parent)
         except FileExistsError:
             raise ConfigError(
                 f"run_id={config.run_id}: {path} exists; choose another run_id or resume={config.run_id}"
@@ -68,7 +70,7 @@ class RunFolder:
         except OSError as error:
             raise ConfigError(f"run_root={config.run_root}: {path} cannot be made: {error.strerror}") from error
         folder = cls(path)
-        _write_atomically(path / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        write_durably(path / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
         return folder
 
     @classmethod
@@ -116,40 +118,40 @@ class RunFolder:
             file.write(json.dumps(record) + "\n")
             file.flush()
             os.fsync(file.fileno())
+        flush(self.path)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of ``metrics.jsonl``; one that a killed process left half written does not count."""
+        """Return the lines of ``metrics.jsonl``; one that was left half written does not count."""
         if not self.metrics_path.exists():
             return []
-        lines = self.metrics_path.read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        return [json.loads(line) for line in whole_lines(self.metrics_path.read_bytes())]
 
     def drop_metrics_after(self, iteration: int) -> None:
         """Forget lines of iterations that were not committed: a resumed run makes them again."""
         kept = [json.dumps(record) + "\n" for record in self.metrics() if record["iteration"] <= iteration]
-        _write_atomically(self.metrics_path, "".join(kept))
+        write_durably(self.metrics_path, "".join(kept))
 
     def write_status(self, stage: str, iteration: int, iterations: int) -> None:
         """Say what the run is doing."""
         status = {"stage": stage, "iteration": iteration, "iterations": iterations}
-        _write_atomically(self.path / "status.json", json.dumps(status))
+        write_atomically(self.path / "status.json", json.dumps(status))
 
     def write_examples(self, iteration: int, examples: list[dict[str, Any]]) -> None:
         """Write what the policy did in an evaluation, a line each."""
         lines = "".join(json.dumps(row) + "\n" for row in examples)
-        _write_atomically(self.subfolder("examples") / f"iteration-{iteration:06d}.jsonl", lines)
+        write_atomically(self.subfolder("examples") / f"iteration-{iteration:06d}.jsonl", lines)
 
     def write_processes(self, pids: dict[str, int]) -> None:
         """Say which process is what, for whoever wants to look into one or end it."""
-        _write_atomically(self.path / "processes.json", json.dumps(pids, indent=2))
+        write_atomically(self.path / "processes.json", json.dumps(pids, indent=2))
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``: the run is complete."""
-        _write_atomically(self.summary_path, json.dumps(summary, indent=2) + "\n")
+        write_durably(self.summary_path, json.dumps(summary, indent=2) + "\n")
 
     def write_observations(self, observations: dict[str, Any]) -> None:
         """Note what the policy is shown of each task before its first decision."""
-        _write_atomically(self.path / "observations.json", json.dumps(observations, indent=2) + "\n")
+        write_durably(self.path / "observations.json", json.dumps(observations, indent=2) + "\n")
 
     def observations(self) -> dict[str, Any] | None:
         """Return what :meth:`write_observations` was told; ``None`` where it never was."""
@@ -158,7 +160,7 @@ class RunFolder:
 
     def write_evaluation(self, result: dict[str, Any]) -> None:
         """Write ``evaluation.json``: the evaluation is complete."""
-        _write_atomically(self.path / "evaluation.json", json.dumps(result, indent=2) + "\n")
+        write_durably(self.path / "evaluation.json", json.dumps(result, indent=2) + "\n")
 
     def subfolder(self, name: str) -> Path:
         """Return a folder inside, made when missing."""
@@ -208,9 +210,10 @@ class RunFolder:
         Raises:
             DiskFullError: the disk has no room for one as large as the last.
         """
+        make_folder(self._checkpoints)
         aside = self._checkpoints / f".iteration-{iteration:06d}"
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
+        aside.mkdir()
         if done := self.committed():
             needed = sum(file.stat().st_size for file in _files(self.checkpoint(done[-1])))
             free = shutil.disk_usage(aside).free
@@ -230,11 +233,12 @@ class RunFolder:
         digests = {}
         for file in _files(aside):
             digests[str(file.relative_to(aside))] = _flush_and_digest(file)
-        _write_atomically(aside / "commit.json", json.dumps(facts | {"files": digests}, indent=2))
-        flush_folder(aside)
+        write_atomically(aside / "commit.json", json.dumps(facts | {"files": digests}, indent=2))
+        for folder in (*filter(Path.is_dir, aside.rglob("*")), aside):
+            flush(folder)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(aside, final)
-        flush_folder(self._checkpoints)
+        flush(self._checkpoints)
         # Iteration 0 is the reference policy: a resumed run needs it.
         for old in self.committed()[1:-keep]:
             shutil.rmtree(self.checkpoint(old))
@@ -300,13 +304,3 @@ def _flush_and_digest(path: Path) -> str:
     with path.open("rb") as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    """Write beside, flush to disk, rename: a reader sees the old file or the new one."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
