@@ -1,4 +1,4 @@
-"""Log-probs of the rows' tokens, recomputed by the trainer."""
+"""Log-probs of the rows' tokens: those they were sampled with, the trainer's and its reference's."""
 
 from typing import Any
 
@@ -10,39 +10,64 @@ from embodyflow.errors import ParityError
 from embodyflow.node_fields import node
 from embodyflow.types import Batch, NodeOutput
 
+CHECKED_SHARE = 1 / 16
+"""Of rows whose recorded log-probs are used, so many are recomputed: a fault of weights or inputs is in all of them."""
+
 
 @node(reads=("action_tokens", "loss_mask", "instruction_ids", "log_probs", "policy_version"), writes=("old_log_probs",))
 def compute_old_log_prob(batch: Batch, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
-    """Recompute the log-probs that the ratio is taken to, and compare them with the rollout's.
+    """Say which log-probs the ratio is taken to, and compare the trainer's with the rollout's.
 
     Rows that an earlier version of the policy made keep those they were made with, which is what makes the ratio an
-    importance weight (Schulman et al. 2017, arXiv:1707.06347, section 3).
+    importance weight (Schulman et al. 2017, arXiv:1707.06347, section 3); with ``algorithm.old_log_probs=recorded``
+    all rows do.
 
     Raises:
         ParityError: rollout and trainer disagree by more than ``trainer.parity_tolerance``: they do not hold the same
             weights, or do not process observations alike.
     """
-    log_probs = worker.log_probs(batch, reference=False)
-    stale = batch["policy_version"] != call.policy_version
-    batch["old_log_probs"] = torch.where(stale[:, None, None], batch["log_probs"], log_probs)
-    gap = 0.0
-    if len(batch):
-        differences = (batch["old_log_probs"] - batch["log_probs"]).abs().flatten(1).amax(1)
-        row = int(differences.argmax())
-        gap = differences[row].item()
-        tolerance = worker.config.trainer.parity_tolerance
-        if not gap <= tolerance:
-            raise ParityError(
-                f"log-probs of row uid={batch['uid'][row].item()} differ by {gap:.3g} between rollout and trainer; "
-                f"allowed is trainer.parity_tolerance={tolerance:g}"
-            )
-    return NodeOutput(batch, {"parity/log_prob_gap": maximum(gap), "policy/num_stale_rows": total(int(stale.sum()))})
+    recorded = worker.config.algorithm.old_log_probs == "recorded"
+    checked = batch[_sampled(batch, CHECKED_SHARE)] if recorded else batch
+    log_probs = worker.log_probs(checked, reference=False)
+    stale = checked["policy_version"] != call.policy_version
+    log_probs = torch.where(stale[:, None, None], checked["log_probs"], log_probs)
+    gap = _largest_gap(checked, log_probs, worker.config.trainer.parity_tolerance)
+    batch["old_log_probs"] = batch["log_probs"].clone() if recorded else log_probs
+    num_stale = int((batch["policy_version"] != call.policy_version).sum())
+    return NodeOutput(batch, {"parity/log_prob_gap": maximum(gap), "policy/num_stale_rows": total(num_stale)})
+
+
+def _sampled(batch: Batch, share: float) -> torch.Tensor:
+    """Return which rows are in a sample, bool [N]: of a whole batch the same, however it lies on ranks."""
+    return (batch["uid"].double() * share) % 1 < share
+
+
+def _largest_gap(batch: Batch, log_probs: torch.Tensor, tolerance: float) -> float:
+    if not len(batch):
+        return 0.0
+    differences = (log_probs - batch["log_probs"]).abs().flatten(1).amax(1)
+    row = int(differences.argmax())
+    gap = differences[row].item()
+    if not gap <= tolerance:
+        raise ParityError(
+            f"log-probs of row uid={batch['uid'][row].item()} differ by {gap:.3g} between rollout and trainer; "
+            f"allowed is trainer.parity_tolerance={tolerance:g}"
+        )
+    return gap
 
 
 @node(reads=("action_tokens", "loss_mask", "instruction_ids", "old_log_probs"), writes=("ref_log_probs",))
 def compute_ref_log_prob(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Compute the log-probs under the reference policy, and how far the policy has moved from it (k3)."""
-    batch["ref_log_probs"] = worker.log_probs(batch, reference=True)
-    num_tokens = int(batch["loss_mask"].sum())
-    kl = estimate_kl(batch["old_log_probs"], batch["ref_log_probs"], "k3").sum().item()
+    """Compute the log-probs under the reference policy, and how far the policy has moved from it (k3).
+
+    Where nothing is done with them ``algorithm.kl.measured_share`` of the rows will do; the others' are NaN.
+    """
+    algorithm = worker.config.algorithm
+    measured = _sampled(batch, 1.0 if algorithm.needs_reference else algorithm.kl.measured_share)
+    some = batch if measured.all() else batch[measured]
+    reference = worker.log_probs(some, reference=True)
+    num_tokens = int(some["loss_mask"].sum())
+    kl = estimate_kl(some["old_log_probs"], reference, "k3").sum().item()
+    batch["ref_log_probs"] = torch.full_like(batch["old_log_probs"], torch.nan)
+    batch["ref_log_probs"][measured] = reference
     return NodeOutput(batch, {"policy/kl_to_reference": mean(kl / max(num_tokens, 1), num_tokens)})

@@ -22,6 +22,8 @@ class ResponseRolloutConfig(GroupRolloutConfig):
     Attributes:
         max_prompt_tokens: of a prompt; longer ones are never cut.
         max_response_tokens: of a response, the token that ends it included.
+        groups_per_call: that a worker samples together; when they are done they are kept, so that a worker that takes
+            its place samples the others only. ``null`` samples all groups together, which keeps an engine busiest.
         probe_tolerance: largest difference between a rollout's and the trainer's log-probs of a few fixed sequences,
             which are compared before new weights are used.
         generation: the engine.
@@ -29,6 +31,7 @@ class ResponseRolloutConfig(GroupRolloutConfig):
 
     max_prompt_tokens: PositiveInt
     max_response_tokens: PositiveInt
+    groups_per_call: PositiveInt | None = None
     probe_tolerance: PositiveFloat = 1e-4
     generation: GenerationConfig
 

@@ -4,26 +4,28 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from huggingface_hub import snapshot_download
 
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.loader import in_epochs
 from embodyflow.data.metrics import Metric, mean
+from embodyflow.data.padding import to_padded, to_ragged
 from embodyflow.data.prompt_sources import build_prompt_source
 from embodyflow.data.prompts import Prompt, Split, encode, encode_response
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.scores import Answers, score_metrics
+from embodyflow.data.tables import concatenate
 from embodyflow.engines.generation.interface import Completion, GenerationEngine, Request, Sampling
 from embodyflow.engines.generation.registry import build_generation_engine
 from embodyflow.engines.groups import GroupRollout, places
+from embodyflow.engines.heap import keep_freed_memory
 from embodyflow.engines.probe import COLUMN, compare, probe_sequences
 from embodyflow.errors import ConfigError
-from embodyflow.policies.causal_lm.modeling_causal_lm import build_model, build_tokenizer, save_folder
+from embodyflow.policies.causal_lm.modeling_causal_lm import build_model, build_tokenizer, folder_of, save_folder
 from embodyflow.rewards.interface import RewardManager, Sample, Score
 from embodyflow.rewards.registry import build_reward_manager
 from embodyflow.seeding import derive_rng, derive_seed
@@ -60,6 +62,7 @@ class LanguageRollout(GroupRollout):
 
     def __init__(self, config: LanguageConfig, rank: int, world_size: int) -> None:
         super().__init__(config, rank, world_size)
+        keep_freed_memory()
         self.config = config
         self.tokenizer = build_tokenizer(config.policy)
         self._prompts = build_prompt_source(config.data, self.tokenizer, config.rollout.max_prompt_tokens)
@@ -124,20 +127,40 @@ class LanguageRollout(GroupRollout):
     ) -> Columns:
         """Sample a response to each question.
 
+        The last bit of a log-prob may depend on what is sampled beside it. So a journal's rows are those of whole
+        calls of the engine: what is left for a later attempt is sampled in the same company as it would have been.
+
         Args:
             questions: what to answer.
             split: whose prompts, ``train`` or ``eval``.
             draws: with the question's row appended, names the seed of its response; ``None`` answers greedily.
-            journal: not kept: the responses of one call are sampled together, and again together.
+            journal: keeps the responses of ``rollout.groups_per_call`` groups at a time, and knows those of an earlier
+                attempt; without one all are sampled together.
 
         Returns:
             The columns of a language row (:mod:`embodyflow.types`), rows in the order of ``questions``.
         """
-        del journal
+        if journal is None:
+            return self._sample(questions, split, draws)
+        calls, pieces = self._calls(questions), journal.read()
+        for call in calls[len(pieces) :]:
+            pieces.append(to_ragged(self._sample(call, split, draws)))
+            journal.append(pieces[-1])
+        return cast(Columns, to_padded(concatenate(pieces)))
+
+    def _calls(self, questions: Sequence[Question]) -> list[Sequence[Question]]:
+        """Return the questions of each call of the engine, the siblings of a group in the same."""
+        rollout = self.config.rollout
+        size = (rollout.groups_per_call or rollout.num_groups) * rollout.group_size
+        return [questions[start : start + size] for start in range(0, len(questions), size)]
+
+    def _sample(self, questions: Sequence[Question], split: str, draws: tuple[int | str, ...] | None) -> Columns:
         assert self._engine is not None, "there are no weights yet"
         rollout = self.config.rollout
         seeds = [0 if draws is None else derive_seed(*draws, question.row) for question in questions]
-        prompts = [self._encode(self._prompts.prompt(SPLITS[split], question.index)) for question in questions]
+        different = {question.index for question in questions}  # siblings share theirs
+        tokens_of = {index: self._encode(self._prompts.prompt(SPLITS[split], index)) for index in different}
+        prompts = [tokens_of[question.index] for question in questions]
         sampling = Sampling(
             max_tokens=rollout.max_response_tokens,
             temperature=0.0 if draws is None else rollout.temperature,
@@ -236,8 +259,7 @@ class LanguageRollout(GroupRollout):
         """Return a folder with the model's architecture, whatever its weights: new ones come at once."""
         policy = self.config.policy
         if policy.path is not None:
-            folder = Path(policy.path).expanduser()
-            return folder if folder.exists() else Path(snapshot_download(policy.path))
+            return folder_of(policy.path)
         self._folder = tempfile.TemporaryDirectory(prefix="embodyflow-model-")
         save_folder(build_model(policy, self.tokenizer), self.tokenizer, Path(self._folder.name))
         return Path(self._folder.name)

@@ -5,11 +5,24 @@ import numpy as np
 from embodyflow.data.batches import to_batch
 from embodyflow.engines.fsdp_trainer import FSDPTrainer
 from embodyflow.engines.probe import COLUMN, probe_sequences
+from embodyflow.policies.base import Policy
+from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
 
 
 class LanguageTrainer(FSDPTrainer):
     """One rank of the trainer group of a language job; see :class:`~embodyflow.engines.fsdp_trainer.FSDPTrainer`."""
+
+    def _build_policy(self) -> Policy:
+        config = self.config
+        assert isinstance(config.policy, CausalLMConfig)
+        # Adapters take their places and their dtypes from weights that are there.
+        return CausalLMPolicy(config.policy, config.cluster.device, reads_later=config.trainer.lora is None)
+
+    def _read_weights(self) -> None:
+        for policy in self.policy_weights.policies:
+            assert isinstance(policy, CausalLMPolicy)
+            policy.read()
 
     def probe(self) -> dict[str, np.ndarray]:
         """Return the log-probs of the probe's responses at temperature 1, float32 ``[n, R]``; every rank calls it."""

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,43 +15,21 @@ from transformers.cache_utils import DynamicCache
 
 from embodyflow.config.generation import HFConfig
 from embodyflow.engines.generation import attention
+from embodyflow.engines.generation.decoder import Decoder, is_known
 from embodyflow.engines.generation.interface import (
     Completion,
-    FinishReason,
     Request,
     Sampling,
     check_requests,
     check_sequences,
 )
-from embodyflow.engines.generation.sampler import Noise, Sampler
+from embodyflow.engines.generation.sampler import Sampler
 from embodyflow.engines.generation.slot_cache import SlotCache
-from embodyflow.engines.generation.stopping import StopCheck
 from embodyflow.engines.generation.streams import OneStream, in_order
+from embodyflow.engines.generation.under_way import UnderWay
 from embodyflow.engines.generation.weights import ModelWeights
 from embodyflow.errors import ConfigError
-
-
-@dataclass
-class _Row:
-    """A completion under way."""
-
-    position: int  # of its request
-    prompt_ids: tuple[int, ...]
-    noise: Noise
-    stop: StopCheck
-    token_ids: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
-
-    def take(self, token: int, log_prob: float) -> None:
-        self.token_ids.append(token)
-        self.log_probs.append(log_prob)
-        self.finish_reason = self.stop.finish_reason(token)
-
-    @property
-    def last_position(self) -> int:
-        """Of its last token, which the cache does not have yet."""
-        return len(self.prompt_ids) + len(self.token_ids) - 1
+from embodyflow.policies import onednn_linear, rms_norm
 
 
 class HFEngine:
@@ -78,6 +55,9 @@ class HFEngine:
         model = AutoModelForCausalLM.from_pretrained(model_path, dtype=getattr(torch, config.dtype))
         self._model: Any = model.to(self._device).eval()
         attention.use_in(self._model)
+        onednn_linear.use_in(self._model)
+        rms_norm.use_in(self._model)
+        self._decoder = Decoder(self._model) if is_known(self._model) else None
         self._weights = ModelWeights.of_model(self._model)
         self._vocab_size = self._weights.vocab_size
         self._max_model_len = config.max_model_len or self._weights.max_positions
@@ -86,12 +66,7 @@ class HFEngine:
     def stream(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         """Yield completions as they finish."""
         check_requests(requests, sampling, self._vocab_size, self._max_model_len)
-        tokenizer = self._tokenizer if sampling.stop else None
-        rows = deque(
-            _Row(position, request.prompt_ids, Noise(request.seed, self._vocab_size), StopCheck(sampling, tokenizer))
-            for position, request in enumerate(requests)
-        )
-        return self._run(rows, Sampler(sampling))
+        return self._run(requests, sampling)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """Return the completions in the order of the requests."""
@@ -115,48 +90,61 @@ class HFEngine:
 
     def close(self) -> None:
         """Drop the model; there are no processes."""
-        self._model = None
+        self._model = self._decoder = None
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
         return AutoTokenizer.from_pretrained(self._model_path).backend_tokenizer
 
-    def _run(self, waiting: deque[_Row], sampler: Sampler) -> Iterator[tuple[int, Completion]]:
+    def _run(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         with self._open.opened():
-            num_slots = min(self._config.max_num_seqs, max(len(waiting), 1))
+            num_slots = min(self._config.max_num_seqs, max(len(requests), 1))
+            waiting, sampler = deque(enumerate(requests)), Sampler(sampling)
             cache = SlotCache(self._model.config.num_hidden_layers, num_slots)
-            rows: list[_Row] = []
-            while waiting or rows:
+            tokenizer = self._tokenizer if sampling.stop else None
+            rows = UnderWay(num_slots, sampling, self._vocab_size, tokenizer)
+            while waiting or len(rows):
                 # A pass over new prompts costs as much as a step of all rows where the model is small, so a few slots
                 # are let run empty for each.
-                if waiting and (not rows or num_slots - len(rows) >= max(num_slots // 8, 1)):
+                if waiting and (not len(rows) or num_slots - len(rows) >= max(num_slots // 8, 1)):
                     new = [waiting.popleft() for _ in range(min(num_slots - len(rows), len(waiting)))]
-                    self._start(new, cache, sampler, first_slot=len(rows))
-                    rows += new
+                    ended = self._start(new, rows, cache, sampler)
                 else:
-                    self._step(rows, cache, sampler)
-                for row in _drop_finished(rows, cache):
-                    yield row.position, self._completion(row)
-
-    def _completion(self, row: _Row) -> Completion:
-        assert row.finish_reason is not None
-        return Completion(tuple(row.token_ids), tuple(row.log_probs), row.finish_reason, self.version)
+                    ended = self._step(rows, cache, sampler)
+                for slot in reversed(ended):  # so that who moves has not ended
+                    cache.move(len(rows) - 1, slot)
+                    yield rows.drop(slot, self.version)
 
     @torch.inference_mode()
-    def _start(self, rows: list[_Row], cache: SlotCache, sampler: Sampler, first_slot: int) -> None:
-        """Read the prompts of new rows into the cache, each different one once, and draw their first tokens."""
-        rows_of: dict[tuple[int, ...], list[int]] = {}
-        for index, row in enumerate(rows):
-            rows_of.setdefault(row.prompt_ids, []).append(index)
-        prompts = list(rows_of)
-        logits = torch.empty(len(rows), self._vocab_size, device=self._device)
+    def _start(self, new: list[tuple[int, Request]], rows: UnderWay, cache: SlotCache, sampler: Sampler) -> list[int]:
+        """Read prompts into the cache, each different one once, and draw their first tokens; return who has ended."""
+        first = len(rows)
+        slots_of: dict[tuple[int, ...], list[int]] = {}
+        for slot, (position, request) in enumerate(new, first):
+            rows.add(position, request)
+            slots_of.setdefault(request.prompt_ids, []).append(slot)
+        prompts = list(slots_of)
+        logits = torch.empty(len(new), self._vocab_size, device=self._device)
         for group in self._groups_of_length([len(prompt) for prompt in prompts]):
             prefilled, last_logits = self._prefill([prompts[index] for index in group])
-            pairs = [(source, row) for source, index in enumerate(group) for row in rows_of[prompts[index]]]
-            sources, targets = self._tensor(pairs).unbind(1)
-            cache.insert(prefilled, sources, targets + first_slot)
-            logits[targets] = last_logits[sources].float()
-        _advance(rows, logits, sampler)
+            pairs = [(source, slot) for source, index in enumerate(group) for slot in slots_of[prompts[index]]]
+            sources, slots = self._tensor(pairs).unbind(1)
+            cache.insert(prefilled, sources, slots)
+            logits[slots - first] = last_logits[sources].float()
+        return rows.take(first, *sampler.draw(logits, rows.noise(first)))
+
+    @torch.inference_mode()
+    def _step(self, rows: UnderWay, cache: SlotCache, sampler: Sampler) -> list[int]:
+        """Draw the next token of every row; return which have ended."""
+        last, last_positions = rows.last_tokens()
+        tokens, positions = self._tensor(last), self._tensor(last_positions)[:, None]
+        mask = cache.expect(positions, int(last_positions.max()) + 1)
+        if self._decoder is not None:
+            logits = self._decoder(tokens, positions, mask, cache)
+        else:
+            whole = self._forward(tokens[:, None], attention_mask=mask, position_ids=positions, past_key_values=cache)
+            logits = whole[:, -1]
+        return rows.take(0, *sampler.draw(logits, rows.noise(0)))
 
     def _prefill(self, prompts: list[tuple[int, ...]]) -> tuple[DynamicCache, torch.Tensor]:
         """Return the keys and values of n prompts and the logits [n, V] after each."""
@@ -166,17 +154,6 @@ class HFEngine:
         # Padding comes last, so no real token sees it, and what it leaves in the cache is written over.
         logits = self._forward(_padded(prompts), past_key_values=cache, logits_to_keep=kept)
         return cache, logits[torch.arange(len(prompts), device=self._device), where]
-
-    @torch.inference_mode()
-    def _step(self, rows: list[_Row], cache: SlotCache, sampler: Sampler) -> None:
-        """Draw the next token of every row."""
-        last_positions = [row.last_position for row in rows]
-        positions = self._tensor(last_positions)[:, None]
-        mask = cache.expect(positions, max(last_positions) + 1)
-        logits = self._forward(
-            [row.token_ids[-1:] for row in rows], attention_mask=mask, position_ids=positions, past_key_values=cache
-        )
-        _advance(rows, logits[:, -1], sampler)
 
     def _score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[npt.NDArray[np.float32]]:
         tokens = self._tensor(_padded([[*prompt, *response] for prompt, response in sequences]))
@@ -206,25 +183,6 @@ class HFEngine:
 
     def _tensor(self, values: Any) -> torch.Tensor:
         return torch.as_tensor(values, dtype=torch.long, device=self._device)
-
-
-def _advance(rows: list[_Row], logits: torch.Tensor, sampler: Sampler) -> None:
-    tokens, log_probs = sampler.draw(logits, [row.noise for row in rows])
-    for row, token, log_prob in zip(rows, tokens, log_probs, strict=True):
-        row.take(token, log_prob)
-
-
-def _drop_finished(rows: list[_Row], cache: SlotCache) -> list[_Row]:
-    """Take finished rows out, the last ones moving into their slots; return them."""
-    finished = []
-    for slot in reversed(range(len(rows))):
-        if rows[slot].finish_reason is not None:
-            finished.append(rows[slot])
-            last = rows.pop()
-            if slot < len(rows):
-                rows[slot] = last
-                cache.move(len(rows), slot)
-    return finished
 
 
 def _padded(sequences: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -1,39 +1,29 @@
-"""When a completion ends."""
+"""Strings that end a completion."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from embodyflow.engines.generation.interface import FinishReason, Sampling
 
-
-class StopCheck:
+class StopStrings:
     """Follows one completion token by token.
 
     Args:
-        sampling: says what ends it.
-        tokenizer: of the model; ``None`` where there are no stop strings.
+        strings: that end it.
+        tokenizer: of the model.
     """
 
-    def __init__(self, sampling: Sampling, tokenizer: Tokenizer | None) -> None:
-        self._sampling = sampling
-        self._num_tokens, self._text = 0, ""
+    def __init__(self, strings: Sequence[str], tokenizer: Tokenizer) -> None:
+        self._strings, self._text = strings, ""
         # A string may start in text seen before the last token; no longer part of the text is needed.
-        self._overlap = max((len(stop) for stop in sampling.stop), default=1) - 1
-        self._decode = None if tokenizer is None else partial(DecodeStream(skip_special_tokens=False).step, tokenizer)
+        self._overlap = max(map(len, strings)) - 1
+        self._decode = partial(DecodeStream(skip_special_tokens=False).step, tokenizer)
 
-    def finish_reason(self, token: int) -> FinishReason | None:
-        """Take the next token; return why the completion ends with it, ``None`` if it goes on."""
-        self._num_tokens += 1
-        if token in self._sampling.stop_token_ids or self._completes_a_string(token):
-            return "stop"
-        return "length" if self._num_tokens == self._sampling.max_tokens else None
-
-    def _completes_a_string(self, token: int) -> bool:
-        if self._decode is None:
-            return False
+    def is_completed_by(self, token: int) -> bool:
+        """Take the next token; return whether the text has one of the strings now."""
         # None while the bytes so far are no whole character.
         text = self._text + (self._decode(token) or "")
         self._text = text[len(text) - self._overlap :] if self._overlap < len(text) else text
-        return any(stop in text for stop in self._sampling.stop)
+        return any(string in text for string in self._strings)

@@ -4,8 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 
+from embodyflow.policies import onednn_linear, rms_norm
+from embodyflow.policies.causal_lm import checkpoint_causal_lm as checkpoint
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.references import resolve
 
@@ -19,22 +22,36 @@ def build_tokenizer(config: CausalLMConfig) -> Any:
 
 def build_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module:
     """Return the model in float32: pretrained, or of random weights drawn from torch's global generator."""
-    options = {"attn_implementation": config.attn_implementation, "dtype": torch.float32}
-    model_config = _model_config(config, tokenizer)
     if config.path is None:
-        model: Any = AutoModelForCausalLM.from_config(model_config, **options)
-    else:
-        model = AutoModelForCausalLM.from_pretrained(config.path, config=model_config, **options)
+        return _prepared(_random_model(config, tokenizer))
+    model_config = _model_config(config, tokenizer)
+    model: Any = AutoModelForCausalLM.from_pretrained(config.path, config=model_config, **_options(config))
     return _prepared(model)
+
+
+def build_empty_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module | None:
+    """Return the pretrained model without its weights, which come once it is sharded (:mod:`checkpoint_causal_lm`).
+
+    ``None`` where there is no checkpoint that can be read so.
+    """
+    if config.path is None:
+        return None
+    model = checkpoint.empty(lambda: _random_model(config, tokenizer))
+    return _prepared(model) if checkpoint.can_be_read(model, folder_of(config.path)) else None
+
+
+def folder_of(path: str) -> Path:
+    """Return the folder with the weights of a model that is one already, or a name on the hub."""
+    folder = Path(path).expanduser()
+    # A repository may hold the same weights in other formats too.
+    return folder if folder.exists() else Path(snapshot_download(path, allow_patterns="model*.safetensors*"))
 
 
 def build_value_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module:
     """Return the same architecture with one number per token instead of logits, 0 before any training."""
     model_config = _model_config(config, tokenizer)
     model_config.num_labels = 1
-    model: Any = AutoModelForTokenClassification.from_config(
-        model_config, attn_implementation=config.attn_implementation, dtype=torch.float32
-    )
+    model: Any = AutoModelForTokenClassification.from_config(model_config, **_options(config))
     for parameter in value_head(model).parameters():
         torch.nn.init.zeros_(parameter)
     return _prepared(model)
@@ -58,6 +75,14 @@ def save_folder(model: Any, tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def _random_model(config: CausalLMConfig, tokenizer: Any) -> Any:
+    return AutoModelForCausalLM.from_config(_model_config(config, tokenizer), **_options(config))
+
+
+def _options(config: CausalLMConfig) -> dict[str, Any]:
+    return {"attn_implementation": config.attn_implementation, "dtype": torch.float32}
+
+
 def _model_config(config: CausalLMConfig, tokenizer: Any) -> Any:
     if config.scratch is None:
         model_config: Any = AutoConfig.from_pretrained(config.path)
@@ -75,5 +100,7 @@ def _model_config(config: CausalLMConfig, tokenizer: Any) -> Any:
 
 def _prepared(model: Any) -> torch.nn.Module:
     model.config.use_cache = False
+    onednn_linear.use_in(model)
+    rms_norm.use_in(model)
     prepared: torch.nn.Module = model.eval()
     return prepared

@@ -8,8 +8,17 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from embodyflow.policies.causal_lm import checkpoint_causal_lm as checkpoint
+from embodyflow.policies.causal_lm.chosen_causal_lm import choose
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
-from embodyflow.policies.causal_lm.modeling_causal_lm import blocks_of, build_model, build_tokenizer, save_folder
+from embodyflow.policies.causal_lm.modeling_causal_lm import (
+    blocks_of,
+    build_empty_model,
+    build_model,
+    build_tokenizer,
+    folder_of,
+    save_folder,
+)
 from embodyflow.policies.causal_lm.packing_causal_lm import Packed, pack_rows
 
 
@@ -21,12 +30,15 @@ class CausalLMPolicy:
     Args:
         config: which model.
         device: where it lies.
+        reads_later: a pretrained model gets its weights by :meth:`read`, where its checkpoint allows it.
     """
 
-    def __init__(self, config: CausalLMConfig, device: str) -> None:
+    def __init__(self, config: CausalLMConfig, device: str, *, reads_later: bool = False) -> None:
         self.config = config
         self.tokenizer = build_tokenizer(config)
-        self.model: torch.nn.Module = build_model(config, self.tokenizer).to(device)
+        empty = build_empty_model(config, self.tokenizer) if reads_later else None
+        self._is_empty = empty is not None
+        self.model: torch.nn.Module = build_model(config, self.tokenizer).to(device) if empty is None else empty
         self._device = device
 
     @property
@@ -34,17 +46,22 @@ class CausalLMPolicy:
         """The decoder's layers."""
         return blocks_of(self.model)
 
+    def read(self) -> None:
+        """Read the weights that the model was built without, if it was; a rank reads its part of what is sharded."""
+        if self._is_empty:
+            assert self.config.path is not None
+            checkpoint.read(self.model, folder_of(self.config.path), self._device)
+            self._is_empty = False
+
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probs and entropy, float32 ``[N, R, 1]``, of a batch's responses; zero outside its mask."""
         packed = pack_rows(batch, self._device)
-        logits = before_responses(self.model, packed) / temperature
+        logits = before_responses(self.model, packed)
         shape = batch["loss_mask"].shape
         if not len(packed.targets):
             nothing = logits.sum() * 0.0 + logits.new_zeros(shape)
             return nothing, nothing
-        normaliser = logits.logsumexp(-1)
-        log_probs = logits.gather(-1, packed.targets[:, None]).squeeze(-1) - normaliser
-        entropy = normaliser - (logits.softmax(-1) * logits).sum(-1)
+        log_probs, entropy = choose(logits, packed.targets, temperature)
         keep = batch["loss_mask"].to(self._device)
         where, blank = (packed.rows, packed.steps), logits.new_zeros(shape[:2])
         placed = [blank.index_put(where, each).unsqueeze(-1) * keep for each in (log_probs, entropy)]

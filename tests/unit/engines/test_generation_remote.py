@@ -17,8 +17,6 @@ from embodyflow.errors import ConfigError
 from tests.generation_engines import completions_server
 from tests.language_models import save_model
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

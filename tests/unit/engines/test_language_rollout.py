@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from trainers import free_address
 
 import tasks
 from embodyflow.data.batches import to_batch
+from embodyflow.data.rows_file import Journal
 from embodyflow.engines.imitation import ResponseSamples, imitate
 from embodyflow.engines.language_rollout import LanguageRollout, in_epochs
 from embodyflow.engines.language_trainer import LanguageTrainer
@@ -76,6 +78,28 @@ def test_the_same_seed_samples_the_same_on_any_number_of_workers(
     tokens = [row["action_tokens"][row["loss_mask"]].tolist() for part in parts for row in part]
     assert tokens == [row["action_tokens"][row["loss_mask"]].tolist() for row in whole]
     assert not torch.equal(sampled(rollout, iteration=2)["seed"], whole["seed"])
+
+
+def test_groups_that_are_done_are_not_sampled_again(trainer: LanguageTrainer, tmp_path: Path) -> None:
+    rollout = LanguageRollout(language_config("rollout.groups_per_call=1"), 0, 1)
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=3)
+    questions, draws, sample = rollout.training_episodes(0, 1), (0, 1, "rollout"), rollout._sample
+    expected = rollout.play(questions, "train", draws, Journal(tmp_path / "left-in-peace"))
+    journal, sampled_groups = Journal(tmp_path / "0.0.parts"), []
+
+    def sample_and_die(call, *args):
+        sampled_groups.append({question.group_id for question in call})
+        if len(sampled_groups) == 2:
+            raise KeyboardInterrupt
+        return sample(call, *args)
+
+    rollout._sample = sample_and_die
+    with pytest.raises(KeyboardInterrupt):
+        rollout.play(questions, "train", draws, journal)
+    again = rollout.play(questions, "train", draws, journal)  # as a worker that takes this one's place
+    assert sampled_groups == [{2}, {3}, {3}]
+    assert again.keys() == expected.keys() and all(np.array_equal(again[name], expected[name]) for name in expected)
+    rollout.close()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])

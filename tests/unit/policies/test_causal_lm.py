@@ -8,12 +8,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from tensordict import TensorDict
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from embodyflow.data.batches import to_batch
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig, ScratchConfig
 from embodyflow.policies.causal_lm.critic_causal_lm import CausalLMCritic
+from embodyflow.policies.causal_lm.modeling_causal_lm import build_empty_model, save_folder
 from embodyflow.policies.causal_lm.packing_causal_lm import first_fit, pack_rows
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
 
@@ -113,6 +115,27 @@ def test_an_exported_folder_is_loaded_by_transformers_with_its_tokenizer(
     assert AutoTokenizer.from_pretrained(tmp_path)("27+95=")["input_ids"] == policy.tokenizer("27+95=")["input_ids"]
     again = CausalLMPolicy(CausalLMConfig(path=str(tmp_path)), "cpu").model.state_dict()
     assert all(np.array_equal(again[name].numpy(), changed[name]) for name in changed)
+
+
+def test_weights_read_later_are_those_loaded_at_once(policy: CausalLMPolicy, tmp_path: Path) -> None:
+    save_folder(policy.model, policy.tokenizer, tmp_path)
+    later, batch = CausalLMPolicy(CausalLMConfig(path=str(tmp_path)), "cpu", reads_later=True), rows(LENGTHS)
+    assert all(value.is_meta for value in later.model.parameters())
+    later.read()
+    assert later.model.lm_head.weight is later.model.model.embed_tokens.weight
+    for mine, expected in zip(later.evaluate(batch, 1.0), policy.evaluate(batch, 1.0), strict=True):
+        assert torch.equal(mine, expected)
+
+
+@pytest.mark.parametrize("fault", ["another name", "another shape"])
+def test_a_checkpoint_in_another_form_is_left_to_transformers(
+    policy: CausalLMPolicy, fault: str, tmp_path: Path
+) -> None:
+    save_folder(policy.model, policy.tokenizer, tmp_path)
+    tensors = load_file(file := tmp_path / "model.safetensors")
+    norm = tensors.pop("model.norm.weight")
+    save_file(tensors | ({"norm": norm} if fault == "another name" else {"model.norm.weight": norm[:-1]}), file)
+    assert build_empty_model(CausalLMConfig(path=str(tmp_path)), policy.tokenizer) is None
 
 
 def test_the_critic_values_nothing_at_first_and_starts_from_the_policy(policy: CausalLMPolicy) -> None:

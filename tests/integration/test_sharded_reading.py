@@ -1,0 +1,51 @@
+"""A pretrained model's weights, read into the shards of two ranks."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing as mp
+from language_jobs import TINY, language_config
+from safetensors.numpy import load_file, save_file
+from torch.distributed.tensor import DTensor
+from trainers import free_address
+
+from embodyflow.compose import compose_config
+from embodyflow.engines.language_trainer import LanguageTrainer
+from embodyflow.policies.causal_lm.modeling_causal_lm import build_model, build_tokenizer, save_folder
+from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
+
+pytestmark = pytest.mark.integration
+
+
+def read_on(rank: int, folder: Path, address: str) -> None:
+    """As one of two ranks: read the model in ``folder``, look at it, write its weights and the reference's."""
+    words = [word for word in TINY if not word.startswith("policy.scratch")]
+    config = compose_config([*words, "policy=causal_lm", f"policy.path={folder}", "trainer.num_ranks=2"])
+    trainer = LanguageTrainer(config, rank, 2)
+    assert all(value.is_meta for value in trainer.policy.model.parameters())
+    trainer.connect(address)
+    for policy in trainer.policy_weights.policies:
+        assert isinstance(policy, CausalLMPolicy)
+        for value in policy.model.parameters():
+            assert isinstance(value, DTensor) and value.to_local().numel() <= (value.numel() + value[0].numel()) / 2
+        assert policy.model.lm_head.weight is policy.model.model.embed_tokens.weight
+    probe, weights = trainer.probe(), trainer.weights()
+    trainer.close()
+    if rank == 0:
+        save_file(weights | probe, folder / "read.safetensors")
+
+
+def test_two_ranks_read_what_one_loads_whole(tmp_path: Path) -> None:
+    policy = language_config().policy
+    tokenizer = build_tokenizer(policy)
+    torch.manual_seed(3)
+    model = build_model(policy, tokenizer)
+    save_folder(model, tokenizer, tmp_path)
+    mp.spawn(read_on, (tmp_path, free_address()), nprocs=2)
+    read = load_file(tmp_path / "read.safetensors")
+    log_probs = read.pop("probe/log_probs")
+    expected = {name: value.numpy() for name, value in model.state_dict().items()}
+    assert read.keys() == expected.keys() and all(np.array_equal(read[name], expected[name]) for name in read)
+    assert np.isfinite(log_probs).all() and (log_probs < 0).all()

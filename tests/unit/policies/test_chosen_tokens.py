@@ -1,0 +1,40 @@
+"""Log-probs and entropies in pieces, against torch's own distribution."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Categorical
+
+from embodyflow.policies.causal_lm import chosen_causal_lm
+from embodyflow.policies.causal_lm.chosen_causal_lm import choose
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "log-probs": lambda log_probs, entropy: (log_probs * torch.arange(7)).sum(),
+    "entropy": lambda log_probs, entropy: entropy.square().sum(),
+    "both": lambda log_probs, entropy: (log_probs.exp() - 0.1 * entropy).sum(),
+}
+
+
+@pytest.mark.parametrize("piece", [2**20, 22], ids=["at once", "two rows at a time"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_values_and_gradients_are_those_of_the_distribution(
+    loss: str, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chosen_causal_lm, "PIECE", piece)
+    torch.manual_seed(0)
+    logits, targets = (3 * torch.randn(7, 11)).requires_grad_(), torch.randint(11, (7,))
+    distribution = Categorical(logits=logits / 0.7)
+    mine, expected = choose(logits, targets, 0.7), (distribution.log_prob(targets), distribution.entropy())
+    for one, other in zip(mine, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    gradients = [torch.autograd.grad(LOSSES[loss](*pair), logits)[0] for pair in (mine, expected)]
+    torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-5)
+
+
+def test_nothing_but_the_logits_is_kept() -> None:
+    logits, kept = torch.randn(64, 1000, requires_grad=True), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        choose(logits, torch.zeros(64, dtype=torch.int64), 1.0)
+    assert sum(tensor.nbytes for tensor in kept) < 1.01 * logits.nbytes

@@ -1,0 +1,54 @@
+"""Linear layers that compute with oneDNN: the same numbers and gradients as PyTorch's own."""
+
+import pytest
+import torch
+from torch import nn
+
+from embodyflow.policies import onednn_linear
+from embodyflow.policies.onednn_linear import MIN_PRODUCTS, OneDNNLinear
+
+pytestmark = pytest.mark.skipif(not onednn_linear.IS_AVAILABLE, reason="this build of torch has no oneDNN")
+
+
+def results_of(layer: nn.Linear, inputs: torch.Tensor) -> list[torch.Tensor]:
+    """Return outputs and gradients of inputs and parameters."""
+    inputs = inputs.clone().requires_grad_()
+    outputs = layer(inputs)
+    return [outputs.detach(), *torch.autograd.grad(outputs.square().sum(), [inputs, *layer.parameters()])]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    "shape", [(64, 256), (4, 30, 256), (1, 3)], ids=["rows", "sequences", "too few to be worth it"]
+)
+def test_outputs_and_gradients_are_those_of_a_plain_layer(
+    shape: tuple[int, ...], bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    plain, layer = (nn.Sequential(nn.Linear(shape[-1], 160, bias=bias)) for _ in range(2))
+    layer.load_state_dict(plain.state_dict())
+    onednn_linear.use_in(layer)
+    assert type(layer[0]) is OneDNNLinear and isinstance(layer[0], nn.Linear)
+    inputs, calls, product = torch.randn(shape), [], onednn_linear._product
+    monkeypatch.setattr(onednn_linear, "_product", lambda *tensors: calls.append(1) or product(*tensors))
+    for mine, theirs in zip(results_of(layer[0], inputs), results_of(plain[0], inputs), strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-5)
+    assert len(calls) == (3 if inputs.numel() * 160 >= MIN_PRODUCTS else 0)
+    with torch.no_grad():
+        assert torch.equal(layer(inputs), layer(inputs.clone()))
+        torch.testing.assert_close(layer(inputs), plain(inputs), atol=1e-4, rtol=1e-5)
+
+
+def test_a_frozen_layer_hands_its_gradient_on() -> None:
+    layer, inputs = nn.Sequential(nn.Linear(256, 256)), torch.randn(64, 256, requires_grad=True)
+    onednn_linear.use_in(layer)
+    layer.requires_grad_(False)
+    layer(inputs).sum().backward()
+    torch.testing.assert_close(inputs.grad, layer[0].weight.sum(0).expand(64, -1), atol=1e-4, rtol=1e-5)
+
+
+def test_other_precisions_are_left_to_pytorch() -> None:
+    layer = nn.Sequential(nn.Linear(256, 256)).to(torch.bfloat16)
+    plain = layer(inputs := torch.randn(64, 256, dtype=torch.bfloat16))
+    onednn_linear.use_in(layer)
+    assert torch.equal(layer(inputs), plain)
