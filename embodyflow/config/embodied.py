@@ -5,11 +5,11 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from embodyflow.config.base import PositiveInt
+from embodyflow.config.base import Fraction, PositiveInt
 from embodyflow.config.environment import EnvConfig, SteppingConfig
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
-from embodyflow.config.summary import success_line, success_summary
+from embodyflow.config.summary import success_line, success_summary, task_summary
 from embodyflow.policies.configuration import EmbodiedPolicyConfig
 
 
@@ -17,9 +17,12 @@ class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
     """How episodes are gathered; a group shares its initial state.
 
     Attributes:
+        chunk_correlation: of the noise that the actions of a chunk are sampled with; 0 draws each token by itself, 1
+            gives all of them the same noise. See :func:`~embodyflow.engines.action_noise.chunk_uniforms`.
         keep_episodes: iterations, the newest, whose episodes stay in the run's folder, images left out.
     """
 
+    chunk_correlation: Fraction = 0.0
     keep_episodes: Annotated[int, Field(ge=0, strict=True)] = 20
 
 
@@ -110,8 +113,8 @@ class EmbodiedConfig(GroupedConfig):
         return self.evaluation.video and index in (0, self.iterations)
 
     def summarize(self, records: Records) -> dict[str, Any]:
-        """Return success rates before and after, on goals of the evaluation split."""
-        return success_summary(records, self.iterations)
+        """Return success rates before and after, on goals of the evaluation split; of several tasks each one's too."""
+        return success_summary(records, self.iterations) | task_summary(records, self.iterations, self.env.tasks)
 
     @staticmethod
     def summary_line(summary: Mapping[str, Any]) -> str:

@@ -19,6 +19,17 @@ def success_summary(records: Sequence[Mapping[str, Any]], iterations: int) -> di
     }
 
 
+def task_summary(records: Sequence[Mapping[str, Any]], iterations: int, tasks: Sequence[str]) -> dict[str, Any]:
+    """Return the greedy success rates of each task before and after training; nothing where there is one task only."""
+    if len(tasks) == 1:
+        return {}
+    name, by_index = "eval/greedy_success_rate", {r["iteration"]: r for r in records if "eval/num_goals" in r}
+    return {
+        f"success_rates_{moment}": {task: by_index[index][f"{name}/{task}"] for task in tasks}
+        for moment, index in (("before", 0), ("after", iterations))
+    }
+
+
 def success_line(summary: Mapping[str, Any]) -> str:
     """Return :func:`success_summary` in a line."""
     return (
