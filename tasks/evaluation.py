@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from embodyflow.data.batches import to_batch, to_columns
-from embodyflow.data.metrics import mean
+from embodyflow.data.metrics import Metric, mean
 from embodyflow.engines.contact_sheet import draw_contact_sheet
 from embodyflow.episode_record import read_iteration
 from embodyflow.node_fields import node
@@ -26,9 +26,18 @@ def evaluate_policy(batch: Batch | None, config: Any = None, *, worker: Any, cal
         f"eval/{mode}_success_rate": mean(rows["success"].double().mean(), len(rows["group_id"].unique())),
         f"eval/{mode}_episode_steps": mean(rows["num_steps"].double().mean(), len(rows)),
         f"perf/evaluate_{mode}_seconds": mean(time.perf_counter() - started),
+        **_by_task(rows, f"eval/{mode}_success_rate", worker),
         **worker.fault_metrics(),
     }
     return NodeOutput(None, metrics, {"examples": examples})
+
+
+def _by_task(rows: Batch, name: str, worker: Any) -> dict[str, Metric]:
+    """Return each task's success rate under ``name/<task>``; nothing where there is one task, or none."""
+    if "env_task_id" not in set(rows.keys()) or len(worker.config.env.tasks) == 1:
+        return {}
+    of_task = {task: rows["success"][rows["env_task_id"] == i] for i, task in enumerate(worker.config.env.tasks)}
+    return {f"{name}/{task}": mean(each.double().mean(), len(each)) for task, each in of_task.items() if len(each)}
 
 
 def record_video(batch: Batch | None, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:

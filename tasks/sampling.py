@@ -38,6 +38,9 @@ def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any
     goals and draws; what is over waits for the next iteration. Dynamic sampling of DAPO (Yu et al. 2025,
     arXiv:2503.14476, section 3.2).
 
+    A policy that fails in none of the episodes has nothing to learn from them: the rank goes on with the rows it has,
+    which may be none.
+
     Raises:
         SamplingError: they are not there after ``filter.max_rerolls`` rounds; the message says what to change.
     """
@@ -49,6 +52,8 @@ def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any
     wanted -= len(stale)
     while len(kept) < wanted:
         if len(rerolled) == rules.max_rerolls:
+            if played["success"].all():
+                break
             raise SamplingError(_advice(played["success"], len(kept) + len(stale), len(stale) + wanted, worker.config))
         episodes = worker.training_episodes(call.seed, call.iteration, len(rerolled) + 1)
         journal = call.journal(worker.rank, len(rerolled) + 1)
@@ -61,7 +66,7 @@ def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any
         played, kept = join_rows([played, rows]), join_rows([kept, _kept(rows, rules)])
     metrics = _group_metrics(played, kept) | merge_metrics(rerolled) | worker.fault_metrics()
     waiting.leave(kept[wanted:])
-    metrics["groups/num_kept_rows"] = total(wanted + len(stale))
+    metrics["groups/num_kept_rows"] = total(len(kept[:wanted]) + len(stale))
     metrics["groups/num_rerolled"] = total((len(played) - len(batch)) // rollout.group_size)
     return NodeOutput(join_rows([kept[:wanted], stale]), metrics | waiting.metrics)
 

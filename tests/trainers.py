@@ -1,6 +1,8 @@
 """Trainers of one rank, and rows and demonstrations to train them on."""
 
+import os
 import socket
+from typing import NoReturn
 
 import numpy as np
 from tensordict import TensorDict
@@ -18,6 +20,15 @@ def free_address() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def end_rank() -> NoReturn:
+    """End a process that was spawned as a rank, as the end of a run does: at once.
+
+    An interpreter that takes its time can abort: gloo's threads are still there while anything refers to the group
+    (https://github.com/pytorch/pytorch/issues/190489).
+    """
+    os._exit(0)
 
 
 def new_trainer(config: RunConfig) -> FSDPTrainer:

@@ -26,6 +26,8 @@ class KLConfig(_Config):
         estimator: of the divergence; ``+`` gives it the gradient of ``k2`` (straight-through).
         placement: added to the loss, or subtracted from the rewards.
         target: divergence that the adaptive controller steers to; ``null`` keeps the coefficient fixed.
+        measured_share: of the rows, whose distance to the reference is measured where ``coef`` is 0; what the reference
+            says of the others is NaN.
         horizon: rows after which a fully deviating controller would have doubled the coefficient, about.
     """
 
@@ -33,6 +35,7 @@ class KLConfig(_Config):
     estimator: KLEstimator = "k3"
     placement: Literal["loss", "reward"] = "loss"
     target: Positive | None = None
+    measured_share: Fraction = 1.0
     horizon: Annotated[int, Field(ge=1)] = 10_000
 
     @model_validator(mode="after")
@@ -110,6 +113,8 @@ class AlgorithmConfig(_Config):
             clip_high=0.28. Of gmpo the log-ratio's range [−clip_low, clip_high].
         clip_ratio_c: dual clip's bound on the ratio where the advantage is negative (ppo only); ``null`` turns it off.
         aggregation: how the tokens' losses become one (:mod:`embodyflow.algorithms.aggregation`).
+        old_log_probs: what the ratio is taken to: ``recomputed`` by the trainer before its first step, or ``recorded``
+            when the rows were sampled, which spares a pass over them: the trainer recomputes some for parity alone.
         entropy_coef: of the entropy bonus; 0 turns it off.
         value_clip: how far the new value may move from the old one; ``null`` turns clipping off.
         kl, cpgd, covariance: the terms of their names.
@@ -124,6 +129,7 @@ class AlgorithmConfig(_Config):
     clip_high: Positive = 0.2
     clip_ratio_c: Annotated[float, Field(gt=1)] | None = 3.0
     aggregation: Aggregation = "token_mean"
+    old_log_probs: Literal["recomputed", "recorded"] = "recomputed"
     entropy_coef: NonNegative = 0.0
     value_clip: Positive | None = 0.5
     kl: KLConfig = KLConfig()

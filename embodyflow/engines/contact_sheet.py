@@ -1,5 +1,6 @@
 """Successes and failures side by side in one picture: what goes right, and what goes wrong."""
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,14 +34,28 @@ def draw_contact_sheet(
     """
     if problem := rendering_problem():
         return problem
-    success = np.asarray(episodes["success"], bool)
-    chosen = [row for outcome in (True, False) for row in np.flatnonzero(success == outcome)[:most]]
+    chosen = choose_episodes(episodes, most)
     lines = [_line(config, {name: column[row] for name, column in episodes.items()}, split) for row in chosen]
     sheet = Image.new("RGB", (FRAMES * SIDE, len(lines) * (SIDE + CAPTION)), "white")
     for number, line in enumerate(lines):
         sheet.paste(line, (0, number * (SIDE + CAPTION)))
     sheet.save(path)
     return None
+
+
+def choose_episodes(episodes: Mapping[str, Any], most: int) -> list[int]:
+    """Return the rows of some successes, then of some failures: no goal again before every other one was there."""
+    success, tasks, goals = (np.asarray(episodes[name]) for name in ("success", "env_task_id", "goal"))
+    chosen: list[int] = []
+    for outcome in (True, False):
+        times: Counter[tuple[int, int]] = Counter()
+        ranked = []
+        for row in np.flatnonzero(success == outcome).tolist():
+            goal = (int(tasks[row]), int(goals[row]))
+            ranked.append((times[goal], row))
+            times[goal] += 1
+        chosen += [row for _, row in sorted(ranked)[:most]]
+    return chosen
 
 
 def _line(config: EmbodiedConfig, episode: Mapping[str, Any], split: str) -> Image.Image:

@@ -89,8 +89,9 @@ class EmbodiedRollout(GroupRollout):
         """Return this rank's share of ``evaluation.num_goals`` goals of every task, or of one; alike in each mode."""
         del mode
         num_goals, num_tasks = self.config.evaluation.num_goals, len(self.config.env.tasks)
-        everything = range(num_goals * num_tasks)
-        rows = (everything if task is None else everything[task::num_tasks])[self.rank :: self.world_size]
+        chosen = range(num_goals * num_tasks) if task is None else range(task, num_goals * num_tasks, num_tasks)
+        # By number of goal and task together: every rank has environments of every task, none of which is to idle.
+        rows = [row for row in chosen if sum(divmod(row, num_tasks)) % self.world_size == self.rank]
         return [Episode(row, row, row, row % num_tasks, row // num_tasks) for row in rows]
 
     def play(

@@ -11,6 +11,7 @@ from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import Table
+from embodyflow.engines.action_noise import chunk_uniforms
 from embodyflow.engines.vector_env import ChunkStep, VectorEnv
 from embodyflow.policies.base import Decision
 from embodyflow.seeding import derive_rng
@@ -125,6 +126,7 @@ class EpisodeRows:
     def __init__(self, config: EmbodiedConfig, episodes: Sequence[Episode], num_tokens: int) -> None:
         shape = (len(episodes), config.num_decisions, num_tokens)
         self._num_tokens, self._chunk = num_tokens, config.policy.chunk_size
+        self._correlation = config.rollout.chunk_correlation
         self.noise: np.ndarray | None = None
         self.columns: Columns = {
             "uid": np.array([e.uid for e in episodes], np.int64),
@@ -146,9 +148,11 @@ class EpisodeRows:
 
     def draw_noise(self, seeds: Sequence[int]) -> None:
         """Draw each row's randomness from its own seed: who its neighbours are makes no difference."""
-        shape = self.columns["action_tokens"].shape[1:]
+        _, *shape = self.columns["action_tokens"].shape
         self.columns["seed"][:] = seeds
-        self.noise = np.stack([derive_rng(seed).random(shape, dtype=np.float32) for seed in seeds])
+        self.noise = np.stack(
+            [chunk_uniforms(derive_rng(seed), tuple(shape), self._chunk, self._correlation) for seed in seeds]
+        )
 
     def see(self, rows: np.ndarray, t: np.ndarray, observation: Mapping[str, np.ndarray]) -> None:
         """Record the observations before a decision."""

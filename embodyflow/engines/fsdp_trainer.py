@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, last
+from embodyflow.engines.heap import keep_freed_memory
 from embodyflow.engines.imitation import Samples, imitate
 from embodyflow.engines.learner import Learner, micro_batches, sum_over_ranks
 from embodyflow.engines.objectives import PolicyObjective, ValueObjective
@@ -39,13 +40,14 @@ class FSDPTrainer:
 
     def __init__(self, config: RunConfig, rank: int, world_size: int) -> None:
         torch.set_num_threads(1)
+        keep_freed_memory()
         self.config, self.rank, self.world_size = config, rank, world_size
         self._build_models()
 
     def _build_models(self) -> None:
         config = self.config
         torch.manual_seed(derive_seed(config.seed, "initial weights"))
-        self.policy = build_policy(config.policy, config.cluster.device)
+        self.policy = self._build_policy()
         self.policy_weights = trained_weights(self.policy, config)
         self.critic: Critic | None = None
         if config.algorithm.needs_critic:
@@ -66,6 +68,7 @@ class FSDPTrainer:
         mesh = init_device_mesh(cluster.device, (self.world_size,))
         for each in self._models():
             shard(each.model, each.blocks, mesh, config.trainer)
+        self._read_weights()
         objective = PolicyObjective(self.policy, config)
         self._learners["policy"] = Learner(self.policy.model, objective, "train", config.trainer, config.trainer)
         if self.critic is not None:
@@ -214,6 +217,12 @@ class FSDPTrainer:
         for each in self._models():
             reshard(each.model)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _build_policy(self) -> Policy:
+        return build_policy(self.config.policy, self.config.cluster.device)
+
+    def _read_weights(self) -> None:
+        """Give models that were built without weights theirs, now that they are sharded; here none was."""
 
     def _models(self) -> list[Policy | Critic]:
         return [*self.policy_weights.policies, *([] if self.critic is None else [self.critic])]

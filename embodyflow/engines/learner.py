@@ -55,7 +55,7 @@ class Learner:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the optimizer's moments."""
+        """Forget the optimizer's moments and how many steps it took."""
         self._parameters = [value for value in self.model.parameters() if value.requires_grad]
         self._optimizer = torch.optim.AdamW(
             self._parameters,
@@ -64,6 +64,13 @@ class Learner:
             eps=self._config.adam_epsilon,
             fused=True,
         )
+        # Without moments to write torch.distributed.checkpoint takes a step of no length, which AdamW would count.
+        for parameter in self._parameters:
+            self._optimizer.state[parameter] = {
+                "step": torch.zeros((), device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
 
     def train(
         self,

@@ -9,9 +9,9 @@ import numpy as np
 from embodyflow.data.ragged import Ragged
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import Table
+from embodyflow.durable_files import flush, make_folder
 from embodyflow.engines.episode_history import Array, EpisodeHistory
 from embodyflow.errors import DamageError
-from embodyflow.ledger import flush_folder
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,11 @@ class OpenEpisodesFolder:
     def write(self, iteration: int, episodes: OpenEpisodes) -> None:
         """Have them on the disk before returning; the oldest goes."""
         path = self._path(iteration)
+        make_folder(self._folder)
         path.unlink(missing_ok=True)
         Journal(path).append(_table(episodes))
-        flush_folder(path)
-        flush_folder(self._folder)
+        flush(path)
+        flush(self._folder)
         self._path(iteration - self._keep).unlink(missing_ok=True)
 
     def read(self, iteration: int) -> OpenEpisodes:

@@ -229,6 +229,7 @@ def test_several_tasks_share_the_groups_and_the_goals(tiny_config) -> None:
     assert sorted((episode.env_task_id, episode.goal) for episode in rollout.evaluation_episodes()) == wanted
     halves = [new_rollout(config, rank, 2).evaluation_episodes() for rank in (0, 1)]
     assert sorted((e.env_task_id, e.goal) for half in halves for e in half) == wanted
+    assert [{e.env_task_id for e in half} for half in halves] == [{0, 1}] * 2  # no rank's environments idle
     rows = rollout.play(episodes, "train", DRAWS)
     ids = [rollout.policy.encode_instruction(text) for text in ("reach the goal position", "push the puck to the goal")]
     assert np.array_equal(rows["instruction_ids"], np.stack([ids[0], ids[0], ids[1], ids[1]]))
@@ -380,6 +381,6 @@ def test_the_goals_of_one_task_are_shared_by_the_ranks(tiny_config) -> None:
     config = tiny_config("env.tasks=[reach-v3,push-v3]", "evaluation.num_goals=3")
     ranks = [new_rollout(config, rank, 2) for rank in (0, 1)]
     shares = [rank.evaluation_episodes("greedy", task=1) for rank in ranks]
-    assert [(e.row, e.env_task_id, e.goal) for share in shares for e in share] == [(1, 1, 0), (5, 1, 2), (3, 1, 1)]
+    assert [(e.row, e.env_task_id, e.goal) for share in shares for e in share] == [(3, 1, 1), (1, 1, 0), (5, 1, 2)]
     everything = {e.row for rank in ranks for e in rank.evaluation_episodes()}
     assert everything == set(range(6))

@@ -25,8 +25,6 @@ from embodyflow.policies.registry import build_policy
 from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLA
 from embodyflow.types import Batch
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 LORA = ("trainer.lora.rank=4", "trainer.learning_rate=1e-2")
 
 

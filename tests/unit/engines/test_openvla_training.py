@@ -15,7 +15,6 @@ from embodyflow.data.batches import to_batch
 from embodyflow.engines.embodied_rollout import EmbodiedRollout
 from embodyflow.engines.fsdp_trainer import FSDPTrainer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = (
     *("run_id=small", "rollout.num_workers=1", "rollout.envs_per_worker=4", "rollout.num_groups=2"),
     *("rollout.group_size=2", "trainer.epochs=1", "warm_start.num_demos=2", "warm_start.steps=20"),

@@ -19,8 +19,6 @@ from embodyflow.engines.language_rollout import LanguageRollout
 from embodyflow.engines.language_trainer import LanguageTrainer
 from embodyflow.types import Batch
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 BFLOAT16 = ("trainer.precision=bfloat16", "trainer.parity_tolerance=0.2")
 JOBS = ["language", "embodied", "control"]
 

@@ -144,6 +144,13 @@ def test_a_rank_fills_its_share_of_the_wanted_groups(tiny_config) -> None:
     assert uids == [2, 3]
 
 
+def test_a_policy_that_never_fails_goes_on_without_rows(tiny_config) -> None:
+    worker = Rollout(tiny_config("filter.max_rerolls=2"), [[SOLVED, SOLVED]] * 3)
+    uids, metrics = sample(worker)
+    assert uids == [] and len(worker.asked) == 2 * 2
+    assert metrics["groups/num_kept_rows"] == 0 and metrics["groups/all_success_fraction"] == 1
+
+
 @pytest.mark.parametrize(
     ("outcome", "rate", "cause"), [(SOLVED, "93%", "hardly ever fails"), (FAILED, "7%", "hardly ever succeeds")]
 )

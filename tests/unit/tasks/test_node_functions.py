@@ -128,6 +128,20 @@ def test_rows_of_an_earlier_version_keep_the_log_probs_they_were_made_with(tiny_
     assert numbers(output) == {"parity/log_prob_gap": pytest.approx(5e-4, rel=1e-3), "policy/num_stale_rows": 1}
 
 
+def test_recorded_log_probs_are_used_as_they_are_and_some_are_recomputed(tiny_config) -> None:
+    config = tiny_config("trainer.parity_tolerance=1e-3", "algorithm.old_log_probs=recorded")
+    batch, asked = rows([1] * 40, [0] * 40), []
+    worker, right = Trainer(config, policy=5e-4), batch["log_probs"].clone()
+    answer = worker.log_probs
+    worker.log_probs = lambda some, *, reference: asked.extend(some["uid"]) or answer(some, reference=reference)
+    output = tasks.compute_old_log_prob(batch, worker=worker, call=CALL)
+    assert output.batch is not None and output.batch["old_log_probs"].equal(right)
+    assert asked == [16, 32, 48]  # of uid 10 to 49
+    assert numbers(output) == {"parity/log_prob_gap": pytest.approx(5e-4, rel=1e-3), "policy/num_stale_rows": 0}
+    with pytest.raises(ParityError, match=r"uid=(16|32|48) differ by 0.002"):
+        tasks.compute_old_log_prob(batch, worker=Trainer(config, policy=2e-3), call=CALL)
+
+
 def test_the_distance_to_the_reference_is_a_mean_over_tokens(tiny_config) -> None:
     batch = rows([1, 0], [0, 0], num_tokens=[1, 3])
     batch["old_log_probs"] = batch["log_probs"].clone()
@@ -135,6 +149,20 @@ def test_the_distance_to_the_reference_is_a_mean_over_tokens(tiny_config) -> Non
     k3 = np.exp(0.5) - 0.5 - 1  # Schulman's third estimator at log-ratio 0.5, the same for every token
     assert numbers(output) == {"policy/kl_to_reference": pytest.approx(k3, rel=1e-5)}
     assert as_metrics(output.metrics)["policy/kl_to_reference"].weight == 4
+
+
+def test_a_distance_that_nothing_depends_on_is_measured_on_some_rows(tiny_config) -> None:
+    share = "+algorithm.kl.measured_share=0.25"
+    for coef, measured in ((0.0, [12, 16]), (0.1, [10, 11, 12, 13, 14, 15, 16, 17, 18, 19])):
+        batch = rows([1] * 10, [0] * 10)
+        batch["old_log_probs"] = batch["log_probs"].clone()
+        worker = Trainer(tiny_config(share, f"+algorithm.kl.coef={coef}"), reference=0.5)
+        output = tasks.compute_ref_log_prob(batch, worker=worker)
+        assert output.batch is not None
+        known = ~output.batch["ref_log_probs"].flatten(1).isnan()
+        assert batch["uid"][known.all(1)].tolist() == measured and torch.equal(known.all(1), known.any(1))
+        metric = as_metrics(output.metrics)["policy/kl_to_reference"]
+        assert metric.weight == 4 * len(measured) and metric.value == pytest.approx(np.exp(0.5) - 1.5, rel=1e-5)
 
 
 def test_a_rank_without_rows_has_nothing_to_say_and_does_not_fail(tiny_config) -> None:
@@ -178,6 +206,21 @@ def test_evaluation_reports_a_rate_over_its_goals(mode: str, draws: object) -> N
     metrics = as_metrics(output.metrics)
     assert (metrics[f"eval/{mode}_success_rate"].value, metrics[f"eval/{mode}_success_rate"].weight) == (0.75, 4)
     assert metrics[f"eval/{mode}_episode_steps"].value == 15
+
+
+def test_evaluation_of_several_tasks_reports_each() -> None:
+    played = {"success": np.array([1, 0, 1], bool), "num_steps": np.full(3, 10)}
+    played |= {"uid": np.arange(3), "group_id": np.arange(3), "env_task_id": np.array([0, 1, 1])}
+    worker = SimpleNamespace(
+        config=SimpleNamespace(env=SimpleNamespace(tasks=("reach", "push", "pick"))),
+        evaluation_episodes=lambda mode: "goals",
+        play=lambda episodes, split, draws: played,
+        fault_metrics=dict,
+    )
+    metrics = as_metrics(tasks.evaluate_policy(None, {"mode": "greedy"}, worker=worker, call=CALL).metrics)
+    of_tasks = {name: (m.value, m.weight) for name, m in metrics.items() if name.startswith("eval/") and "e/" in name}
+    # This rank plays none of the third task.
+    assert of_tasks == {"eval/greedy_success_rate/reach": (1.0, 1), "eval/greedy_success_rate/push": (0.5, 2)}
 
 
 def test_generating_plays_the_iterations_episodes_with_its_own_draws(tiny_config) -> None:
