@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,22 +77,32 @@ async def _run(
 
     Ctrl-C and SIGTERM cancel it, so that its ``finally`` blocks stop what it started.
     """
-    running = asyncio.ensure_future(flow(**parameters))
+    running, loop = asyncio.ensure_future(flow(**parameters)), asyncio.get_running_loop()
 
-    def stop() -> None:
-        running.cancel()
+    def stop(*_: Any) -> None:
+        loop.call_soon_threadsafe(running.cancel)
         # Ctrl-C in a terminal reaches the server that Prefect started too, and Prefect then waits minutes for it.
         leaving = threading.Timer(STOP_SECONDS, leave)
         leaving.daemon = True
         leaving.start()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop)
-    console = Console(stderr=True)
-    if console.is_terminal:
-        with RunProgress(run_dir, console) as progress:
-            while not (await asyncio.wait([running], timeout=0.2))[0]:
+    with _heeding_signals(stop):
+        console = Console(stderr=True)
+        if console.is_terminal:
+            with RunProgress(run_dir, console) as progress:
+                while not (await asyncio.wait([running], timeout=0.2))[0]:
+                    progress.update()
                 progress.update()
-            progress.update()
-    result: dict[str, Any] = await running
+        result: dict[str, Any] = await running
     return result
+
+
+@contextmanager
+def _heeding_signals(stop: Callable[..., None]) -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM call ``stop``, not by way of the loop: Prefect holds it up while it starts a server."""
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

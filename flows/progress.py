@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 SHOWN = {
     "rollout/success_rate": "success",
     "rollout/reward": "reward",
+    "groups/mixed_fraction": "mixed groups",
     "policy/kl_to_reference": "KL",
     "policy/entropy": "entropy",
     "perf/env_steps_per_second": "steps/s",

@@ -6,7 +6,7 @@ import io
 import math
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -87,8 +87,7 @@ class Reporter:
     async def finished(self, summary: dict[str, Any]) -> None:
         """Show the last numbers, the summary and the whole curve."""
         await self._show_numbers()
-        rows = "\n".join(f"| {name} | {_short(value)} |" for name, value in summary.items())
-        await acreate_markdown_artifact(f"| | |\n|---|---|\n{rows}\n", key=self._key("summary"))
+        await acreate_markdown_artifact(summary_table(summary), key=self._key("summary"))
         await self._show_curve()
 
     async def _show_numbers(self) -> None:
@@ -146,7 +145,7 @@ def _artifact_key(config: RunConfig, name: str) -> str:
 
 
 def draw_curve(records: list[dict[str, Any]], title: str) -> bytes:
-    """Return a PNG of success and entropy over iterations.
+    """Return a PNG of success, groups with both outcomes and entropy over iterations.
 
     Args:
         records: lines of ``metrics.jsonl``.
@@ -160,12 +159,17 @@ def draw_curve(records: list[dict[str, Any]], title: str) -> bytes:
     evaluated = [r for r in records if "eval/greedy_success_rate" in r]
     steps = [r["iteration"] for r in training]
     axes[0].plot(steps, [r.get(f"rollout/{goal}") for r in training], ".-", lw=1, label="training, sampled")
+    mixed = [r.get("groups/mixed_fraction") for r in training]
+    if any(fraction is not None for fraction in mixed):
+        axes[0].plot(steps, mixed, ":", color="tab:gray", lw=1, label="groups with both outcomes")
     for mode, marker in (("greedy", "o"), ("sampled", "s")):
         rates = [r[f"eval/{mode}_success_rate"] for r in evaluated]
         below = [max(0.0, x - r[f"eval/{mode}_success_low"]) for x, r in zip(rates, evaluated, strict=True)]
         above = [max(0.0, r[f"eval/{mode}_success_high"] - x) for x, r in zip(rates, evaluated, strict=True)]
         at = [r["iteration"] for r in evaluated]
         axes[0].errorbar(at, rates, (below, above), fmt=marker, capsize=3, label=f"unseen goals, {mode}")
+    for each in axes:
+        each.xaxis.get_major_locator().set_params(integer=True)
     axes[0].set(xlabel="iteration", ylabel=goal.replace("_", " "), title=title)
     if goal == "success_rate":
         axes[0].set(ylim=(-0.02, 1.04))
@@ -177,5 +181,24 @@ def draw_curve(records: list[dict[str, Any]], title: str) -> bytes:
     return buffer.getvalue()
 
 
+def summary_table(summary: dict[str, Any]) -> str:
+    """Return Markdown: what was measured before and after side by side, then everything else."""
+    stems = [name.removesuffix("_before") for name in summary if name.endswith("_before")]
+    pairs = {stem: (summary[f"{stem}_before"], summary[f"{stem}_after"]) for stem in stems}
+    rest = {name: (value,) for name, value in summary.items() if name.rpartition("_")[0] not in pairs}
+    tables = [_table(("before", "after"), pairs), _table(("",), rest)]
+    return "\n".join(table for table in tables if table)
+
+
+def _table(header: Sequence[str], rows: dict[str, tuple[Any, ...]]) -> str:
+    if not rows:
+        return ""
+    cells = [["", *header], ["---"] * (1 + len(header))]
+    cells += [[name.replace("_", " "), *map(str, map(_short, values))] for name, values in rows.items()]
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+
+
 def _short(value: Any) -> Any:
+    if isinstance(value, list):
+        return ", ".join(str(_short(each)) for each in value)
     return f"{value:.4g}" if isinstance(value, float) else value

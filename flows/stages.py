@@ -15,8 +15,9 @@ from typing import Any
 from prefect.logging import get_run_logger
 
 from embodyflow.data.metrics import Metric, Reduction
+from embodyflow.durable_files import flush
 from embodyflow.errors import DamageError
-from embodyflow.ledger import Ledger, flush_folder
+from embodyflow.ledger import Ledger
 from embodyflow.run_folder import RunFolder
 from embodyflow.workers.session import NodeReport, NodeWork, Session
 
@@ -98,17 +99,18 @@ class Stages:
         folder = self._folder.stage(work.iteration, work.node_id)
         facts = _facts_of(report)
         async with self._turn:
+            # Rows that were there before and were lost are new files: they are flushed in any case.
+            await asyncio.to_thread(_flush, folder)
+            await asyncio.to_thread(_flush, self._folder.stage(work.iteration + 1, work.node_id))
             if self._ledger.newest("stage", work.iteration, work.node_id) != facts:
-                await asyncio.to_thread(_flush, folder)
-                await asyncio.to_thread(_flush, self._folder.stage(work.iteration + 1, work.node_id))
                 await asyncio.to_thread(self._ledger.append, "stage", work.iteration, facts)
 
 
 def _flush(folder: Path) -> None:
-    """Bring a node's rows to the disk, and those left over for it."""
-    for path in (*folder.glob("*.rows"), *folder.glob("*.surplus"), folder, folder.parent, folder.parent.parent):
+    """Bring a node's rows to the disk, those left over for it, and the names on the way to them."""
+    for path in (*folder.glob("*.rows"), *folder.glob("*.surplus"), folder, *folder.parents[:3]):
         if path.exists():  # few nodes leave rows over
-            flush_folder(path)
+            flush(path)
 
 
 def _facts_of(report: NodeReport) -> dict[str, Any]:

@@ -25,12 +25,12 @@ def test_without_a_terminal_each_stage_and_iteration_is_a_line(tmp_path: Path) -
         progress.update()
         progress.update()
         with metrics.open("a") as file:
-            file.write('ate": 0.625, "policy/entropy": 1.23456}\n')
+            file.write('ate": 0.625, "groups/mixed_fraction": 0.25, "policy/entropy": 1.23456}\n')
         progress.update()
     assert output.getvalue().splitlines() == [
         "warm start on demonstrations",
         "training",
-        "iteration 1  success 0.625  entropy 1.23",
+        "iteration 1  success 0.625  mixed groups 0.25  entropy 1.23",
     ]
 
 
