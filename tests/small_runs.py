@@ -18,6 +18,12 @@ SMALL = [
     *("env.max_steps=40", "evaluation.num_goals=4", "evaluation.video=false", "warm_start.num_demos=4"),
     *("warm_start.steps=60", "policy.hidden_size=64"),
 ]
+SMALL_LANGUAGE = [
+    *("experiment=math", "policy.scratch.hidden_size=32", "policy.scratch.num_hidden_layers=1"),
+    *("rollout.num_groups=16", "rollout.group_size=4", "warm_start.steps=100", "warm_start.num_demos=400"),
+    *("evaluation.num_prompts=16", "evaluation.num_shown=3", "trainer.num_minibatches=1"),
+    *("trainer.schedule.name=constant", "trainer.micro_batch_tokens=500", "filter.drop_uniform=false"),
+]
 SMALL_CONTROL = [
     *("experiment=reacher", "rollout.envs_per_worker=2", "rollout.num_steps=120", "trainer.epochs=2"),
     *("critic.epochs=2", "trainer.num_minibatches=4"),

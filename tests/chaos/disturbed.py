@@ -4,16 +4,28 @@ import json
 from pathlib import Path
 from typing import Any
 
-from small_runs import SMALL, SMALL_CONTROL, Runs
+from small_runs import SMALL, SMALL_CONTROL, SMALL_LANGUAGE, Runs
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 from embodyflow.ledger import Ledger
+from embodyflow.run_folder import RunFolder
 
 HERE = Path(__file__).parent
 WORDS = ("seed=7", "cluster.node_timeout=20")
-JOBS = {  # by training flow
-    "grpo": (*SMALL, "pipeline.custom_fn=faulty_nodes:graph"),
-    "ppo": (*SMALL_CONTROL, "pipeline.custom_fn=faulty_nodes:control_graph"),
+JOBS = {  # training flow, and its words
+    "embodied": ("grpo", (*SMALL, "pipeline.custom_fn=faulty_nodes:graph")),
+    "language": (
+        "grpo",
+        (*SMALL_LANGUAGE, "rollout.groups_per_call=2", "pipeline.custom_fn=faulty_nodes:language_graph"),
+    ),
+    "control": ("ppo", (*SMALL_CONTROL, "pipeline.custom_fn=faulty_nodes:control_graph")),
 }
+PARTS = ("rollout/0", "rollout/1", "trainer/0", "buffer", "driver", "exception")
+"""What dies at every node of a job."""
+
+Outcome = tuple[Any, ...]
 ITERATIONS = ("iterations=3",)
 KILLED = -9
 
@@ -29,11 +41,11 @@ class Disturbed:
     Args:
         folder: for plans and runs.
         api_url: of a Prefect server.
-        flow: key of ``JOBS``.
+        job: key of ``JOBS``.
     """
 
-    def __init__(self, folder: Path, api_url: str, flow: str = "grpo") -> None:
-        self._flow = flow
+    def __init__(self, folder: Path, api_url: str, job: str = "embodied") -> None:
+        self._flow, self._job = JOBS[job]
         self.runs = Runs(folder).served_by(api_url, PYTHONPATH=str(HERE))
         self._plans = folder
 
@@ -43,7 +55,7 @@ class Disturbed:
         plan.write_text(json.dumps(faults))
         runs = self.runs.served_by(self.runs.env["PREFECT_API_URL"], EMBODYFLOW_FAULTS=str(plan))
         process = runs.start(
-            *(*JOBS[self._flow], *WORDS, *words, f"run_root={runs.root}", f"run_id={run_id}"), flow=self._flow
+            *(*self._job, *WORDS, *words, f"run_root={runs.root}", f"run_id={run_id}"), flow=self._flow
         )
         output, _ = process.communicate(timeout=280)
         while process.returncode == KILLED:
@@ -67,7 +79,21 @@ class Disturbed:
         """Return how many faults of a run's plan there were."""
         return len(list(self._plans.glob(f"{run_id}.json.*")))
 
-    def outcome(self, run_id: str) -> tuple[Any, ...]:
-        """Return all that a disturbance must not change: weights, ledger and metrics."""
-        ledger = Ledger(self.runs.root / run_id / "ledger.jsonl").digest()
-        return self.runs.summary(run_id)["weights_digest"], ledger, self.runs.metrics(run_id)
+    def outcome(self, run_id: str) -> Outcome:
+        """Return all that a disturbance must not change: weights, ledger and metrics.
+
+        The optimizer has counted as many updates as the iterations say they made: none was taken twice or never.
+        """
+        folder, metrics = RunFolder(self.runs.root / run_id), self.runs.metrics(run_id)
+        updates = sum(record.get("train/optimizer_steps", 0) for record in metrics)
+        assert updates > 0 and updates_counted(folder.checkpoint(folder.committed()[-1])) == {updates}
+        return self.runs.summary(run_id)["weights_digest"], Ledger(folder.ledger_path).digest(), metrics
+
+
+def updates_counted(checkpoint: Path) -> set[int]:
+    """Return how many updates AdamW counted for the parameters in a checkpoint."""
+    state: dict[str, Any] = {}
+    reader, planner = FileSystemReader(checkpoint), _EmptyStateDictLoadPlanner()
+    _load_state_dict(state, storage_reader=reader, planner=planner, no_dist=True)
+    moments = [each for learner in state.values() for each in learner["optimizer"]["state"].values()]
+    return {int(each["step"]) for each in moments}

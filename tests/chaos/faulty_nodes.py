@@ -1,12 +1,13 @@
-"""The nodes of the default pipeline and of control, at which a plan has a part of the run die.
+"""The nodes of the default pipelines, at which a plan has a part of the run die.
 
 The workers of such a run import this module. The plan is a JSON file, named by ``EMBODYFLOW_FAULTS``: a list of faults,
 each of which happens once in a run::
 
     {"iteration": 2, "node": "train_actor", "part": "trainer/0", "signal": "SIGKILL", "delay": 0.02}
 
-``part`` is a name in the run's ``processes.json``, or ``exception``: the node's own function raises as a lost worker
-would. ``delay`` is in seconds after the node began; without it the part is gone before the node begins.
+``part`` is a name in the run's ``processes.json``; or ``exception``: the node's own function raises as a lost worker
+would; or ``bug``: it raises as a mistake in it would. ``delay`` is in seconds after the node began; without it the part
+is gone before the node begins.
 """
 
 import functools
@@ -25,6 +26,7 @@ from embodyflow.errors import WorkerLostError
 from embodyflow.types import NodeOutput
 from pipelines import TaskGraph
 from pipelines.embodied_grpo import embodied_grpo
+from pipelines.language_grpo import language_grpo
 from pipelines.ppo_control import ppo_control
 
 
@@ -36,6 +38,11 @@ def graph() -> TaskGraph:
 def control_graph() -> TaskGraph:
     """Return the graph of control over the nodes of this module."""
     return _over_these(ppo_control())
+
+
+def language_graph() -> TaskGraph:
+    """Return the graph of language models over the nodes of this module."""
+    return _over_these(language_grpo())
 
 
 def _over_these(whole: TaskGraph) -> TaskGraph:
@@ -54,6 +61,8 @@ def _strike(call: Any, worker: Any) -> None:
         if (fault["iteration"], fault["node"]) == (call.iteration, call.node_id) and _first(plan, index):
             if fault["part"] == "exception":
                 raise WorkerLostError("planted")
+            if fault["part"] == "bug":
+                raise ValueError("planted")
             if "delay" in fault:
                 threading.Timer(fault["delay"], _kill, (fault, worker.config)).start()
             else:
@@ -97,5 +106,5 @@ def _names(whole: TaskGraph) -> dict[str, str]:
     return {node.node_id: node.executable_ref.partition(":")[2] for node in whole.nodes.values()}
 
 
-NODES, CONTROL_NODES = _names(embodied_grpo()), _names(ppo_control())
-globals().update({name: _faulty(name) for name in {*NODES.values(), *CONTROL_NODES.values()}})
+NODES, LANGUAGE_NODES, CONTROL_NODES = _names(embodied_grpo()), _names(language_grpo()), _names(ppo_control())
+globals().update({name: _faulty(name) for each in (NODES, LANGUAGE_NODES, CONTROL_NODES) for name in each.values()})

@@ -1,33 +1,17 @@
 """Episodes of control go on over iterations, and over the deaths of those who play them: the same to the bit."""
 
-from typing import Any
-
 import pytest
-from disturbed import Disturbed, fault
+from disturbed import PARTS, Disturbed, Outcome, fault
 from faulty_nodes import CONTROL_NODES
 
 pytestmark = pytest.mark.integration
 
-PARTS = ("rollout/0", "rollout/1", "trainer/0", "buffer", "driver", "exception")
-
-Outcome = tuple[Any, ...]
-
-
-@pytest.fixture(scope="module")
-def disturbed(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Disturbed:
-    return Disturbed(tmp_path_factory.mktemp("control-chaos"), prefect_api, flow="ppo")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(disturbed: Disturbed) -> Outcome:
-    disturbed.run("undisturbed")
-    outcome = disturbed.outcome("undisturbed")
-    steps = [record["rollout/episode_steps"] for record in outcome[2]]
-    assert steps == [50.0] * 3, "120 steps an iteration: episodes of 50 are open at its end"
-    return outcome
+JOB = "control"
 
 
 def test_a_control_run_in_which_parts_die(disturbed: Disturbed, undisturbed: Outcome) -> None:
+    steps = [record["rollout/episode_steps"] for record in undisturbed[2]]
+    assert steps == [50.0] * 3, "120 steps an iteration: episodes of 50 are open at its end"
     output = disturbed.outlives(
         undisturbed,
         "everything",

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import BufferFullError, ShardLostError
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.group import start_buffers
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 PATIENCE = 60.0  # seconds, for a machine that is busy with something else
@@ -107,13 +108,6 @@ def get(refs: Any) -> Any:
     return ray.get(refs, timeout=PATIENCE)
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 def test_each_node_has_a_buffer_and_holds_the_rows_that_were_put_there(
     ranks: list[Any], buffers: dict[str, Any]
 ) -> None:
@@ -185,7 +179,7 @@ def test_a_killed_driver_leaves_no_memory_behind(cluster: Cluster) -> None:
     assert segment.strip() in open_files(int(pid))
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    wait_until(lambda: not psutil.pid_exists(int(pid)), "the buffer is left")
+    assert eventually(lambda: not psutil.pid_exists(int(pid)), PATIENCE), "the buffer is left"
     users = [process.pid for process in psutil.process_iter() if segment.strip() in open_files(process.pid)]
     assert users == []
     assert not [name for name in os.listdir("/dev/shm") if "killed" in name]
@@ -202,7 +196,7 @@ def test_a_dead_buffer_is_told_by_the_shards_it_held(ranks: list[Any], buffers: 
     shards = get([rank.put.remote(f"9/node/{index}", 10 * index, 10) for index, rank in enumerate(ranks)])
     victim = list(buffers)[1]
     os.kill(shards[1].location.pid, signal.SIGKILL)
-    wait_until(lambda: not psutil.pid_exists(shards[1].location.pid), "the buffer is alive")
+    assert eventually(lambda: not psutil.pid_exists(shards[1].location.pid), PATIENCE), "the buffer is alive"
     part = split_evenly(shards, 1)[0]
     for reader in (ranks[0], ranks[1]):  # from elsewhere, and on its own node
         with pytest.raises(ShardLostError) as caught:

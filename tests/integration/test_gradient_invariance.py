@@ -10,7 +10,7 @@ import torch.multiprocessing as mp
 from safetensors.numpy import load_file, save_file
 from tensordict import TensorDict
 from torch.distributed.tensor import DTensor
-from trainers import free_address, rows_for
+from trainers import end_rank, free_address, rows_for
 
 from embodyflow.config import RunConfig
 from embodyflow.engines.fsdp_trainer import FSDPTrainer
@@ -54,7 +54,7 @@ def step_once(rank: int, config: RunConfig, addresses: list[str], world_size: in
         if rank == 0:
             save_file(start, folder / f"{dtype}-start.safetensors")
             save_file(stepped, folder / f"{dtype}-{world_size}-{cut}.safetensors")
-    torch.set_default_dtype(torch.float32)
+    end_rank()
 
 
 def weights_of(trainer: FSDPTrainer) -> dict[str, np.ndarray]:

@@ -1,6 +1,7 @@
 """The whole of it: real flows, real Ray, a real simulator, at the smallest size that still trains."""
 
 import os
+import random
 import signal
 import time
 from collections.abc import Callable
@@ -87,6 +88,20 @@ def test_a_signal_ends_every_process(
     process.communicate(timeout=15)
     # Prefect ends a flow that gets SIGTERM with a code of its own, 15.
     assert process.returncode in {signal.SIGINT: (130,), signal.SIGTERM: (15, 130, 143)}[number]
+    runs.assert_nothing_runs(seconds=10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_ctrl_c_leaves_nothing_whenever_it_comes(runs: Runs, seed: int) -> None:
+    """While Python imports, Ray or Prefect's server starts, demonstrations are played, or iterations run."""
+    words = (f"run_root={runs.root}", f"run_id=stopped-{seed}", "iterations=50")
+    process = runs.start(*SMALL, *words, process_group=0)
+    time.sleep(random.Random(seed).uniform(0.2, 25.0))
+    assert process.poll() is None, "the run ended before it was signalled"
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=15)
+    assert process.returncode != 0
     runs.assert_nothing_runs(seconds=10)
 
 

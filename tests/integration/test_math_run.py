@@ -2,14 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch.multiprocessing as mp
 from language_jobs import language_config, rows_to_train_on
 from safetensors.numpy import load_file, save_file
-from small_runs import Runs
-from trainers import free_address, largest_gap
+from small_runs import SMALL_LANGUAGE, Runs
+from trainers import end_rank, free_address, largest_gap
 
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import to_batch
@@ -19,13 +20,6 @@ from embodyflow.types import Batch
 
 pytestmark = pytest.mark.integration
 
-WORDS = [
-    *("experiment=math", "policy.scratch.hidden_size=32", "policy.scratch.num_hidden_layers=1"),
-    *("rollout.num_groups=16", "rollout.group_size=4", "warm_start.steps=100", "warm_start.num_demos=400"),
-    *("evaluation.num_prompts=16", "evaluation.num_shown=3", "trainer.num_minibatches=1"),
-    *("trainer.schedule.name=constant", "trainer.micro_batch_tokens=500", "filter.drop_uniform=false"),
-]
-
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Runs:
@@ -33,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Runs:
 
 
 def run(runs: Runs, run_id: str, *words: str) -> str:
-    process = runs.start(*WORDS, f"run_root={runs.root}", f"run_id={run_id}", *words)
+    process = runs.start(*SMALL_LANGUAGE, f"run_root={runs.root}", f"run_id={run_id}", *words)
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output[-4000:]
     return output
@@ -115,6 +109,11 @@ def train(rank: int, world_size: int, addresses: list[str], folder: Path, rows: 
         trainer.close()
 
 
+def train_as_rank(rank: int, *args: Any) -> None:
+    train(rank, *args)
+    end_rank()
+
+
 def test_two_ranks_train_as_one(tmp_path: Path) -> None:
     config = config_of("all weights")
     trainer, rollout = LanguageTrainer(config, 0, 1), LanguageRollout(config, 0, 1)
@@ -123,7 +122,7 @@ def test_two_ranks_train_as_one(tmp_path: Path) -> None:
     trainer.close()
     rollout.close()
     train(0, 1, [free_address() for _ in CASES], tmp_path, rows, demos)
-    mp.spawn(train, (2, [free_address() for _ in CASES], tmp_path, rows, demos), nprocs=2)
+    mp.spawn(train_as_rank, (2, [free_address() for _ in CASES], tmp_path, rows, demos), nprocs=2)
     for case, (tolerance, probe_tolerance) in TOLERANCE.items():
         one, two = (load_file(tmp_path / f"{case}-{ranks}.safetensors") for ranks in (1, 2))
         probes = [each.pop("probe/log_probs") for each in (one, two)]

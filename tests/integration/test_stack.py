@@ -1,111 +1,25 @@
 """The local stack with real Ray and Prefect: it starts, is found, runs a flow, and leaves nothing behind."""
 
 import json
-import os
+import random
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
 import pytest
-import yaml
+from local_stack import NAMES, Project, all_gone, post
+
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
-
-ROOT = Path(__file__).resolve().parents[2]
-
-DEPLOYMENTS = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
-NAMES = sorted(each["name"] for each in DEPLOYMENTS)
-
-# Stands in for the real flows: same parameters, same files in the run's folder, no learning. A run of three iterations
-# is killed in its second, once; a run that is taken up again has two left.
-FLOW = """
-import asyncio, json, os
-from pathlib import Path
-from prefect import flow
-from flows.resumption import resume_after_crash
-
-@flow(name="grpo", on_crashed=[resume_after_crash])
-async def grpo(experiment: str = "embodied", iterations: int | None = None, seed: int | None = None,
-               run_id: str | None = None, resume: str | None = None, overrides: list[str] = []):
-    folder = Path("runs") / run_id
-    resumed = folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "ray").write_text(os.environ["RAY_ADDRESS"])
-    if overrides:
-        raise ValueError(f"no {overrides[0]} here")
-    for iteration in range(1, (2 if resumed else iterations) + 1):
-        if (iteration, iterations, resumed) == (2, 3, False):
-            os.kill(os.getpid(), 9)
-        with (folder / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps({"iteration": iteration, "rollout/success_rate": 0.5}) + "\\n")
-        await asyncio.sleep(0.2)
-    summary = dict(run_id=run_id, success_rate_before=0.625, success_rate_after=1.0, num_goals=64, seed=seed,
-                   train_seconds=83.2, iterations=iterations, weights_digest="0" * 64)
-    (folder / "summary.json").write_text(json.dumps(summary))
-"""
-
-
-class Project:
-    """A folder with the real deployments, the flow above under every name, and the ``embodyflow`` command."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        (root / "deployments").mkdir(parents=True)
-        (root / "flows").mkdir()
-        shutil.copy(ROOT / "deployments" / "prefect.yaml", root / "deployments")
-        for name in {each["entrypoint"].partition(":")[2] for each in DEPLOYMENTS}:
-            (root / "flows" / f"{name}.py").write_text(FLOW.replace("grpo", name))
-        self.env = {**os.environ, "PYTHONPATH": str(ROOT), "PREFECT_HOME": str(root / "home")}
-        for name in ("PREFECT_API_URL", "RAY_ADDRESS"):
-            self.env.pop(name, None)
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "deployments.cli", *words]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(command, cwd=self.root, env=self.env, text=True, start_new_session=True, **pipes)
-
-    def embodyflow(self, *words: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(*words)
-        out, err = process.communicate(timeout=280)
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
-
-    def prefect(self, *words: str) -> str:
-        command = [sys.executable, "-m", "prefect", *words]
-        return subprocess.run(command, cwd=self.root, env=self.env, text=True, capture_output=True, check=True).stdout
-
-    def state(self) -> dict[str, object]:
-        state: dict[str, object] = json.loads((self.root / ".embodyflow" / "stack.json").read_text())
-        return state
-
-    def is_ready(self) -> bool:
-        return (self.root / ".embodyflow" / "stack.json").exists() and bool(self.state()["ready"])
-
-    def launcher(self) -> psutil.Process:
-        return psutil.Process(int(str(self.state()["pid"])))
-
-    def leftovers(self) -> list[str]:
-        """Everything that a stopped stack must not leave: processes that know the project, files that say it is up."""
-        mark = f"={self.root}".encode()
-        found = []
-        for process in psutil.process_iter():
-            try:
-                environment = Path(f"/proc/{process.pid}/environ").read_bytes()
-                zombie = process.status() == psutil.STATUS_ZOMBIE
-            except (OSError, psutil.NoSuchProcess):
-                continue
-            if not zombie and process.pid != os.getpid() and mark in environment:
-                found.append(f"{process.pid} {process.name()}")
-        files = [self.root / "prefect.toml", self.root / ".embodyflow" / "stack.json"]
-        return found + [str(path) for path in files if path.exists()]
 
 
 @pytest.fixture
@@ -115,22 +29,10 @@ def project(tmp_path: Path) -> Iterator[Project]:
     project.embodyflow("down")
 
 
-def eventually(condition: Callable[[], object], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not (met := condition()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return bool(met)
-
-
 def take(port: int, held: ExitStack) -> None:
     """Have somebody listen at the port, if nobody does already."""
     with suppress(OSError):
         held.enter_context(socket.create_server(("127.0.0.1", port)))
-
-
-def all_gone(processes: list[psutil.Process]) -> bool:
-    alive = [each for each in processes if each.is_running()]
-    return all(each.status() == psutil.STATUS_ZOMBIE for each in alive)
 
 
 def test_a_run_by_itself_shows_its_result_and_leaves_nothing(project: Project) -> None:
@@ -160,6 +62,21 @@ def test_ctrl_c_ends_a_run_and_everything_with_it(project: Project) -> None:
     assert project.leftovers() == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_ctrl_c_leaves_nothing_whenever_it_comes(project: Project, seed: int) -> None:
+    """While Python imports, the stack's parts start one after the other, or the run is under way."""
+    process = project.start("run", "iterations=10000", "run_id=long")
+    family = psutil.Process(process.pid)
+    time.sleep(random.Random(seed).uniform(0.2, 25.0))
+    started = [family, *family.children(recursive=True)]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert eventually(lambda: all_gone(started), 5.0)
+    assert eventually(lambda: not project.leftovers(), 5.0), project.leftovers()
+
+
 def test_a_stack_with_the_usual_ports_taken(project: Project) -> None:
     """Found by Prefect's command, used by runs, refused a second time, stopped by ``down``."""
     with ExitStack() as held:
@@ -183,6 +100,11 @@ def test_a_stack_with_the_usual_ports_taken(project: Project) -> None:
     assert "ValueError: no trainer.epochs=2 here" in failed.stderr
     assert (project.root / "runs" / "failing" / "ray").read_text() == project.state()["ray_address"]
     assert not all_gone(family)  # the stack is not the run's: it stays
+
+    run = project.flow_run("FAILED", "failing")
+    assert run is not None
+    project.prefect("flow-run", "retry", str(run["id"]))
+    assert eventually(lambda: project.flow_run("COMPLETED", "failing"), 60.0)
 
     assert project.embodyflow("down").returncode == 0
     assert all_gone(family)
@@ -254,13 +176,6 @@ def is_healthy(url: str) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
-
-
-def post(url: str, body: dict[str, object]) -> list[dict[str, object]]:
-    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        content: list[dict[str, object]] = json.loads(answer.read())
-    return content
 
 
 def state_types(url: str) -> set[object]:

@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -35,6 +35,7 @@ from embodyflow.workers.layout import Layout
 from embodyflow.workers.session import NodeReport, NodeWork, Session, open_session
 from flows.graph_run import GraphRun
 from pipelines import NodeRole, NodeType, Pipeline, TaskGraph
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 PATIENCE = 60.0  # seconds, for a machine that is busy with something else
@@ -127,13 +128,6 @@ def our_processes() -> dict[int, str]:
         if re.match(r"ray::(Worker|Buffer)", title):
             actors[process.pid] = title
     return actors
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -383,7 +377,7 @@ def test_a_start_that_fails_leaves_no_process(config: RunConfig) -> None:
     before = our_processes()
     with pytest.raises(ray.exceptions.ActorDiedError, match="unexpected keyword argument 'gravity'"):
         Run(config.model_copy(update={"env": env, "run_id": "broken"}))
-    wait_until(lambda: our_processes().keys() <= before.keys(), "a worker is left")
+    assert eventually(lambda: our_processes().keys() <= before.keys(), PATIENCE), "a worker is left"
 
 
 def test_a_step_is_taken_once_however_often_it_is_asked_for(run: Run) -> None:
@@ -431,7 +425,7 @@ def test_closing_leaves_no_process_of_ours(run: Run) -> None:
     titles = sorted(our_processes().values())
     assert sum("Worker" in title for title in titles) >= 2 and any("Buffer" in title for title in titles), titles
     run.close()
-    wait_until(lambda: not our_processes(), "a process is left")
+    assert eventually(lambda: not our_processes(), PATIENCE), "a process is left"
 
 
 @ray.remote(num_cpus=0)
@@ -463,6 +457,6 @@ def test_rewards_are_computed_in_processes_below_an_actor_and_end_with_it() -> N
     unanswered = scorer.score.remote([endless])
     time.sleep(0.3)  # in the middle of it
     ray.kill(scorer)
-    wait_until(lambda: reward_processes() <= before, "processes of rewards are left")
+    assert eventually(lambda: reward_processes() <= before, PATIENCE), "processes of rewards are left"
     with pytest.raises(ray.exceptions.RayActorError):
         ray.get(unanswered, timeout=PATIENCE)

@@ -26,6 +26,7 @@ LAYERS = (
     (
         "embodyflow.types",
         "embodyflow.child_process",
+        "embodyflow.durable_files",
         "embodyflow.seeding",
         "embodyflow.errors",
         "embodyflow.references",

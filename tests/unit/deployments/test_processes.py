@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -19,6 +18,7 @@ from deployments.processes import (
     start_process,
     stop_processes,
 )
+from tests.waiting import eventually
 
 STUBBORN = """
 import signal, subprocess, sys, time
@@ -32,13 +32,6 @@ time.sleep(60)
 
 def start(tmp_path: Path, code: str, **env: str) -> psutil.Popen:
     return start_process([sys.executable, "-c", code], log=tmp_path / "log", env=os.environ | env, cwd=tmp_path)
-
-
-def eventually(condition: Callable[[], object], seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not (met := condition()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return bool(met)
 
 
 def test_a_process_that_ignores_sigterm_dies_with_its_child(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Managers: the same scores whoever runs the function, named errors, nothing left running."""
 
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from embodyflow.errors import ConfigError, RewardError
 from embodyflow.rewards.configuration import CustomConfig, RewardConfig
 from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rewards.registry import build_reward_manager
+from tests.waiting import eventually
 
 FUNCTIONS = "tests.unit.rewards.bad_functions"
 
@@ -58,13 +58,6 @@ def _runs(pid):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def wait_until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert condition()
 
 
 @pytest.mark.parametrize("name", ["naive", "batch"])
@@ -146,7 +139,7 @@ def test_what_a_hanging_function_has_started_ends_with_its_process(pool, marks):
     with pytest.raises(RewardError, match="did not answer"):
         pool.score(samples("stray 1000"))
     assert len(strays(marks)) > 1
-    wait_until(lambda: not any(strays(marks)))  # killed, which takes the kernel a moment
+    assert eventually(lambda: not any(strays(marks)))  # killed, which takes the kernel a moment
 
 
 def test_a_sample_that_hangs_may_count_as_incorrect():
@@ -169,11 +162,11 @@ def test_the_processes_end_with_their_parent_even_while_a_function_hangs(tmp_pat
         "pool.score(samples('stray 1000'))"
     )
     parent = psutil.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[3])
-    wait_until(lambda: any(strays(tmp_path)), seconds=30.0)
+    assert eventually(lambda: any(strays(tmp_path)), seconds=30.0)
     [worker] = parent.children()
     parent.kill()
     parent.wait()
-    wait_until(lambda: not _runs(worker.pid) and not any(strays(tmp_path)))
+    assert eventually(lambda: not _runs(worker.pid) and not any(strays(tmp_path)))
 
 
 def test_threads_take_turns(pool):
