@@ -2,14 +2,17 @@
 
     python -m benchmarks.chaos --kills 200
 
-Each run of the small job meets several faults, drawn from a seed: a part (a rollout worker, the trainer, a buffer, the
-flow's own process) is killed or stopped at a node, after a delay. A run is resumed when its driver was killed. Results
-go to ``benchmarks/results/chaos.json``.
+Runs of three small jobs take turns: embodied, language, control. Each meets several faults, drawn from a seed: a part
+(a rollout worker, the trainer, a buffer, the flow's own process) is killed or stopped at a node, after a delay. A run
+is resumed when its driver was killed. Compared are weights, metrics, ledger and how many updates the optimizer counted.
+Results go to ``benchmarks/results/chaos.json``.
 """
 
 import argparse
+import itertools
 import json
 import random
+import statistics
 import sys
 import tempfile
 import time
@@ -22,59 +25,78 @@ from rich.progress import Progress
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "chaos")]
 
-from disturbed import Disturbed, fault  # noqa: E402
-from faulty_nodes import NODES  # noqa: E402
+from disturbed import JOBS, Disturbed, fault  # noqa: E402
+from faulty_nodes import CONTROL_NODES, LANGUAGE_NODES, NODES  # noqa: E402
 from servers import prefect_server  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "chaos.json"
 ITERATIONS = 6
+WORDS = (f"iterations={ITERATIONS}",)
 FAULTS_PER_RUN = 5
 PARTS = ("rollout/0", "rollout/1", "trainer/0", "buffer", "driver")
+NODES_OF = {"embodied": NODES, "language": LANGUAGE_NODES, "control": CONTROL_NODES}
 
 
-def draw(rng: random.Random) -> dict[str, Any]:
+def draw(rng: random.Random, job: str) -> dict[str, Any]:
     """Return a random fault; a part that hangs costs its time limit, so few do."""
     part = rng.choice(PARTS)
     hangs = rng.random() < 0.05 and part not in ("driver", "buffer")
-    node, iteration = rng.choice(list(NODES)), rng.randint(1, ITERATIONS)
+    node, iteration = rng.choice(list(NODES_OF[job])), rng.randint(1, ITERATIONS)
     return fault(node, part, iteration, "SIGSTOP" if hangs else "SIGKILL", delay=rng.choice((0.0, 0.01, 0.05, 0.2)))
+
+
+class Contestant:
+    """Runs of one job, the first of which is left in peace."""
+
+    def __init__(self, job: str, folder: Path, api_url: str) -> None:
+        folder.mkdir()
+        self.job, self._folder, self._disturbed = job, folder, Disturbed(folder, api_url, job)
+        self.seconds: list[float] = []
+        began = time.monotonic()
+        self._disturbed.run("undisturbed", words=WORDS)
+        self.seconds_alone = time.monotonic() - began
+        self._expected = self._disturbed.outcome("undisturbed")
+
+    def run(self, faults: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
+        """Return which faults there were, and whether the run ended as the one that was left in peace."""
+        run_id = f"run-{len(self.seconds)}"
+        began = time.monotonic()
+        self._disturbed.run(run_id, *faults, words=WORDS)
+        self.seconds.append(time.monotonic() - began)
+        met = [faults[int(mark.name.rpartition(".")[2])] for mark in self._folder.glob(f"{run_id}.json.*")]
+        same = self._disturbed.outcome(run_id) == self._expected
+        self._disturbed.runs.assert_nothing_runs(seconds=10)
+        return met, same
 
 
 def campaign(kills: int, seed: int, folder: Path) -> dict[str, Any]:
     """Run until so many faults have happened; return the figures."""
     rng = random.Random(seed)
-    words = (f"iterations={ITERATIONS}",)
     counts: Counter[str] = Counter()
-    differing, seconds = [], []
+    differing = []
     (folder / "server").mkdir()
     with prefect_server(folder / "server") as url, Progress() as progress:
         bar = progress.add_task("faults", total=kills)
-        disturbed = Disturbed(folder, url)
-        began = time.monotonic()
-        disturbed.run("undisturbed", words=words)
-        alone, expected = time.monotonic() - began, disturbed.outcome("undisturbed")
-        while sum(counts.values()) < kills:
-            run_id = f"run-{len(seconds)}"
-            faults = [draw(rng) for _ in range(FAULTS_PER_RUN)]
-            began = time.monotonic()
-            disturbed.run(run_id, *faults, words=words)
-            seconds.append(time.monotonic() - began)
-            marks = folder.glob(f"{run_id}.json.*")
-            met = [faults[int(mark.name.rpartition(".")[2])] for mark in marks]
-            counts.update(f"{each['part'].partition('/')[0]} {each['signal']} at {each['node']}" for each in met)
-            if disturbed.outcome(run_id) != expected:
-                differing.append({"run": run_id, "faults": faults})
-            disturbed.runs.assert_nothing_runs(seconds=10)
+        contestants = [Contestant(job, folder / job, url) for job in JOBS]
+        for one in itertools.cycle(contestants):
+            if sum(counts.values()) >= kills:
+                break
+            faults = [draw(rng, one.job) for _ in range(FAULTS_PER_RUN)]
+            met, same = one.run(faults)
+            counts.update(f"{one.job}: {each['part'].partition('/')[0]} {each['signal']}" for each in met)
+            if not same:
+                differing.append({"job": one.job, "faults": faults})
             progress.update(bar, completed=sum(counts.values()))
+    disturbed = [one for one in contestants if one.seconds]
     return {
         "seed": seed,
-        "runs": len(seconds),
+        "runs": {one.job: len(one.seconds) for one in contestants},
         "iterations_per_run": ITERATIONS,
         "faults": sum(counts.values()),
         "faults_by_kind": dict(sorted(counts.items())),
         "runs_that_differ": differing,
-        "seconds_undisturbed": round(alone, 1),
-        "seconds_disturbed_mean": round(sum(seconds) / len(seconds), 1),
+        "seconds_undisturbed": {one.job: round(one.seconds_alone, 1) for one in contestants},
+        "seconds_disturbed_mean": {one.job: round(statistics.mean(one.seconds), 1) for one in disturbed},
     }
 
 

@@ -9,7 +9,8 @@ round, so that whatever else the machine does hits all of them alike:
   cut into chunks and passed to the targets; flat rows as ``DataProto``, ragged ones as TensorDicts of nested tensors;
 * ``ray refs``: each source cuts its rows and ``ray.put``s a dict of tensors per target; each target gets its pieces and
   joins them to a TensorDict;
-* ``memcpy``: each target copies as many bytes once, between pages that are both warm.
+* ``memcpy``: each target copies as many bytes once, between pages that are both warm;
+* ``calls``: each source, then each target, is called by Ray and does nothing: what one who asks both cannot be below.
 
 ``deliver`` ends when all targets hold their rows; ``read`` when each has also read every byte of them. Nobody reads the
 rows it made. Times are medians in milliseconds; ``driver_bytes`` is what a round pickles in the driver.
@@ -149,6 +150,9 @@ class Rank:
         np.copyto(self.copied, self.original)
         self.received = {}
 
+    def do_nothing(self) -> None:
+        self.received = {}
+
     def read(self) -> int:
         """Return a sum over all bytes, equal for equal rows."""
         raw = [values_of(tensor).contiguous().view(-1).view(torch.uint8).numpy() for tensor in self.received.values()]
@@ -196,11 +200,18 @@ def deliver_memcpy(sources: list[Any], targets: list[Any]) -> list[Any]:
     return []
 
 
+def deliver_calls(sources: list[Any], targets: list[Any]) -> list[Any]:
+    for group in (sources, targets):
+        ray.get([rank.do_nothing.remote() for rank in group])
+    return []
+
+
 CONTENDERS: dict[str, Callable[[list[Any], list[Any]], list[Any]]] = {
     "ours": deliver_ours,
     "verl": deliver_verl,
     "ray refs": deliver_ray_refs,
     "memcpy": deliver_memcpy,
+    "calls": deliver_calls,
 }
 
 

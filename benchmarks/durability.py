@@ -51,7 +51,7 @@ def contend(mode: str, folder: str, iterations: int) -> None:
         work = graph_run.GraphRun._work
         graph_run.GraphRun._work = lambda self, node: replace(work(self, node), stage=None)  # type: ignore
         run_folder._flush_and_digest = lambda path: ""
-        run_folder.flush_folder = lambda path: None
+        run_folder.flush = lambda path: None
     overrides = [f"run_root={folder}", "evaluation.video=false"]
     asyncio.run(grpo(experiment="embodied", iterations=iterations, seed=0, run_id=mode, overrides=overrides))
     print(json.dumps(seconds))

@@ -32,10 +32,14 @@ class EmptyEngine:
         """Return nothing: there are no weights."""
         return ()
 
+    def probe(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return nothing to compare."""
+        return {}
+
     def update_weights(self, weights: dict[str, np.ndarray[Any, Any]], version: int) -> None:
         """Do nothing."""
 
-    def save(self, folder: str) -> None:
+    def save(self, folder: str, whole: bool = True) -> None:
         """Write an empty checkpoint."""
         (Path(folder) / "empty").touch()
 

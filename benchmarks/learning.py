@@ -1,28 +1,35 @@
-"""Does the default job learn? Seeds side by side, and a control whose advantages are zero.
+"""Does a job learn? Seeds side by side, and a control whose advantages are zero.
 
     python benchmarks/learning.py --seeds 0 1 2 3 4 --control-seeds 0 1 2
+    python benchmarks/learning.py --experiment push --seeds 0 1 2 --in-process /tmp/push
 
-Every run is what a user runs (``python -m flows.grpo experiment=embodied seed=…``) in a process of its own. Writes
-``benchmarks/results/learning.json`` and ``docs/images/learning.png``.
+Every run is what a user runs (``python -m flows.grpo experiment=embodied seed=…``) in a process of its own; with
+``--in-process`` the same without Ray and Prefect, and runs that the folder holds already are not run again. Writes
+``benchmarks/results/learning.json`` and ``docs/images/learning.png``, of another experiment than the default
+``learning_<experiment>.json`` and ``.png``.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
 from tensordict import TensorDict
 
+from embodyflow.compose import compose_config
 from embodyflow.types import NodeOutput
 from pipelines import Pipeline, TaskGraph, load_pipeline
 from tasks import compute_advantage
 
 ROOT = Path(__file__).resolve().parent.parent
-COLORS = ("tab:blue", "tab:gray", "tab:orange")
+COLORS = ("tab:blue", "tab:gray", "tab:orange", "tab:green", "tab:purple")
+NO_VIDEO = ["evaluation.video=false"]
 CONTROL = ["pipeline.custom_fn=benchmarks.learning:without_advantage"]
 
 
@@ -51,15 +58,25 @@ def zero_advantage(batch: TensorDict, config=None, **kwargs) -> NodeOutput:
     return output
 
 
-def run(flow: str, name: str, seed: int, root: Path, words: list[str]) -> dict:
-    command = [sys.executable, "-m", f"flows.{flow}", "experiment=embodied", f"seed={seed}", f"run_root={root}"]
-    command += [f"run_id={name}-{seed}", "evaluation.video=false", *words]
+def run(flow: str, name: str, seed: int, root: Path, words: list[str], experiment: str = "embodied") -> dict:
+    command = [sys.executable, "-m", f"flows.{flow}", f"experiment={experiment}", f"seed={seed}", f"run_root={root}"]
+    command += [f"run_id={name}-{seed}", *words]
     with (root / f"{name}-{seed}.log").open("w") as log:
         code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT).returncode
     if code != 0:
         tail = (root / f"{name}-{seed}.log").read_text()[-2000:]
         raise SystemExit(f"{' '.join(command)}\nexit code {code}\n{tail}")
     return result(root / f"{name}-{seed}")
+
+
+def run_missing(flows: Sequence[str], seeds: Sequence[int], folder: Path, words: list[str], experiment: str) -> None:
+    """Run every flow with every seed, but for what the folder holds already."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for flow, seed in itertools.product(flows, seeds):
+        done = folder / f"{flow}-{seed}"
+        if not (done / "summary.json").exists():
+            run(flow, flow, seed, folder, words, experiment)
+        print(line(flow, result(done)), flush=True)
 
 
 def result(folder: Path) -> dict:
@@ -69,6 +86,15 @@ def result(folder: Path) -> dict:
     episodes = sum(r.get("rollout/num_episodes", 0) for r in records)
     facts = {"curve": curve, "mixed_fraction": mixed, "num_episodes": int(episodes)}
     return json.loads((folder / "summary.json").read_text()) | facts
+
+
+def run_in_process(name: str, seed: int, root: Path, words: list[str], experiment: str) -> dict:
+    file = root / f"{name}-{seed}.json"
+    if not file.exists():
+        root.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "benchmarks.in_process", str(file), f"experiment={experiment}", f"seed={seed}"]
+        subprocess.run([*command, *words], cwd=ROOT, check=True)
+    return json.loads(file.read_text())
 
 
 def summarize(runs: list[dict]) -> dict:
@@ -88,7 +114,9 @@ def line(arm: str, r: dict) -> str:
     )
 
 
-def draw(arms: dict[str, list[dict]], path: Path) -> None:
+def draw(
+    arms: dict[str, list[dict]], path: Path, title: str = "reach-v3 from sparse success; dots: unseen goals"
+) -> None:
     figure = Figure(figsize=(7, 3.4), dpi=120, layout="constrained")
     axes = figure.subplots()
     for (name, runs), color in zip(arms.items(), COLORS, strict=False):
@@ -99,7 +127,7 @@ def draw(arms: dict[str, list[dict]], path: Path) -> None:
         for x, key in ((0, "success_rate_before"), (len(mean) + 0.5, "success_rate_after")):
             axes.plot([x] * len(runs), [r[key] for r in runs], "o", color=color, ms=4)
     axes.set(xlabel="iteration", ylabel="success rate", ylim=(0, 1.03))
-    axes.set_title("reach-v3 from sparse success; dots: unseen goals, greedy, before and after", fontsize=9)
+    axes.set_title(f"{title}, greedy, before and after", fontsize=9)
     axes.legend(fontsize=8, loc="lower right")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
@@ -107,21 +135,33 @@ def draw(arms: dict[str, list[dict]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--experiment", default="embodied", help="of configs/experiment")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--control-seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--control-seeds", type=int, nargs="*", help="by custom 0 1 2 of the default experiment")
+    parser.add_argument("--in-process", type=Path, metavar="FOLDER", help="run without Ray and Prefect; of the runs")
     parser.add_argument("--words", nargs="*", default=[], help="further overrides, for both arms")
     arguments = parser.parse_args()
+    experiment = arguments.experiment
+    name = "learning" if experiment == "embodied" else f"learning_{experiment}"
+    control_seeds = arguments.control_seeds
+    if control_seeds is None:
+        control_seeds = [0, 1, 2] if experiment == "embodied" else []
     arms: dict[str, list[dict]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for arm, seeds, words in (("grpo", arguments.seeds, []), ("control", arguments.control_seeds, CONTROL)):
+        for arm, seeds, words in (("grpo", arguments.seeds, []), ("control", control_seeds, CONTROL)):
             for seed in seeds:
-                arms.setdefault(arm, []).append(run("grpo", arm, seed, Path(folder), words + arguments.words))
-                print(line(arm, arms[arm][-1]), flush=True)
-    report = {name: {"mean": summarize(runs), "runs": runs} for name, runs in arms.items()}
-    for name, arm in report.items():
-        print(name, json.dumps(arm["mean"]))
-    (ROOT / "benchmarks/results/learning.json").write_text(json.dumps(report, indent=1) + "\n")
-    draw(arms, ROOT / "docs/images/learning.png")
+                if arguments.in_process is not None:
+                    facts = run_in_process(arm, seed, arguments.in_process, words + arguments.words, experiment)
+                else:
+                    facts = run("grpo", arm, seed, Path(folder), words + NO_VIDEO + arguments.words, experiment)
+                arms.setdefault(arm, []).append(facts)
+                print(line(arm, facts), flush=True)
+    report = {arm: {"mean": summarize(runs), "runs": runs} for arm, runs in arms.items()}
+    for arm, facts in report.items():
+        print(arm, json.dumps(facts["mean"]))
+    (ROOT / f"benchmarks/results/{name}.json").write_text(json.dumps(report, indent=1) + "\n")
+    tasks = ", ".join(compose_config([f"experiment={experiment}"]).env.tasks)
+    draw(arms, ROOT / f"docs/images/{name}.png", f"{tasks} from sparse success; dots: unseen goals")
 
 
 if __name__ == "__main__":

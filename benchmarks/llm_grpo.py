@@ -7,9 +7,10 @@ long-tailed ones, which a token of a vocabulary of two dozen ends, at the latest
 
 Both generate with transformers, compute log-probs under a reference policy for a KL term, and take one step of AdamW on
 all 64 rows. Ours is what the workers of a run compute, without Ray and Prefect between them, which
-benchmarks/orchestration.py measures. It has rollout and trainer apart, so it also computes the log-probs that the ratio
-is taken to, and brings new weights to the generation engine, probe included; TRL has one model for both, and takes its
-ratio to itself. What belongs to no named part is `rest`: rewards, advantages, padding, TRL's bookkeeping of metrics.
+benchmarks/orchestration.py measures. It has rollout and trainer apart: its ratio is to the log-probs recorded while
+sampling (``algorithm.old_log_probs=recorded``), of which the trainer recomputes one row in 16 for parity, and it brings
+new weights to the generation engine, probe included. TRL has one model for both, and takes its ratio to itself. What
+belongs to no named part is `rest`: rewards, advantages, padding, TRL's bookkeeping of metrics.
 
 Each contender has a process of its own; they take turns, so that whatever else the machine does meets both. Ratios are
 medians over the rounds of one round's quotient, of wall seconds and of the process's CPU seconds.
@@ -24,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -105,8 +107,7 @@ def save_model(folder: Path) -> None:
     save_folder(build_model(policy, tokenizer), tokenizer, folder)
 
 
-def ours(folder: Path, longest: int, ends: bool, num_rounds: int) -> Iterator[Round]:
-    """Yield a round each time it is asked."""
+def ours(folder: Path, longest: int, ends: bool, num_rounds: int, pipe: Connection) -> None:
     import torch
 
     import tasks
@@ -127,56 +128,38 @@ def ours(folder: Path, longest: int, ends: bool, num_rounds: int) -> Iterator[Ro
     sampling = Sampling(max_tokens=longest, stop_token_ids=(tokenizer.eos_token_id,) if ends else ())
     sequences = probe_sequences(config.seed, len(tokenizer))
     engine.update_weights(trainer.weights(), 0)
-    groups = torch.arange(NUM_ROWS) // GROUP_SIZE
+    rows = torch.arange(NUM_ROWS)
     for round_ in range(num_rounds):
-        clock = Clock()
+        pipe.recv()
+        clock, call = Clock(), SimpleNamespace(policy_version=round_)
         with clock.part("generate"):
-            prompts = [tuple(tokenizer(text)["input_ids"]) for text in prompts_of(round_) for _ in range(GROUP_SIZE)]
+            different = [tuple(tokenizer(text)["input_ids"]) for text in prompts_of(round_)]
+            prompts = [prompt for prompt in different for _ in range(GROUP_SIZE)]
             requests = [Request(prompt, NUM_ROWS * round_ + row) for row, prompt in enumerate(prompts)]
             completions = engine.generate(requests, sampling)
             batch = to_batch(columns_of(prompts, completions))
-        batch["group_id"], batch["seed"] = groups, torch.arange(NUM_ROWS)
+        batch["uid"], batch["group_id"], batch["seed"] = rows + NUM_ROWS * round_, rows // GROUP_SIZE, rows
         texts = tokenizer.batch_decode([one.token_ids for one in completions], skip_special_tokens=True)
         mask, scores = batch["loss_mask"], torch.tensor([reward(text) for text in texts])
         batch["rewards"] = place_on_last_token(scores, mask.flatten(1)).view(mask.shape)
-        worker = SimpleNamespace(config=config, all_reduce=trainer.all_reduce)
-        batch = tasks.compute_advantage(batch, worker=worker).batch
+        batch = tasks.compute_advantage(batch, worker=trainer).batch
         with clock.part("log_probs"):
-            batch["old_log_probs"] = trainer.log_probs(batch, reference=False)
-            batch["ref_log_probs"] = trainer.log_probs(batch, reference=True)
+            batch = tasks.compute_old_log_prob(batch, worker=trainer, call=call).batch
+            batch = tasks.compute_ref_log_prob(batch, worker=trainer).batch
         with clock.part("train"):
             trainer.step(batch, positions=np.arange(NUM_ROWS), total_rows=NUM_ROWS, seed=round_)
         with clock.part("sync"):
             engine.update_weights(trainer.weights(), round_ + 1)
             compare(trainer.probe(), engine.score(sequences), 1e-4, round_ + 1, rank=0)
-        yield clock.stop(int(mask.sum()))
+        pipe.send(clock.stop(int(mask.sum())))
     trainer.close()
 
 
-def trl(folder: Path, longest: int, ends: bool, num_rounds: int) -> Iterator[Round]:
-    """Yield a round each time it is asked: TRL's training loop runs in a thread of its own, and waits in between."""
-    import queue
-    import threading
-
-    turns: queue.Queue[None] = queue.Queue()
-    rounds: queue.Queue[Any] = queue.Queue()
-
-    def train() -> None:
-        try:
-            _trl_trainer(folder, longest, ends, num_rounds, turns, rounds).train()
-        except BaseException as error:
-            rounds.put(error)
-
-    threading.Thread(target=train, daemon=True).start()
-    for _ in range(num_rounds):
-        turns.put(None)
-        round_ = rounds.get()
-        if isinstance(round_, BaseException):
-            raise round_
-        yield round_
+def trl(folder: Path, longest: int, ends: bool, num_rounds: int, pipe: Connection) -> None:
+    _trl_trainer(folder, longest, ends, num_rounds, pipe).train()
 
 
-def _trl_trainer(folder: Path, longest: int, ends: bool, num_rounds: int, turns: Any, rounds: Any) -> Any:
+def _trl_trainer(folder: Path, longest: int, ends: bool, num_rounds: int, pipe: Connection) -> Any:
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
@@ -204,12 +187,12 @@ def _trl_trainer(folder: Path, longest: int, ends: bool, num_rounds: int, turns:
 
     class Turns(TrainerCallback):
         def on_step_begin(self, *arguments: Any, **options: Any) -> None:
-            turns.get()
+            pipe.recv()
             trainer.clock = Clock()
 
         def on_step_end(self, *arguments: Any, **options: Any) -> None:
             trainer.training.__exit__(None, None, None)
-            rounds.put(trainer.clock.stop(trainer.tokens))
+            pipe.send(trainer.clock.stop(trainer.tokens))
 
     trainer = Timed(
         model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
@@ -262,18 +245,15 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-CONTENDERS: dict[str, Callable[..., Iterator[Round]]] = {OURS: ours, TRL: trl}
+CONTENDERS: dict[str, Callable[..., None]] = {OURS: ours, TRL: trl}
+"""Functions that answer each message with a round."""
 
 
-def contender(pipe: Any, name: str, arguments: tuple[Any, ...]) -> None:
-    """Answer each message with a round."""
+def contender(pipe: Connection, name: str, arguments: tuple[Any, ...]) -> None:
     import torch
 
     torch.set_num_threads(1)
-    rounds = CONTENDERS[name](*arguments)
-    pipe.send("ready")
-    while pipe.recv():
-        pipe.send(next(rounds))
+    CONTENDERS[name](*arguments, pipe)
 
 
 class Process:
@@ -285,18 +265,16 @@ class Process:
         self._process = context.Process(target=contender, args=(theirs, name, arguments))
         self._process.start()
         theirs.close()
-        self._pipe.recv()
 
     def round(self) -> Round:
-        self._pipe.send(True)
+        self._pipe.send("go on")
         return self._pipe.recv()
 
     def __enter__(self) -> "Process":
         return self
 
     def __exit__(self, *details: object) -> None:
-        if self._process.is_alive():
-            self._pipe.send(False)
+        self._pipe.close()
         self._process.join()
 
 

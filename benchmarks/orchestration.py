@@ -81,7 +81,7 @@ def empty_graph() -> TaskGraph:
 @flow(name="orchestration", persist_result=False)
 async def contend(run_id: str, folder: str, iterations: int) -> None:
     """Run the blocks that stdin asks for, such as ``ours 15``, and print each one's times as JSON."""
-    sizes = ["rollout.num_workers=1", "trainer.num_ranks=1", "cluster.cpus_per_worker=0"]
+    sizes = ["rollout.num_workers=1", "trainer.num_ranks=1", "cluster.cpus_per_worker=0", "rollout.keep_episodes=0"]
     config = compose_config([f"run_id={run_id}", f"run_root={folder}", f"iterations={iterations}", *sizes])
     with ray_cluster(config):
         buffers = start_buffers(run_id, config.cluster.buffer)

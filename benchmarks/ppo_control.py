@@ -197,11 +197,11 @@ def draw(runs: list[dict[str, Any]], path: Path) -> None:
         for name, color in CONTENDERS.items():
             chosen = [run for run in runs if (run["experiment"], run["contender"]) == (experiment, name)]
             for run in chosen:
-                kept = [(x, y) for x, y in zip(run["steps"], run["returns"], strict=True) if y is not None]
+                kept = [(x / 1e3, y) for x, y in zip(run["steps"], run["returns"], strict=True) if y is not None]
                 axes.plot(
                     *zip(*kept, strict=True), color=color, lw=0.8, alpha=0.8, label=name if run is chosen[0] else None
                 )
-        axes.set(xlabel="environment steps", ylabel="return of episodes", title=experiment)
+        axes.set(xlabel="thousands of environment steps", ylabel="return of episodes", title=experiment)
         axes.legend(fontsize=8)
     figure.savefig(path)
 

@@ -2,10 +2,9 @@
 
     python benchmarks/srpo.py --seeds 0 1 2 --folder /tmp/srpo
 
-A run is a flow's graph, warm start and node functions with one rollout worker and one trainer rank, in one process
-without Ray and Prefect: the numbers are those of ``python -m flows.srpo``, and two runs share two cores. Runs that the
-folder holds already are not run again. Once all are there it writes ``benchmarks/results/srpo.json`` and
-``docs/images/srpo.png``.
+A run is one process (``benchmarks/in_process.py``): the numbers are those of ``python -m flows.srpo``, and two runs
+share two cores. Runs that the folder holds already are not run again. Once all are there it writes
+``benchmarks/results/srpo.json`` and ``docs/images/srpo.png``.
 
 GRPO's final success is the mean of its last ``WINDOW`` iterations over all seeds; an arm has reached it at the first
 iteration at which its mean curve, over as many iterations, is as high.
@@ -13,21 +12,18 @@ iteration at which its mean curve, over as many iterations, is as high.
 
 import argparse
 import json
-import socket
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parent.parent
 JOB = [
     *("experiment=embodied", "env.tasks=[reach-v3]", "warm_start.num_demos=2", "warm_start.steps=10"),
-    *("rollout.num_workers=1", "rollout.num_groups=8", "iterations=12"),
+    *("rollout.num_groups=8", "iterations=12"),
 ]
 ARMS = {"grpo": ("grpo", []), "srpo": ("srpo", []), "srpo-std": ("srpo", ["algorithm.advantage=grpo"])}
 """Flow and further words of each; ``srpo-std`` divides by the group's deviation, as the paper's objective does."""
@@ -37,27 +33,15 @@ WINDOW = 3
 
 def train(arm: str, seed: int, words: list[str]) -> dict:
     """Train once; return the success of each iteration's episodes and what else is to be seen of it."""
-    from embodyflow.compose import compose_config
-    from embodyflow.data.batches import to_batch
-    from embodyflow.engines.embodied_rollout import EmbodiedRollout
-    from embodyflow.engines.fsdp_trainer import FSDPTrainer
-    from embodyflow.seeding import derive_seed
-    from pipelines import load_pipeline
+    from benchmarks.in_process import InProcessRun
 
     flow, own = ARMS[arm]
-    config = compose_config([f"flow={flow}", f"seed={seed}", f"run_id={arm}-{seed}", *JOB, *own, *words])
-    rollout, trainer = EmbodiedRollout(config, 0, 1), FSDPTrainer(config, 0, 1)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    trainer.connect(f"127.0.0.1:{port}")
-    demos = to_batch(rollout.demonstrate())
-    trainer.fit(demos[demos["uid"].argsort()], derive_seed(seed, 0, "fit"))
-    graph = load_pipeline(**config.pipeline.source())
+    run = InProcessRun([f"flow={flow}", f"seed={seed}", *JOB, *own, *words])
+    run.warm_start()
     facts: dict = {"arm": arm, "seed": seed, "curve": [], "mixed": [], "all_failed": [], "trained_rows": []}
     started = time.perf_counter()
-    for iteration in range(1, config.iterations + 1):
-        rollout.update_weights(trainer.weights(), iteration - 1)
-        metrics = run_graph(graph, iteration, config, rollout, trainer)
+    for iteration in range(1, run.config.iterations + 1):
+        metrics = run.iterate(iteration)
         facts["curve"].append(metrics["rollout/success_rate"])
         facts["mixed"].append(metrics["groups/mixed_fraction"])
         facts["all_failed"].append(metrics["groups/all_failure_fraction"])
@@ -65,31 +49,6 @@ def train(arm: str, seed: int, words: list[str]) -> dict:
         print(f"{arm}-{seed} {iteration} {facts['curve'][-1]:.3f}", flush=True)
     facts["seconds"] = time.perf_counter() - started
     return facts
-
-
-def run_graph(graph, iteration: int, config, rollout, trainer) -> dict[str, float]:
-    """Run the nodes one after the other, as a rank of one would; return their metrics."""
-    from embodyflow.data.batches import to_batch, to_columns
-    from embodyflow.data.metrics import as_metrics, merge_metrics, to_floats
-    from embodyflow.data.tables import join_columns
-    from embodyflow.references import resolve
-    from flows.graph_run import group_of
-
-    outputs, where, metrics = {}, {}, []
-    for node_id in graph.get_execution_order():
-        node = graph.nodes[node_id]
-        parents = [to_columns(outputs[parent]) for parent in node.dependencies]
-        where[node_id] = group_of(node) or where[node.dependencies[0]]
-        rows = to_batch(join_columns(parents)) if parents else None
-        num_rows = 0 if rows is None else len(rows)
-        call = SimpleNamespace(seed=config.seed, iteration=iteration, node_id=node_id, total_rows=num_rows)
-        call.positions, call.policy_version = np.arange(num_rows), rollout.policy_version
-        call.journal = lambda rank, part=0: None
-        worker = {"rollout": rollout, "trainer": trainer}[where[node_id]]
-        output = resolve(node.executable_ref)(rows, node.config, worker=worker, call=call)
-        outputs[node_id] = output.batch
-        metrics.append(as_metrics(output.metrics))
-    return to_floats(merge_metrics(metrics))
 
 
 def smoothed(runs: list[dict]) -> list[float]:

@@ -1,0 +1,118 @@
+"""A run in one process, without Ray and Prefect: one rollout worker and one trainer rank.
+
+Warm start, node functions and graph are those of ``python -m flows.<flow>`` with ``rollout.num_workers=1``, and so are
+the numbers. It starts in two seconds, so that a sweep over many settings is a matter of minutes, and two of them share
+two cores.
+
+    python -m benchmarks.in_process /tmp/push-0.json experiment=push seed=0
+"""
+
+import json
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from embodyflow.compose import compose_config
+from embodyflow.data.batches import to_batch, to_columns
+from embodyflow.data.metrics import as_metrics, merge_metrics, to_floats
+from embodyflow.data.tables import join_columns
+from embodyflow.engines.embodied_rollout import EmbodiedRollout
+from embodyflow.engines.fsdp_trainer import FSDPTrainer
+from embodyflow.references import resolve
+from embodyflow.seeding import derive_seed
+from flows.graph_run import group_of
+from pipelines import load_pipeline
+
+
+class InProcessRun:
+    """An embodied run whose iterations are called one by one.
+
+    Args:
+        words: overrides of the configuration; ``rollout.num_workers=1`` is added.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.config: Any = compose_config(["run_id=in-process", *words, "rollout.num_workers=1"])
+        self.rollout, self.trainer = EmbodiedRollout(self.config, 0, 1), FSDPTrainer(self.config, 0, 1)
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        self.trainer.connect(f"127.0.0.1:{port}")
+        self._graph = load_pipeline(**self.config.pipeline.source())
+
+    def warm_start(self) -> None:
+        """Fit the policy to demonstrations and act with it."""
+        demos = to_batch(self.rollout.demonstrate())
+        self.trainer.fit(demos[demos["uid"].argsort()], derive_seed(self.config.seed, 0, "fit"))
+        self.rollout.update_weights(self.trainer.weights(), 0)
+
+    def iterate(self, iteration: int) -> dict[str, float]:
+        """Run the nodes of an iteration one after the other, as a rank of one would; return their metrics."""
+        outputs: dict[str, Any] = {}
+        where: dict[str, str] = {}
+        metrics = []
+        for node_id in self._graph.get_execution_order():
+            node = self._graph.nodes[node_id]
+            parents = [to_columns(outputs[parent]) for parent in node.dependencies]
+            where[node_id] = group_of(node) or where[node.dependencies[0]]
+            rows = to_batch(join_columns(parents)) if parents else None
+            worker = {"rollout": self.rollout, "trainer": self.trainer}[where[node_id]]
+            call = self._call(iteration, node_id, 0 if rows is None else len(rows))
+            output = resolve(node.executable_ref)(rows, node.config, worker=worker, call=call)
+            outputs[node_id] = output.batch
+            metrics.append(as_metrics(output.metrics))
+        self.rollout.update_weights(self.trainer.weights(), iteration)
+        return to_floats(merge_metrics(metrics))
+
+    def success(self, mode: str = "greedy") -> list[float]:
+        """Return the success rate on the goals of the evaluation split, of each task."""
+        draws = None if mode == "greedy" else (self.config.seed, "evaluate")
+        rows = self.rollout.play(self.rollout.evaluation_episodes(mode), "eval", draws)
+        return [
+            float(rows["success"][rows["env_task_id"] == task].mean()) for task in range(len(self.config.env.tasks))
+        ]
+
+    def train(self) -> dict[str, Any]:
+        """Train as the configuration says; return how it went, as ``benchmarks/learning.py`` tells it."""
+        self.warm_start()
+        facts: dict[str, Any] = {"seed": self.config.seed, "tasks": list(self.config.env.tasks), "num_episodes": 0}
+        facts |= {"curve": [], "mixed_fraction": [], **self._rates("before")}
+        started = time.perf_counter()
+        for iteration in range(1, self.config.iterations + 1):
+            metrics = self.iterate(iteration)
+            facts["curve"].append(metrics["rollout/success_rate"])
+            facts["mixed_fraction"].append(metrics["groups/mixed_fraction"])
+            facts["num_episodes"] += int(metrics["rollout/num_episodes"])
+            seconds = time.perf_counter() - started
+            print(iteration, facts["curve"][-1], facts["mixed_fraction"][-1], f"{seconds:.0f} s", flush=True)
+        return facts | {"train_seconds": time.perf_counter() - started, **self._rates("after")}
+
+    def _rates(self, moment: str) -> dict[str, Any]:
+        greedy, sampled = self.success(), self.success("sampled")
+        return {
+            f"success_rate_{moment}": statistics.mean(greedy),
+            f"sampled_success_rate_{moment}": statistics.mean(sampled),
+            f"success_rates_{moment}": dict(zip(self.config.env.tasks, greedy, strict=True)),
+        }
+
+    def _call(self, iteration: int, node_id: str, num_rows: int) -> SimpleNamespace:
+        return SimpleNamespace(
+            seed=self.config.seed,
+            iteration=iteration,
+            node_id=node_id,
+            total_rows=num_rows,
+            positions=np.arange(num_rows),
+            policy_version=self.rollout.policy_version,
+            journal=lambda rank, part=0: None,
+            surplus=lambda rank: None,
+        )
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(json.dumps(InProcessRun(sys.argv[2:]).train(), indent=1) + "\n")
