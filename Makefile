@@ -30,7 +30,7 @@ down:
 
 test: install
 	$(BIN)/python -m pytest tests/unit -m "not slow and not gpu" --numprocesses 2 --dist loadfile
-	$(BIN)/python -m pytest tests/integration tests/chaos -m "not slow and not gpu"
+	$(BIN)/python -m pytest tests/integration tests/chaos -m "not slow and not gpu" --durations=12
 
 chaos: install
 	$(BIN)/python -m pytest tests/chaos
