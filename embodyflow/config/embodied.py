@@ -84,7 +84,7 @@ class EmbodiedConfig(GroupedConfig):
             )
         self._check_share("evaluation.num_goals", self.evaluation.num_goals * num_tasks)
         if self.warm_start is not None:
-            self._check_share("warm_start.num_demos", self.warm_start.num_demos)
+            self._check_share("warm_start.num_demos", self.warm_start.num_demos * num_tasks)
         return self
 
     @model_validator(mode="after")

@@ -212,6 +212,8 @@ class EmbodiedRollout(GroupRollout):
     def demonstrate(self) -> Columns:
         """Return this rank's share of successful expert episodes, recorded step by step.
 
+        Which those are does not depend on the number of ranks.
+
         Returns:
             ``state`` float32 ``[N, max_steps, S]``, ``actions`` float32 ``[N, max_steps, A]``, ``num_steps``, ``uid``,
             ``instruction_ids``; and ``image`` where the policy looks at images.
@@ -223,29 +225,38 @@ class EmbodiedRollout(GroupRollout):
             raise ConfigError("warm_start=null: there is nothing to demonstrate")
         parts = []
         for task_id, task in enumerate(self.config.env.tasks):
+            # By task and number together: one demonstration of each task is work for every rank.
+            mine = [k for k in range(self.config.warm_start.num_demos) if (task_id + k) % self.world_size == self.rank]
+            if not mine:
+                continue
             env = make_env(self.config.env, task, "demo")
             if not hasattr(env.unwrapped, "expert_action"):
                 raise ConfigError(f"env.id={self.config.env.id}: has no scripted expert; set warm_start=null")
-            wanted = len(range(self.rank, self.config.warm_start.num_demos, self.world_size))
-            num_goals = env.get_wrapper_attr("num_goals")["demo"]
-            for goal in range(self.rank, num_goals, self.world_size):
-                if wanted == 0:
-                    break
-                noise = derive_rng(self.config.seed, "demonstration", task_id, goal)
-                demo = self._demonstrate_one(env, goal, noise)
-                if demo is not None:
-                    demo["uid"] = np.array(task_id * 10**6 + goal)
-                    demo["instruction_ids"] = self._instructions[task_id]
-                    parts.append(demo)
-                    wanted -= 1
-            if wanted:
-                raise ConfigError(f"warm_start.num_demos: the expert of {task} lacks {wanted} successful demos")
-        if not parts:
-            raise ConfigError(
-                f"warm_start.num_demos={self.config.warm_start.num_demos}: must be at least "
-                f"rollout.num_workers={self.world_size}"
-            )
+            parts += [self._demonstration(env, task_id, number) for number in mine]
         return {name: np.stack([part[name] for part in parts]) for name in parts[0]}
+
+    def _demonstration(self, env: gym.Env[Any, Any], task_id: int, number: int) -> dict[str, np.ndarray]:
+        """Return a task's demonstration of that number: of the first goal that the expert reaches, of those it may try.
+
+        Raises:
+            ConfigError: it reaches none.
+        """
+        assert self.config.warm_start is not None
+        num_demos, num_goals = self.config.warm_start.num_demos, env.get_wrapper_attr("num_goals")["demo"]
+        for goal in range(number, num_goals, num_demos):
+            noise = derive_rng(self.config.seed, "demonstration", task_id, goal)
+            demo = self._demonstrate_one(env, goal, noise)
+            if demo is not None:
+                return demo | {
+                    "uid": np.array(task_id * 10**6 + goal),
+                    "instruction_ids": self._instructions[task_id],
+                }
+        task = self.config.env.tasks[task_id]
+        goals = len(range(number, num_goals, num_demos))
+        raise ConfigError(
+            f"warm_start.num_demos={num_demos}: the expert of {task} reached none of {goals} goals; "
+            f"env.max_steps={self.config.env.max_steps} may be too few for it"
+        )
 
     def _demonstrate_one(
         self, env: gym.Env[Any, Any], goal: int, noise: np.random.Generator

@@ -307,7 +307,7 @@ def test_demonstrations_are_the_experts_successes_on_goals_of_their_own(tiny_con
     config = tiny_config("env.max_steps=80", "warm_start.num_demos=3", "rollout.num_groups=2", "rollout.num_workers=2")
     whole = new_rollout(config).demonstrate()
     halves = [new_rollout(config, rank, 2).demonstrate() for rank in (0, 1)]
-    assert sorted(uid for half in halves for uid in half["uid"].tolist()) == sorted(whole["uid"].tolist())
+    assert sorted(uid for half in halves for uid in half["uid"].tolist()) == whole["uid"].tolist() == [0, 1, 2]
     assert whole["state"].shape == (3, 80, 30) and whole["actions"].shape == (3, 80, 4)
     for row, length in enumerate(whole["num_steps"]):
         assert 0 < length < 80
@@ -319,6 +319,20 @@ def test_demonstrations_are_the_experts_successes_on_goals_of_their_own(tiny_con
     trained = new_rollout(config)
     rows = trained.play([Episode(i, i, i, 0, goal=i) for i in range(3)], "train", None)
     assert goals.isdisjoint(tuple(state) for state in rows["state"][:, 0, 18:21].tolist())
+
+
+def test_one_demonstration_of_each_task_is_shared_by_the_ranks(tiny_config) -> None:
+    config = tiny_config("env.max_steps=80", "env.tasks=[reach-v3,push-v3]", "warm_start.num_demos=1")
+    whole = new_rollout(config).demonstrate()
+    halves = [new_rollout(config, rank, 2).demonstrate() for rank in (0, 1)]
+    assert [half["uid"].tolist() for half in halves] == [[0], [10**6]] and whole["uid"].tolist() == [0, 10**6]
+    np.testing.assert_array_equal(np.concatenate([half["state"] for half in halves]), whole["state"])
+
+
+def test_a_goal_that_the_expert_misses_is_passed_over(tiny_config) -> None:
+    assert new_rollout(tiny_config("env.max_steps=80")).demonstrate()["num_steps"].tolist() == [36, 50]
+    first, second = new_rollout(tiny_config("env.max_steps=45")).demonstrate()["uid"].tolist()
+    assert first == 0 and second in (3, 5, 7)  # not goal 1, and none that the first may try
 
 
 def test_noise_disturbs_what_the_expert_does_and_not_what_is_recorded(tiny_config) -> None:
@@ -334,7 +348,8 @@ def test_noise_disturbs_what_the_expert_does_and_not_what_is_recorded(tiny_confi
 def test_an_expert_that_fails_too_often_is_an_error(tiny_config, monkeypatch: pytest.MonkeyPatch) -> None:
     rollout = new_rollout(tiny_config("env.max_steps=5"))  # no goal is that near
     monkeypatch.setattr("envs.metaworld.MetaWorldEnv.num_goals", {"train": 8, "demo": 3, "eval": 8})
-    with pytest.raises(ConfigError, match=r"warm_start.num_demos: the expert of reach-v3 lacks 2 successful"):
+    message = r"warm_start.num_demos=2: the expert of reach-v3 reached none of 2 goals; env.max_steps=5 may be too few"
+    with pytest.raises(ConfigError, match=message):
         rollout.demonstrate()
 
 
