@@ -332,7 +332,7 @@ def test_one_demonstration_of_each_task_is_shared_by_the_ranks(tiny_config) -> N
 def test_a_goal_that_the_expert_misses_is_passed_over(tiny_config) -> None:
     assert new_rollout(tiny_config("env.max_steps=80")).demonstrate()["num_steps"].tolist() == [36, 50]
     first, second = new_rollout(tiny_config("env.max_steps=45")).demonstrate()["uid"].tolist()
-    assert first == 0 and second in (3, 5, 7)  # not goal 1, and none that the first may try
+    assert first == 0 and second > 1 and second % 2 == 1  # none that the first may try
 
 
 def test_noise_disturbs_what_the_expert_does_and_not_what_is_recorded(tiny_config) -> None:
