@@ -13,7 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.learning import NO_VIDEO, ROOT, draw, result, run_missing, summarize
+from benchmarks.learning import NO_VIDEO, ROOT, draw, result, run_all, summarize
 
 FLOWS = ("grpo", "ppo", "dapo")
 SEEDS = (0, 1, 2)
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="of the runs")
     parser.add_argument("--words", nargs="*", default=[], help="further overrides, for all runs")
     arguments = parser.parse_args()
-    run_missing(arguments.flows, arguments.seeds, arguments.folder, NO_VIDEO + arguments.words, "embodied")
+    run_all(arguments.flows, arguments.seeds, arguments.folder, NO_VIDEO + arguments.words, "embodied")
     folders = {flow: [arguments.folder / f"{flow}-{seed}" for seed in SEEDS] for flow in FLOWS}
     if not all((folder / "summary.json").exists() for each in folders.values() for folder in each):
         return

@@ -1,10 +1,10 @@
 """Does a job learn? Seeds side by side, and a control whose advantages are zero.
 
     python benchmarks/learning.py --seeds 0 1 2 3 4 --control-seeds 0 1 2
-    python benchmarks/learning.py --experiment push --seeds 0 1 2 --in-process /tmp/push
+    python benchmarks/learning.py --experiment push --seeds 0 1 2 --in-process --folder /tmp/push
 
 Every run is what a user runs (``python -m flows.grpo experiment=embodied seed=…``) in a process of its own; with
-``--in-process`` the same without Ray and Prefect, and runs that the folder holds already are not run again. Writes
+``--in-process`` the same without Ray and Prefect. Runs that the folder holds already are not run again. Writes
 ``benchmarks/results/learning.json`` and ``docs/images/learning.png``, of another experiment than the default
 ``learning_<experiment>.json`` and ``.png``.
 """
@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 from tensordict import TensorDict
@@ -58,25 +59,24 @@ def zero_advantage(batch: TensorDict, config=None, **kwargs) -> NodeOutput:
     return output
 
 
-def run(flow: str, name: str, seed: int, root: Path, words: list[str], experiment: str = "embodied") -> dict:
-    command = [sys.executable, "-m", f"flows.{flow}", f"experiment={experiment}", f"seed={seed}", f"run_root={root}"]
-    command += [f"run_id={name}-{seed}", *words]
-    with (root / f"{name}-{seed}.log").open("w") as log:
-        code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT).returncode
-    if code != 0:
-        tail = (root / f"{name}-{seed}.log").read_text()[-2000:]
-        raise SystemExit(f"{' '.join(command)}\nexit code {code}\n{tail}")
-    return result(root / f"{name}-{seed}")
+def run(flow: str, name: str, seed: int, root: Path, words: list[str], experiment: str) -> dict:
+    """Return how a run went, run where the folder ``root`` lacks it."""
+    folder, log = root / f"{name}-{seed}", root / f"{name}-{seed}.log"
+    if not (folder / "summary.json").exists():
+        root.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", f"flows.{flow}", f"experiment={experiment}", f"seed={seed}"]
+        command += [f"run_root={root}", f"run_id={folder.name}", *words]
+        with log.open("w") as output:
+            code = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT).returncode
+        if code != 0:
+            raise SystemExit(f"{' '.join(command)}\nexit code {code}\n{log.read_text()[-2000:]}")
+    return result(folder)
 
 
-def run_missing(flows: Sequence[str], seeds: Sequence[int], folder: Path, words: list[str], experiment: str) -> None:
+def run_all(flows: Sequence[str], seeds: Sequence[int], folder: Path, words: list[str], experiment: str) -> None:
     """Run every flow with every seed, but for what the folder holds already."""
-    folder.mkdir(parents=True, exist_ok=True)
     for flow, seed in itertools.product(flows, seeds):
-        done = folder / f"{flow}-{seed}"
-        if not (done / "summary.json").exists():
-            run(flow, flow, seed, folder, words, experiment)
-        print(line(flow, result(done)), flush=True)
+        print(line(flow, run(flow, flow, seed, folder, words, experiment)), flush=True)
 
 
 def result(folder: Path) -> dict:
@@ -89,6 +89,7 @@ def result(folder: Path) -> dict:
 
 
 def run_in_process(name: str, seed: int, root: Path, words: list[str], experiment: str) -> dict:
+    """Return how a run in one process went, run where the folder ``root`` lacks it."""
     file = root / f"{name}-{seed}.json"
     if not file.exists():
         root.mkdir(parents=True, exist_ok=True)
@@ -117,8 +118,12 @@ def line(arm: str, r: dict) -> str:
 def draw(
     arms: dict[str, list[dict]], path: Path, title: str = "reach-v3 from sparse success; dots: unseen goals"
 ) -> None:
-    figure = Figure(figsize=(7, 3.4), dpi=120, layout="constrained")
-    axes = figure.subplots()
+    """Draw the curves of all arms; of several tasks also the first arm's success on each."""
+    first = next(iter(arms.values()))
+    tasks = list(first[0].get("success_rates_after", {}))
+    num_panels = 2 if len(tasks) > 1 else 1
+    figure = Figure(figsize=(7 + 4.5 * (num_panels - 1), 3.4), dpi=120, layout="constrained")
+    axes, *rest = figure.subplots(1, num_panels, squeeze=False, width_ratios=(3, 2)[:num_panels])[0]
     for (name, runs), color in zip(arms.items(), COLORS, strict=False):
         for r in runs:
             axes.plot(range(1, len(r["curve"]) + 1), r["curve"], color=color, lw=0.7, alpha=0.4)
@@ -129,8 +134,22 @@ def draw(
     axes.set(xlabel="iteration", ylabel="success rate", ylim=(0, 1.03))
     axes.set_title(f"{title}, greedy, before and after", fontsize=9)
     axes.legend(fontsize=8, loc="lower right")
+    for panel in rest:
+        draw_tasks(panel, tasks, first)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
+
+
+def draw_tasks(axes: Any, tasks: Sequence[str], runs: list[dict]) -> None:
+    """Draw the greedy success on each task's unseen goals before and after, the mean over runs."""
+    for offset, moment, color in ((0.2, "before", "tab:gray"), (-0.2, "after", COLORS[0])):
+        means = [statistics.mean(r[f"success_rates_{moment}"][task] for r in runs) for task in tasks]
+        axes.barh([k + offset for k in range(len(tasks))], means, 0.4, color=color, label=moment)
+    axes.set_yticks(range(len(tasks)), tasks, fontsize=7)
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 1))
+    axes.set_title("unseen goals of each task, greedy", fontsize=9)
+    axes.legend(fontsize=8)
 
 
 def main() -> None:
@@ -138,7 +157,8 @@ def main() -> None:
     parser.add_argument("--experiment", default="embodied", help="of configs/experiment")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--control-seeds", type=int, nargs="*", help="by custom 0 1 2 of the default experiment")
-    parser.add_argument("--in-process", type=Path, metavar="FOLDER", help="run without Ray and Prefect; of the runs")
+    parser.add_argument("--in-process", action="store_true", help="run without Ray and Prefect")
+    parser.add_argument("--folder", type=Path, help="of the runs; by custom one that is removed afterwards")
     parser.add_argument("--words", nargs="*", default=[], help="further overrides, for both arms")
     arguments = parser.parse_args()
     experiment = arguments.experiment
@@ -147,21 +167,23 @@ def main() -> None:
     if control_seeds is None:
         control_seeds = [0, 1, 2] if experiment == "embodied" else []
     arms: dict[str, list[dict]] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
         for arm, seeds, words in (("grpo", arguments.seeds, []), ("control", control_seeds, CONTROL)):
             for seed in seeds:
-                if arguments.in_process is not None:
-                    facts = run_in_process(arm, seed, arguments.in_process, words + arguments.words, experiment)
+                if arguments.in_process:
+                    facts = run_in_process(arm, seed, folder, words + arguments.words, experiment)
                 else:
-                    facts = run("grpo", arm, seed, Path(folder), words + NO_VIDEO + arguments.words, experiment)
+                    facts = run("grpo", arm, seed, folder, words + NO_VIDEO + arguments.words, experiment)
                 arms.setdefault(arm, []).append(facts)
                 print(line(arm, facts), flush=True)
     report = {arm: {"mean": summarize(runs), "runs": runs} for arm, runs in arms.items()}
     for arm, facts in report.items():
         print(arm, json.dumps(facts["mean"]))
     (ROOT / f"benchmarks/results/{name}.json").write_text(json.dumps(report, indent=1) + "\n")
-    tasks = ", ".join(compose_config([f"experiment={experiment}"]).env.tasks)
-    draw(arms, ROOT / f"docs/images/{name}.png", f"{tasks} from sparse success; dots: unseen goals")
+    tasks = compose_config([f"experiment={experiment}"]).env.tasks
+    subject = tasks[0] if len(tasks) == 1 else experiment
+    draw(arms, ROOT / f"docs/images/{name}.png", f"{subject} from sparse success; dots: unseen goals")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.learning import ROOT, draw, result, run_missing, summarize
+from benchmarks.learning import ROOT, draw, result, run_all, summarize
 from benchmarks.report import write_report
 
 FLOWS = ("grpo", "ppo", "dapo", "gspo", "cpgd")
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="of the runs")
     parser.add_argument("--words", nargs="*", default=[], help="further overrides, for all runs")
     arguments = parser.parse_args()
-    run_missing(arguments.flows, arguments.seeds, arguments.folder, arguments.words, "math")
+    run_all(arguments.flows, arguments.seeds, arguments.folder, arguments.words, "math")
     arms = runs_in(arguments.folder)
     comparisons = [comparison(flow, runs) for flow, runs in arms.items()]
     for each in comparisons:
