@@ -1,5 +1,6 @@
 """One RL iteration: the graph's nodes, then the commit; each a task run, or all in one."""
 
+import asyncio
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -76,29 +77,44 @@ async def commit_run(index: int, metrics: Mapping[str, float], digests: Digests)
 async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> None:
     """Make the iteration count: new weights published, checkpoint and metrics on disk, its rows freed."""
     run = CURRENT_RUN.get()
-    digest = await run.session.publish_weights(index)
-    # Before the checkpoint: a line too many is dropped on resume, a line too few would be lost.
-    run.folder.append_metrics({"iteration": index, "weights_digest": digest, "digests": digests, **metrics})
-    await write_checkpoint(index, digests)
+    await hand_over(index)
+    line = {"iteration": index, "weights_digest": run.session.weights_digest, "digests": digests, **metrics}
+    # Before the checkpoint counts: a line too many is dropped on resume, a line too few would be lost.
+    run.folder.append_metrics(line)
+    begin_to_count(index, digests)
     for tracker in run.trackers:
         tracker.log(index, metrics)
-    await run.session.free(f"{index}/")
     run.folder.write_status("train", index, run.config.iterations)
 
 
-async def write_checkpoint(index: int, digests: Digests | None = None) -> None:
-    """Write the published weights and the optimizer to the iteration's checkpoint; it counts as soon as it is on disk.
+async def hand_over(index: int) -> None:
+    """Publish the trainer's weights as those of the iteration, and write its state to a checkpoint's files.
+
+    The iteration's rows are freed. All of it is asked for together: the workers do one after the other.
+    """
+    run = CURRENT_RUN.get()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(run.session.publish_weights(index))
+        group.create_task(_save(run, index))
+        group.create_task(run.session.free(f"{index}/"))
+
+
+def begin_to_count(index: int, digests: Digests | None = None) -> None:
+    """Begin to make the iteration's checkpoint count: it does as soon as it is on disk.
 
     Args:
         index: of the iteration.
         digests: of its nodes' rows.
     """
     run = CURRENT_RUN.get()
-    await run.stages.settle()  # of the iteration before
-    await run.session.save(run.folder.new_checkpoint(index), whole=index == 0)
     facts = {
         "policy_version": index,
         "weights_digest": run.session.weights_digest,
         "digests": dict(digests or {}),
     }
     run.stages.commit(index, facts, run.config.trainer.keep_checkpoints)
+
+
+async def _save(run: Run, index: int) -> None:
+    await run.stages.settle()  # of the iteration before
+    await run.session.save(run.folder.new_checkpoint(index), whole=index == 0)

@@ -7,7 +7,7 @@ from prefect.logging import get_run_logger
 
 from embodyflow.run_folder import RunFolder
 from flows.evaluation import evaluate, film
-from flows.iteration import run_iteration, write_checkpoint
+from flows.iteration import begin_to_count, hand_over, run_iteration
 from flows.nodes import Run
 from flows.opened_run import opened
 from flows.parity import observe
@@ -75,8 +75,8 @@ async def _begin(run: Run) -> int:
     if run.config.warm_start is not None:
         run.folder.write_status("sft", 0, run.config.iterations)
         await sft(warm_start_key(run.config))
-    await run.session.publish_weights(0)
-    await write_checkpoint(0)
+    await hand_over(0)
+    begin_to_count(0)
     return 0
 
 

@@ -110,8 +110,8 @@ def work_of(run: Any, index: int) -> NodeWork:
 
 async def begin(run: Any) -> None:
     nodes.CURRENT_RUN.set(run)
-    await run.session.publish_weights(0)
-    await iteration.write_checkpoint(0)
+    await iteration.hand_over(0)
+    iteration.begin_to_count(0)
 
 
 async def go_on(run: Any, last: int) -> None:
