@@ -149,7 +149,7 @@ def draw_tasks(axes: Any, tasks: Sequence[str], runs: list[dict]) -> None:
     axes.invert_yaxis()
     axes.set(xlim=(0, 1))
     axes.set_title("unseen goals of each task, greedy", fontsize=9)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.1))
 
 
 def main() -> None:
