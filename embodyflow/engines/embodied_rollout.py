@@ -90,9 +90,13 @@ class EmbodiedRollout(GroupRollout):
         del mode
         num_goals, num_tasks = self.config.evaluation.num_goals, len(self.config.env.tasks)
         chosen = range(num_goals * num_tasks) if task is None else range(task, num_goals * num_tasks, num_tasks)
-        # By number of goal and task together: every rank has environments of every task, none of which is to idle.
-        rows = [row for row in chosen if sum(divmod(row, num_tasks)) % self.world_size == self.rank]
+        # Counted task by task: every rank has environments of every task, none of which is to idle.
+        rows = [row for row in chosen if self._is_mine(row % num_tasks * num_goals + row // num_tasks)]
         return [Episode(row, row, row, row % num_tasks, row // num_tasks) for row in rows]
+
+    def _is_mine(self, index: int) -> bool:
+        """Say whether what has this number, of all ranks' together, falls to this rank; they take turns."""
+        return index % self.world_size == self.rank
 
     def play(
         self,
@@ -223,10 +227,9 @@ class EmbodiedRollout(GroupRollout):
         """
         if self.config.warm_start is None:
             raise ConfigError("warm_start=null: there is nothing to demonstrate")
-        parts = []
+        parts, num_demos = [], self.config.warm_start.num_demos
         for task_id, task in enumerate(self.config.env.tasks):
-            # By task and number together: one demonstration of each task is work for every rank.
-            mine = [k for k in range(self.config.warm_start.num_demos) if (task_id + k) % self.world_size == self.rank]
+            mine = [number for number in range(num_demos) if self._is_mine(task_id * num_demos + number)]
             if not mine:
                 continue
             env = make_env(self.config.env, task, "demo")

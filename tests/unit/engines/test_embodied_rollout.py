@@ -329,6 +329,14 @@ def test_one_demonstration_of_each_task_is_shared_by_the_ranks(tiny_config) -> N
     np.testing.assert_array_equal(np.concatenate([half["state"] for half in halves]), whole["state"])
 
 
+def test_no_rank_is_left_without_work_while_there_is_enough(tiny_config) -> None:
+    tasks = "env.tasks=[reach-v3,push-v3,pick-place-v3]"
+    config = tiny_config("env.max_steps=80", tasks, "evaluation.num_goals=2", "rollout.num_groups=3")
+    last = new_rollout(config, 4, 5)
+    assert last.demonstrate()["uid"].tolist() == [2 * 10**6]
+    assert [(e.row, e.env_task_id, e.goal) for e in last.evaluation_episodes()] == [(2, 2, 0)]
+
+
 def test_a_goal_that_the_expert_misses_is_passed_over(tiny_config) -> None:
     assert new_rollout(tiny_config("env.max_steps=80")).demonstrate()["num_steps"].tolist() == [36, 50]
     first, second = new_rollout(tiny_config("env.max_steps=45")).demonstrate()["uid"].tolist()
