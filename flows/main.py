@@ -1,6 +1,7 @@
 """``python -m flows.<name> key=value …``: a training flow from the command line, without any server to start first."""
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -43,6 +44,7 @@ def main(flow: Flow[..., Any]) -> None:
     )
     print(config.summary_line(summary))
     print(f"run_dir={config.run_dir}")
+    gc.freeze()  # all ends with the process: looking through Prefect's objects for garbage would take another second
 
 
 def run_to_its_end(

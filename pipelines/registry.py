@@ -5,6 +5,7 @@ from pathlib import Path
 from embodyflow.errors import ConfigError
 from embodyflow.references import reference_to, resolve
 from pipelines.graph import TaskGraph
+from pipelines.validation import functions_on_trust
 from pipelines.yaml_loader import load_yaml
 
 BUILT_IN = {
@@ -41,7 +42,8 @@ def load_pipeline(
         return _call(custom_fn)
     if name not in BUILT_IN:
         raise ConfigError(f"pipeline.name={name}: allowed are {', '.join(BUILT_IN)}")
-    return _call(BUILT_IN[name])
+    with functions_on_trust():
+        return _call(BUILT_IN[name])
 
 
 def _call(custom_fn: str) -> TaskGraph:

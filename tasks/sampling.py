@@ -8,9 +8,9 @@ import torch
 from embodyflow.algorithms.filters import group_metrics, keep_mixed, keep_untruncated, keep_within
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.config.pipeline import FilterConfig
-from embodyflow.data.batches import to_batch, to_columns
+from embodyflow.data.batches import join_rows, to_batch, to_columns
 from embodyflow.data.metrics import Metric, mean, merge_metrics, total
-from embodyflow.data.padding import join_rows, to_padded, to_ragged
+from embodyflow.data.padding import to_padded, to_ragged
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.surplus import draw_surplus
 from embodyflow.errors import SamplingError

@@ -4,7 +4,7 @@ A batch travels as a table: arrays are written and read at the speed of memory, 
 tensor by tensor.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,8 +12,9 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from embodyflow.data.padding import to_padded, to_ragged
 from embodyflow.data.ragged import Ragged
-from embodyflow.data.tables import Column, Table, num_rows_of
+from embodyflow.data.tables import Column, Table, concatenate, num_rows_of
 
 Columns: TypeAlias = dict[str, np.ndarray]
 
@@ -45,3 +46,8 @@ def _to_tensor(column: Column) -> Tensor:
         offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(column.lengths)]))
         return torch.nested.nested_tensor_from_jagged(_to_tensor(column.values), offsets)
     return torch.from_numpy(column if column.flags.writeable else column.copy())
+
+
+def join_rows(parts: Sequence[TensorDict]) -> TensorDict:
+    """Return the rows of all parts, in order; language rows padded to the longest of them."""
+    return to_batch(to_padded(concatenate([to_ragged(to_columns(part)) for part in parts])))

@@ -4,15 +4,13 @@ A node function has a response's tokens as ``[N, R, ...]``, R the longest respon
 may have another R, so between ranks a row has its own tokens and no padding. Rows of other jobs pass as they are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
-from tensordict import TensorDict
 
-from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.plan import RowFacts
 from embodyflow.data.ragged import Array, Ragged
-from embodyflow.data.tables import Column, Table, concatenate
+from embodyflow.data.tables import Column, Table
 
 PROMPT, RESPONSE = "prompt_length", "response_length"
 """Columns that say how long a row's prompt and response are."""
@@ -41,11 +39,6 @@ def facts_of(columns: Mapping[str, Column]) -> RowFacts | None:
         return None
     prompts, responses, groups = (np.asarray(columns[name], np.int64) for name in (PROMPT, RESPONSE, "group_id"))
     return RowFacts(prompts + responses, groups)
-
-
-def join_rows(parts: Sequence[TensorDict]) -> TensorDict:
-    """Return the rows of all parts, in order, padded to the longest of them."""
-    return to_batch(to_padded(concatenate([to_ragged(to_columns(part)) for part in parts])))
 
 
 def _cut(name: str, column: Column, columns: Mapping[str, Column], num_steps: int) -> Column:

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import DBSCAN
 
 from embodyflow.rewards.progress_configuration import ProgressConfig
 
@@ -81,6 +80,8 @@ def measure_progress(
 
 def find_centres(points: Floats, eps: float, min_samples: int) -> Floats:
     """Return the mean of every cluster that DBSCAN finds, and every point that is in none: [C, D]."""
+    from sklearn.cluster import DBSCAN  # with pandas, over a second to import, in every worker of every job
+
     labels = DBSCAN(eps=eps, min_samples=min_samples).fit_predict(points)
     means = [points[labels == label].mean(axis=0) for label in range(labels.max() + 1)]
     return np.stack([*means, *points[labels == -1]])

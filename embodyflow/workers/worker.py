@@ -15,7 +15,6 @@ from typing import Any
 import ray
 
 from embodyflow.config import RunConfig
-from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.metrics import as_metrics
 from embodyflow.data.padding import facts_of, to_padded, to_ragged
 from embodyflow.data.plan import RowFacts, ShardRef
@@ -123,6 +122,9 @@ class Worker:
         return self._run(call)
 
     def _run(self, call: NodeCall) -> NodeResult:
+        # Torch, by way of tensordict; the flow's process, which knows this class by name, never imports it.
+        from embodyflow.data.batches import to_batch, to_columns
+
         started = time.perf_counter()
         with _captured_logs() as logs, time_limit(call.timeout, f"node {call.node_id}"):
             self._load_weights(call)

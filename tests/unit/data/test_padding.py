@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodyflow.data.batches import to_batch, to_columns
-from embodyflow.data.padding import join_rows, to_padded, to_ragged
+from embodyflow.data.batches import join_rows, to_batch, to_columns
+from embodyflow.data.padding import to_padded, to_ragged
 from embodyflow.data.ragged import Ragged
 from embodyflow.data.tables import select
 
