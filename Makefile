@@ -14,6 +14,7 @@ ARGS ?=
 
 BIN := .venv/bin
 INSTALLED := .venv/installed-$(EXTRAS)
+TWO_AT_ONCE := --numprocesses 2 --dist loadfile  # a run leaves a core idle a third of its time, while it starts and ends
 
 .PHONY: install run up down test chaos lint clean rendering
 
@@ -29,11 +30,11 @@ down:
 	@$(BIN)/embodyflow down
 
 test: install
-	$(BIN)/python -m pytest tests/unit -m "not slow and not gpu" --numprocesses 2 --dist loadfile
-	$(BIN)/python -m pytest tests/integration tests/chaos -m "not slow and not gpu" --durations=12
+	$(BIN)/python -m pytest tests/unit -m "not slow and not gpu" $(TWO_AT_ONCE)
+	$(BIN)/python -m pytest tests/integration tests/chaos -m "not slow and not gpu" $(TWO_AT_ONCE) --durations=12
 
 chaos: install
-	$(BIN)/python -m pytest tests/chaos
+	$(BIN)/python -m pytest tests/chaos --numprocesses 2
 
 lint: install
 	$(BIN)/ruff check .

@@ -13,8 +13,11 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
+TWO_WORKERS = "rollout.num_workers=2"
+"""For the runs that are about several of them; each takes seconds to start."""
 SMALL = [
-    *("experiment=embodied", "rollout.num_groups=4", "rollout.group_size=4", "rollout.envs_per_worker=8"),
+    "experiment=embodied",  # the first, for those who name it otherwise
+    *("rollout.num_workers=1", "rollout.num_groups=4", "rollout.group_size=4", "rollout.envs_per_worker=8"),
     *("env.max_steps=40", "evaluation.num_goals=4", "evaluation.video=false", "warm_start.num_demos=4"),
     *("warm_start.steps=60", "policy.hidden_size=64"),
 ]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from small_runs import SMALL, SMALL_CONTROL, SMALL_LANGUAGE, Runs
+from small_runs import SMALL, SMALL_CONTROL, SMALL_LANGUAGE, TWO_WORKERS, Runs
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
@@ -15,7 +15,7 @@ from embodyflow.run_folder import RunFolder
 HERE = Path(__file__).parent
 WORDS = ("seed=7", "cluster.node_timeout=20")
 JOBS = {  # training flow, and its words
-    "embodied": ("grpo", (*SMALL, "pipeline.custom_fn=faulty_nodes:graph")),
+    "embodied": ("grpo", (*SMALL, TWO_WORKERS, "pipeline.custom_fn=faulty_nodes:graph")),
     "language": (
         "grpo",
         (*SMALL_LANGUAGE, "rollout.groups_per_call=2", "pipeline.custom_fn=faulty_nodes:language_graph"),

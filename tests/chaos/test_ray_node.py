@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from ray.cluster_utils import Cluster
-from small_runs import SMALL, Runs
+from small_runs import SMALL, TWO_WORKERS, Runs
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-WORDS = (*SMALL, "iterations=3", "seed=7")
+WORDS = (*SMALL, TWO_WORKERS, "iterations=3", "seed=7")
 
 
 @pytest.fixture

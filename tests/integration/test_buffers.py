@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -186,10 +187,12 @@ def test_a_killed_driver_leaves_no_memory_behind(cluster: Cluster) -> None:
 
 
 def open_files(pid: int) -> list[str]:
-    try:
-        return [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-    except OSError:  # ended meanwhile
-        return []
+    found = []
+    with suppress(OSError):  # the process has ended
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # it was closed meanwhile
+                found.append(os.readlink(link))
+    return found
 
 
 def test_a_dead_buffer_is_told_by_the_shards_it_held(ranks: list[Any], buffers: dict[str, Any]) -> None:

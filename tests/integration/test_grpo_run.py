@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_runs import SMALL, Runs
+from small_runs import SMALL, TWO_WORKERS, Runs
 
 pytestmark = pytest.mark.integration
+
+WORDS = ("iterations=3", "seed=7", TWO_WORKERS)
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +22,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 @pytest.fixture(scope="module")
 def first(runs: Runs) -> str:
-    return runs.run("first", "iterations=3", "seed=7")
+    return runs.run("first", *WORDS)
 
 
 def test_a_run_leaves_its_records_and_no_process(runs: Runs, first: str) -> None:
@@ -39,7 +41,7 @@ def test_a_run_leaves_its_records_and_no_process(runs: Runs, first: str) -> None
 
 
 def test_same_seed_same_weights_and_metrics(runs: Runs, first: str, prefect_api: str) -> None:
-    runs.served_by(prefect_api).run("again", "iterations=3", "seed=7")
+    runs.served_by(prefect_api).run("again", *WORDS)
     assert runs.summary("again")["weights_digest"] == runs.summary("first")["weights_digest"]
     assert runs.metrics("again") == runs.metrics("first")
     assert len({record.get("weights_digest") for record in runs.metrics("first")}) > 2, "the weights never changed"
@@ -48,13 +50,13 @@ def test_same_seed_same_weights_and_metrics(runs: Runs, first: str, prefect_api:
 def test_two_trainer_ranks_agree_with_one(runs: Runs, first: str, prefect_api: str) -> None:
     from safetensors.numpy import load_file
 
-    runs.served_by(prefect_api).run("two-ranks", "iterations=3", "seed=7", "trainer.num_ranks=2")
+    runs.served_by(prefect_api).run("two-ranks", *WORDS, "trainer.num_ranks=2")
     one, two = (load_file(runs.root / name / "policy" / "model.safetensors") for name in ("first", "two-ranks"))
     assert max(abs(one[name] - two[name]).max() for name in one) < 1e-4
 
 
 def test_resumed_run_ends_like_an_uninterrupted_one(runs: Runs, first: str, prefect_api: str) -> None:
-    process = runs.start(*SMALL, f"run_root={runs.root}", "run_id=killed", "iterations=3", "seed=7")
+    process = runs.start(*SMALL, f"run_root={runs.root}", "run_id=killed", *WORDS)
     checkpoint = runs.root / "killed" / "checkpoints" / "iteration-000001"
     deadline = time.monotonic() + 200
     while not checkpoint.exists() and time.monotonic() < deadline and process.poll() is None:

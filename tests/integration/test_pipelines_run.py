@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from small_runs import Runs
+from small_runs import TWO_WORKERS, Runs
 
 pytestmark = pytest.mark.integration
 
@@ -97,7 +97,7 @@ def test_a_graph_and_a_loss_of_ones_own_run_whole(runs: Runs, tmp_path: Path, pr
     (tmp_path / "outside_pipeline.py").write_text(MODULE)
     mine = runs.served_by(prefect_api, PYTHONPATH=str(tmp_path))
     words = ("pipeline.custom_fn=outside_pipeline:graph", "algorithm.loss=outside_pipeline:clipped_nowhere")
-    mine.run("outside", "iterations=1", "seed=5", *words)
+    mine.run("outside", "iterations=1", "seed=5", TWO_WORKERS, *words)
     [record] = [r for r in runs.records("outside") if "census/rows" in r]
     assert (record["census/rows"], record["census/complete"]) == (16, 1.0)
     assert record["train/optimizer_steps"] > 0

@@ -158,3 +158,20 @@ def test_a_configuration_is_checked_without_the_slow_libraries(module: str) -> N
     command = f"import sys, {module}; print(sorted({slow}))"
     done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_flows_process_does_without_torch() -> None:
+    """It holds names and numbers; torch would take longer to import than all else before the first worker starts."""
+    command = (
+        "import sys, flows.training; from pipelines import BUILT_IN, load_pipeline\n"
+        "for name in BUILT_IN: load_pipeline(name)\n"
+        "print(sorted({'torch', 'tensordict', 'transformers', 'sklearn', 'mujoco'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_workers_of_other_jobs_do_without_the_libraries_of_one() -> None:
+    command = "import sys, tasks; print(sorted({'sklearn', 'pandas', 'mujoco', 'gymnasium'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -272,6 +272,7 @@ def test_built_in_pipelines_are_the_chains_of_the_guide(name):
     graph = load_pipeline(name)
     chain = CHAINS[name].split()
     assert graph.get_execution_order() == chain
+    assert graph.validate_graph() == (True, ""), "a run takes the functions of a built-in graph on trust"
     also = {("embodied_srpo", "reward"): ("rollout",)}  # the rows come from there, the scores alone from progress
     assert [graph.nodes[b].dependencies for b in chain[1:]] == [
         (*also.get((name, b), ()), a) for a, b in pairwise(chain)
