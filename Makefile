@@ -14,7 +14,8 @@ ARGS ?=
 
 BIN := .venv/bin
 INSTALLED := .venv/installed-$(EXTRAS)
-TWO_AT_ONCE := --numprocesses 2 --dist loadfile  # a run leaves a core idle a third of its time, while it starts and ends
+# While a run starts and ends it leaves one of two cores idle.
+TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 
 .PHONY: install run up down test chaos lint clean rendering
 
