@@ -1,37 +1,45 @@
 """What it costs that nothing is lost: iterations of the default job with and without rows and ledger on disk.
 
-    python -m benchmarks.durability --rounds 3
+    python -m benchmarks.durability --rounds 2
 
-Both kinds run in turn, each in a process of its own with the same seed. Without durability no rows are kept, no ledger
-is written and checkpoints are neither flushed nor digested; they are written in both. Results go to
+Two processes are not equally fast, so both kinds take turns within one: four iterations with, four without, and in the
+next run of the same seed the other way round. Compared is each iteration with its like in the other run; of four the
+first is left out, which pays for what the one before has left to do beside it. Without durability no rows are kept, no
+ledger is written and checkpoints are neither flushed nor digested; they are written in both. Results go to
 ``benchmarks/results/durability.json``.
 """
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results" / "durability.json"
+BLOCK = 4  # iterations of a kind in a row
+IS_DURABLE = ContextVar("IS_DURABLE", default=True)
 
 
-def contend(mode: str, folder: str, iterations: int) -> None:
+def is_durable(index: int, first: str) -> bool:
+    """Say whether an iteration keeps what it makes in a run that begins with ``first``, ``"on"`` or ``"off"``."""
+    return ((index - 1) // BLOCK % 2 == 0) == (first == "on")
+
+
+def contend(first: str, folder: str, iterations: int) -> None:
     """Run the default job; print the seconds of each iteration, its commit included, as JSON."""
     import asyncio
 
-    import embodyflow.run_folder as run_folder
-    import flows.graph_run as graph_run
     from flows.grpo import grpo
     from flows.iteration_runs import IterationRuns
-    from flows.stages import Stages
 
     seconds: list[float] = []
     run = IterationRuns.run
@@ -42,52 +50,79 @@ def contend(mode: str, folder: str, iterations: int) -> None:
         seconds.append(time.perf_counter() - began)
         return metrics
 
-    async def nothing(*_: Any) -> None:
-        return None
-
     IterationRuns.run = timed  # type: ignore[method-assign]
-    if mode == "off":
-        Stages.committed = nothing  # type: ignore[method-assign]
-        work = graph_run.GraphRun._work
-        graph_run.GraphRun._work = lambda self, node: replace(work(self, node), stage=None)  # type: ignore
-        run_folder._flush_and_digest = lambda path: ""
-        run_folder.flush = lambda path: None
+    take_turns(first)
     overrides = [f"run_root={folder}", "evaluation.video=false"]
-    asyncio.run(grpo(experiment="embodied", iterations=iterations, seed=0, run_id=mode, overrides=overrides))
+    asyncio.run(grpo(experiment="embodied", iterations=iterations, seed=0, run_id=first, overrides=overrides))
     print(json.dumps(seconds))
 
 
-def measure(mode: str, iterations: int) -> list[float]:
-    """Return the seconds of the iterations of one run, those of its start left out."""
+def take_turns(first: str) -> None:
+    """Have the iterations whose turn it is leave nothing on the disk but their checkpoint."""
+    import embodyflow.run_folder as run_folder
+    from flows.graph_run import GraphRun
+    from flows.stages import Stages
+
+    work, commit, committed = GraphRun._work, Stages._commit, Stages.committed
+    digest, flush = run_folder._flush_and_digest, run_folder.flush
+
+    def work_in_turn(self: GraphRun, node: Any) -> Any:
+        whole = work(self, node)
+        return whole if is_durable(whole.iteration, first) else replace(whole, stage=None)
+
+    async def commit_in_turn(self: Stages, iteration: int, *rest: Any) -> None:
+        IS_DURABLE.set(is_durable(iteration, first))
+        await commit(self, iteration, *rest)
+
+    async def committed_in_turn(self: Stages, iteration: int, facts: dict[str, Any]) -> None:
+        if is_durable(iteration, first):
+            await committed(self, iteration, facts)
+
+    GraphRun._work = work_in_turn  # type: ignore[method-assign]
+    Stages._commit, Stages.committed = commit_in_turn, committed_in_turn  # type: ignore[method-assign]
+    run_folder._flush_and_digest = lambda path: digest(path) if IS_DURABLE.get() else ""
+    run_folder.flush = lambda path: flush(path) if IS_DURABLE.get() else None
+
+
+def measure(first: str, iterations: int) -> dict[int, float]:
+    """Return the seconds of the iterations of one run by index, the first of each block left out."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks.durability", "--contend", mode, folder, str(iterations)]
+        command = [sys.executable, "-m", "benchmarks.durability", "--contend", first, folder, str(iterations)]
         env = os.environ | {"PREFECT_HOME": f"{folder}/prefect", "PREFECT_LOGGING_LEVEL": "ERROR"}
         done = subprocess.run(command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, check=True)
     seconds: list[float] = json.loads(done.stdout.strip().splitlines()[-1])
-    return seconds[2:]
+    return {index: each for index, each in enumerate(seconds, start=1) if (index - 1) % BLOCK}
+
+
+def compare(rounds: int, iterations: int) -> dict[str, Any]:
+    """Return the figures: what durability costs, as a share of an iteration without."""
+    seconds: dict[str, list[float]] = {"on": [], "off": []}
+    ratios: dict[bool, list[float]] = {True: [], False: []}  # by which of the two runs was the durable one
+    for _ in range(rounds):
+        runs = {first: measure(first, iterations) for first in ("on", "off")}
+        for index in runs["on"]:
+            here = is_durable(index, "on")
+            on, off = (runs["on"][index], runs["off"][index])[:: 1 if here else -1]
+            seconds["on"].append(round(on, 4))
+            seconds["off"].append(round(off, 4))
+            ratios[here].append(on / off)
+    # A run that is slower as a whole is the durable one in half of the pairs, the other one in the other half.
+    overhead = math.prod(statistics.median(each) for each in ratios.values()) ** 0.5 - 1
+    medians = {mode: round(statistics.median(values), 4) for mode, values in seconds.items()}
+    return {"pairs": len(seconds["on"]), "median_seconds": medians, "overhead": round(overhead, 4), "seconds": seconds}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--iterations", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--iterations", type=int, default=8 * BLOCK)
     parser.add_argument("--contend", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contend:
-        mode, folder, iterations = options.contend
-        contend(mode, folder, int(iterations))
+        first, folder, iterations = options.contend
+        contend(first, folder, int(iterations))
         return 0
-    seconds: dict[str, list[float]] = {"on": [], "off": []}
-    for round_number in range(options.rounds):
-        for mode in ("on", "off") if round_number % 2 == 0 else ("off", "on"):
-            seconds[mode] += measure(mode, options.iterations)
-    medians = {mode: statistics.median(values) for mode, values in seconds.items()}
-    figures = {
-        "iterations": {mode: len(values) for mode, values in seconds.items()},
-        "median_seconds": {mode: round(value, 4) for mode, value in medians.items()},
-        "overhead": round(medians["on"] / medians["off"] - 1, 4),
-        "seconds": {mode: [round(value, 4) for value in values] for mode, values in seconds.items()},
-    }
+    figures = compare(options.rounds, options.iterations)
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
     print(json.dumps({key: value for key, value in figures.items() if key != "seconds"}, indent=2))
     return 0
