@@ -38,9 +38,32 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
     *terminated* by success or by the environment, and *truncated* after ``max_steps``, or before if the environment
     says so. ``info`` has ``success`` (bool), ``instruction`` (str) and ``goal`` (int).
 
+    Args:
+        env_id: its Gymnasium id, ``module:id`` where a module registers it.
+        task: a name for what is to be done.
+        split: whose initial states ``reset`` plays.
+        max_steps: steps after which an episode is truncated; ``None`` leaves it to the environment.
+        kwargs: passed on to ``gymnasium.make``.
+        wrappers: ``module:function`` of environment to environment, applied in this order.
+        instruction: the task in a sentence; ``None`` is the task's name.
+        success_info: key of ``info`` that is true in the step that succeeds.
+        success_reward: reward of a step that succeeds, or more.
+        success_termination: whatever terminates the environment's episode is success.
+        state: keys of the observation that make the state, dots reaching into nested ones; ``None`` takes all that
+            are no images.
+        images: name to key of the observation, or :data:`RENDER`.
+        image_size: pixels a side that images are resized to; ``None`` leaves them as they are.
+        expert: ``module:function`` of environment and its own observation to an action within the environment's
+            own bounds.
+        render_mode: ``None`` or ``"rgb_array"``, for :meth:`render`.
+
     Attributes:
         num_goals: initial states in each split.
         instruction: the task in a sentence.
+
+    Raises:
+        ValueError: an argument does not fit the environment; the message names it and what is allowed.
+        ImportError: a wrapper or the expert cannot be imported.
     """
 
     num_goals: Mapping[str, int] = MappingProxyType({"train": 2**16, "demo": 2**10, "eval": 2**10})
@@ -65,31 +88,6 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         expert: str | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """Make the environment.
-
-        Args:
-            env_id: its Gymnasium id, ``module:id`` where a module registers it.
-            task: a name for what is to be done.
-            split: whose initial states ``reset`` plays.
-            max_steps: steps after which an episode is truncated; ``None`` leaves it to the environment.
-            kwargs: passed on to ``gymnasium.make``.
-            wrappers: ``module:function`` of environment to environment, applied in this order.
-            instruction: the task in a sentence; ``None`` is the task's name.
-            success_info: key of ``info`` that is true in the step that succeeds.
-            success_reward: reward of a step that succeeds, or more.
-            success_termination: whatever terminates the environment's episode is success.
-            state: keys of the observation that make the state, dots reaching into nested ones; ``None`` takes all that
-                are no images.
-            images: name to key of the observation, or :data:`RENDER`.
-            image_size: pixels a side that images are resized to; ``None`` leaves them as they are.
-            expert: ``module:function`` of environment and its own observation to an action within the environment's
-                own bounds.
-            render_mode: ``None`` or ``"rgb_array"``, for :meth:`render`.
-
-        Raises:
-            ValueError: an argument does not fit the environment; the message names it and what is allowed.
-            ImportError: a wrapper or the expert cannot be imported.
-        """
         if split not in FIRST_SEED:
             raise ValueError(f"split={split!r}: must be one of {', '.join(FIRST_SEED)}")
         self.task, self.split, self.instruction = task, split, instruction or task
