@@ -44,7 +44,6 @@ def main(flow: Flow[..., Any]) -> None:
     )
     print(config.summary_line(summary))
     print(f"run_dir={config.run_dir}")
-    gc.freeze()  # all ends with the process: looking through Prefect's objects for garbage would take another second
 
 
 def run_to_its_end(
@@ -70,6 +69,8 @@ def run_to_its_end(
     except (KeyboardInterrupt, asyncio.CancelledError):
         print(if_stopped(), file=sys.stderr)
         sys.exit(STOPPED)
+    finally:
+        gc.freeze()  # the process is about to end: a last search for garbage would take it another second
 
 
 async def _run(

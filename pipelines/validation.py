@@ -29,8 +29,8 @@ _imports_functions = ContextVar("_imports_functions", default=True)
 def functions_on_trust() -> Iterator[None]:
     """Check the graphs built within without importing their nodes' functions, named by ``"module:function"``.
 
-    For built-in graphs, whose functions a test has looked at: torch, which they import, takes longer to import than all
-    else that the flow's process needs before it can start a worker.
+    For built-in graphs, whose functions a test has looked at: they import torch, which takes seconds that the flow's
+    process needs not spend before it can start a worker.
     """
     before = _imports_functions.set(False)
     try:
@@ -69,7 +69,9 @@ class GraphError(ConfigError):
 
 
 def check(specs: Sequence[Any]) -> tuple[list[Node], list[Problem]]:
-    """Turn specs into nodes and find everything that is wrong with them; the nodes' functions are imported.
+    """Turn specs into nodes and find everything that is wrong with them.
+
+    The nodes' functions are imported, unless they are taken on trust (:func:`functions_on_trust`).
 
     Args:
         specs: mappings with the keys of :class:`~pipelines.node.Node`; ``executable_ref`` may be a callable.
@@ -86,7 +88,7 @@ def check(specs: Sequence[Any]) -> tuple[list[Node], list[Problem]]:
     nodes, unreadable = parse_nodes(specs)
     structure = structure_problems(specs)
     problems += unreadable + structure
-    if functions and not unreadable and not structure:
+    if not unreadable and not structure:
         problems += _unwritten({node.node_id: node for node in nodes}, functions)
     return nodes, problems
 

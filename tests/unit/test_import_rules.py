@@ -161,7 +161,7 @@ def test_a_configuration_is_checked_without_the_slow_libraries(module: str) -> N
 
 
 def test_the_flows_process_does_without_torch() -> None:
-    """It holds names and numbers; torch would take longer to import than all else before the first worker starts."""
+    """It holds names and numbers; the seconds of importing torch would come before the first worker starts."""
     command = (
         "import sys, flows.training; from pipelines import BUILT_IN, load_pipeline\n"
         "for name in BUILT_IN: load_pipeline(name)\n"

@@ -247,6 +247,22 @@ def test_a_graph_put_together_by_hand_is_validated():
     assert not ok and message.startswith(f"node 'a': executable_ref='{HERE}:nothing'")
 
 
+def test_functions_that_are_not_found_hide_no_column_that_nobody_writes():
+    pipeline = Pipeline("p").add_node("a", func="nowhere:f", writes=["x"])
+    found = messages(pipeline.add_node("b", func="nowhere:g", deps=["a"], reads=["y"]))
+    assert [line.partition(" in ")[0].split(": ")[:2] for line in found] == [
+        ["node 'a'", "executable_ref='nowhere:f'"],
+        ["node 'b'", "executable_ref='nowhere:g'"],
+        ["node 'b'", "reads 'y', which none of its ancestors writes"],
+    ]
+
+
+def test_a_graph_of_ones_own_is_looked_at_after_a_built_in_one_was_not():
+    load_pipeline("grpo")
+    [line] = messages(Pipeline("p").add_node("a", func="tasks:nothing"))
+    assert line.startswith("node 'a': executable_ref='tasks:nothing'")
+
+
 def test_an_empty_pipeline_is_refused():
     assert messages(Pipeline("p")) == ["nodes: there are none"]
 
