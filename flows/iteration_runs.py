@@ -9,7 +9,6 @@ is told when it is back.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -34,6 +33,7 @@ Metrics = dict[str, float]
 _logger = logging.getLogger(__name__)
 
 FIRST_RETRY_SECONDS = 0.05
+LONGEST_RETRY_SECONDS = 3.2
 
 PATIENCE_SECONDS = 5.0
 """How long an iteration waits for its run before it goes on without."""
@@ -44,17 +44,28 @@ PAUSE_SECONDS = 2.0
 FAREWELL_SECONDS = 120.0
 """How long a run that is over waits for the server to be told of its iterations."""
 
+REFUSALS = (httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.BAD_GATEWAY, httpx.codes.GATEWAY_TIMEOUT)
+"""What a server answers that is up and not able, or the proxy before one that is down."""
+
 
 async def _ask_again_soon(response: httpx.Response) -> None:
-    """Have Prefect's client repeat what met a locked database after 0.05 s, then 0.2 s, 0.8 s and so on.
+    """Have Prefect's client repeat what met a locked database after 0.05 s, then 0.2 s, 0.8 s, and 3.2 s at most.
 
     SQLite refuses at once what began to read before another writer was done. The server answers 503 and does not say
-    when to come back; the client would wait 2 s, as long as an iteration.
+    when to come back; the client would wait 2 s, as long as an iteration. Requests take turns: all later ones wait as
+    long as this one does.
     """
     if response.status_code == httpx.codes.SERVICE_UNAVAILABLE and "Retry-After" not in response.headers:
         tries = response.request.extensions.get("tries", 0)
         response.request.extensions["tries"] = tries + 1
-        response.headers["Retry-After"] = str(FIRST_RETRY_SECONDS * 4**tries)
+        response.headers["Retry-After"] = str(min(FIRST_RETRY_SECONDS * 4**tries, LONGEST_RETRY_SECONDS))
+
+
+def _means_away(error: BaseException | None) -> bool:
+    """Whether a request failed because the server cannot be reached, or refuses whatever it is asked for the moment."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code in REFUSALS
+    return isinstance(error, httpx.TransportError)
 
 
 class IterationRuns:
@@ -76,7 +87,7 @@ class IterationRuns:
         self._opened: dict[int, asyncio.Task[FlowRun]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._unseen: list[tuple[asyncio.Task[FlowRun], State[Any]]] = []
-        self._is_away = False
+        self._is_away = False  # until it answers again nobody waits for it
         # One request at a time: two at once find SQLite locked, and the client then sleeps for two seconds.
         self._turn = asyncio.Lock()
 
@@ -94,8 +105,8 @@ class IterationRuns:
         self.open(index)
         await asyncio.wait([self._opened[index]], timeout=0.0 if self._is_away else PATIENCE_SECONDS)
         opened = self._opened.pop(index)
-        self._is_away = not opened.done() or isinstance(opened.exception(), httpx.TransportError)
-        if self._is_away:
+        if not opened.done() or _means_away(opened.exception()):
+            self._is_away = True
             _logger.warning("the Prefect server does not answer: iteration %d has no run of its own", index)
             return await self._run_unseen(index, opened)
         flow_run = opened.result()
@@ -129,8 +140,9 @@ class IterationRuns:
             async with asyncio.timeout(FAREWELL_SECONDS):
                 never_begun: State[Any] = Cancelled(message="the run ended before this iteration")
                 for opening, state in [*((each, never_begun) for each in self._opened.values()), *self._unseen]:
-                    with contextlib.suppress(httpx.TransportError):  # the server was away: it was never created
-                        await self._close(await opening, state)
+                    await asyncio.wait([opening])
+                    if not _means_away(opening.exception()):  # else it was never created
+                        await self._close(opening.result(), state)
                 await asyncio.gather(*self._closing)
         except TimeoutError:
             _logger.warning("the Prefect server does not answer: it is not told how all iterations ended")
@@ -161,7 +173,7 @@ class IterationRuns:
                 dynamic_key=str(index),
                 state=Running(),
             )
-            return await self._client.create_flow_run(
+            flow_run = await self._client.create_flow_run(
                 flow=self._flow,
                 name=f"{self._flow.name}-{index}",
                 parameters={"index": index},
@@ -169,6 +181,8 @@ class IterationRuns:
                 state=Running(),
                 tags=TagsContext.get().current_tags,
             )
+        self._is_away = False
+        return flow_run
 
     def _close_beside(self, flow_run: FlowRun, state: State[Any]) -> None:
         self._closing = {closing for closing in self._closing if not closing.done() or closing.exception()}
@@ -179,9 +193,12 @@ class IterationRuns:
             try:
                 async with self._turn:
                     await self._client.set_flow_run_state(flow_run.id, state)
+                self._is_away = False
                 return
-            except httpx.TransportError:
-                await asyncio.sleep(PAUSE_SECONDS)
+            except httpx.HTTPError as error:
+                if not _means_away(error):
+                    raise
+            await asyncio.sleep(PAUSE_SECONDS)
 
 
 @asynccontextmanager

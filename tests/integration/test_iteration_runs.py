@@ -1,0 +1,135 @@
+"""Iterations on a real Prefect server that for a while cannot be reached, or refuses whatever it is asked."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prefect import flow
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.context import FlowRunContext
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from servers import prefect_server
+
+from flows import iteration_runs as module
+from flows.iteration_runs import Metrics
+
+pytestmark = pytest.mark.integration
+
+AWAY_AT, BACK_AT, LAST = 2, 4, 20
+PATIENCE = 1.0
+
+
+class Faulty(httpx.AsyncHTTPTransport):
+    """A way to the server that is at fault in some iterations."""
+
+    is_at_fault = False
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.is_at_fault:
+            return await self.fail(request)
+        return await super().handle_async_request(request)
+
+    async def fail(self, request: httpx.Request) -> httpx.Response:
+        raise NotImplementedError
+
+
+class Locked(Faulty):
+    async def fail(self, request: httpx.Request) -> httpx.Response:
+        return httpx.Response(503, json={"exception_message": "Service Unavailable"}, request=request)
+
+
+class Unreachable(Faulty):
+    async def fail(self, request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("connection refused", request=request)
+
+
+class Slow(Faulty):
+    async def fail(self, request: httpx.Request) -> httpx.Response:
+        self.is_at_fault = False  # once is enough
+        await asyncio.sleep(1.5 * PATIENCE)
+        return await self.handle_async_request(request)
+
+
+class Broken(Faulty):
+    async def fail(self, request: httpx.Request) -> httpx.Response:
+        return httpx.Response(500, json={"exception_message": "a bug"}, request=request)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder: Path = tmp_path_factory.mktemp("prefect")
+    with prefect_server(folder) as url:
+        yield url
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch, server: str) -> Iterator[None]:
+    """Short waits, and this server."""
+    for name, seconds in {"PATIENCE": PATIENCE, "PAUSE": 0.1, "LONGEST_RETRY": 0.1}.items():
+        monkeypatch.setattr(module, f"{name}_SECONDS", seconds)
+    with temporary_settings({PREFECT_API_URL: server, PREFECT_CLIENT_MAX_RETRIES: 1}):
+        yield
+
+
+async def run_through(transport: Faulty, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Metrics], list[FlowRun]]:
+    """Run the iterations, at fault from 2 until 4; return their results and flow runs, by name."""
+
+    @flow(name="iteration")
+    async def iteration(index: int) -> Metrics:
+        transport.is_at_fault = AWAY_AT <= index < BACK_AT
+        await asyncio.sleep(0.2)
+        return {"index": float(index)}
+
+    @flow(name="training")
+    async def training() -> tuple[list[Metrics], Any]:
+        async with module.iteration_runs(iteration) as runs:
+            results = []
+            for index in range(1, LAST + 1):
+                results.append(await runs.run(index))
+                if index < LAST:
+                    runs.open(index + 1)
+        return results, FlowRunContext.get().flow_run.id
+
+    settings: dict[str, Any] = {"transport": transport}
+    plain = module.get_client
+    monkeypatch.setattr(module, "get_client", lambda httpx_settings: plain(httpx_settings=settings | httpx_settings))
+    results, parent = await training()
+    async with plain() as client:
+        of_parent = FlowRunFilterParentFlowRunId(any_=[parent])
+        children = await client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=of_parent))
+    return results, sorted(children, key=lambda run: run.name)
+
+
+@pytest.mark.parametrize("way", [Locked, Unreachable, Slow])
+def test_a_server_that_is_away_for_a_while_holds_nothing_up(
+    way: type[Faulty], impatient: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    results, children = asyncio.run(run_through(way(), monkeypatch))
+
+    assert results == [{"index": float(index)} for index in range(1, LAST + 1)]
+    assert "the Prefect server does not answer: iteration 3 has no run of its own" in caplog.text
+    assert f"iteration {LAST} has no run of its own" not in caplog.text
+    states = {run.name: run.state_type for run in children}
+    assert {"iteration-1", "iteration-2", f"iteration-{LAST}"} <= states.keys()
+    assert set(states.values()) == {StateType.COMPLETED}
+
+
+def test_a_server_with_a_bug_is_not_taken_for_one_that_is_away(
+    impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(httpx.HTTPStatusError, match="500"):
+        asyncio.run(run_through(Broken(), monkeypatch))
+
+
+def test_a_locked_database_is_asked_again_soon_and_never_after_long() -> None:
+    request = httpx.Request("POST", "http://prefect/api")
+    waits = []
+    for _ in range(6):
+        response = httpx.Response(503, request=request)
+        asyncio.run(module._ask_again_soon(response))
+        waits.append(float(response.headers["Retry-After"]))
+    assert waits == pytest.approx([0.05, 0.2, 0.8, 3.2, 3.2, 3.2])
