@@ -10,7 +10,7 @@ BELOW_ONE = np.nextafter(np.float32(1), np.float32(0))
 def chunk_uniforms(
     rng: np.random.Generator, shape: tuple[int, int], chunk_size: int, correlation: float
 ) -> NDArray[np.float32]:
-    """Draw a uniform in [0, 1) for each token of an episode; those of a chunk move together.
+    """Draw the uniforms in [0, 1) that an episode is decided with; those of a chunk move together.
 
     Independent noise of the actions of a chunk averages out: the hand ends where it would have ended, and siblings of a
     group share their outcome. So within a decision, and only there, the actions of a chunk are joined by a Gaussian
@@ -30,12 +30,12 @@ def chunk_uniforms(
 
     Args:
         rng: of the episode.
-        shape: (T, L), decisions and tokens of each; tokens lie action by action.
+        shape: (T, R), decisions and draws of each, which lie action by action; R is L where each token takes one.
         chunk_size: C, actions of a decision; 1 leaves nothing to correlate.
         correlation: of the noise of any two actions of a chunk, in [0, 1].
 
     Returns:
-        float32 ``[T, L]``.
+        float32 ``[T, R]``.
     """
     if correlation == 0:
         return rng.random(shape, dtype=np.float32)

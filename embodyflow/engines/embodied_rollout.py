@@ -55,6 +55,8 @@ class EmbodiedRollout(GroupRollout):
         self._envs: dict[str, VectorEnv] = {}
         self.prototypes = [make_env(config.env, task, "train") for task in config.env.tasks]
         check_fits(config.policy, self.prototypes[0])
+        actions: Any = self.prototypes[0].action_space
+        self._bounds = (actions.low.astype(np.float32), actions.high.astype(np.float32))
         self.policy = build_acting_policy(config.policy, config.cluster.device)
         self._instructions = np.stack(
             [self.policy.encode_instruction(env.get_wrapper_attr("instruction")) for env in self.prototypes]
@@ -151,7 +153,7 @@ class EmbodiedRollout(GroupRollout):
         return replace(episode, goal=int(rng.integers(num_goals)))
 
     def _blank_rows(self, episodes: Sequence[Episode], draws: tuple[int | str, ...] | None) -> EpisodeRows:
-        rows = EpisodeRows(self.config, episodes, self.policy.num_tokens)
+        rows = EpisodeRows(self.config, episodes, self.policy)
         if draws is not None:
             rows.draw_noise([derive_seed(*draws, episode.row) for episode in episodes])
         rows.columns["instruction_ids"] = self._instructions[rows.columns["env_task_id"]]
@@ -180,7 +182,9 @@ class EmbodiedRollout(GroupRollout):
         batch = {name: padded(values, batch_size) for name, values in observation.items()}
         uniforms = None if noise is None else padded(noise, batch_size)
         decision = self.policy.act(batch, uniforms, self.config.rollout.temperature)
-        return Decision(decision.tokens[:num_rows], decision.log_probs[:num_rows], decision.actions[:num_rows])
+        # What is drawn of a Gaussian may lie outside of the environment's bounds.
+        actions = np.clip(decision.actions[:num_rows], *self._bounds)
+        return Decision(decision.tokens[:num_rows], decision.log_probs[:num_rows], actions)
 
     def first_observations(self) -> dict[str, dict[str, Any]]:
         """Return what the policy sees of each task before its first decision, as SHA-256, and what it is shown of.
@@ -310,7 +314,7 @@ class EmbodiedRollout(GroupRollout):
         while not over:
             batch = {name: np.asarray(value)[None] for name, value in observation.items()}
             batch["instruction_ids"] = self._instructions[:1]
-            for action in self.policy.act(batch, None, self.config.rollout.temperature).actions[0]:
+            for action in self._decide(batch, None, SMALLEST_BATCH).actions[0]:
                 observation, _, terminated, truncated, _ = env.step(action)
                 over = terminated or truncated
                 if over:

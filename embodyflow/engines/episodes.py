@@ -13,7 +13,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import Table
 from embodyflow.engines.action_noise import chunk_uniforms
 from embodyflow.engines.vector_env import ChunkStep, VectorEnv
-from embodyflow.policies.base import Decision
+from embodyflow.policies.base import ActingPolicy, Decision
 from embodyflow.seeding import derive_rng
 
 
@@ -121,11 +121,17 @@ class Kept:
 
 
 class EpisodeRows:
-    """The columns being filled, one row per episode."""
+    """The columns being filled, one row per episode.
 
-    def __init__(self, config: EmbodiedConfig, episodes: Sequence[Episode], num_tokens: int) -> None:
-        shape = (len(episodes), config.num_decisions, num_tokens)
-        self._num_tokens, self._chunk = num_tokens, config.policy.chunk_size
+    Args:
+        config: of the run.
+        episodes: to be played.
+        policy: that decides.
+    """
+
+    def __init__(self, config: EmbodiedConfig, episodes: Sequence[Episode], policy: ActingPolicy) -> None:
+        decided = (len(episodes), config.num_decisions)
+        shape, self._chunk = (*decided, policy.num_tokens), config.policy.chunk_size
         self._correlation = config.rollout.chunk_correlation
         self.noise: np.ndarray | None = None
         self.columns: Columns = {
@@ -135,8 +141,8 @@ class EpisodeRows:
             "goal": np.array([e.goal for e in episodes], np.int64),
             "seed": np.zeros(len(episodes), np.int64),
             "policy_version": np.zeros(len(episodes), np.int64),
-            "action_tokens": np.zeros(shape, np.int64),
-            "actions": np.zeros((*shape[:2], self._chunk, config.policy.action_dim), np.float32),
+            "action_tokens": np.zeros((*decided, policy.num_draws), policy.token_dtype),
+            "actions": np.zeros((*decided, self._chunk, config.policy.action_dim), np.float32),
             "log_probs": np.zeros(shape, np.float32),
             "loss_mask": np.zeros(shape, bool),
             "num_steps": np.zeros(len(episodes), np.int64),
@@ -166,8 +172,8 @@ class EpisodeRows:
         """Record a decision and what came of it; tokens of actions not executed stay outside the mask."""
         columns = self.columns
         executed = np.arange(self._chunk) < step.num_steps[:, None]
-        mask = np.repeat(executed, self._num_tokens // self._chunk, axis=1)
-        columns["action_tokens"][rows, t] = np.where(mask, decision.tokens, 0)
+        drawn, mask = (self._of_each(executed, like) for like in (decision.tokens, decision.log_probs))
+        columns["action_tokens"][rows, t] = np.where(drawn, decision.tokens, 0)
         columns["actions"][rows, t] = np.where(executed[:, :, None], decision.actions, 0)
         columns["log_probs"][rows, t] = np.where(mask, decision.log_probs, 0)
         columns["loss_mask"][rows, t] = mask
@@ -176,6 +182,10 @@ class EpisodeRows:
         columns["success"][rows] |= step.infos["success"].astype(bool)
         columns["terminated"][rows] = step.terminated
         columns["truncated"][rows] = step.truncated
+
+    def _of_each(self, executed: np.ndarray, like: np.ndarray) -> np.ndarray:
+        """Return which of the numbers belong to actions that were executed; they lie action by action."""
+        return np.repeat(executed, like.shape[1] // self._chunk, axis=1)
 
 
 class KeptGroups:

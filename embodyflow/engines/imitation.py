@@ -12,18 +12,25 @@ from embodyflow.config.language import LanguageConfig
 from embodyflow.config.run import WarmStartConfig
 from embodyflow.data.metrics import Metric, last, mean
 from embodyflow.policies.base import ImitatingPolicy, Policy
+from embodyflow.seeding import derive_rng
 
 
 class Samples(Protocol):
-    """What a policy is fitted to, built as ``Class(policy, demonstrations, config)`` of the run."""
+    """What a policy is fitted to, built as ``Class(policy, demonstrations, config)`` of the run.
+
+    Attributes:
+        num_draws: random numbers that the loss of one sample takes.
+    """
+
+    num_draws: int
 
     def __len__(self) -> int: ...
 
     def num_targets(self, chosen: np.ndarray) -> int:
         """Return how many tokens the chosen samples, int64 ``[n]``, have as targets."""
 
-    def loss(self, chosen: np.ndarray) -> torch.Tensor:
-        """Return the policy's cross-entropy to those tokens, summed."""
+    def loss(self, chosen: np.ndarray, uniforms: np.ndarray) -> torch.Tensor:
+        """Return the policy's cross-entropy to those tokens, summed, by draws float32 ``[n, num_draws]`` in [0, 1)."""
 
 
 class Steps:
@@ -74,8 +81,9 @@ class ActionSamples:
         assert config.warm_start is not None
         self._policy, self._sigma = policy, config.warm_start.smoothing_bins
         self._steps = Steps(demos, config.policy.observation_keys, config.policy.chunk_size)
+        self.num_draws = policy.num_imitation_draws
         if "state" in self._steps.observation:
-            policy.set_normalization(self._steps.observation["state"])
+            policy.set_normalization(self._steps.observation["state"], self._steps.actions[:, 0])
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -84,9 +92,9 @@ class ActionSamples:
         """Return the number of action tokens."""
         return int(self._steps.mask[chosen].sum()) * self._steps.actions.shape[-1]
 
-    def loss(self, chosen: np.ndarray) -> torch.Tensor:
+    def loss(self, chosen: np.ndarray, uniforms: np.ndarray) -> torch.Tensor:
         """Return the cross-entropy to the smoothed expert actions, summed."""
-        return self._policy.imitation_loss(*self._steps.take(chosen), self._sigma)
+        return self._policy.imitation_loss(*self._steps.take(chosen), self._sigma, torch.from_numpy(uniforms))
 
 
 class ResponseSamples:
@@ -98,6 +106,8 @@ class ResponseSamples:
         config: of the run.
     """
 
+    num_draws = 0
+
     def __init__(self, policy: Policy, demos: TensorDict, config: LanguageConfig) -> None:
         self._policy, self._demos = policy, demos
 
@@ -108,7 +118,7 @@ class ResponseSamples:
         """Return the number of response tokens."""
         return int(self._demos["response_length"][chosen].sum())
 
-    def loss(self, chosen: np.ndarray) -> torch.Tensor:
+    def loss(self, chosen: np.ndarray, uniforms: np.ndarray) -> torch.Tensor:
         """Return the cross-entropy to the responses' tokens, summed."""
         log_probs, _ = self._policy.evaluate(self._demos[torch.from_numpy(chosen)], 1.0)
         return -log_probs.sum()
@@ -123,16 +133,18 @@ def imitate(
         model: of the policy that the samples were made for.
         samples: of the demonstrations.
         config: of the fit.
-        seed: of the batches.
+        seed: of the batches, and of what losses draw.
         rank: of this process.
         world_size: ranks of the group.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.0)
-    rng = np.random.default_rng(seed)
+    rng, noise = np.random.default_rng(seed), derive_rng(seed, "imitation draws")
     losses = []
     for _ in range(config.steps):
         chosen = rng.integers(len(samples), size=config.batch_size)
-        loss = samples.loss(chosen[rank::world_size]) / samples.num_targets(chosen)
+        uniforms = noise.random((len(chosen), samples.num_draws), dtype=np.float32)
+        mine = slice(rank, None, world_size)
+        loss = samples.loss(chosen[mine], uniforms[mine]) / samples.num_targets(chosen)
         (loss * world_size).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -16,8 +16,8 @@ class Decision:
     """What a policy decided for n environments.
 
     Attributes:
-        tokens: int64 ``[n, L]``, the action tokens; of a Gaussian policy its samples, float32 ``[n, A]``.
-        log_probs: float32 ``[n, L]``, of those tokens under the sampling distribution.
+        tokens: ``[n, R]``, what was drawn: int64 action tokens, with R = L; of a Gaussian policy its samples, float32.
+        log_probs: float32 ``[n, L]``, of what was drawn under the sampling distribution.
         actions: float32 ``[n, C, A]``, the chunk of actions they stand for.
     """
 
@@ -50,10 +50,14 @@ class ActingPolicy(Policy, Protocol):
     """A policy that samples its decisions itself, in environments.
 
     Attributes:
-        num_tokens: L, tokens of one decision.
+        num_tokens: L, tokens of one decision, each with a log-prob, in the order of the chunk's actions.
+        num_draws: R, random numbers of one decision, in that order too, and numbers that are recorded of it.
+        token_dtype: of those that are recorded.
     """
 
     num_tokens: int
+    num_draws: int
+    token_dtype: np.dtype[Any]
 
     def encode_instruction(self, instruction: str) -> np.ndarray:
         """Return the instruction as int64 ``[I]``; 0 is padding."""
@@ -64,27 +68,41 @@ class ActingPolicy(Policy, Protocol):
         Args:
             observation: ``state`` float32 ``[n, S]``, ``instruction_ids`` int64 ``[n, I]`` and, where the policy looks
                 at images, each of its cameras' uint8 ``[n, H, W, 3]``.
-            uniforms: float32 ``[n, L]`` in [0, 1), the randomness each token is sampled with; ``None`` is greedy.
+            uniforms: float32 ``[n, R]`` in [0, 1), the randomness that is decided with; ``None`` is greedy.
             temperature: of the sampling distribution.
         """
 
 
 class ImitatingPolicy(ActingPolicy, Protocol):
-    """A policy that also learns from demonstrations."""
+    """A policy that also learns from demonstrations.
 
-    def set_normalization(self, states: torch.Tensor) -> None:
-        """Standardise states by the mean and deviation of these, float32 ``[n, S]``."""
+    Attributes:
+        num_imitation_draws: random numbers that the loss of one sample takes.
+    """
+
+    num_imitation_draws: int
+
+    def set_normalization(self, states: torch.Tensor, actions: torch.Tensor) -> None:
+        """Standardise by the mean and deviation of these, float32 ``[n, S]`` and ``[n, A]``."""
 
     def imitation_loss(
-        self, observation: dict[str, torch.Tensor], actions: torch.Tensor, mask: torch.Tensor, sigma: float
+        self,
+        observation: dict[str, torch.Tensor],
+        actions: torch.Tensor,
+        mask: torch.Tensor,
+        sigma: float,
+        uniforms: torch.Tensor,
     ) -> torch.Tensor:
         """Return the cross-entropy to smoothed expert actions, summed over the tokens inside the mask.
+
+        Of a policy without tokens it is what stands in its place.
 
         Args:
             observation: n observations.
             actions: float32 ``[n, C, A]``.
             mask: bool ``[n, C]``, false for actions after the end of a demonstration.
             sigma: deviation of the smoothing, in bins.
+            uniforms: float32 ``[n, num_imitation_draws]`` in [0, 1).
         """
 
 

@@ -7,9 +7,10 @@ from pydantic import Field
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.policies.mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
+from embodyflow.policies.smolvla.configuration_smolvla import SmolVLAConfig
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 
-EmbodiedPolicyConfig = TinyVLAConfig | OpenVLAConfig
+EmbodiedPolicyConfig = TinyVLAConfig | OpenVLAConfig | SmolVLAConfig
 ControlPolicyConfig = MLPGaussianConfig
 LanguagePolicyConfig = CausalLMConfig
 PolicyConfig = Annotated[EmbodiedPolicyConfig | ControlPolicyConfig | LanguagePolicyConfig, Field(discriminator="name")]

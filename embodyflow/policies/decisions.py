@@ -4,6 +4,20 @@ import torch
 from tensordict import TensorDict
 
 
+def at_decisions(values: torch.Tensor, decided: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return what was found for each decision at its place in the batch, of the mask's shape; zero outside the mask.
+
+    Args:
+        values: float32 ``[D, ...]`` of the D decisions that were taken; of one blank decision where none was.
+        decided: bool ``[N, T]``, true for those D.
+        mask: bool ``[N, T, ...]``.
+    """
+    blank = values.new_zeros(mask.shape)
+    if not decided.any():
+        return values.sum() * 0.0 + blank
+    return blank.index_put((decided,), values * mask[decided])
+
+
 def decisions(batch: TensorDict, keys: list[str], device: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Return which decisions were taken and what was seen before them.
 

@@ -7,8 +7,9 @@ import gymnasium as gym
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.configuration import ControlPolicyConfig, EmbodiedPolicyConfig
-from embodyflow.policies.openvla.checkpoint_openvla import check_checkpoint
+from embodyflow.policies.openvla import checkpoint_openvla
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
+from embodyflow.policies.smolvla.configuration_smolvla import SmolVLAConfig
 
 
 def check_fits(config: EmbodiedPolicyConfig | ControlPolicyConfig, env: gym.Env[Any, Any]) -> None:
@@ -27,6 +28,10 @@ def check_fits(config: EmbodiedPolicyConfig | ControlPolicyConfig, env: gym.Env[
             f"policy.action_dim={config.action_dim}: the environment's actions have {env.action_space.shape}"
         )
     if isinstance(config, OpenVLAConfig):
+        checkpoint_openvla.check_checkpoint(config)
+    if isinstance(config, SmolVLAConfig) and config.path is not None:
+        from embodyflow.policies.smolvla.checkpoint_smolvla import check_checkpoint  # seconds to import
+
         check_checkpoint(config)
 
 

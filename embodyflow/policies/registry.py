@@ -9,6 +9,7 @@ from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGauss
 from embodyflow.policies.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
 from embodyflow.policies.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
+from embodyflow.policies.smolvla.configuration_smolvla import SmolVLAConfig
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 from embodyflow.policies.tiny_vla.critic_tiny_vla import TinyVLACritic
 from embodyflow.policies.tiny_vla.policy_tiny_vla import TinyVLAPolicy
@@ -32,6 +33,10 @@ def build_acting_policy(config: EmbodiedPolicyConfig | ControlPolicyConfig, devi
             from embodyflow.policies.openvla.policy_openvla import OpenVLAPolicy  # seconds to import
 
             return OpenVLAPolicy(config, device)
+        case SmolVLAConfig():
+            from embodyflow.policies.smolvla.policy_smolvla import SmolVLAPolicy  # seconds to import
+
+            return SmolVLAPolicy(config, device)
         case MLPGaussianConfig():
             return MLPGaussianPolicy(config, device)
         case _:
@@ -47,6 +52,10 @@ def build_critic(config: PolicyConfig, device: str) -> Critic:
             from embodyflow.policies.openvla.critic_openvla import OpenVLACritic  # seconds to import
 
             return OpenVLACritic(config, device)
+        case SmolVLAConfig():
+            from embodyflow.policies.smolvla.critic_smolvla import SmolVLACritic  # seconds to import
+
+            return SmolVLACritic(config, device)
         case MLPGaussianConfig():
             return MLPGaussianCritic(config, device)
         case CausalLMConfig():

@@ -104,9 +104,12 @@ MISTAKES = {
     "no task": ("env.tasks=[]", "env.tasks must be the instructions to follow with policy.name=tiny_vla"),
     "a control policy for episodes": (
         "policy=mlp_gaussian",
-        "policy.name=mlp_gaussian: allowed are tiny_vla, openvla with job=embodied",
+        "policy.name=mlp_gaussian: allowed are tiny_vla, openvla, smolvla with job=embodied",
     ),
-    "unknown kind of policy": ("policy.name=mlp", "policy.name=mlp: allowed are tiny_vla, openvla with job=embodied"),
+    "unknown kind of policy": (
+        "policy.name=mlp",
+        "policy.name=mlp: allowed are tiny_vla, openvla, smolvla with job=embodied",
+    ),
     "a critic trained further": (
         "experiment=reacher flow=ppo critic.epochs=3",
         "critic.epochs=3: must be trainer.epochs=10 with job=control",
@@ -136,6 +139,16 @@ MISTAKES = {
     "VLA decoded in no known way": (
         "policy=tiny_openvla policy.decoding=diffusion",
         "policy.decoding='diffusion': input should be 'autoregressive' or 'parallel'",
+    ),
+    "SmolVLA without weights": ("policy=smolvla", "policy.path: Missing mandatory value"),
+    "SmolVLA that is not there": (
+        "policy=smolvla policy.path=/no/folder policy.state_dim=30 policy.action_dim=4 env.max_steps=80 "
+        "+env.kwargs.image_size=64",
+        "policy.path=/no/folder: is no folder here, and not to be had from the hub: ",
+    ),
+    "SmolVLA without noise": (
+        "policy=tiny_smolvla policy.noise_level=0",
+        "policy.noise_level=0: input should be greater",
     ),
     "unknown estimator": ("algorithm.advantage=gea", "unknown advantage 'gea'; allowed are grpo"),
     "unknown pipeline": ("pipeline.name=embodied", "pipeline.name=embodied: allowed are grpo, ppo"),

@@ -25,9 +25,11 @@ class MLPGaussianPolicy:
         device: where the model lies.
     """
 
+    token_dtype = np.dtype(np.float32)
+
     def __init__(self, config: MLPGaussianConfig, device: str) -> None:
         self.config = config
-        self.num_tokens = config.num_action_tokens
+        self.num_tokens, self.num_draws = config.num_action_tokens, config.action_dim
         self.model: torch.nn.Module = MLPGaussian(config).to(device)
         self._device = device
 

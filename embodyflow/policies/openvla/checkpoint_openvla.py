@@ -5,17 +5,17 @@ A checkpoint is a folder, or a repository of the Hugging Face hub, as https://hu
 ``dataset_statistics.json``, whose statistics replace those of ``config.json``.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-from huggingface_hub import HfApi, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
+from huggingface_hub import HfApi
+from huggingface_hub.errors import OfflineModeIsEnabled
 
 from embodyflow.errors import ConfigError
+from embodyflow.policies.checkpoints import checkpoint_folder, read_json
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
 
 CONFIG, PREPROCESSING, STATISTICS = "config.json", "preprocessor_config.json", "dataset_statistics.json"
@@ -53,15 +53,16 @@ def read_checkpoint(path: str, *, weights: bool) -> Description:
     Raises:
         ConfigError: it cannot be had, or it is no OpenVLA; one line that names the key.
     """
-    folder = Path(path) if Path(path).is_dir() else _fetched(path, weights)
-    config = _json(folder / CONFIG)
+    patterns = [*BESIDE_WEIGHTS, WEIGHTS] if weights else BESIDE_WEIGHTS
+    folder = checkpoint_folder(path, patterns, f"policy.path={path}")
+    config = read_json(folder / CONFIG)
     if config.get("model_type") != "openvla":
         found = f"its model_type is {config['model_type']!r}" if config else f"it has no {CONFIG}"
         raise ConfigError(f"policy.path={path}: must hold an OpenVLA (model_type 'openvla'); {found}")
     return Description(
         config=config,
-        statistics=_action_statistics(_json(folder / STATISTICS) or config.get("norm_stats") or {}),
-        preprocessing=_json(folder / PREPROCESSING),
+        statistics=_action_statistics(read_json(folder / STATISTICS) or config.get("norm_stats") or {}),
+        preprocessing=read_json(folder / PREPROCESSING),
         folder=folder,
     )
 
@@ -156,20 +157,6 @@ def _file_names(path: str) -> list[str]:
         return HfApi().list_repo_files(path)
     except (OfflineModeIsEnabled, httpx.HTTPError):
         return []
-
-
-def _fetched(path: str, weights: bool) -> Path:
-    patterns = [*BESIDE_WEIGHTS, WEIGHTS] if weights else list(BESIDE_WEIGHTS)
-    try:
-        return Path(snapshot_download(path, allow_patterns=patterns))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ConfigError(f"policy.path={path}: is no folder here, and not to be had from the hub: {reason}") from error
-
-
-def _json(file: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    return content
 
 
 def _action_statistics(statistics: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

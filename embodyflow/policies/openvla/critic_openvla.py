@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from embodyflow.policies.decisions import decisions
+from embodyflow.policies.decisions import at_decisions, decisions
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
 from embodyflow.policies.openvla.modeling_openvla import OpenVLAValue, build_model
 from embodyflow.policies.openvla.policy_openvla import describe, image_processor, pixels
@@ -35,9 +35,7 @@ class OpenVLACritic:
         """Return the value before each decision, float32 ``[N, T]``; zero where none was taken."""
         decided, seen = decisions(batch, self._config.observation_keys, self._device)
         values: torch.Tensor = self.model(pixels(self._images, self._config, seen), seen["instruction_ids"])
-        if not decided.any():
-            return values.sum() * 0.0 + values.new_zeros(decided.shape)
-        return values.new_zeros(decided.shape).index_put((decided,), values)
+        return at_decisions(values, decided, decided)
 
     def start_from(self, policy_state: Mapping[str, Any]) -> None:
         """Take over the policy's weights, its head left out."""

@@ -7,17 +7,16 @@ published checkpoints.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from embodyflow.errors import ConfigError
+from embodyflow.policies.checkpoints import load_weights
 from embodyflow.policies.openvla.checkpoint_openvla import WEIGHTS, Description
 from embodyflow.policies.openvla.vision_openvla import PUBLISHED, TowerSizes, VisionBackbone
 
@@ -226,7 +225,7 @@ def build_model(description: Description, decoding: str, num_tokens: int) -> Ope
         model = DECODERS[decoding](description, num_tokens).eval()
     language_model: Any = model.language_model.model
     language_model.rotary_emb = type(language_model.rotary_emb)(model.language_model.config)  # no weights of its own
-    _load(model, sorted(description.folder.glob(WEIGHTS)))
+    load_weights(model, sorted(description.folder.glob(WEIGHTS)))
     return model
 
 
@@ -244,17 +243,3 @@ def tower_sizes(description: Description) -> list[TowerSizes]:
         if name not in PUBLISHED:
             raise ConfigError(f"policy.path: its vision tower {name!r} is unknown; allowed are {', '.join(PUBLISHED)}")
     return [TowerSizes(image_size=size, **PUBLISHED[name]) for name, size in zip(names, image_sizes, strict=True)]
-
-
-def _load(model: nn.Module, files: Sequence[Path]) -> None:
-    expected, found = {name: value.shape for name, value in model.state_dict().items()}, set()
-    for file in files:
-        state = {name: value.float() for name, value in load_file(file).items()}
-        wrong = [name for name, value in state.items() if expected.get(name) != value.shape]
-        if wrong:
-            raise ConfigError(f"policy.path: {file.name} has {wrong[0]}, which is no parameter of this model")
-        model.load_state_dict(state, strict=False, assign=True)
-        found |= set(state)
-    missing = sorted(set(expected) - found)
-    if missing:
-        raise ConfigError(f"policy.path: the weights lack {missing[0]}, and {len(missing) - 1} more")

@@ -43,9 +43,12 @@ class OpenVLAPolicy:
         device: where it lies.
     """
 
+    token_dtype = np.dtype(np.int64)
+    num_imitation_draws = 0
+
     def __init__(self, config: OpenVLAConfig, device: str) -> None:
         self.config = config
-        self.num_tokens = config.num_action_tokens
+        self.num_tokens = self.num_draws = config.num_action_tokens
         self.description, self.tokenizer = describe(config)
         self._num_bins: int = self.description.config["n_action_bins"]
         self.codec = ActionCodec(statistics_of(config, self.description), self._num_bins, config.gripper)
@@ -96,11 +99,16 @@ class OpenVLAPolicy:
                 if not file.name.endswith(".safetensors.index.json"):  # of other shards than those written here
                     shutil.copy(file, folder)
 
-    def set_normalization(self, states: torch.Tensor) -> None:
-        """States are not looked at."""
+    def set_normalization(self, states: torch.Tensor, actions: torch.Tensor) -> None:
+        """States are not looked at, and actions scaled by the checkpoint's statistics."""
 
     def imitation_loss(
-        self, observation: dict[str, torch.Tensor], actions: torch.Tensor, mask: torch.Tensor, sigma: float
+        self,
+        observation: dict[str, torch.Tensor],
+        actions: torch.Tensor,
+        mask: torch.Tensor,
+        sigma: float,
+        uniforms: torch.Tensor,
     ) -> torch.Tensor:
         """Return the cross-entropy to smoothed expert actions, summed over the tokens inside the mask.
 
@@ -109,6 +117,7 @@ class OpenVLAPolicy:
             actions: float32 ``[n, C, A]``, the environment's.
             mask: bool ``[n, C]``, false for actions after the end of a demonstration.
             sigma: deviation of the smoothing, in bins.
+            uniforms: none are drawn.
         """
         positions = self.codec.positions(actions).to(self._device)
         seen = {name: values.to(self._device) for name, values in observation.items()}

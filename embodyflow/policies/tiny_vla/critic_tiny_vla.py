@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from embodyflow.policies.decisions import decisions
+from embodyflow.policies.decisions import at_decisions, decisions
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLAValue
 
@@ -32,9 +32,7 @@ class TinyVLACritic:
         """Return the value before each decision, float32 ``[N, T]``; zero where none was taken."""
         decided, observation = decisions(batch, self._keys, self._device)
         values: torch.Tensor = self.model(observation).squeeze(-1)
-        if not decided.any():
-            return values.sum() * 0.0 + values.new_zeros(decided.shape)
-        return values.new_zeros(decided.shape).index_put((decided,), values)
+        return at_decisions(values, decided, decided)
 
     def start_from(self, policy_state: Mapping[str, Any]) -> None:
         """Take over the policy's encoder, the statistics it standardises states with included."""

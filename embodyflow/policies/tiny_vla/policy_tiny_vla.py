@@ -28,9 +28,12 @@ class TinyVLAPolicy:
         device: where the model lies.
     """
 
+    token_dtype = np.dtype(np.int64)
+    num_imitation_draws = 0
+
     def __init__(self, config: TinyVLAConfig, device: str) -> None:
         self.config = config
-        self.num_tokens = config.num_action_tokens
+        self.num_tokens = self.num_draws = config.num_action_tokens
         self.model: torch.nn.Module = TinyVLA(config).to(device)
         self.processor = TinyVLAProcessor(config)
         self._device = device
@@ -67,14 +70,19 @@ class TinyVLAPolicy:
         model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
         model.save_pretrained(folder)
 
-    def set_normalization(self, states: torch.Tensor) -> None:
-        """Standardise states by the mean and deviation of these, float32 ``[n, S]``."""
+    def set_normalization(self, states: torch.Tensor, actions: torch.Tensor) -> None:
+        """Standardise states by the mean and deviation of these, float32 ``[n, S]``; bins of actions are fixed."""
         embed = self.model.embed
         embed.state_mean.copy_(states.mean(0))  # type: ignore[union-attr,operator]
         embed.state_std.copy_(states.std(0).clamp(min=1e-2))  # type: ignore[union-attr,operator]
 
     def imitation_loss(
-        self, observation: dict[str, torch.Tensor], actions: torch.Tensor, mask: torch.Tensor, sigma: float
+        self,
+        observation: dict[str, torch.Tensor],
+        actions: torch.Tensor,
+        mask: torch.Tensor,
+        sigma: float,
+        uniforms: torch.Tensor,
     ) -> torch.Tensor:
         """Return the cross-entropy to smoothed expert actions, summed over the tokens inside the mask.
 
@@ -83,6 +91,7 @@ class TinyVLAPolicy:
             actions: float32 ``[n, C, A]``.
             mask: bool ``[n, C]``, false for actions after the end of a demonstration.
             sigma: deviation of the smoothing, in bins.
+            uniforms: none are drawn.
         """
         targets = smoothed_targets(self.processor.positions(actions), self.config.num_bins, sigma)
         return imitation_cross_entropy(self.model(observation), targets, mask)

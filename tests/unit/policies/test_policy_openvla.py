@@ -143,12 +143,12 @@ def test_the_imitation_loss_is_minus_the_log_probs_of_the_experts_tokens(kind: d
     seen = {name: torch.from_numpy(values) for name, values in observation.items()}
     actions, size = torch.from_numpy(decision.actions), policy.config.chunk_size
     mask = torch.zeros(2, size, dtype=torch.bool)
-    assert policy.imitation_loss(seen, actions, mask, sigma=0.0).item() == 0
+    assert policy.imitation_loss(seen, actions, mask, sigma=0.0, uniforms=torch.zeros(0)).item() == 0
     mask[:, 0] = True
-    loss = policy.imitation_loss(seen, actions, mask, sigma=0.0)
+    loss = policy.imitation_loss(seen, actions, mask, sigma=0.0, uniforms=torch.zeros(0))
     first = log_probs[:, 1].unflatten(-1, (size, -1))[:, 0]
     assert loss.item() == pytest.approx(-first.sum().item(), rel=1e-5)
-    smoothed = policy.imitation_loss(seen, actions, mask, sigma=4.0)
+    smoothed = policy.imitation_loss(seen, actions, mask, sigma=4.0, uniforms=torch.zeros(0))
     assert smoothed.item() != pytest.approx(loss.item(), rel=1e-3)
 
 

@@ -107,16 +107,18 @@ def test_the_imitation_loss_by_hand() -> None:
     observation = {name: torch.from_numpy(values) for name, values in observe(policy, 2).items()}
     actions = torch.zeros(2, 3, 2)
     mask = torch.tensor([[True, True, True], [True, False, False]])
-    loss = policy.imitation_loss(observation, actions, mask, sigma=1.0)
+    loss = policy.imitation_loss(observation, actions, mask, sigma=1.0, uniforms=torch.zeros(0))
     assert loss.item() == pytest.approx(4 * 2 * math.log(8), rel=1e-6)  # 4 actions of 2 dimensions
     actions[1, 1:] = 0.9  # after the end
-    assert policy.imitation_loss(observation, actions, mask, sigma=1.0).item() == pytest.approx(loss.item())
+    assert policy.imitation_loss(
+        observation, actions, mask, sigma=1.0, uniforms=torch.zeros(0)
+    ).item() == pytest.approx(loss.item())
 
 
 def test_states_are_standardised_by_what_was_demonstrated() -> None:
     policy = new_policy()
     states = torch.tensor([[1.0, 5, 0, 0, 0, 0], [3.0, 5, 0, 0, 0, 0]])
-    policy.set_normalization(states)
+    policy.set_normalization(states, torch.zeros(len(states), 4))
     embed = policy.model.embed
     assert embed.state_mean.tolist() == [2, 5, 0, 0, 0, 0]
     # A feature that did not vary is not divided by zero.

@@ -1,0 +1,1 @@
+"""SmolVLA, of LeRobot's checkpoints or of random weights."""

@@ -1,0 +1,42 @@
+"""Prompts, and a tokenizer for models of random weights."""
+
+from typing import Any
+
+import numpy as np
+
+from embodyflow.errors import ConfigError
+from embodyflow.policies.smolvla.configuration_smolvla import SmolVLAConfig
+from embodyflow.references import resolve
+
+
+def load_tokenizer(config: SmolVLAConfig, folder: Any) -> Any:
+    """Return the tokenizer, of ``transformers``: the one configured, else the one in the language model's folder."""
+    from transformers import PreTrainedTokenizerFast  # seconds to import
+
+    name = config.tokenizer or str(folder)
+    if config.tokenizer and ":" in name:
+        return resolve(name)()
+    return PreTrainedTokenizerFast.from_pretrained(name)
+
+
+def prompt_ids(tokenizer: Any, instruction: str, length: int) -> np.ndarray:
+    """Return the instruction's tokens, a line end after them, int64 ``[length]``, padded by 0.
+
+    Raises:
+        ConfigError: the prompt is longer.
+    """
+    ids: list[int] = tokenizer(instruction.removesuffix("\n") + "\n")["input_ids"]
+    if len(ids) > length:
+        raise ConfigError(f"policy.max_prompt_tokens={length}: must be at least {len(ids)} for {instruction!r}")
+    return np.array(ids + [0] * (length - len(ids)), np.int64)
+
+
+def build_tokenizer() -> Any:
+    """Build a tokenizer without a file: every ASCII character is a token, and so is the line end."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast  # seconds to import
+
+    words = ("<pad>", "<unk>", "\n", *map(chr, range(32, 127)))
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>")

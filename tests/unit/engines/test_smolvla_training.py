@@ -1,0 +1,123 @@
+"""SmolVLA in the hands of the engines: episodes by images and states, steps, demonstrations, checkpoints."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from picture_room import WORDS
+from tensordict import TensorDict
+from trainers import SEED, largest_gap, new_trainer
+
+from embodyflow.compose import compose_config
+from embodyflow.config import RunConfig
+from embodyflow.data.batches import to_batch
+from embodyflow.engines.embodied_rollout import EmbodiedRollout
+from embodyflow.engines.fsdp_trainer import FSDPTrainer
+
+SMALL = (
+    *("policy=tiny_smolvla", "policy.chunk_size=4", "policy.scratch.hidden_size=32"),
+    *("run_id=small", "rollout.num_workers=1", "rollout.envs_per_worker=4", "rollout.num_groups=2"),
+    *("rollout.group_size=2", "trainer.epochs=1", "warm_start.num_demos=2", "warm_start.steps=20"),
+    *("warm_start.batch_size=8", "evaluation.num_goals=2", "trainer.learning_rate=1e-3"),
+)
+
+
+@pytest.fixture(scope="module")
+def config() -> RunConfig:
+    return compose_config([*WORDS, *SMALL])
+
+
+@pytest.fixture(scope="module")
+def rollout(config: RunConfig) -> EmbodiedRollout:
+    return EmbodiedRollout(config, 0, 1)
+
+
+def play(rollout: EmbodiedRollout, trainer: FSDPTrainer) -> TensorDict:
+    rollout.update_weights(trainer.weights(), 1)
+    rows = to_batch(rollout.play(rollout.training_episodes(SEED, 1), "train", (SEED, "actions")))
+    rows["old_log_probs"] = rows["ref_log_probs"] = rows["log_probs"].clone()
+    rows["advantages"] = torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None, None] * rows["loss_mask"]
+    return rows
+
+
+def test_the_trainer_finds_the_log_probs_of_the_rollout_and_learns_by_them(
+    config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer]
+) -> None:
+    close.append(trainer := new_trainer(config))
+    rows = play(rollout, trainer)
+    assert rows["action_tokens"].dtype == torch.float32 and rows["action_tokens"].shape == (4, 4, 4 * 5 * 8)
+    assert rows["loss_mask"].shape == rows["log_probs"].shape == (4, 4, 4 * 4)
+    assert rows["actions"].abs().max() <= 1.0, "within the room's bounds"
+    executed = rows["loss_mask"].unflatten(-1, (4, 4))
+    assert torch.equal(executed.all(-1), executed.any(-1)) and executed[..., 0].sum() == rows["num_steps"].sum()
+    gap = trainer.log_probs(rows, reference=False) - rows["log_probs"]
+    assert gap.abs().max() < config.trainer.parity_tolerance
+    before = trainer.weights()
+    for _ in range(3):
+        trainer.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
+    risen = ((trainer.log_probs(rows, reference=False) - rows["log_probs"]) * rows["advantages"]).sum()
+    assert risen > 0.1 and largest_gap(trainer.weights(), before) > 1e-4
+
+
+def test_episodes_played_alone_are_the_same_to_the_bit(
+    config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer]
+) -> None:
+    close.append(trainer := new_trainer(config))
+    rows = play(rollout, trainer)
+    last = rollout.play(rollout.training_episodes(SEED, 1)[2:], "train", (SEED, "actions"))
+    for name, values in last.items():
+        assert np.array_equal(values, rows[name][2:].numpy()), name
+
+
+@pytest.mark.parametrize(
+    ("words", "tolerance"),
+    [
+        (("trainer.precision=bfloat16", "trainer.parity_tolerance=0.5"), 0.5),
+        (("trainer.activation_checkpointing=true",), 1e-4),
+        (("trainer.lora.rank=4",), 1e-4),
+    ],
+    ids=["bfloat16", "activation checkpointing", "LoRA"],
+)
+def test_it_is_trained_in_every_way_that_a_policy_can_be(
+    rollout: EmbodiedRollout, close: list[FSDPTrainer], words: tuple[str, ...], tolerance: float
+) -> None:
+    close.append(trainer := new_trainer(compose_config([*WORDS, *SMALL, *words])))
+    rows, before = play(rollout, trainer), trainer.weights()
+    gap = trainer.log_probs(rows, reference=False) - rows["log_probs"]
+    assert gap.abs().max() < tolerance
+    for _ in range(3):
+        trainer.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
+    risen = ((trainer.log_probs(rows, reference=False) - rows["log_probs"]) * rows["advantages"]).sum()
+    assert risen > 0.1 and largest_gap(trainer.weights(), before) > 1e-4
+
+
+def test_demonstrations_are_imitated_and_their_statistics_kept(
+    config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer]
+) -> None:
+    close.append(trainer := new_trainer(config))
+    demos = to_batch(rollout.demonstrate())
+    first, second = (trainer.fit(demos, SEED) for _ in range(2))
+    assert second["sft/loss"].value < first["sft/loss"].value
+    steps = torch.arange(demos["state"].shape[1]) < demos["num_steps"][:, None]
+    weights = trainer.weights()
+    for name, column in (("state", "state"), ("action", "actions")):
+        mean = demos[column][steps].mean(0)
+        np.testing.assert_allclose(weights[f"statistics.{name}_mean"], mean, atol=1e-6)
+
+
+def test_a_checkpoint_brings_back_weights_statistics_and_optimizer(
+    config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer], tmp_path: Path
+) -> None:
+    close.append(trainer := new_trainer(config))
+    trainer.fit(to_batch(rollout.demonstrate()), SEED)
+    rows = play(rollout, trainer)
+    trainer.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
+    trainer.save(str(tmp_path))
+    trainer.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
+    expected = trainer.weights()
+    trainer.close()
+    close.append(again := new_trainer(config))
+    again.load(str(tmp_path))
+    again.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
+    assert largest_gap(again.weights(), expected) == 0

@@ -1,0 +1,223 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from smolvla_models import as_batch, new_config, new_policy, observe, uniforms_for
+
+from embodyflow.policies.smolvla.critic_smolvla import SmolVLACritic
+from embodyflow.policies.smolvla.policy_smolvla import SmolVLAPolicy
+
+KINDS = [{}, {"train_expert_only": True, "cameras": ("image",), "chunk_size": 1}]
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=["all trained", "the expert trained"])
+GOLDEN = [
+    [
+        [-0.39483476, 0.08359122, -0.03420590],
+        [-0.15407315, -1.02731204, -1.60406983],
+        [1.60317469, -0.85597628, -2.72379088],
+        [-1.18995178, 0.44899175, 2.15225959],
+    ],
+    [
+        [0.65146708, -2.25634933, -2.32482529],
+        [1.89609110, -1.50114560, -3.12910986],
+        [-1.29863465, 0.82271326, 0.78370386],
+        [0.18700612, -2.06666803, -1.73861063],
+    ],
+]
+"""Actions by LeRobot 0.4.4's own SmolVLAPolicy and its processors, of what `smolvla_models.new_policy` exports, with
+transformers 4.57.6, whose vision tower counts patches 0, 0, 1, 2 (its issue 41190) and was made to count 0, 1, 2, 3."""
+GOLDEN_LOSS = 2.87983513
+
+
+def golden_noise() -> torch.Tensor:
+    return torch.from_numpy(np.sin(1.3 * np.arange(64)).reshape(2, 4, 8)).float()
+
+
+def tensors(observation: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(values) for name, values in observation.items()}
+
+
+def test_actions_are_lerobots() -> None:
+    policy = new_policy(noise_level=1e-6)
+    uniforms = np.full((2, 4, 4, 8), 0.5, np.float32)  # no noise but the first
+    uniforms[:, :, 0] = torch.special.ndtr(golden_noise()).numpy()
+    decision = policy.act(observe(policy, 2), uniforms.reshape(2, -1), 1.0)
+    np.testing.assert_allclose(decision.actions, GOLDEN, atol=2e-5)
+    shorter = new_policy(noise_level=1e-6, chunk_size=2)
+    first = shorter.act(observe(shorter, 2), uniforms[:, :2].reshape(2, -1), 1.0)
+    np.testing.assert_allclose(first.actions, decision.actions[:, :2], atol=1e-5)
+
+
+def test_the_imitation_loss_is_lerobots() -> None:
+    policy = new_policy()
+    targets = torch.from_numpy(np.cos(0.9 * np.arange(24)).reshape(2, 4, 3)).float()
+    times = torch.tensor([[0.3], [0.8]])
+    uniforms = torch.cat([torch.special.ndtr(golden_noise()).flatten(1), ((times - 0.001) / 0.999) ** 1.5], dim=1)
+    actions, mask = policy.model.statistics.actions(targets), torch.ones(2, 4, dtype=torch.bool)
+    assert uniforms.shape[1] == policy.num_imitation_draws
+    loss = policy.imitation_loss(tensors(observe(policy, 2)), actions, mask, 0.0, uniforms)
+    assert loss.item() / actions.numel() == pytest.approx(GOLDEN_LOSS, rel=1e-4)
+    mask[:, 1:] = False
+    first = policy.imitation_loss(tensors(observe(policy, 2)), actions, mask, 0.0, uniforms)
+    assert 0 < first.item() < loss.item()
+    assert policy.imitation_loss(tensors(observe(policy, 2)), actions, mask & False, 0.0, uniforms).item() == 0
+
+
+@each_kind
+def test_evaluating_what_was_acted_gives_its_log_probs(kind: dict[str, Any]) -> None:
+    policy = new_policy(**kind)
+    observation = observe(policy, 5)
+    size, steps = policy.config.chunk_size, policy.config.num_steps
+    for uniforms in (uniforms_for(policy, 5), None):
+        decision = policy.act(observation, uniforms, temperature=1.6)
+        assert (decision.tokens.dtype, decision.tokens.shape) == (np.float32, (5, size * (steps + 1) * 8))
+        assert (decision.log_probs.dtype, decision.log_probs.shape) == (np.float32, (5, size * steps))
+        assert (decision.actions.dtype, decision.actions.shape) == (np.float32, (5, size, 3))
+        batch = as_batch(policy, observation, decision.tokens)
+        log_probs, entropy = policy.evaluate(batch, temperature=1.6)
+        np.testing.assert_allclose(log_probs[:, 1].detach(), decision.log_probs, atol=2e-5)
+        assert not torch.allclose(policy.evaluate(batch, 1.0)[0], log_probs, atol=1e-3)
+        assert not log_probs[:, [0, 2]].any() and not entropy[:, [0, 2]].any()
+    # The first step's deviation is a, whatever the number of steps: here of three dimensions, at a temperature of 1.6.
+    first = 3 * (0.5 * math.log(2 * math.pi * math.e) + math.log(0.5 * math.sqrt(1.6)))
+    torch.testing.assert_close(entropy[:, 1, ::steps], torch.full((5, size), first))
+
+
+def test_log_probs_are_of_a_step_of_an_action_and_leave_the_padding_out() -> None:
+    policy = new_policy()
+    observation = observe(policy, 2)
+    decision = policy.act(observation, uniforms_for(policy, 2), 1.0)
+    before = policy.evaluate(as_batch(policy, observation, decision.tokens), 1.0)[0][:, 1].unflatten(-1, (4, 3))
+    for dimension, changed in ((1, True), (5, False)):
+        chain = decision.tokens.reshape(2, 4, 4, 8).copy()
+        chain[:, 2, 3, dimension] += 0.1  # where the third action ends
+        after = policy.evaluate(as_batch(policy, observation, chain.reshape(2, -1)), 1.0)[0][:, 1].unflatten(-1, (4, 3))
+        gap = (after - before).abs().amax(0)
+        assert (gap[2, 2] > 1e-3) == changed
+        gap[2, 2] = 0
+        assert gap.max() < 2e-5
+
+
+@each_kind
+def test_a_row_is_the_same_to_the_bit_whichever_rows_are_beside_it(kind: dict[str, Any]) -> None:
+    policy = new_policy(**kind)
+    observation, uniforms = observe(policy, 8), uniforms_for(policy, 8)
+    whole = policy.act(observation, uniforms, 1.6)
+    order = np.random.default_rng(2).permutation(8)
+    shuffled = policy.act({name: values[order] for name, values in observation.items()}, uniforms[order], 1.6)
+    blank = np.arange(8) >= 3
+    fewer = {name: values.copy() for name, values in observation.items()}
+    for values in fewer.values():
+        values[blank] = 0
+    alone = policy.act(fewer, np.where(blank[:, None], 0, uniforms), 1.6)
+    for name in ("tokens", "log_probs", "actions"):
+        assert np.array_equal(getattr(shuffled, name), getattr(whole, name)[order])
+        assert np.array_equal(getattr(alone, name)[:3], getattr(whole, name)[:3])
+
+
+def test_padding_of_the_prompt_makes_no_difference() -> None:
+    short, long = (new_policy(max_prompt_tokens=length) for length in (16, 40))
+    left, right = (policy.act(observe(policy, 3), None, 1.0) for policy in (short, long))
+    np.testing.assert_allclose(left.actions, right.actions, atol=1e-5)
+
+
+def test_everything_seen_is_heeded() -> None:
+    policy = new_policy()
+    observation, uniforms = observe(policy, 1), uniforms_for(policy, 1)
+    before = policy.act(observation, uniforms, 1.0).actions
+    changes = {camera: 255 - observation[camera] for camera in policy.config.cameras}
+    changes["state"] = observation["state"] + 1
+    changes["instruction_ids"] = policy.encode_instruction("close it")[None]
+    for name, values in changes.items():
+        after = policy.act({**observation, name: values}, uniforms, 1.0).actions
+        assert np.abs(after - before).max() > 1e-3, name
+
+
+def test_no_action_heeds_those_after_it() -> None:
+    policy = new_policy()
+    observation, uniforms = observe(policy, 1), uniforms_for(policy, 1)
+    before = policy.act(observation, uniforms, 1.0).actions
+    noise = uniforms.reshape(1, 4, 4, 8).copy()
+    noise[:, 2] = (noise[:, 2] + 0.5) % 1
+    after = policy.act(observation, noise.reshape(1, -1), 1.0).actions
+    np.testing.assert_allclose(after[:, :2], before[:, :2], atol=1e-6)
+    assert (np.abs(after - before)[:, 2:].max(-1) > 1e-3).all()
+
+
+@each_kind
+def test_every_trained_weight_has_a_gradient_and_what_is_not_used_is_frozen(kind: dict[str, Any]) -> None:
+    policy = new_policy(**kind)
+    observation = observe(policy, 2)
+    batch = as_batch(policy, observation, policy.act(observation, uniforms_for(policy, 2), 1.0).tokens)
+    policy.evaluate(batch, 1.0)[0].sum().backward()
+    trained = {name: p.grad for name, p in policy.model.named_parameters() if p.requires_grad}
+    assert [name for name, grad in trained.items() if grad is None or not grad.any()] == []
+    frozen = {name for name, p in policy.model.named_parameters() if not p.requires_grad}
+    if policy.config.train_expert_only:
+        assert frozen == {name for name, _ in policy.model.named_parameters() if ".vlm." in name}
+    else:
+        text = "model.vlm_with_expert.vlm.model.text_model"
+        layer = ("self_attn.q_proj", "self_attn.o_proj", "post_attention_layernorm", "mlp.")
+        unused = (*(f"{text}.layers.1.{part}" for part in layer), f"{text}.norm", "model.vlm_with_expert.vlm.lm_head")
+        assert frozen == {name for name, _ in policy.model.named_parameters() if name.startswith(unused)}
+
+
+@pytest.mark.parametrize("num_rows", [0, 2])
+def test_rows_without_a_decision_still_take_part_in_forward_and_backward(num_rows: int) -> None:
+    policy = new_policy()
+    observation = observe(policy, 2)
+    batch = as_batch(policy, observation, policy.act(observation, None, 1.0).tokens)[:num_rows]
+    batch["loss_mask"].zero_()
+    log_probs, entropy = policy.evaluate(batch, 1.0)
+    assert log_probs.shape == entropy.shape == (num_rows, 3, policy.num_tokens) and not log_probs.any()
+    log_probs.sum().backward()
+    assert all(p.grad is not None and not p.grad.any() for p in policy.model.parameters() if p.requires_grad)
+
+
+def test_states_and_actions_are_standardised_by_demonstrations() -> None:
+    policy = SmolVLAPolicy(new_config(), "cpu")
+    rng = torch.Generator().manual_seed(0)
+    states, actions = (3 + 2 * torch.randn(500, size, generator=rng) for size in (5, 3))
+    policy.set_normalization(states, actions)
+    standard = policy.model.statistics.standard("state", states, 8)
+    assert standard.shape == (500, 8) and not standard[:, 5:].any()
+    torch.testing.assert_close(standard[:, :5].mean(0), torch.zeros(5), atol=1e-4, rtol=0)
+    torch.testing.assert_close(standard[:, :5].std(0), torch.ones(5), atol=1e-4, rtol=0)
+    padded = policy.model.statistics.standard("action", actions, 8)
+    torch.testing.assert_close(policy.model.statistics.actions(padded), actions)
+
+
+def test_demonstrations_are_learned() -> None:
+    policy = new_policy(chunk_size=2)
+    observation, rng = tensors(observe(policy, 8)), torch.Generator().manual_seed(0)
+    actions = 0.2 * torch.randn(8, 2, 3, generator=rng) + observation["state"][:, None, :3]
+    policy.set_normalization(observation["state"], actions[:, 0])
+    optimizer, losses = torch.optim.Adam(policy.model.parameters(), lr=3e-3), []
+    for _ in range(60):
+        uniforms = torch.rand(8, policy.num_imitation_draws, generator=rng)
+        loss = policy.imitation_loss(observation, actions, torch.ones(8, 2, dtype=torch.bool), 0.0, uniforms)
+        optimizer.zero_grad()
+        (loss / actions.numel()).backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:10])
+
+
+def test_the_critic_starts_from_the_policy_at_zero_and_learns() -> None:
+    policy = new_policy()
+    critic = SmolVLACritic(new_config(), "cpu")
+    critic.start_from(policy.model.state_dict())
+    observation = observe(policy, 2)
+    batch = as_batch(policy, observation, policy.act(observation, None, 1.0).tokens)
+    values = critic.evaluate(batch)
+    assert values.shape == (2, 3) and not values.any()
+    ours, theirs = critic.model.state_dict(), policy.model.state_dict()
+    shared = set(ours) & set(theirs)
+    assert {name.split(".")[0] for name in set(ours) - shared} == {"value"}
+    assert all(torch.equal(ours[name], theirs[name]) for name in shared)
+    torch.nn.init.ones_(critic.model.value[-1].weight)
+    ((critic.evaluate(batch) - 1.0) ** 2).sum().backward()
+    assert all(p.grad is not None for p in critic.model.parameters() if p.requires_grad)
+    batch["loss_mask"].zero_()
+    assert not critic.evaluate(batch).any()
