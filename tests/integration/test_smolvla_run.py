@@ -23,7 +23,7 @@ def test_a_smolvla_is_trained_by_images_and_states_and_loads_from_its_export(tmp
 
     runs = Runs(tmp_path).served_by(prefect_api, PYTHONPATH=str(TESTS))
     process = runs.start(*WORDS, *SMALL, f"run_root={runs.root}", "run_id=denoised", "seed=3")
-    output, _ = process.communicate(timeout=200)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output[-4000:]
     records = runs.metrics("denoised")
     digests = [record["weights_digest"] for record in records if "weights_digest" in record]

@@ -81,7 +81,8 @@ class Description:
 
     def vlm_config(self) -> SmolVLMConfig:
         """Return the sizes of the vision-language model, of which only the first layers are used."""
-        config = SmolVLMConfig.from_dict({**self.vlm, "text_config": dict(self.vlm["text_config"])})
+        parts = {name: dict(self.vlm[name]) for name in ("text_config", "vision_config")}
+        config = SmolVLMConfig(**parts, scale_factor=self.vlm["scale_factor"])
         if self.config["num_vlm_layers"] > 0:
             config.text_config.num_hidden_layers = self.config["num_vlm_layers"]
         return config

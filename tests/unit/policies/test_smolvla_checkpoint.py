@@ -71,8 +71,9 @@ def test_the_published_model_has_the_published_parameters() -> None:
     }.items():
         assert shapes[name] == shape, name
     assert f"{prefix}vlm.model.text_model.layers.16.mlp.up_proj.weight" not in shapes
-    trained = sum(value.numel() for value in model.parameters() if value.requires_grad)
-    assert 95e6 < trained < 105e6, "the paper's action expert has 100 M parameters"
+    sizes = [(value.numel(), value.requires_grad) for value in model.parameters()]
+    assert sum(size for size, _ in sizes) == 450_046_176, "450 M, says the paper"
+    assert sum(size for size, trained in sizes if trained) == 99_880_992, "100 M of them the expert's"
 
 
 def test_a_folder_of_lerobots_acts_by_its_weights_and_statistics(tmp_path: Path) -> None:
