@@ -1,9 +1,12 @@
 """What a policy is fitted to."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import torch
 from tensordict import TensorDict
 
-from embodyflow.engines.imitation import Steps
+from embodyflow.engines.imitation import Steps, imitate
 
 
 def test_a_sample_is_a_step_with_the_actions_that_follow() -> None:
@@ -22,3 +25,38 @@ def test_a_sample_is_a_step_with_the_actions_that_follow() -> None:
     assert samples.observation["instruction_ids"].flatten().tolist() == [1, 1, 1, 1, 2, 2]
     followed = [chunk[mask].flatten().tolist() for chunk, mask in zip(samples.actions, samples.mask, strict=True)]
     assert followed == [[0, 1, 2], [1, 2, 3], [2, 3], [3], [4, 5], [5]]
+
+
+class Drawing:
+    """Samples that note which draws the loss of each is taken by."""
+
+    num_draws = 3
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model, self.seen = model, []
+
+    def __len__(self) -> int:
+        return 50
+
+    def num_targets(self, chosen: np.ndarray) -> int:
+        return len(chosen)
+
+    def loss(self, chosen: np.ndarray, uniforms: np.ndarray) -> torch.Tensor:
+        self.seen.append(list(zip(chosen.tolist(), uniforms.tolist(), strict=True)))
+        return self.model.weight.sum()
+
+
+def test_a_sample_has_the_same_draws_on_whichever_rank_it_is() -> None:
+    config = SimpleNamespace(learning_rate=0.1, steps=4, batch_size=5)
+
+    def draws(rank: int, world_size: int, seed: int = 7) -> list[list[tuple[int, list[float]]]]:
+        samples = Drawing(torch.nn.Linear(1, 1))
+        imitate(samples.model, samples, config, seed=seed, rank=rank, world_size=world_size)
+        return samples.seen
+
+    whole = draws(0, 1)
+    for alone, first, second in zip(whole, draws(0, 2), draws(1, 2), strict=True):
+        assert alone[::2] == first and alone[1::2] == second
+    values = np.array([uniforms for step in whole for _, uniforms in step])
+    assert values.shape == (20, 3) and len(np.unique(values)) == 60 and (values >= 0).all() and (values < 1).all()
+    assert draws(0, 1, seed=8) != whole
