@@ -43,6 +43,7 @@ import flows.iteration
 from deployments.processes import exit_on_signals, free_port, start_process, stop_processes
 from deployments.services import server_command
 from embodyflow.compose import compose_config
+from embodyflow.config.run import GroupShape
 from embodyflow.data.plan import RankInput, Slice
 from embodyflow.ledger import Ledger
 from embodyflow.run_folder import RunFolder
@@ -85,9 +86,9 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
     config = compose_config([f"run_id={run_id}", f"run_root={folder}", f"iterations={iterations}", *sizes])
     with ray_cluster(config):
         buffers = start_buffers(run_id, config.cluster.buffer)
-        engine = "empty_nodes:EmptyEngine"
+        shape = GroupShape("empty_nodes:EmptyEngine", 1)
         groups = {
-            role: WorkerGroup(role, engine, 1, config, buffers, is_collective=role == "trainer")
+            role: WorkerGroup(role, shape, config, buffers, is_collective=role == "trainer")
             for role in ("rollout", "trainer")
         }
         for group in groups.values():

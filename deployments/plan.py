@@ -29,7 +29,10 @@ def show_plan(options: argparse.Namespace) -> int:
     cluster = Cluster(options.nodes, options.cpus, options.gpus, options.device_gib)
     model = ModelSize(parse_num_params(options.model, "--model")) if options.model else ModelSize()
     settings = PlanSettings(
-        placement=options.placement, rollout_layout=Layout(tensor=options.tensor_parallel), model=model
+        placement=options.placement,
+        rollout_layout=Layout(tensor=options.tensor_parallel),
+        train_layout=Layout(tensor=config.trainer.tensor_parallel_size),
+        model=model,
     )
     graph = load_pipeline(**config.pipeline.source())
     planned = plan(graph, cluster, settings)

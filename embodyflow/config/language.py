@@ -64,6 +64,7 @@ class LanguageConfig(GroupedConfig):
     trainer_engine: ClassVar[str] = "embodyflow.engines.language_trainer:LanguageTrainer"
     pipelines: ClassVar[tuple[str, ...]] = ("language_grpo", "grpo", "ppo", "dapo")
     check: ClassVar[str] = "embodyflow.engines.language_checks:check_language"
+    splits_models: ClassVar[bool] = True
     warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "data", "policy", "warm_start"})
 
     policy: LanguagePolicyConfig

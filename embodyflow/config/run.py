@@ -8,7 +8,7 @@ refused with the key named.
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, NamedTuple, get_args
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -64,6 +64,20 @@ class EvaluationConfig(Config):
     every: PositiveInt | None = None
 
 
+class GroupShape(NamedTuple):
+    """A worker group.
+
+    Attributes:
+        engine: ``"module:Class"`` of what each rank holds.
+        num_ranks: of them.
+        ranks_per_copy: ranks in a row that hold one copy of the models together, and get the same rows.
+    """
+
+    engine: str
+    num_ranks: int
+    ranks_per_copy: int = 1
+
+
 class RunConfig(Config):
     """Everything a run is made of. A kind of job is a subclass in a file of its own and a line in ``registry.py``.
 
@@ -72,6 +86,7 @@ class RunConfig(Config):
         rollout_engine, trainer_engine: ``"module:Class"`` of what the ranks of the two groups hold.
         pipelines: the built-in pipelines that fit the job's rows.
         check: ``"module:function"`` that is given the configuration and refuses what this machine lacks.
+        splits_models: its trainer can split the matrices of a model over ranks.
         notes_observations: the run notes what its policy is shown of each task, so that an evaluation can compare.
         warm_start_reads: the keys that warm-started weights depend on, beside the numbers of ranks.
         flow: the training flow, which chooses pipeline and algorithm.
@@ -83,6 +98,7 @@ class RunConfig(Config):
     trainer_engine: ClassVar[str] = "embodyflow.engines.fsdp_trainer:FSDPTrainer"
     pipelines: ClassVar[tuple[str, ...]]
     check: ClassVar[str]
+    splits_models: ClassVar[bool] = False
     notes_observations: ClassVar[bool] = False
     warm_start_reads: ClassVar[frozenset[str]] = frozenset()
 
@@ -119,13 +135,23 @@ class RunConfig(Config):
     @model_validator(mode="after")
     def _rows_fit(self) -> "RunConfig":
         rows = self.fewest_rows
-        if rows < self.trainer.num_ranks * self.trainer.num_minibatches:
+        if rows < self.trainer.num_parts * self.trainer.num_minibatches:
             raise ValueError(
-                f"trainer.num_ranks × trainer.num_minibatches must not exceed the {rows} rows of an iteration"
+                "trainer.num_ranks / trainer.tensor_parallel_size × trainer.num_minibatches must not exceed the "
+                f"{rows} rows of an iteration"
             )
         limit, (longest, what) = self.trainer.micro_batch_tokens, self.longest_row
         if limit is not None and limit < longest:
             raise ValueError(f"trainer.micro_batch_tokens={limit}: must be at least {longest}, the tokens of {what}")
+        return self
+
+    @model_validator(mode="after")
+    def _model_can_be_split(self) -> "RunConfig":
+        if self.trainer.tensor_parallel_size > 1 and not self.splits_models:
+            raise ValueError(
+                f"trainer.tensor_parallel_size={self.trainer.tensor_parallel_size}: allowed is 1 with "
+                f"policy.name={self.policy.name}; only language models (causal_lm) can be split"
+            )
         return self
 
     @model_validator(mode="after")
@@ -154,11 +180,12 @@ class RunConfig(Config):
         """Tokens that the longest possible row has for the policy, and what row that is."""
 
     @property
-    def groups(self) -> dict[str, tuple[str, int]]:
-        """Worker groups by name: ``"module:Class"`` of the engine, and the number of ranks."""
+    def groups(self) -> dict[str, GroupShape]:
+        """Worker groups by name."""
+        trainer = self.trainer
         return {
-            "rollout": (self.rollout_engine, self.rollout.num_workers),
-            "trainer": (self.trainer_engine, self.trainer.num_ranks),
+            "rollout": GroupShape(self.rollout_engine, self.rollout.num_workers),
+            "trainer": GroupShape(self.trainer_engine, trainer.num_ranks, trainer.tensor_parallel_size),
         }
 
     @property
@@ -190,7 +217,7 @@ class RunConfig(Config):
 
     def warm_start_facts(self) -> dict[str, Any]:
         """Return all of the configuration that warm-started weights depend on, JSON-able."""
-        layout = [self.rollout.num_workers, self.trainer.num_ranks]
+        layout = [self.rollout.num_workers, self.trainer.num_ranks, self.trainer.tensor_parallel_size]
         facts = {"layout": layout, "precision": self.trainer.precision}
         return self.model_dump(mode="json", include=set(self.warm_start_reads)) | facts
 

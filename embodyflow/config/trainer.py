@@ -81,7 +81,9 @@ class TrainerConfig(OptimizerConfig):
     """How the policy is trained; what is not in :class:`CriticConfig` holds for the critic too.
 
     Attributes:
-        num_ranks: processes of the FSDP2 group.
+        num_ranks: processes of the trainer group.
+        tensor_parallel_size: ranks that split the matrices of one copy of a language model and compute on the same
+            rows; over the others FSDP2 shards it, and rows are cut.
         lora: adapters that are trained in RL instead of the policy; a warm start and the critic train all weights.
         precision: of computation; weights, their sums of gradients and log-softmax are float32 whatever it is.
         activation_checkpointing: compute a block's activations again in the backward pass instead of keeping them.
@@ -95,6 +97,7 @@ class TrainerConfig(OptimizerConfig):
     """
 
     num_ranks: PositiveInt
+    tensor_parallel_size: PositiveInt = 1
     lora: LoRAConfig | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
     activation_checkpointing: bool = False
@@ -107,6 +110,21 @@ class TrainerConfig(OptimizerConfig):
     micro_batch_tokens: PositiveInt | None = None
     parity_tolerance: PositiveFloat = 1e-4
     keep_checkpoints: PositiveInt = 2
+
+    @property
+    def num_parts(self) -> int:
+        """Parts that rows are cut into."""
+        return self.num_ranks // self.tensor_parallel_size
+
+    @model_validator(mode="after")
+    def _ranks_are_shared_out(self) -> "TrainerConfig":
+        if self.num_ranks % self.tensor_parallel_size:
+            allowed = ", ".join(str(size) for size in range(1, self.num_ranks + 1) if self.num_ranks % size == 0)
+            raise ValueError(
+                f"tensor_parallel_size={self.tensor_parallel_size} must divide num_ranks={self.num_ranks}; "
+                f"allowed are {allowed}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_limit(self) -> "TrainerConfig":

@@ -12,14 +12,14 @@ from tensordict import TensorDict
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, last
 from embodyflow.engines.heap import keep_freed_memory
 from embodyflow.engines.imitation import Samples, imitate
-from embodyflow.engines.learner import Learner, micro_batches, sum_over_ranks
+from embodyflow.engines.learner import Learner, micro_batches
+from embodyflow.engines.mesh import Mesh
 from embodyflow.engines.objectives import PolicyObjective, ValueObjective
 from embodyflow.engines.policy_weights import AllWeights, PolicyWeights
 from embodyflow.engines.sharding import reshard, shard
@@ -65,16 +65,18 @@ class FSDPTrainer:
             self._build_models()
         backend = "cpu:gloo" if cluster.device == "cpu" else f"cpu:gloo,cuda:{cluster.backend}"
         dist.init_process_group(backend, init_method=f"tcp://{address}", rank=self.rank, world_size=self.world_size)
-        mesh = init_device_mesh(cluster.device, (self.world_size,))
+        self._mesh = Mesh(cluster.device, self.world_size, config.trainer.tensor_parallel_size)
         for each in self._models():
-            shard(each.model, each.blocks, mesh, config.trainer)
+            self._shard(each)
         self._read_weights()
         objective = PolicyObjective(self.policy, config)
-        self._learners["policy"] = Learner(self.policy.model, objective, "train", config.trainer, config.trainer)
+        self._learners["policy"] = Learner(
+            self.policy.model, objective, "train", config.trainer, config.trainer, self._mesh
+        )
         if self.critic is not None:
             value_objective = ValueObjective(self.critic, config)
             self._learners["critic"] = Learner(
-                self.critic.model, value_objective, "critic", config.critic, config.trainer
+                self.critic.model, value_objective, "critic", config.critic, config.trainer, self._mesh
             )
         self._restart_from_policy()
 
@@ -129,13 +131,13 @@ class FSDPTrainer:
         return self._learners["critic"].train(batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate)
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the elementwise sum over the ranks; every rank calls it."""
-        return sum_over_ranks(tensor)
+        """Return the elementwise sum over all parts of a batch; every rank calls it."""
+        return self._mesh.sum(tensor)
 
     def fit(self, demos: TensorDict, seed: int) -> dict[str, Metric]:
         """Fine-tune on demonstrations (behaviour cloning), then start RL from the result with a fresh optimizer.
 
-        Every rank holds all demonstrations and takes its part of each batch.
+        Every rank has all demonstrations and takes its part of each batch.
 
         Args:
             demos: what the rollout engine's ``demonstrate`` returns.
@@ -145,7 +147,8 @@ class FSDPTrainer:
         assert config is not None
         samples: Samples = resolve(config.samples)(self.policy, demos, self.config)
         with self.policy_weights.fitting():
-            metrics = imitate(self.policy.model, samples, config, seed=seed, rank=self.rank, world_size=self.world_size)
+            part, num_parts = self._mesh.part, self._mesh.num_parts
+            metrics = imitate(self.policy.model, samples, config, seed=seed, part=part, num_parts=num_parts)
         self._restart_from_policy()
         return metrics
 
@@ -211,7 +214,7 @@ class FSDPTrainer:
 
     def _in_parts(self, evaluate: Callable[[TensorDict], torch.Tensor], batch: TensorDict) -> torch.Tensor:
         """Return ``evaluate(batch)`` on the CPU, by forward passes of micro-batches and without gradients."""
-        cuts = micro_batches(batch, self.config.trainer)
+        cuts = micro_batches(batch, self.config.trainer, self._mesh)
         with torch.no_grad():
             parts = [evaluate(batch[cut] if len(cuts) > 1 else batch).cpu() for cut in cuts or [slice(0, 0)]]
         for each in self._models():
@@ -220,6 +223,10 @@ class FSDPTrainer:
 
     def _build_policy(self) -> Policy:
         return build_policy(self.config.policy, self.config.cluster.device)
+
+    def _shard(self, each: Policy | Critic) -> None:
+        """Have the ranks hold a model together."""
+        shard(each.model, each.blocks, self._mesh, self.config.trainer)
 
     def _read_weights(self) -> None:
         """Give models that were built without weights theirs, now that they are sharded; here none was."""

@@ -125,7 +125,7 @@ class ResponseSamples:
 
 
 def imitate(
-    model: torch.nn.Module, samples: Samples, config: WarmStartConfig, *, seed: int, rank: int, world_size: int
+    model: torch.nn.Module, samples: Samples, config: WarmStartConfig, *, seed: int, part: int, num_parts: int
 ) -> dict[str, Metric]:
     """Fit a sharded model to the samples; every rank holds them all and takes its part of each batch.
 
@@ -134,8 +134,8 @@ def imitate(
         samples: of the demonstrations.
         config: of the fit.
         seed: of the batches, and of what losses draw.
-        rank: of this process.
-        world_size: ranks of the group.
+        part: of each batch, that is this rank's.
+        num_parts: that a batch is cut into.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.0)
     rng, noise = np.random.default_rng(seed), derive_rng(seed, "imitation draws")
@@ -143,9 +143,9 @@ def imitate(
     for _ in range(config.steps):
         chosen = rng.integers(len(samples), size=config.batch_size)
         uniforms = noise.random((len(chosen), samples.num_draws), dtype=np.float32)
-        mine = slice(rank, None, world_size)
+        mine = slice(part, None, num_parts)
         loss = samples.loss(chosen[mine], uniforms[mine]) / samples.num_targets(chosen)
-        (loss * world_size).backward()
+        (loss * num_parts).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -2,17 +2,19 @@
 
 import difflib
 import importlib.util
+import json
 from pathlib import Path
 
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.prompt_sources import build_prompt_source
 from embodyflow.data.prompts import Split
 from embodyflow.errors import ConfigError
+from embodyflow.policies.causal_lm.split_causal_lm import check_split
 from embodyflow.rewards.registry import check_reward
 
 
 def check_language(config: LanguageConfig) -> None:
-    """Refuse a model that is not there, an engine that is not installed and more prompts than there are.
+    """Refuse a model that is not there or cannot be split, an engine not installed and more prompts than there are.
 
     Raises:
         ConfigError: one line that names the key and what is allowed.
@@ -35,7 +37,7 @@ def check_language(config: LanguageConfig) -> None:
 
 
 def _check_model(config: LanguageConfig) -> None:
-    path, scratch = config.policy.path, config.policy.scratch
+    path, scratch, tensor_size = config.policy.path, config.policy.scratch, config.trainer.tensor_parallel_size
     if scratch is not None:
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
@@ -45,10 +47,14 @@ def _check_model(config: LanguageConfig) -> None:
                 f"policy.scratch.model_type={scratch.model_type}: transformers has no such architecture; "
                 f"allowed are, for example, {', '.join(near or ['qwen3', 'llama', 'gpt2'])}"
             )
-    elif path is not None and _is_folder(path) and not (Path(path) / "config.json").is_file():
-        raise ConfigError(
-            f"policy.path={path}: has no config.json; allowed are a Hugging Face folder and a name on its hub"
-        )
+        check_split(scratch.model_dump(), tensor_size)
+    elif path is not None and _is_folder(path):
+        file = Path(path).expanduser() / "config.json"
+        if not file.is_file():
+            raise ConfigError(
+                f"policy.path={path}: has no config.json; allowed are a Hugging Face folder and a name on its hub"
+            )
+        check_split(json.loads(file.read_text()), tensor_size)
 
 
 def _is_folder(path: str) -> bool:

@@ -5,8 +5,10 @@ import numpy as np
 from embodyflow.data.batches import to_batch
 from embodyflow.engines.fsdp_trainer import FSDPTrainer
 from embodyflow.engines.probe import COLUMN, probe_sequences
-from embodyflow.policies.base import Policy
+from embodyflow.engines.tensor_parallel import split
+from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
+from embodyflow.policies.causal_lm.modeling_causal_lm import split_plan_of
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
 
 
@@ -18,6 +20,12 @@ class LanguageTrainer(FSDPTrainer):
         assert isinstance(config.policy, CausalLMConfig)
         # Adapters take their places and their dtypes from weights that are there.
         return CausalLMPolicy(config.policy, config.cluster.device, reads_later=config.trainer.lora is None)
+
+    def _shard(self, each: Policy | Critic) -> None:
+        if (size := self.config.trainer.tensor_parallel_size) > 1:
+            plan = split_plan_of(each.model, size)
+            split(each.model, plan, self._mesh.tensor)
+        super()._shard(each)
 
     def _read_weights(self) -> None:
         for policy in self.policy_weights.policies:

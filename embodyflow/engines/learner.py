@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from tensordict import TensorDict
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
@@ -20,20 +19,13 @@ from torch.distributed.tensor import DTensor
 
 from embodyflow.config.trainer import OptimizerConfig, TrainerConfig
 from embodyflow.data.metrics import Metric, last, mean
+from embodyflow.engines.mesh import Mesh
 from embodyflow.engines.micro_batches import cut_by_rows, cut_by_tokens, draw_minibatches
 from embodyflow.engines.objectives import Objective
 from embodyflow.seeding import derive_seed
 
 Totals = dict[str, list[tuple[torch.Tensor, torch.Tensor]]]
 """Of each metric its ``(sum, count)`` in every micro-batch."""
-
-
-def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elementwise sum over the ranks of the default group; every rank calls it."""
-    summed = tensor.clone()
-    if dist.get_world_size() > 1:
-        dist.all_reduce(summed)
-    return summed
 
 
 class Learner:
@@ -45,13 +37,21 @@ class Learner:
         area: of its metrics, ``<area>/grad_norm`` for one.
         optimizer: learning rate and number of epochs.
         config: everything else about a step.
+        mesh: that it is sharded over.
     """
 
     def __init__(
-        self, model: nn.Module, objective: Objective, area: str, optimizer: OptimizerConfig, config: TrainerConfig
+        self,
+        model: nn.Module,
+        objective: Objective,
+        area: str,
+        optimizer: OptimizerConfig,
+        config: TrainerConfig,
+        mesh: Mesh,
     ) -> None:
         self.model = model
-        self._objective, self._area, self._settings, self._config = objective, area, optimizer, config
+        self._objective, self._area, self._settings = objective, area, optimizer
+        self._config, self._mesh = config, mesh
         self.restart()
 
     def restart(self) -> None:
@@ -115,7 +115,7 @@ class Learner:
             shuffled = batch[torch.from_numpy(np.argsort(mine, kind="stable"))]
             ends = np.cumsum(np.bincount(mine, minlength=num_minibatches)).tolist()
             cuts = [slice(start, end) for start, end in pairwise([0, *ends])]
-            norms += [_step(learners, shuffled[cut], self._config, totals) for cut in cuts]
+            norms += [_step(learners, shuffled[cut], self._config, self._mesh, totals) for cut in cuts]
         metrics = {name: _mean_of(pairs) for name, pairs in totals.items()}
         return metrics | {f"{self._area}/grad_norm": last(float(np.mean(norms))), steps: last(len(norms))}
 
@@ -144,13 +144,13 @@ class Learner:
             group["lr"] = rate * self._settings.learning_rate
 
 
-def _step(learners: Sequence[Learner], rows: TensorDict, config: TrainerConfig, totals: Totals) -> float:
+def _step(learners: Sequence[Learner], rows: TensorDict, config: TrainerConfig, mesh: Mesh, totals: Totals) -> float:
     """Take one optimizer step of every learner over this rank's rows of a mini-batch; return the gradients' norm."""
-    weighed = [learner._objective.weigh(rows, sum_over_ranks) for learner in learners]
+    weighed = [learner._objective.weigh(rows, mesh.sum) for learner in learners]
     parameters = [parameter for learner in learners for parameter in learner._parameters]
     for parameter in parameters:
         parameter.grad = None
-    cuts = micro_batches(rows, config)
+    cuts = micro_batches(rows, config, mesh)
     for cut in cuts:
         losses = []
         for learner, its_rows in zip(learners, weighed, strict=True):
@@ -158,8 +158,8 @@ def _step(learners: Sequence[Learner], rows: TensorDict, config: TrainerConfig, 
             losses.append(loss)
             for name, pair in metrics.items():
                 totals[name].append(pair)
-        # FSDP averages gradients over ranks, we want their sum.
-        (sum(losses[1:], losses[0]) * dist.get_world_size()).backward()
+        # FSDP averages gradients over the parts of the batch, we want their sum.
+        (sum(losses[1:], losses[0]) * mesh.num_parts).backward()
     clipped: Any = nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
     norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
     if not math.isfinite(norm):
@@ -169,18 +169,14 @@ def _step(learners: Sequence[Learner], rows: TensorDict, config: TrainerConfig, 
     return norm
 
 
-def micro_batches(rows: TensorDict, config: TrainerConfig) -> list[slice]:
+def micro_batches(rows: TensorDict, config: TrainerConfig, mesh: Mesh) -> list[slice]:
     """Return how this rank's rows are cut for one forward pass each; every rank calls it, and takes as many passes."""
     if config.micro_batch_tokens is not None:
         cuts = cut_by_tokens(_num_tokens(rows), config.micro_batch_tokens)
     else:
         cuts = cut_by_rows(len(rows), config.micro_batch_rows or max(len(rows), 1))
-    if dist.get_world_size() == 1:
-        return cuts
     # Forward and backward are collectives, so all ranks take as many as the one with the most.
-    most = torch.tensor(len(cuts))
-    dist.all_reduce(most, op=dist.ReduceOp.MAX)
-    return cuts + [slice(0, 0)] * (int(most) - len(cuts))
+    return cuts + [slice(0, 0)] * (mesh.largest(len(cuts)) - len(cuts))
 
 
 def _num_tokens(rows: TensorDict) -> list[int]:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 from torch.distributed._composable.checkpoint_activation import checkpoint
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from embodyflow.config.trainer import TrainerConfig
+from embodyflow.engines.mesh import Mesh
 
 
-def shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, config: TrainerConfig) -> None:
+def shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: Mesh, config: TrainerConfig) -> None:
     """Shard a model in place: its blocks one by one, then the rest.
 
     With ``activation_checkpointing`` a block keeps its inputs alone for the backward pass, and is computed again in it
@@ -21,14 +21,14 @@ def shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, confi
     Args:
         model: float32; what it is given is not cast, its blocks' inputs are.
         blocks: of it.
-        mesh: one-dimensional.
+        mesh: of all ranks; FSDP is over its columns.
         config: says the precision and whether activations are computed again.
     """
     if config.activation_checkpointing:
         for block in blocks:
             checkpoint(block)
     if config.precision == "float32":
-        if mesh.size() == 1:  # the same numbers without FSDP's cost per step, several times that of a small model
+        if mesh.num_ranks == 1:  # the same numbers without FSDP's cost per step, several times that of a small model
             return
         inner = outer = MixedPrecisionPolicy()
     else:
@@ -38,8 +38,8 @@ def shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, confi
             param_dtype=low, reduce_dtype=torch.float32, output_dtype=torch.float32, cast_forward_inputs=False
         )
     for block in blocks:
-        fully_shard(block, mesh=mesh, mp_policy=inner)
-    fully_shard(model, mesh=mesh, mp_policy=outer)
+        fully_shard(block, mesh=mesh.data, mp_policy=inner)
+    fully_shard(model, mesh=mesh.data, mp_policy=outer)
 
 
 def reshard(model: nn.Module) -> None:

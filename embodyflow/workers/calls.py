@@ -21,6 +21,7 @@ class NodeCall:
         seed: the run's seed; functions derive theirs from it, the iteration, the node and the row.
         parents: one entry per parent node: this rank's part of the parent's output.
         config: the node's own configuration.
+        passes_rows_on: what the rank makes is the group's output; its siblings that get the same rows make the same.
         weights: the policy weights the node must act with, where it acts with any but the trainer's own.
         policy_version: version of those weights.
         only_forward_compute: the node must leave the engine's weights as they are.
@@ -36,6 +37,7 @@ class NodeCall:
     seed: int
     parents: tuple[RankInput, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
+    passes_rows_on: bool = True
     weights: ShardRef | None = None
     policy_version: int = 0
     only_forward_compute: bool = False

@@ -8,6 +8,7 @@ from typing import Any
 import ray
 
 from embodyflow.config import RunConfig
+from embodyflow.config.run import GroupShape
 from embodyflow.data.configuration import BufferConfig
 from embodyflow.errors import ConfigError, NodeTimeoutError, WorkerLostError
 from embodyflow.workers.buffer import Buffer
@@ -33,25 +34,25 @@ class WorkerGroup:
 
     Args:
         role: for people and names: ``rollout``, ``trainer``.
-        engine: what each rank holds; see :class:`~embodyflow.workers.worker.Worker`.
-        num_ranks: of them.
+        shape: what each rank holds, see :class:`~embodyflow.workers.worker.Worker`, and how many there are.
         config: of the run.
         buffers: Ray node id to buffer.
         is_collective: the ranks share a state (a sharded model), so one of them cannot be replaced by itself.
 
     Attributes:
+        ranks_per_copy: ranks in a row that get the same rows.
         pids: process id of each rank that has been ready.
     """
 
     def __init__(
-        self, role: str, engine: str, num_ranks: int, config: RunConfig, buffers: dict[str, Any], *, is_collective: bool
+        self, role: str, shape: GroupShape, config: RunConfig, buffers: dict[str, Any], *, is_collective: bool
     ) -> None:
-        self.role = role
-        self._engine, self._config, self._buffers = engine, config, buffers
+        self.role, self.ranks_per_copy = role, shape.ranks_per_copy
+        self._engine, self._config, self._buffers = shape.engine, config, buffers
         self._is_collective = is_collective
         self._num_starts = 0
         self._replacing = asyncio.Lock()
-        self._ranks = [self._spawn(rank, num_ranks) for rank in range(num_ranks)]
+        self._ranks = [self._spawn(rank, shape.num_ranks) for rank in range(shape.num_ranks)]
         self.pids: dict[int, int] = {}
 
     def __len__(self) -> int:

@@ -11,7 +11,7 @@ import ray
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, merge_metrics
-from embodyflow.data.plan import ShardRef
+from embodyflow.data.plan import ShardRef, for_tensor_parallel
 from embodyflow.workers.calls import LogLine, NodeCall
 from embodyflow.workers.group import WorkerGroup, check_resources, start_buffers
 from embodyflow.workers.layout import Layout, Rows, join_facts, order_of, plan_inputs
@@ -57,7 +57,7 @@ class NodeReport(Rows):
         info: of rank 0.
         digests: SHA-256 of each shard.
         seconds: of the slowest rank.
-        logs: of all ranks, in order of time.
+        logs: of all ranks with rows of their own, in order of time.
     """
 
     metrics: dict[str, Metric]
@@ -93,7 +93,9 @@ class Session:
         """
         name = work.group or (parents[0].group if parents else "rollout")
         group = self._groups[name]
-        inputs, metrics = plan_inputs(work.node_id, work.layout, name, len(group), parents)
+        per_copy = group.ranks_per_copy
+        shares, metrics = plan_inputs(work.node_id, work.layout, name, len(group) // per_copy, parents)
+        inputs = [for_tensor_parallel(parts, per_copy) for parts in shares]
         calls = [
             NodeCall(
                 node_id=work.node_id,
@@ -102,6 +104,7 @@ class Session:
                 seed=self.config.seed,
                 parents=tuple(ranks[rank] for ranks in inputs),
                 config=work.config,
+                passes_rows_on=rank % per_copy == 0,
                 weights=self._weights if name == "rollout" else None,
                 policy_version=self.policy_version,
                 only_forward_compute=work.only_forward_compute,
@@ -112,7 +115,8 @@ class Session:
             )
             for rank in range(len(group))
         ]
-        results = await group.run_node(calls, beside_others=not work.needs_model)
+        answers = await group.run_node(calls, beside_others=not work.needs_model)
+        results = answers[::per_copy]  # what ranks with the same rows answer counts once
         shards = tuple(result.shard for result in results if result.shard is not None)
         return NodeReport(
             node_id=work.node_id,
@@ -121,10 +125,10 @@ class Session:
             metrics=merge_metrics(result.metrics for result in results) | metrics,
             info=results[0].info,
             digests=tuple(result.digest for result in results if result.digest),
-            seconds=max(result.seconds for result in results),
+            seconds=max(answer.seconds for answer in answers),
             logs=tuple(sorted((line for result in results for line in result.logs), key=lambda line: line.created)),
             facts=join_facts([result.facts for result in results]),
-            order=order_of([call.rows for call in calls], shards) if work.layout is Layout.SPLIT else None,
+            order=order_of([call.rows for call in calls[::per_copy]], shards) if work.layout is Layout.SPLIT else None,
         )
 
     async def recall(self, work: NodeWork, kept: NodeReport) -> NodeReport:
@@ -226,13 +230,13 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
     if config.run_id is None:
         raise ValueError("run_id is not set")
     wanted = config.groups
-    check_resources(sum(size for _, size in wanted.values()), config)
+    check_resources(sum(shape.num_ranks for shape in wanted.values()), config)
     buffers = start_buffers(config.run_id, config.cluster.buffer)
     groups: dict[str, WorkerGroup] = {}
     session = Session(config, groups, buffers)
     try:
-        for role, (engine, size) in wanted.items():
-            groups[role] = WorkerGroup(role, engine, size, config, buffers, is_collective=role == "trainer")
+        for role, shape in wanted.items():
+            groups[role] = WorkerGroup(role, shape, config, buffers, is_collective=role == "trainer")
         # Every start is waited for: one that fails does not leave another half done.
         results = await asyncio.gather(*(group.start() for group in groups.values()), return_exceptions=True)
         for result in results:

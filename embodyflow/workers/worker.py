@@ -134,7 +134,7 @@ class Worker:
             with self._weights_untouched(call):
                 output = resolve(call.function)(batch, call.config, worker=self._engine, call=call)
             shard, digest, facts = None, "", None
-            if output.batch is not None:
+            if output.batch is not None and call.passes_rows_on:
                 columns = to_ragged(to_columns(output.batch))
                 digest, facts = digest_of(columns), facts_of(columns)
                 if call.stage is not None:

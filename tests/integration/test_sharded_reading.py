@@ -19,22 +19,32 @@ from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
 pytestmark = pytest.mark.integration
 
 
-def read_on(rank: int, folder: Path, address: str) -> None:
-    """As one of two ranks: read the model in ``folder``, look at it, write its weights and the reference's."""
+SPLITS = (1, 2)
+"""Of how many ranks one copy of the model is."""
+
+
+def read_on(rank: int, folder: Path, addresses: list[str]) -> None:
+    """As one of two ranks: read the model in ``folder``, look at it, write its weights and the probe's log-probs."""
     words = [word for word in TINY if not word.startswith("policy.scratch")]
-    config = compose_config([*words, "policy=causal_lm", f"policy.path={folder}", "trainer.num_ranks=2"])
-    trainer = LanguageTrainer(config, rank, 2)
-    assert all(value.is_meta for value in trainer.policy.model.parameters())
-    trainer.connect(address)
-    for policy in trainer.policy_weights.policies:
-        assert isinstance(policy, CausalLMPolicy)
-        for value in policy.model.parameters():
-            assert isinstance(value, DTensor) and value.to_local().numel() <= (value.numel() + value[0].numel()) / 2
-        assert policy.model.lm_head.weight is policy.model.model.embed_tokens.weight
-    probe, weights = trainer.probe(), trainer.weights()
-    trainer.close()
-    if rank == 0:
-        save_file(weights | probe, folder / "read.safetensors")
+    words += ["policy=causal_lm", f"policy.path={folder}", "trainer.num_ranks=2"]
+    for size, address in zip(SPLITS, addresses, strict=True):
+        trainer = LanguageTrainer(compose_config([*words, f"trainer.tensor_parallel_size={size}"]), rank, 2)
+        assert all(value.is_meta for value in trainer.policy.model.parameters())
+        trainer.connect(address)
+        for policy in trainer.policy_weights.policies:
+            assert isinstance(policy, CausalLMPolicy)
+            assert all(is_cut(name, value, size) for name, value in policy.model.named_parameters())
+            assert policy.model.lm_head.weight is policy.model.model.embed_tokens.weight
+        probe, weights = trainer.probe(), trainer.weights()
+        trainer.close()
+        if rank == 0:
+            save_file(weights | probe, folder / f"read-{size}.safetensors")
+
+
+def is_cut(name: str, value: torch.Tensor, size: int) -> bool:
+    """Say whether a rank has half of a weight: of a model that is split, of the matrices in its blocks alone."""
+    whole = size == 2 and ("_proj." not in name)
+    return isinstance(value, DTensor) and (whole or value.to_local().numel() <= (value.numel() + value[0].numel()) / 2)
 
 
 def test_two_ranks_read_what_one_loads_whole(tmp_path: Path) -> None:
@@ -43,9 +53,10 @@ def test_two_ranks_read_what_one_loads_whole(tmp_path: Path) -> None:
     torch.manual_seed(3)
     model = build_model(policy, tokenizer)
     save_folder(model, tokenizer, tmp_path)
-    mp.spawn(read_on, (tmp_path, free_address()), nprocs=2)
-    read = load_file(tmp_path / "read.safetensors")
-    log_probs = read.pop("probe/log_probs")
+    mp.spawn(read_on, (tmp_path, [free_address() for _ in SPLITS]), nprocs=2)
     expected = {name: value.numpy() for name, value in model.state_dict().items()}
-    assert read.keys() == expected.keys() and all(np.array_equal(read[name], expected[name]) for name in read)
-    assert np.isfinite(log_probs).all() and (log_probs < 0).all()
+    for size in SPLITS:
+        read = load_file(tmp_path / f"read-{size}.safetensors")
+        log_probs = read.pop("probe/log_probs")
+        assert read.keys() == expected.keys() and all(np.array_equal(read[name], expected[name]) for name in read)
+        assert np.isfinite(log_probs).all() and (log_probs < 0).all()

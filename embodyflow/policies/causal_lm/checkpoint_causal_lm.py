@@ -71,7 +71,7 @@ def _read(file: Path, name: str, like: torch.Tensor, device: str) -> torch.Tenso
         part = torch.empty(shape, dtype=like.dtype)
         if part.numel():  # of a tensor with fewer rows than there are ranks some hold nothing
             ranges = tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
-            part = tensors.get_slice(name)[ranges]
+            part = tensors.get_slice(name)[ranges].contiguous()  # columns are not, and FSDP asks for it
     return DTensor.from_local(
         part.to(device, like.dtype), mesh, placements, run_check=False, shape=like.shape, stride=like.stride()
     )

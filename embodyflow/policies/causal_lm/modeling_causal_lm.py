@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClas
 from embodyflow.policies import onednn_linear, rms_norm
 from embodyflow.policies.causal_lm import checkpoint_causal_lm as checkpoint
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
+from embodyflow.policies.causal_lm.split_causal_lm import check_split
 from embodyflow.references import resolve
 
 
@@ -67,6 +68,20 @@ def blocks_of(model: Any) -> list[torch.nn.Module]:
     """Return the layers that are sharded one by one: those that transformers does not split either."""
     names = set(model._no_split_modules or ())
     return [module for module in model.modules() if type(module).__name__ in names]
+
+
+def split_plan_of(model: Any, size: int) -> dict[str, str]:
+    """Return which layers are split over ranks, and how: transformers' own words by name, ``*`` for any number.
+
+    Embedding and head stay whole, since logits are wanted whole.
+
+    Raises:
+        ConfigError: it cannot be split over ``size`` ranks.
+    """
+    check_split(model.config.to_dict(), size)
+    plan: dict[str, str] = model.config.base_model_tp_plan
+    # Of a tied model the plan has the embedding too.
+    return {f"{model.base_model_prefix}.{n}": kind for n, kind in plan.items() if kind != "embedding_rowwise"}
 
 
 def save_folder(model: Any, tokenizer: Any, folder: Path) -> None:

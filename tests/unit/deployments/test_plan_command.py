@@ -17,6 +17,14 @@ def test_a_plan_is_a_table_and_a_picture(tmp_path: Path, capsys: pytest.CaptureF
     assert "train_critic<br/>tasks:train_critic<br/>ranks 4-7" in picture.read_text()
 
 
+def test_the_trainer_is_planned_as_it_is_configured(capsys: pytest.CaptureFixture[str]) -> None:
+    split = ["experiment=math", "trainer.num_ranks=4", "trainer.tensor_parallel_size=2"]
+    assert main(["plan", "--gpus", "4", *split]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    cuts = {line[0]: line[5] for line in lines if len(line) == 6}
+    assert (cuts["rollout"], cuts["old_log_prob"], cuts["train_actor"]) == ("4×1×1", "2×1×2", "2×1×2")
+
+
 @pytest.mark.parametrize(
     ("words", "answer"),
     [

@@ -210,7 +210,7 @@ def test_fitting_learns_the_demonstrations(rollout: LanguageRollout) -> None:
     samples, lengths = ResponseSamples(policy, demos, config), demos["response_length"].tolist()
     assert len(samples) == 4 and samples.num_targets(np.array([0, 0, 3])) == 2 * lengths[0] + lengths[3]
     early, late = (
-        imitate(policy.model, samples, config.warm_start, seed=0, rank=0, world_size=1)["sft/loss"].value
+        imitate(policy.model, samples, config.warm_start, seed=0, part=0, num_parts=1)["sft/loss"].value
         for _ in range(2)
     )
     assert 0 < late < 0.5 * early  # the mean over the last 50 steps

@@ -95,6 +95,43 @@ nodes:
             "trainer: micro_batch_rows and micro_batch_tokens must not both be set",
         ),
         (
+            "grpo",
+            ["trainer.num_ranks=4", "trainer.tensor_parallel_size=3"],
+            "trainer: tensor_parallel_size=3 must divide num_ranks=4; allowed are 1, 2, 4",
+        ),
+        (
+            "grpo",
+            ["trainer.num_ranks=2", "trainer.tensor_parallel_size=2"],
+            "trainer.tensor_parallel_size=2: allowed is 1 with policy.name=tiny_vla; only language models (causal_lm)",
+        ),
+        (
+            "grpo",
+            [
+                *("experiment=libero_openvla", "policy.path=nowhere"),
+                *("trainer.num_ranks=2", "trainer.tensor_parallel_size=2"),
+            ],
+            "trainer.tensor_parallel_size=2: allowed is 1 with policy.name=openvla; only language models (causal_lm)",
+        ),
+        (
+            "ppo",
+            ["experiment=reacher", "trainer.num_ranks=2", "trainer.tensor_parallel_size=2"],
+            "trainer.tensor_parallel_size=2: allowed is 1 with policy.name=mlp_gaussian; only language models",
+        ),
+        (
+            "grpo",
+            ["experiment=math", "trainer.num_ranks=4", "trainer.tensor_parallel_size=4"],
+            "trainer.tensor_parallel_size=4: must divide the model's num_attention_heads=4, num_key_value_heads=2, "
+            "intermediate_size=384; allowed are 1, 2",
+        ),
+        (
+            "grpo",
+            [
+                *("experiment=math", "trainer.num_ranks=2", "trainer.tensor_parallel_size=2"),
+                "policy.scratch.model_type=gpt2",
+            ],
+            "trainer.tensor_parallel_size=2: allowed is 1 with the architecture gpt2; llama, qwen2, qwen3 can be split",
+        ),
+        (
             "ppo",
             ["trainer.micro_batch_tokens=319"],
             "trainer.micro_batch_tokens=319: must be at least 320, the tokens of an episode of env.max_steps=80",

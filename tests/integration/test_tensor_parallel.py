@@ -1,0 +1,172 @@
+"""A language model's matrices split over ranks: the same steps, weights and checkpoints as a whole one's."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from language_jobs import language_config, rows_to_train_on
+from safetensors.numpy import load_file, save_file
+from torch.distributed.tensor import DTensor
+from trainers import end_rank, free_address
+
+from embodyflow.config.language import LanguageConfig
+from embodyflow.data.batches import to_batch
+from embodyflow.engines.language_rollout import LanguageRollout
+from embodyflow.engines.language_trainer import LanguageTrainer
+from embodyflow.types import Batch
+
+pytestmark = pytest.mark.integration
+
+CASES = {
+    "qwen3 with a critic": ("policy.scratch.model_type=qwen3", "algorithm.advantage=gae", "+algorithm.kl.coef=0.1"),
+    "qwen2 untied": ("policy.scratch.model_type=qwen2", "policy.scratch.tie_word_embeddings=false"),
+    "llama with adapters": (
+        *("policy.scratch.model_type=llama", "trainer.lora.rank=4", "trainer.activation_checkpointing=true"),
+    ),
+    "bfloat16": (
+        *("trainer.precision=bfloat16", "trainer.parity_tolerance=0.1", "rollout.probe_tolerance=0.1"),
+        "trainer.activation_checkpointing=true",
+    ),
+}
+QUICK = ("qwen3 with a critic", "llama with adapters")
+# Of the weights' difference to those of one rank relative to their norm, and of log-probs. A product of matrices that
+# is cut adds up in another order, by 1e-7 in float32, and AdamW's first steps are the signs of gradients, some of which
+# are almost zero. In bfloat16 each part of a product is rounded by itself.
+TOLERANCE = dict.fromkeys(CASES, (1e-6, 1e-5)) | {"bfloat16": (1e-2, 0.05)}
+WHOLE = (1, 1)
+
+Arrays = dict[str, np.ndarray]
+Layout = tuple[int, int]
+"""Parts of a batch and ranks that split the model."""
+
+
+def name_of(case: str, layout: Layout) -> str:
+    return f"{case}-{layout[0]}x{layout[1]}"
+
+
+def config_of(case: str, layout: Layout) -> LanguageConfig:
+    return language_config(
+        *(f"trainer.num_ranks={layout[0] * layout[1]}", f"trainer.tensor_parallel_size={layout[1]}"),
+        *("rollout.num_groups=4", "trainer.micro_batch_tokens=60", "trainer.num_minibatches=2"),
+        *("algorithm.entropy_coef=0.01", "warm_start.steps=2", *CASES[case]),
+    )
+
+
+def train(rank: int, layout: Layout, addresses: dict[str, str], folder: Path, rows: Batch, demos: Batch) -> None:
+    """As one rank: train in each case, go on from the checkpoint of one rank, fit, and save the weights at each turn.
+
+    Args:
+        addresses: by case.
+    """
+    part = rank // layout[1]
+    mine = np.arange(len(rows) * part // layout[0], len(rows) * (part + 1) // layout[0])
+    steps = {"positions": mine, "total_rows": len(rows)}
+    for case, address in addresses.items():
+        trainer = LanguageTrainer(config_of(case, layout), rank, layout[0] * layout[1])
+        trainer.connect(address)
+        saved: Arrays = {"log_probs/first": trainer.log_probs(rows, reference=False).numpy()}
+        trainer.save(str(folder / f"{name_of(case, layout)}-start"))
+        norms = [trainer.step(rows[mine], **steps, seed=seed)["train/grad_norm"].value for seed in (1, 2)]
+        if trainer.critic is not None:
+            norms.append(trainer.step_critic(rows[mine], **steps, seed=3)["critic/grad_norm"].value)
+        saved |= named("stepped", trainer)
+        trainer.save(str(folder / name_of(case, layout)), whole=False)
+        trainer.load_reference(str(folder / f"{name_of(case, WHOLE)}-start"))
+        trainer.load(str(folder / name_of(case, WHOLE)))
+        saved |= named("loaded", trainer)
+        saved["log_probs/reference"] = trainer.log_probs(rows, reference=True).numpy()
+        norms.append(trainer.step(rows[mine], **steps, seed=4)["train/grad_norm"].value)
+        saved |= named("resumed", trainer)
+        trainer.fit(demos, seed=5)
+        saved |= named("fitted", trainer) | {"norms": np.array(norms)}
+        assert_siblings_agree(trainer)
+        if rank == 0:
+            save_file(saved, folder / f"{name_of(case, layout)}.safetensors")
+        trainer.close()
+
+
+def named(turn: str, trainer: LanguageTrainer) -> Arrays:
+    """Return the whole weights of policy and critic."""
+    arrays = {f"{turn}/policy/{name}": array for name, array in trainer.weights().items()}
+    if trainer.critic is not None:
+        arrays |= {f"{turn}/critic/{name}": whole(value) for name, value in trainer.critic.model.named_parameters()}
+    return arrays
+
+
+def whole(value: torch.Tensor) -> np.ndarray:
+    return (value.full_tensor() if isinstance(value, DTensor) else value).detach().numpy().copy()
+
+
+def assert_siblings_agree(trainer: LanguageTrainer) -> None:
+    """Check that ranks with one copy of a model between them have the same bits of what is not split, which is much."""
+    mesh, parameters = trainer._mesh.tensor, list(trainer.policy.model.parameters())
+    parts = [each for each in parameters if isinstance(each, DTensor) and each.device_mesh.ndim == 2]
+    if mesh.size() == 1:
+        return
+    assert len(parts) == len(parameters)
+    shared = [each.to_local() for each in parts if each.placements[1].is_replicate()]
+    assert len(parts) - len(shared) >= 14  # seven matrices in each of two layers
+    hashes: list[Any] = [None] * mesh.size()
+    mine = [torch.hash_tensor(each).item() for each in shared if each.numel()]
+    dist.all_gather_object(hashes, mine, group=mesh.get_group())
+    assert all(each == mine for each in hashes)
+
+
+def train_as_rank(rank: int, *args: Any) -> None:
+    train(rank, *args)
+    end_rank()
+
+
+def apart(left: Arrays, right: Arrays, what: str) -> float:
+    """Return the norm of the difference relative to the norm of ``right``, over all arrays of a kind."""
+    names = [name for name in right if name.startswith(what)]
+    if not names:
+        return 0.0
+    a, b = (np.concatenate([arrays[name].ravel() for name in names]) for arrays in (left, right))
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+@pytest.mark.parametrize(
+    ("layout", "cases"),
+    [
+        ((1, 2), QUICK),
+        pytest.param((1, 2), tuple(CASES.keys() - set(QUICK)), marks=pytest.mark.slow),
+        pytest.param((2, 2), tuple(CASES), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_a_split_model_trains_as_a_whole_one(layout: Layout, cases: tuple[str, ...], tmp_path: Path) -> None:
+    config = config_of("qwen3 with a critic", WHOLE)
+    trainer, rollout = LanguageTrainer(config, 0, 1), LanguageRollout(config, 0, 1)
+    trainer.connect(free_address())
+    rows, demos = rows_to_train_on(config, trainer), to_batch(rollout.demonstrate())
+    decided = rows["loss_mask"].any(-1)
+    rows["values"], rows["returns"] = 0.1 * decided, 0.5 * decided
+    trainer.close()
+    rollout.close()
+    for each in (WHOLE, layout):
+        given = (each, {case: free_address() for case in cases}, tmp_path, rows, demos)
+        train(0, *given) if each == WHOLE else mp.spawn(train_as_rank, given, nprocs=each[0] * each[1])
+    for case in cases:
+        tolerance, log_prob_tolerance = TOLERANCE[case]
+        one, split = (load_file(tmp_path / f"{name_of(case, each)}.safetensors") for each in (WHOLE, layout))
+        assert split.keys() == one.keys()
+        gaps = {name: float(np.abs(split[name] - one[name]).max()) for name in one if name.startswith("log_probs/")}
+        turns = [f"{turn}/{model}" for turn in ("stepped", "resumed", "fitted") for model in ("policy", "critic")]
+        distances = {turn: apart(split, one, turn) for turn in turns}
+        norms = np.abs(split["norms"] / one["norms"] - 1).max()
+        print(case, f"norms {norms:.1e}", {key: f"{gap:.1e}" for key, gap in (gaps | distances).items()})
+        assert max(gaps.values()) <= log_prob_tolerance
+        assert max(distances.values()) <= tolerance
+        assert norms <= tolerance
+        assert apart(split, one, "loaded/") == 0
+        trainer = LanguageTrainer(config_of(case, WHOLE), 0, 1)
+        trainer.connect(free_address())
+        trainer.load_reference(str(tmp_path / f"{name_of(case, layout)}-start"))
+        trainer.load(str(tmp_path / name_of(case, layout)))
+        assert apart(named("stepped", trainer), split, "stepped/") == 0
+        trainer.close()

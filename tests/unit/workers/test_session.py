@@ -1,0 +1,54 @@
+"""What a session makes of its ranks' answers; the ranks are made by hand, and no process is needed for it."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from embodyflow.config import RunConfig
+from embodyflow.data.metrics import total
+from embodyflow.data.plan import ShardRef
+from embodyflow.workers.calls import LogLine, NodeCall, NodeResult
+from embodyflow.workers.layout import Layout
+from embodyflow.workers.session import NodeReport, NodeWork, Session
+
+
+class Ranks:
+    """Four of them, two for each copy of a model, which pass on the rows they are given."""
+
+    ranks_per_copy = 2
+
+    def __init__(self) -> None:
+        self.calls: list[NodeCall] = []
+
+    def __len__(self) -> int:
+        return 4
+
+    async def run_node(self, calls: Sequence[NodeCall], *, beside_others: bool) -> list[NodeResult]:
+        self.calls = list(calls)
+        return [self._answer(rank, call) for rank, call in enumerate(calls)]
+
+    def _answer(self, rank: int, call: NodeCall) -> NodeResult:
+        num_rows = len(call.positions)
+        shard = ShardRef(f"1/{call.node_id}/{rank}", "host", num_rows) if call.passes_rows_on else None
+        digest, lines = f"digest {rank}" * call.passes_rows_on, (LogLine(20, float(rank), f"rank {rank}"),)
+        return NodeResult(shard, {"rows": total(num_rows)}, {"rank": rank}, digest, seconds=float(rank), logs=lines)
+
+
+def test_what_ranks_of_one_copy_answer_counts_once(tiny_config: Callable[..., RunConfig]) -> None:
+    ranks = Ranks()
+    session = Session(tiny_config(), {"trainer": ranks}, {})  # type: ignore[dict-item]
+    shards = tuple(ShardRef(f"1/rollout/{rank}", "host", 5) for rank in range(3))
+    facts = {"metrics": {}, "info": {}, "digests": (), "seconds": 0.0, "logs": ()}
+    rollout = NodeReport(node_id="rollout", group="rollout", shards=shards, **facts)
+    first = asyncio.run(session.run_node(NodeWork("first", "f", "trainer", 1), [rollout]))
+    assert [call.positions.tolist() for call in ranks.calls] == 2 * [[*range(7)]] + 2 * [[*range(7, 15)]]
+    assert [call.passes_rows_on for call in ranks.calls] == [True, False, True, False]
+    assert (first.metrics["rows"].value, first.num_rows, first.seconds) == (15, 15, 3.0)
+    assert [shard.shard_id for shard in first.shards] == ["1/first/0", "1/first/2"]
+    assert (first.digests, first.info) == (("digest 0", "digest 2"), {"rank": 0})
+    assert [line.message for line in first.logs] == ["rank 0", "rank 2"]
+
+    asyncio.run(session.run_node(NodeWork("second", "f", "trainer", 1), [first]))  # its rows stay where they are
+    holders = [[piece.shard.shard_id for piece in call.parents[0].slices] for call in ranks.calls]
+    assert holders == [["1/first/0"], ["1/first/0"], ["1/first/2"], ["1/first/2"]]
+    everywhere = NodeWork("everywhere", "f", "trainer", 1, layout=Layout.REPLICATE)
+    assert asyncio.run(session.run_node(everywhere, [first])).metrics["rows"].value == 30
