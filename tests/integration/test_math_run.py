@@ -66,6 +66,14 @@ def test_responses_spread_over_two_ranks_teach_the_same(runs: Runs) -> None:
     assert largest_gap(one, two) < 1e-4
 
 
+@pytest.mark.slow
+def test_a_split_model_teaches_the_same(runs: Runs) -> None:
+    run(runs, "whole", "iterations=2")
+    run(runs, "split", "iterations=2", "trainer.num_ranks=2", "trainer.tensor_parallel_size=2")
+    whole, split = (load_file(runs.root / name / "policy" / "model.safetensors") for name in ("whole", "split"))
+    assert largest_gap(whole, split) < 1e-4
+
+
 CASES = {
     "all weights": (),
     "adapters": ("trainer.lora.rank=4",),
