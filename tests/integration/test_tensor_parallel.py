@@ -20,6 +20,7 @@ from embodyflow.engines.language_trainer import LanguageTrainer
 from embodyflow.types import Batch
 
 pytestmark = pytest.mark.integration
+SLOW = (pytest.mark.slow, pytest.mark.timeout(900))
 
 CASES = {
     "qwen3 with a critic": ("policy.scratch.model_type=qwen3", "algorithm.advantage=gae", "+algorithm.kl.coef=0.1"),
@@ -135,8 +136,8 @@ def apart(left: Arrays, right: Arrays, what: str) -> float:
     ("layout", "cases"),
     [
         ((1, 2), QUICK),
-        pytest.param((1, 2), tuple(case for case in CASES if case not in QUICK), marks=pytest.mark.slow),
-        pytest.param((2, 2), tuple(CASES), marks=pytest.mark.slow),
+        pytest.param((1, 2), tuple(case for case in CASES if case not in QUICK), marks=SLOW),
+        pytest.param((2, 2), tuple(CASES), marks=SLOW),
     ],
     ids=str,
 )

@@ -43,7 +43,10 @@ MISTAKES = {
     "infinite number": ("trainer.learning_rate=inf", "trainer.learning_rate=inf: input should be a finite number"),
     "indivisible groups": ("rollout.num_groups=3", "num_groups=3 must be a multiple of num_workers=2"),
     "indivisible steps": ("env.max_steps=81", "env.max_steps=81 must be a multiple of policy.chunk_size=5"),
-    "more ranks than rows": ("trainer.num_ranks=1000", "trainer.num_ranks × trainer.num_minibatches must not exceed"),
+    "more ranks than rows": (
+        "trainer.num_ranks=1000",
+        "trainer.num_ranks / trainer.tensor_parallel_size × trainer.num_minibatches must not exceed",
+    ),
     "idle workers": ("evaluation.num_goals=1", "evaluation.num_goals must give each of rollout.num_workers=2"),
     "too few demonstrations": (
         "warm_start.num_demos=1",
