@@ -11,12 +11,22 @@ from flows.prefect_settings import BATCHED_WRITES, NO_TELEMETRY
 
 WORK_POOL = "embodyflow"
 
+# An iteration is some 150 kB of the database, nearly all of it events, which are read within the hour: by
+# automations, and by whoever looks at a run's feed. A run's record is its folder; the database may forget.
+RETENTION = {
+    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "P1D",
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(30 * 24 * 3600),
+}
+"""How long our server keeps events and, after their end, flow runs; a database that the user names is left alone."""
+
 
 def environment(folder: StackFolder) -> dict[str, str]:
     """Return the environment of every process of the stack, addresses left out."""
     # The user's own server may need the profile in their home; ours has its home in the project.
     home = {} if os.environ.get("PREFECT_API_URL") else {"PREFECT_HOME": str(folder.prefect_home)}
     return {
+        **(RETENTION if uses_own_database() else {}),
         **os.environ,
         **NO_TELEMETRY,
         **BATCHED_WRITES,

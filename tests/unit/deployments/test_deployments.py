@@ -1,5 +1,8 @@
 """The deployments and the commands that start them."""
 
+import os
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -8,6 +11,7 @@ import pytest
 import yaml
 
 from deployments import services
+from deployments.folder import StackFolder
 from deployments.run import run_experiment
 from deployments.services import WORK_POOL, ray_command, server_command, uses_own_database
 from embodyflow.errors import ConfigError
@@ -54,6 +58,31 @@ def test_a_database_of_the_users_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
     assert uses_own_database()
     monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "postgresql+asyncpg://localhost/prefect")
     assert not uses_own_database()
+
+
+def test_our_own_database_forgets_and_the_users_does_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in (*services.RETENTION, "PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_SERVER_DATABASE_CONNECTION_URL"):
+        monkeypatch.delenv(name, raising=False)
+    folder = StackFolder(tmp_path)
+    assert services.RETENTION.items() <= services.environment(folder).items()
+    monkeypatch.setenv("PREFECT_SERVER_EVENTS_RETENTION_PERIOD", "P9D")
+    assert services.environment(folder)["PREFECT_SERVER_EVENTS_RETENTION_PERIOD"] == "P9D"
+    monkeypatch.delenv("PREFECT_SERVER_EVENTS_RETENTION_PERIOD")
+    monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "postgresql+asyncpg://localhost/prefect")
+    assert not services.RETENTION.keys() & services.environment(folder).keys()
+
+
+def test_prefect_takes_the_retention_as_it_is_meant() -> None:
+    program = (
+        "from prefect.settings import get_current_settings as settings\n"
+        "server = settings().server\n"
+        "vacuum = server.services.db_vacuum\n"
+        "print(server.events.retention_period.days, vacuum.retention_period.days, *sorted(vacuum.enabled_vacuum_types))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | services.RETENTION, capture_output=True, text=True, check=True
+    )
+    assert output.stdout.split() == ["1", "30", "events", "flow_runs"]
 
 
 def test_empty_addresses_count_as_none() -> None:

@@ -1,0 +1,177 @@
+"""Two thousand iterations of a small job without a restart: does anything grow?
+
+    python -m benchmarks.endurance
+    python -m benchmarks.endurance --events-kept-seconds 120 --iterations 600
+
+The job is ``python -m flows.ppo experiment=reacher`` with few steps an iteration, seven task runs each, and a Prefect
+server of its own on SQLite. Every 25 iterations all its processes are looked at: resident memory by part, open files,
+threads, processes, shared memory, the run's folder and Prefect's database. What grows says by how much per 1,000
+iterations, a straight line through the second half of the samples; memory may not by more than 2 %.
+
+Prefect's database keeps an event for as long as ``deployments/services.py: RETENTION`` says, which is a day, and looks
+for older ones once an hour. The second command shortens both, to see it come to rest. Writes
+``benchmarks/results/endurance.json`` and ``docs/images/endurance.png``; the second command's figures stand beside the
+first's.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import psutil
+from matplotlib.figure import Figure
+
+from deployments.services import RETENTION
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS, PICTURE = ROOT / "benchmarks/results/endurance.json", ROOT / "docs/images/endurance.png"
+EVERY = 25  # iterations
+MOST_GROWTH = 0.02  # of memory, per 1,000 iterations
+JOB = [
+    *("experiment=reacher", "rollout.envs_per_worker=2", "rollout.num_steps=60", "trainer.epochs=2"),
+    *("critic.epochs=2", "trainer.num_minibatches=4", "pipeline.task_runs=node", "seed=0"),
+]
+PARTS = {"prefect.server": "Prefect server", "flows.ppo": "flow", "ray::": "workers"}
+MARK = "EMBODYFLOW_ENDURANCE"
+
+
+def part_of(process: psutil.Process) -> str:
+    """Return which part of the run a process is; what Ray runs beside the workers is Ray."""
+    words = " ".join(process.cmdline())
+    return next((part for word, part in PARTS.items() if word in words), "Ray")
+
+
+def processes(mark: str) -> list[psutil.Process]:
+    """Return every process that has the mark in its environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def size_of(folder: Path, pattern: str = "*") -> int:
+    """Return the bytes of a folder's files; those that vanish meanwhile count nothing."""
+    total = 0
+    for path in folder.rglob(pattern):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def sample(home: Path, run: Path) -> dict[str, float]:
+    """Look at everything once."""
+    seen: Counter[str] = Counter()
+    for process in processes(str(home)):
+        try:
+            with process.oneshot():
+                resident = process.memory_info().rss / 1e6
+                seen[f"resident MB, {part_of(process)}"] += resident
+                seen["open files"] += process.num_fds()
+                seen["threads"] += process.num_threads()
+                seen["processes"] += 1
+        except psutil.NoSuchProcess:
+            continue
+    seen["resident MB"] = sum(value for name, value in seen.items() if name.startswith("resident MB, "))
+    seen["shared memory MB"] = size_of(Path("/dev/shm")) / 1e6
+    seen["Prefect database MB"] = size_of(home, "prefect.db*") / 1e6
+    seen["run folder MB"] = size_of(run) / 1e6
+    return dict(seen)
+
+
+def watch(iterations: int, events_kept_seconds: float | None) -> list[dict[str, float]]:
+    """Run the job; return what was seen, by iteration."""
+    samples: list[dict[str, float]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        home, run = Path(folder, "home"), Path(folder, "runs", "run")
+        env = os.environ | {"PREFECT_HOME": str(home), MARK: str(home)} | retention(events_kept_seconds)
+        env = {name: value for name, value in env.items() if name not in ("PREFECT_API_URL", "RAY_ADDRESS")}
+        words = [*JOB, f"iterations={iterations}", f"run_root={run.parent}", f"run_id={run.name}"]
+        with Path(folder, "log").open("w+") as log:
+            command = [sys.executable, "-m", "flows.ppo", *words]
+            process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=subprocess.STDOUT)
+            while process.poll() is None:
+                done = num_lines(run / "metrics.jsonl")
+                if done >= EVERY * (len(samples) + 1):
+                    samples.append({"iteration": done, "time": time.time(), **sample(home, run)})
+                    print(json.dumps({name: round(value, 1) for name, value in samples[-1].items()}), flush=True)
+                time.sleep(0.5)
+            log.seek(0)
+            if process.returncode != 0:
+                raise SystemExit(log.read()[-3000:])
+        assert not processes(str(home)), "processes are left"
+    return samples
+
+
+def retention(events_kept_seconds: float | None) -> dict[str, str]:
+    """Return what Prefect's server is told to forget: what we ship, or events much sooner."""
+    if events_kept_seconds is None:
+        return RETENTION
+    return {
+        "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": f"PT{events_kept_seconds:.0f}S",
+        "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "15",
+    }
+
+
+def num_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def growths(samples: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Return of each thing what it was at the end, and how much it grew in 1,000 iterations, by the second half."""
+    half = samples[len(samples) // 2 :]
+    x = np.array([each["iteration"] for each in half])
+    found = {}
+    for name in sorted(samples[-1].keys() - {"iteration", "time"}):
+        values = [each.get(name, 0.0) for each in half]
+        slope = float(np.polyfit(x, values, 1)[0]) * 1000
+        found[name] = {"end": values[-1], "growth": slope, "growth_share": slope / max(statistics.mean(values), 1e-9)}
+    return found
+
+
+def draw(runs: dict[str, dict], path: Path) -> None:
+    """Draw what was seen of each run."""
+    names = ("resident MB", "open files", "processes", "Prefect database MB")
+    figure = Figure(figsize=(2.9 * len(names), 2.8), dpi=110, layout="constrained")
+    for axis, name in zip(figure.subplots(1, len(names)), names, strict=True):
+        for label, run in runs.items():
+            axis.plot([s["iteration"] for s in run["samples"]], [s[name] for s in run["samples"]], label=label)
+        axis.set(title=name, xlabel="iteration", ylim=(0, None))
+    axis.legend(fontsize=7)
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--iterations", type=int, default=2000)
+    parser.add_argument("--events-kept-seconds", type=float, help="instead of what we ship")
+    arguments = parser.parse_args()
+    kept = arguments.events_kept_seconds
+    samples = watch(arguments.iterations, kept)
+    runs = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    growth = growths(samples)
+    label = "as shipped" if kept is None else f"events kept for {kept:g} s"
+    runs[label] = {"iterations": arguments.iterations, "per_1000_iterations": growth, "samples": samples}
+    RESULTS.write_text(json.dumps(runs, indent=1) + "\n")
+    draw(runs, PICTURE)
+    for name, facts in growth.items():
+        print(f"{name:32} {facts['end']:10.1f} {facts['growth']:+10.2f} per 1,000 iterations")
+    if growth["resident MB"]["growth_share"] > MOST_GROWTH:
+        sys.exit("memory grows")
+
+
+if __name__ == "__main__":
+    main()
