@@ -32,7 +32,9 @@ def generate(batch: Batch | None, config: Any = None, *, worker: Any, call: Any,
 def demonstrate(batch: Batch | None, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
     """Record successful episodes of the environment's scripted expert."""
     rows = worker.demonstrate()
-    metrics = {"sft/num_demos": total(len(rows["uid"])), "sft/demo_steps": mean(rows["num_steps"].mean())}
+    num_demos = len(rows["uid"])
+    steps = mean(rows["num_steps"].sum() / max(num_demos, 1), num_demos)
+    metrics = {"sft/num_demos": total(num_demos), "sft/demo_steps": steps}
     return NodeOutput(to_batch(rows), metrics)
 
 

@@ -83,8 +83,6 @@ class EmbodiedConfig(GroupedConfig):
                 f"env.max_steps={self.env.max_steps} must be a multiple of policy.chunk_size={self.policy.chunk_size}"
             )
         self._check_share("evaluation.num_goals", self.evaluation.num_goals * num_tasks)
-        if self.warm_start is not None:
-            self._check_share("warm_start.num_demos", self.warm_start.num_demos * num_tasks)
         return self
 
     @model_validator(mode="after")

@@ -231,16 +231,29 @@ class EmbodiedRollout(GroupRollout):
         """
         if self.config.warm_start is None:
             raise ConfigError("warm_start=null: there is nothing to demonstrate")
-        parts, num_demos = [], self.config.warm_start.num_demos
-        for task_id, task in enumerate(self.config.env.tasks):
-            mine = [number for number in range(num_demos) if self._is_mine(task_id * num_demos + number)]
-            if not mine:
-                continue
-            env = make_env(self.config.env, task, "demo")
-            if not hasattr(env.unwrapped, "expert_action"):
-                raise ConfigError(f"env.id={self.config.env.id}: has no scripted expert; set warm_start=null")
-            parts += [self._demonstration(env, task_id, number) for number in mine]
-        return {name: np.stack([part[name] for part in parts]) for name in parts[0]}
+        num_demos, num_tasks = self.config.warm_start.num_demos, len(self.config.env.tasks)
+        shares = [
+            [number for number in range(num_demos) if self._is_mine(task_id * num_demos + number)]
+            for task_id in range(num_tasks)
+        ]
+        # With fewer demonstrations than ranks, one has none: of any it learns what the columns are.
+        played = shares if any(shares) else [[0]]
+        demos = [demo for task_id, numbers in enumerate(played) for demo in self._demonstrations(task_id, numbers)]
+        mine = demos if any(shares) else []
+        return {name: np.stack([demo[name] for demo in demos])[: len(mine)] for name in demos[0]}
+
+    def _demonstrations(self, task_id: int, numbers: Sequence[int]) -> list[dict[str, np.ndarray]]:
+        """Return a task's demonstrations of those numbers.
+
+        Raises:
+            ConfigError: as :meth:`demonstrate`.
+        """
+        if not numbers:
+            return []
+        env = make_env(self.config.env, self.config.env.tasks[task_id], "demo")
+        if not hasattr(env.unwrapped, "expert_action"):
+            raise ConfigError(f"env.id={self.config.env.id}: has no scripted expert; set warm_start=null")
+        return [self._demonstration(env, task_id, number) for number in numbers]
 
     def _demonstration(self, env: gym.Env[Any, Any], task_id: int, number: int) -> dict[str, np.ndarray]:
         """Return a task's demonstration of that number: of the first goal that the expert reaches, of those it may try.

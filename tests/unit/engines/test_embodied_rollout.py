@@ -329,6 +329,17 @@ def test_one_demonstration_of_each_task_is_shared_by_the_ranks(tiny_config) -> N
     np.testing.assert_array_equal(np.concatenate([half["state"] for half in halves]), whole["state"])
 
 
+def test_a_rank_without_a_demonstration_has_the_columns_of_one(tiny_config) -> None:
+    config = tiny_config("env.max_steps=80", "warm_start.num_demos=1")
+    whole = new_rollout(config).demonstrate()
+    first, second = (new_rollout(config, rank, 2).demonstrate() for rank in (0, 1))
+    assert digest_of(first) == digest_of(whole) and first["uid"].tolist() == [0]
+    assert {name: (c.dtype, c.shape[1:]) for name, c in second.items()} == {
+        name: (c.dtype, c.shape[1:]) for name, c in whole.items()
+    }
+    assert all(len(column) == 0 for column in second.values())
+
+
 def test_no_rank_is_left_without_work_while_there_is_enough(tiny_config) -> None:
     tasks = "env.tasks=[reach-v3,push-v3,pick-place-v3]"
     config = tiny_config("env.max_steps=80", tasks, "evaluation.num_goals=2", "rollout.num_groups=3")
