@@ -23,7 +23,7 @@ MISTAKES = {
     "unknown key, like none": ("xyz=1", "xyz=1: no such key; allowed are experiment, flow, seed, iterations, run_id"),
     "unknown key, added": ("+trainer.foo=1", "trainer.foo: no such key; did you mean trainer"),
     "key taken away": ("~trainer.epochs=3", "trainer.epochs: must be set"),
-    "misspelt experiment": ("experiment=embodyed", "experiment=embodyed: allowed are embodied"),
+    "misspelt experiment": ("experiment=embodyed", "experiment=embodyed: allowed are drawer_open, embodied"),
     "misspelt group": ("trainer=fspd", "trainer=fspd: allowed are fsdp"),
     "group given a number": ("trainer=3", "trainer=3: allowed are fsdp"),
     "word for a number": ("trainer.epochs=two", "trainer.epochs='two': input should be a valid integer"),
