@@ -51,7 +51,7 @@ def test_a_sample_has_the_same_draws_on_whichever_rank_it_is() -> None:
 
     def draws(rank: int, world_size: int, seed: int = 7) -> list[list[tuple[int, list[float]]]]:
         samples = Drawing(torch.nn.Linear(1, 1))
-        imitate(samples.model, samples, config, seed=seed, rank=rank, world_size=world_size)
+        imitate(samples.model, samples, config, seed=seed, part=rank, num_parts=world_size)
         return samples.seen
 
     whole = draws(0, 1)
