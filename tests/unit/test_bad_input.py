@@ -48,7 +48,7 @@ MISTAKES = {
         "trainer.num_ranks / trainer.tensor_parallel_size × trainer.num_minibatches must not exceed",
     ),
     "idle workers": ("evaluation.num_goals=1", "evaluation.num_goals must give each of rollout.num_workers=2"),
-    "no demonstrations": ("warm_start.num_demos=0", "warm_start.num_demos=0: input should be greater than or equal to 1"),
+    "no demonstrations": ("warm_start.num_demos=0", "num_demos=0: input should be greater than or equal to 1"),
     "more goals than there are": ("evaluation.num_goals=300", "evaluation.num_goals=300: allowed are 1 to 256"),
     "nccl without a GPU": ("cluster.backend=nccl", "backend=nccl needs device=cuda; allowed with device=cpu is gloo"),
     "unnamed files": ("run_id=a/b", "run_id='a/b': string should match pattern"),
