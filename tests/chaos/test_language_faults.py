@@ -28,3 +28,11 @@ def test_a_language_run_in_which_parts_die(disturbed: Disturbed, undisturbed: Ou
 @pytest.mark.parametrize("node", LANGUAGE_NODES)
 def test_a_part_that_dies_at_a_node(disturbed: Disturbed, undisturbed: Outcome, node: str, part: str) -> None:
     disturbed.outlives(undisturbed, f"{node}-{part.replace('/', '-')}", fault(node, part))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_has_a_part_of_the_model_dies(disturbed: Disturbed, rank: int) -> None:
+    words = ("iterations=3", "trainer.num_ranks=2", "trainer.tensor_parallel_size=2")
+    disturbed.run(f"split-{rank}-undisturbed", words=words)
+    left_in_peace = disturbed.outcome(f"split-{rank}-undisturbed")
+    disturbed.outlives(left_in_peace, f"split-{rank}", fault("train_actor", f"trainer/{rank}", delay=0.01), words=words)
