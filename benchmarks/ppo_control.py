@@ -185,7 +185,9 @@ def compare(runs: list[dict[str, Any]]) -> dict[str, Any]:
         if None not in a + b
     ]
     overlap = [min(a) <= max(b) and min(b) <= max(a) for a, b in points]
-    final = {name: [run["returns"][-1] for run in of_name] for name, of_name in by_name.items()}
+    # Where an episode is longer than an iteration none ends in most.
+    ended = {name: [[each for each in run["returns"] if each is not None] for run in by_name[name]] for name in by_name}
+    final = {name: [returns[-1] for returns in of_name] for name, of_name in ended.items()}
     return {**ratios, "target": TARGET, "overlapping_points": statistics.mean(overlap), "final_returns": final}
 
 
