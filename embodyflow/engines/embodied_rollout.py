@@ -231,16 +231,13 @@ class EmbodiedRollout(GroupRollout):
         """
         if self.config.warm_start is None:
             raise ConfigError("warm_start=null: there is nothing to demonstrate")
-        num_demos, num_tasks = self.config.warm_start.num_demos, len(self.config.env.tasks)
-        shares = [
-            [number for number in range(num_demos) if self._is_mine(task_id * num_demos + number)]
-            for task_id in range(num_tasks)
-        ]
+        num_demos, demos = self.config.warm_start.num_demos, []
+        for task_id in range(len(self.config.env.tasks)):
+            mine = [number for number in range(num_demos) if self._is_mine(task_id * num_demos + number)]
+            demos += self._demonstrations(task_id, mine)
         # With fewer demonstrations than ranks, one has none: of any it learns what the columns are.
-        played = shares if any(shares) else [[0]]
-        demos = [demo for task_id, numbers in enumerate(played) for demo in self._demonstrations(task_id, numbers)]
-        mine = demos if any(shares) else []
-        return {name: np.stack([demo[name] for demo in demos])[: len(mine)] for name in demos[0]}
+        of_any = demos or self._demonstrations(0, [0])
+        return {name: np.stack([demo[name] for demo in of_any])[: len(demos)] for name in of_any[0]}
 
     def _demonstrations(self, task_id: int, numbers: Sequence[int]) -> list[dict[str, np.ndarray]]:
         """Return a task's demonstrations of those numbers.

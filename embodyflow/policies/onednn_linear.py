@@ -39,9 +39,9 @@ class OneDNNLinear(nn.Linear):
 
 def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Return what :func:`torch.nn.functional.linear` does, by oneDNN where it is worth it."""
-    if type(inputs) is not torch.Tensor:  # of several processes' parts, which oneDNN knows nothing of
-        return functional.linear(inputs, weight, bias)
-    is_plain = inputs.dtype == weight.dtype == torch.float32 and inputs.device.type == "cpu"
+    # A subclass is made of several processes' parts, which oneDNN knows nothing of.
+    is_plain = type(inputs) is torch.Tensor and inputs.dtype == weight.dtype == torch.float32
+    is_plain = is_plain and inputs.device.type == "cpu"
     if not (IS_AVAILABLE and is_plain) or inputs.numel() * len(weight) < MIN_PRODUCTS:
         return functional.linear(inputs, weight, bias)
     if torch.is_grad_enabled():

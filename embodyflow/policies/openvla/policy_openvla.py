@@ -32,7 +32,8 @@ from embodyflow.policies.openvla.checkpoint_openvla import (
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
 from embodyflow.policies.openvla.images_openvla import ImageProcessor
 from embodyflow.policies.openvla.modeling_openvla import build_model, tower_sizes
-from embodyflow.policies.openvla.tokenizer_openvla import load_tokenizer, prompt_ids
+from embodyflow.policies.openvla.tokenizer_openvla import prompt_ids
+from embodyflow.policies.prompts import load_tokenizer
 
 
 class OpenVLAPolicy:

@@ -4,24 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from embodyflow.errors import ConfigError
-from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
-from embodyflow.references import resolve
+from embodyflow.policies.prompts import padding_of
 
 BEFORE, AFTER = "In: What action should the robot take to ", "?\nOut:"
 SPACE = "▁"
 """What published models were trained to see last before an action: 29871 in Llama's vocabulary."""
-
-
-def load_tokenizer(config: OpenVLAConfig, folder: Any) -> Any:
-    """Return the tokenizer, of ``transformers``: the one configured, else the one in the checkpoint's folder."""
-    from transformers import PreTrainedTokenizerFast  # seconds to import
-
-    name = config.tokenizer or str(folder)
-    if config.tokenizer and ":" in name:
-        return resolve(name)()
-    # AutoTokenizer would ask at the terminal whether to run the code that published checkpoints come with.
-    return PreTrainedTokenizerFast.from_pretrained(name)
 
 
 def prompt_ids(tokenizer: Any, instruction: str, length: int) -> np.ndarray:
@@ -35,9 +22,7 @@ def prompt_ids(tokenizer: Any, instruction: str, length: int) -> np.ndarray:
     space = tokenizer.convert_tokens_to_ids(SPACE)
     if ids[-1] != space:
         ids = [*ids, space]
-    if len(ids) > length:
-        raise ConfigError(f"policy.max_prompt_tokens={length}: must be at least {len(ids)} for {instruction!r}")
-    return np.array([0] * (length - len(ids)) + ids, np.int64)
+    return np.array(padding_of(ids, length, instruction) + ids, np.int64)
 
 
 def build_tokenizer() -> Any:

@@ -11,12 +11,13 @@ from tensordict import TensorDict
 from embodyflow.policies.base import Decision
 from embodyflow.policies.decisions import at_decisions, decisions
 from embodyflow.policies.flow_sde import FlowSDE, standard_normals
+from embodyflow.policies.prompts import load_tokenizer
 from embodyflow.policies.smolvla.checkpoint_smolvla import Description, describe_scratch, read_checkpoint
 from embodyflow.policies.smolvla.configuration_smolvla import SmolVLAConfig
 from embodyflow.policies.smolvla.export_smolvla import write_checkpoint
 from embodyflow.policies.smolvla.images_smolvla import prepare_images
 from embodyflow.policies.smolvla.modeling_smolvla import SmolVLA, build_model
-from embodyflow.policies.smolvla.tokenizer_smolvla import load_tokenizer, prompt_ids
+from embodyflow.policies.smolvla.tokenizer_smolvla import prompt_ids
 
 
 class SmolVLAPolicy:

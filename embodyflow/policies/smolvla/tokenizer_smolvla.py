@@ -4,19 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from embodyflow.errors import ConfigError
-from embodyflow.policies.smolvla.configuration_smolvla import SmolVLAConfig
-from embodyflow.references import resolve
-
-
-def load_tokenizer(config: SmolVLAConfig, folder: Any) -> Any:
-    """Return the tokenizer, of ``transformers``: the one configured, else the one in the language model's folder."""
-    from transformers import PreTrainedTokenizerFast  # seconds to import
-
-    name = config.tokenizer or str(folder)
-    if config.tokenizer and ":" in name:
-        return resolve(name)()
-    return PreTrainedTokenizerFast.from_pretrained(name)
+from embodyflow.policies.prompts import padding_of
 
 
 def prompt_ids(tokenizer: Any, instruction: str, length: int) -> np.ndarray:
@@ -26,9 +14,7 @@ def prompt_ids(tokenizer: Any, instruction: str, length: int) -> np.ndarray:
         ConfigError: the prompt is longer.
     """
     ids: list[int] = tokenizer(instruction.removesuffix("\n") + "\n")["input_ids"]
-    if len(ids) > length:
-        raise ConfigError(f"policy.max_prompt_tokens={length}: must be at least {len(ids)} for {instruction!r}")
-    return np.array(ids + [0] * (length - len(ids)), np.int64)
+    return np.array(ids + padding_of(ids, length, instruction), np.int64)
 
 
 def build_tokenizer() -> Any:
