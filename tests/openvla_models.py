@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict
 
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig, OpenVLAScratchConfig
 from embodyflow.policies.openvla.policy_openvla import OpenVLAPolicy
@@ -38,18 +37,6 @@ def observe(policy: OpenVLAPolicy, num_rows: int, size: int = 32) -> dict[str, A
     cameras = policy.config.cameras
     images = {camera: rng.integers(256, size=(num_rows, size, size, 3), dtype=np.uint8) for camera in cameras}
     return {"instruction_ids": np.stack(instructions), **images}
-
-
-def as_batch(policy: OpenVLAPolicy, observation: Mapping[str, Array], tokens: Array) -> TensorDict:
-    """Make each observation a row of three decisions, of which the middle one was taken."""
-    columns = {"instruction_ids": torch.from_numpy(observation["instruction_ids"])}
-    seen = {name: observation[name] for name in policy.config.cameras} | {"action_tokens": tokens}
-    for name, values in seen.items():
-        columns[name] = torch.zeros(len(tokens), 3, *values.shape[1:], dtype=torch.from_numpy(values).dtype)
-        columns[name][:, 1] = torch.from_numpy(values)
-    columns["loss_mask"] = torch.zeros(len(tokens), 3, policy.num_tokens, dtype=torch.bool)
-    columns["loss_mask"][:, 1] = True
-    return TensorDict(columns, batch_size=[len(tokens)])
 
 
 class SlowOpenVLA:

@@ -1,11 +1,9 @@
 """Small SmolVLAs, of random weights and of weights by a rule, and what they see."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict
 
 from embodyflow.policies.smolvla.configuration_smolvla import SmolVLAConfig, SmolVLAScratchConfig
 from embodyflow.policies.smolvla.policy_smolvla import SmolVLAPolicy
@@ -47,19 +45,3 @@ def observe(policy: SmolVLAPolicy, num_rows: int, size: tuple[int, int] = (20, 2
     images = {camera: rng.integers(256, size=(num_rows, *size, 3), dtype=np.uint8) for camera in cameras}
     state = rng.normal(size=(num_rows, policy.config.state_dim)).astype(np.float32)
     return {"instruction_ids": np.stack(instructions), "state": state, **images}
-
-
-def uniforms_for(policy: SmolVLAPolicy, num_rows: int) -> Array:
-    return np.random.default_rng(1).random((num_rows, policy.num_draws), dtype=np.float32)
-
-
-def as_batch(policy: SmolVLAPolicy, observation: Mapping[str, Array], tokens: Array) -> TensorDict:
-    """Make each observation a row of three decisions, of which the middle one was taken."""
-    columns = {"instruction_ids": torch.from_numpy(observation["instruction_ids"])}
-    seen = {name: observation[name] for name in policy.config.observation_keys} | {"action_tokens": tokens}
-    for name, values in seen.items():
-        columns[name] = torch.zeros(len(tokens), 3, *values.shape[1:], dtype=torch.from_numpy(values).dtype)
-        columns[name][:, 1] = torch.from_numpy(values)
-    columns["loss_mask"] = torch.zeros(len(tokens), 3, policy.num_tokens, dtype=torch.bool)
-    columns["loss_mask"][:, 1] = True
-    return TensorDict(columns, batch_size=[len(tokens)])

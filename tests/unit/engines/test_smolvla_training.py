@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from picture_room import WORDS
-from tensordict import TensorDict
-from trainers import SEED, largest_gap, new_trainer
+from room_training import SMALL, assert_goes_on, assert_learns, play
+from trainers import SEED, new_trainer
 
 from embodyflow.compose import compose_config
 from embodyflow.config import RunConfig
@@ -15,30 +14,17 @@ from embodyflow.data.batches import to_batch
 from embodyflow.engines.embodied_rollout import EmbodiedRollout
 from embodyflow.engines.fsdp_trainer import FSDPTrainer
 
-SMALL = (
-    *("policy=tiny_smolvla", "policy.chunk_size=4", "policy.scratch.hidden_size=32"),
-    *("run_id=small", "rollout.num_workers=1", "rollout.envs_per_worker=4", "rollout.num_groups=2"),
-    *("rollout.group_size=2", "trainer.epochs=1", "warm_start.num_demos=2", "warm_start.steps=20"),
-    *("warm_start.batch_size=8", "evaluation.num_goals=2", "trainer.learning_rate=1e-3"),
-)
+WORDS = (*SMALL, "policy=tiny_smolvla", "policy.chunk_size=4", "policy.scratch.hidden_size=32")
 
 
 @pytest.fixture(scope="module")
 def config() -> RunConfig:
-    return compose_config([*WORDS, *SMALL])
+    return compose_config(WORDS)
 
 
 @pytest.fixture(scope="module")
 def rollout(config: RunConfig) -> EmbodiedRollout:
     return EmbodiedRollout(config, 0, 1)
-
-
-def play(rollout: EmbodiedRollout, trainer: FSDPTrainer) -> TensorDict:
-    rollout.update_weights(trainer.weights(), 1)
-    rows = to_batch(rollout.play(rollout.training_episodes(SEED, 1), "train", (SEED, "actions")))
-    rows["old_log_probs"] = rows["ref_log_probs"] = rows["log_probs"].clone()
-    rows["advantages"] = torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None, None] * rows["loss_mask"]
-    return rows
 
 
 def test_the_trainer_finds_the_log_probs_of_the_rollout_and_learns_by_them(
@@ -51,13 +37,7 @@ def test_the_trainer_finds_the_log_probs_of_the_rollout_and_learns_by_them(
     assert rows["actions"].abs().max() <= 1.0, "within the room's bounds"
     executed = rows["loss_mask"].unflatten(-1, (4, 4))
     assert torch.equal(executed.all(-1), executed.any(-1)) and executed[..., 0].sum() == rows["num_steps"].sum()
-    gap = trainer.log_probs(rows, reference=False) - rows["log_probs"]
-    assert gap.abs().max() < config.trainer.parity_tolerance
-    before = trainer.weights()
-    for _ in range(3):
-        trainer.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
-    risen = ((trainer.log_probs(rows, reference=False) - rows["log_probs"]) * rows["advantages"]).sum()
-    assert risen > 0.1 and largest_gap(trainer.weights(), before) > 1e-4
+    assert_learns(trainer, rows, config.trainer.parity_tolerance)
 
 
 def test_episodes_played_alone_are_the_same_to_the_bit(
@@ -82,14 +62,8 @@ def test_episodes_played_alone_are_the_same_to_the_bit(
 def test_it_is_trained_in_every_way_that_a_policy_can_be(
     rollout: EmbodiedRollout, close: list[FSDPTrainer], words: tuple[str, ...], tolerance: float
 ) -> None:
-    close.append(trainer := new_trainer(compose_config([*WORDS, *SMALL, *words])))
-    rows, before = play(rollout, trainer), trainer.weights()
-    gap = trainer.log_probs(rows, reference=False) - rows["log_probs"]
-    assert gap.abs().max() < tolerance
-    for _ in range(3):
-        trainer.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
-    risen = ((trainer.log_probs(rows, reference=False) - rows["log_probs"]) * rows["advantages"]).sum()
-    assert risen > 0.1 and largest_gap(trainer.weights(), before) > 1e-4
+    close.append(trainer := new_trainer(compose_config([*WORDS, *words])))
+    assert_learns(trainer, play(rollout, trainer), tolerance)
 
 
 def test_demonstrations_are_imitated_and_their_statistics_kept(
@@ -111,13 +85,4 @@ def test_a_checkpoint_brings_back_weights_statistics_and_optimizer(
 ) -> None:
     close.append(trainer := new_trainer(config))
     trainer.fit(to_batch(rollout.demonstrate()), SEED)
-    rows = play(rollout, trainer)
-    trainer.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
-    trainer.save(str(tmp_path))
-    trainer.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
-    expected = trainer.weights()
-    trainer.close()
-    close.append(again := new_trainer(config))
-    again.load(str(tmp_path))
-    again.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
-    assert largest_gap(again.weights(), expected) == 0
+    assert_goes_on(trainer, play(rollout, trainer), config, close, tmp_path)

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict
 from openvla_models import new_config, new_policy, observe
+from policy_rows import Room
 from safetensors.torch import load_file, save_file
 
 from embodyflow.errors import ConfigError
@@ -195,13 +194,6 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     rewritten("config.json", lambda content: content.pop("vision_towers"))(tmp_path)
     with pytest.raises(ConfigError, match="vision tower 'scratch_dinov2' is unknown; allowed are vit_large_patch14"):
         OpenVLAPolicy(config, "cpu")
-
-
-class Room(gym.Env):
-    def __init__(self, **images: tuple[int, ...]) -> None:
-        spaces = {name: Box(0, 255, shape, np.uint8) for name, shape in images.items()}
-        self.observation_space = Dict({"state": Box(-1, 1, (8,)), **spaces})
-        self.action_space = Box(-1, 1, (3,))
 
 
 def test_the_environment_must_show_what_the_policy_looks_at() -> None:

@@ -4,10 +4,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from openvla_models import SlowOpenVLA, as_batch, new_config, new_policy, observe
+from openvla_models import SlowOpenVLA, new_config, new_policy, observe
+from policy_rows import as_batch, assert_rows_mind_no_others, uniforms_for
 
 from embodyflow.policies.openvla.critic_openvla import OpenVLACritic
-from embodyflow.policies.openvla.policy_openvla import OpenVLAPolicy, pixels
+from embodyflow.policies.openvla.policy_openvla import pixels
 
 KINDS = [
     {"decoding": "autoregressive"},
@@ -15,10 +16,6 @@ KINDS = [
     {"decoding": "parallel", "chunk_size": 2, "cameras": ("image", "wrist_image")},
 ]
 each_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-def uniforms_for(policy: OpenVLAPolicy, num_rows: int) -> np.ndarray:
-    return np.random.default_rng(1).random((num_rows, policy.num_tokens), dtype=np.float32)
 
 
 @each_kind
@@ -61,18 +58,7 @@ def test_evaluating_what_was_acted_gives_its_log_probs(kind: dict[str, Any]) -> 
 @each_kind
 def test_a_row_is_the_same_to_the_bit_whichever_rows_are_beside_it(kind: dict[str, Any]) -> None:
     policy = new_policy(**kind)
-    observation, uniforms = observe(policy, 8), uniforms_for(policy, 8)
-    whole = policy.act(observation, uniforms, 1.6)
-    order = np.random.default_rng(2).permutation(8)
-    shuffled = policy.act({name: values[order] for name, values in observation.items()}, uniforms[order], 1.6)
-    blank = np.arange(8) >= 3
-    fewer = {name: values.copy() for name, values in observation.items()}
-    for values in fewer.values():
-        values[blank] = 0
-    alone = policy.act(fewer, np.where(blank[:, None], 0, uniforms), 1.6)
-    for name in ("tokens", "log_probs", "actions"):
-        assert np.array_equal(getattr(shuffled, name), getattr(whole, name)[order])
-        assert np.array_equal(getattr(alone, name)[:3], getattr(whole, name)[:3])
+    assert_rows_mind_no_others(policy, observe(policy, 8))
 
 
 def test_padding_of_the_prompt_makes_no_difference() -> None:

@@ -4,7 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from smolvla_models import as_batch, new_config, new_policy, observe, uniforms_for
+from policy_rows import as_batch, assert_rows_mind_no_others, uniforms_for
+from smolvla_models import new_config, new_policy, observe
 
 from embodyflow.policies.smolvla.critic_smolvla import SmolVLACritic
 from embodyflow.policies.smolvla.policy_smolvla import SmolVLAPolicy
@@ -102,18 +103,7 @@ def test_log_probs_are_of_a_step_of_an_action_and_leave_the_padding_out() -> Non
 @each_kind
 def test_a_row_is_the_same_to_the_bit_whichever_rows_are_beside_it(kind: dict[str, Any]) -> None:
     policy = new_policy(**kind)
-    observation, uniforms = observe(policy, 8), uniforms_for(policy, 8)
-    whole = policy.act(observation, uniforms, 1.6)
-    order = np.random.default_rng(2).permutation(8)
-    shuffled = policy.act({name: values[order] for name, values in observation.items()}, uniforms[order], 1.6)
-    blank = np.arange(8) >= 3
-    fewer = {name: values.copy() for name, values in observation.items()}
-    for values in fewer.values():
-        values[blank] = 0
-    alone = policy.act(fewer, np.where(blank[:, None], 0, uniforms), 1.6)
-    for name in ("tokens", "log_probs", "actions"):
-        assert np.array_equal(getattr(shuffled, name), getattr(whole, name)[order])
-        assert np.array_equal(getattr(alone, name)[:3], getattr(whole, name)[:3])
+    assert_rows_mind_no_others(policy, observe(policy, 8))
 
 
 def test_padding_of_the_prompt_makes_no_difference() -> None:

@@ -4,14 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict
+from policy_rows import Room, uniforms_for
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
-from smolvla_models import new_config, new_policy, observe, uniforms_for
+from smolvla_models import new_config, new_policy, observe
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.fit import check_fits
@@ -223,13 +222,6 @@ def test_the_prompt_must_fit() -> None:
     assert policy.encode_instruction("push it")[-1] == policy.encode_instruction("push it\n")[-1] != 0
     with pytest.raises(ConfigError, match=r"policy.max_prompt_tokens=8: must be at least 10 for 'push it a'"):
         policy.encode_instruction("push it a")
-
-
-class Room(gym.Env):
-    def __init__(self, **images: tuple[int, ...]) -> None:
-        spaces = {name: Box(0, 255, shape, np.uint8) for name, shape in images.items()}
-        self.observation_space = Dict({"state": Box(-1, 1, (5,)), **spaces})
-        self.action_space = Box(-1, 1, (3,))
 
 
 def test_the_environment_must_show_what_the_policy_looks_at() -> None:
