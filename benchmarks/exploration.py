@@ -5,7 +5,8 @@
 A group teaches where its episodes differ in their outcome. So what is measured of every setting is the greedy success
 on unseen goals after the warm start, then, of one batch of episodes, their success and the fraction of groups with both
 outcomes; and with ``--iterations N`` the greedy success after as many. Points that the folder holds already are not
-measured again. Writes ``benchmarks/results/exploration.json`` and ``docs/images/exploration.png``.
+measured again. Writes ``benchmarks/results/exploration.json`` and ``docs/images/exploration.png``. ``--factors`` looks
+at some of them only.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from benchmarks.in_process import InProcessRun
 ROOT = Path(__file__).resolve().parent.parent
 FACTORS: dict[str, tuple] = {
     "warm_start.num_demos": (1, 2, 4, 8),
+    "warm_start.action_noise": (0.0, 0.05, 0.1, 0.2, 0.4),
     "warm_start.smoothing_bins": (6.0, 12.0, 24.0, 40.0),
     "policy.chunk_size": (1, 5, 10),
     "policy.num_bins": (64, 256),
@@ -83,8 +85,9 @@ def point(folder: Path, experiment: str, factor: str, value: float | int, argume
 
 
 def draw(report: dict, path: Path) -> None:
-    figure = Figure(figsize=(2.2 * len(FACTORS), 2.1 * len(report) + 0.5), dpi=110, layout="constrained")
-    axes = figure.subplots(len(report), len(FACTORS), squeeze=False, sharey=True)
+    num_factors = len(next(iter(report.values())))
+    figure = Figure(figsize=(2.2 * num_factors, 2.1 * len(report) + 0.5), dpi=110, layout="constrained")
+    axes = figure.subplots(len(report), num_factors, squeeze=False, sharey=True)
     for row, (experiment, factors) in zip(axes, report.items(), strict=True):
         for axis, (factor, points) in zip(row, factors.items(), strict=True):
             positions = range(len(points))
@@ -103,6 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--experiments", nargs="+", default=["push"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--factors", nargs="+", default=list(FACTORS), choices=FACTORS)
     parser.add_argument("--iterations", type=int, default=0, help="train as many, and see what is gained")
     parser.add_argument("--folder", type=Path, required=True, help="of the points")
     arguments = parser.parse_args()
@@ -116,6 +120,7 @@ def main() -> None:
                 for value in sorted({*values, own[factor]})
             ]
             for factor, values in FACTORS.items()
+            if factor in arguments.factors
         }
     document = {"seeds": arguments.seeds, "iterations": arguments.iterations, "sizes": SIZES, "factors": report}
     (ROOT / "benchmarks/results/exploration.json").write_text(json.dumps(document, indent=1) + "\n")
