@@ -2,21 +2,22 @@
 
     python -m benchmarks.chaos --kills 200
 
-Runs of three small jobs take turns: embodied, language, control. Each meets several faults, drawn from a seed: a part
-(a rollout worker, the trainer, a buffer, the flow's own process) is killed or stopped at a node, after a delay. A run
-is resumed when its driver was killed. Compared are weights, metrics, ledger and how many updates the optimizer counted.
-Results go to ``benchmarks/results/chaos.json``.
+Runs of three small jobs, embodied, language and control, two at a time. Each meets several faults, drawn from a seed: a
+part (a rollout worker, the trainer, a buffer, the flow's own process) is killed or stopped at a node, after a delay. A
+run is resumed when its driver was killed. Compared are weights, metrics, ledger and how many updates the optimizer
+counted. Results go to ``benchmarks/results/chaos.json``.
 """
 
 import argparse
-import itertools
 import json
 import random
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ RESULTS = Path(__file__).parent / "results" / "chaos.json"
 ITERATIONS = 6
 WORDS = (f"iterations={ITERATIONS}",)
 FAULTS_PER_RUN = 5
+AT_ONCE = 2
 PARTS = ("rollout/0", "rollout/1", "trainer/0", "buffer", "driver")
 NODES_OF = {"embodied": NODES, "language": LANGUAGE_NODES, "control": CONTROL_NODES}
 
@@ -46,57 +48,71 @@ def draw(rng: random.Random, job: str) -> dict[str, Any]:
 
 
 class Contestant:
-    """Runs of one job, the first of which is left in peace."""
+    """Runs of one job, the first of which is left in peace.
 
-    def __init__(self, job: str, folder: Path, api_url: str) -> None:
+    Args:
+        job: key of ``JOBS``.
+        folder: for its runs.
+        api_url: of a Prefect server.
+        seed: of its faults.
+    """
+
+    def __init__(self, job: str, folder: Path, api_url: str, seed: int) -> None:
         folder.mkdir()
         self.job, self._folder, self._disturbed = job, folder, Disturbed(folder, api_url, job)
+        self._rng = random.Random(f"{seed}-{job}")
         self.seconds: list[float] = []
+        self.differing: list[list[dict[str, Any]]] = []
+
+    def run_in_peace(self) -> None:
+        """Run it once, for the outcome that all others are to have."""
         began = time.monotonic()
         self._disturbed.run("undisturbed", words=WORDS)
         self.seconds_alone = time.monotonic() - began
         self._expected = self._disturbed.outcome("undisturbed")
 
-    def run(self, faults: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
-        """Return which faults there were, and whether the run ended as the one that was left in peace."""
+    def run(self) -> list[dict[str, Any]]:
+        """Run it with faults; return those that happened."""
+        faults = [draw(self._rng, self.job) for _ in range(FAULTS_PER_RUN)]
         run_id = f"run-{len(self.seconds)}"
         began = time.monotonic()
         self._disturbed.run(run_id, *faults, words=WORDS)
         self.seconds.append(time.monotonic() - began)
-        met = [faults[int(mark.name.rpartition(".")[2])] for mark in self._folder.glob(f"{run_id}.json.*")]
-        same = self._disturbed.outcome(run_id) == self._expected
+        if self._disturbed.outcome(run_id) != self._expected:
+            self.differing.append(faults)
         self._disturbed.runs.assert_nothing_runs(seconds=10)
-        return met, same
+        return [faults[int(mark.name.rpartition(".")[2])] for mark in self._folder.glob(f"{run_id}.json.*")]
 
 
 def campaign(kills: int, seed: int, folder: Path) -> dict[str, Any]:
     """Run until so many faults have happened; return the figures."""
-    rng = random.Random(seed)
     counts: Counter[str] = Counter()
-    differing = []
     (folder / "server").mkdir()
-    with prefect_server(folder / "server") as url, Progress() as progress:
+    with prefect_server(folder / "server") as url, Progress() as progress, ThreadPoolExecutor() as threads:
         bar = progress.add_task("faults", total=kills)
-        contestants = [Contestant(job, folder / job, url) for job in JOBS]
-        for one in itertools.cycle(contestants):
-            if sum(counts.values()) >= kills:
-                break
-            faults = [draw(rng, one.job) for _ in range(FAULTS_PER_RUN)]
-            met, same = one.run(faults)
-            counts.update(f"{one.job}: {each['part'].partition('/')[0]} {each['signal']}" for each in met)
-            if not same:
-                differing.append({"job": one.job, "faults": faults})
-            progress.update(bar, completed=sum(counts.values()))
-    disturbed = [one for one in contestants if one.seconds]
+        turn = threading.Semaphore(AT_ONCE)
+
+        def take_turns(one: Contestant) -> Contestant:
+            with turn:
+                one.run_in_peace()
+            while counts.total() < kills:
+                with turn:
+                    met = one.run()
+                counts.update(f"{one.job}: {each['part'].partition('/')[0]} {each['signal']}" for each in met)
+                progress.update(bar, completed=counts.total())
+            return one
+
+        contestants = list(threads.map(take_turns, [Contestant(job, folder / job, url, seed) for job in JOBS]))
     return {
         "seed": seed,
         "runs": {one.job: len(one.seconds) for one in contestants},
+        "runs_at_once": AT_ONCE,
         "iterations_per_run": ITERATIONS,
-        "faults": sum(counts.values()),
+        "faults": counts.total(),
         "faults_by_kind": dict(sorted(counts.items())),
-        "runs_that_differ": differing,
+        "runs_that_differ": {one.job: one.differing for one in contestants if one.differing},
         "seconds_undisturbed": {one.job: round(one.seconds_alone, 1) for one in contestants},
-        "seconds_disturbed_mean": {one.job: round(statistics.mean(one.seconds), 1) for one in disturbed},
+        "seconds_disturbed_mean": {one.job: round(statistics.mean(one.seconds), 1) for one in contestants},
     }
 
 
