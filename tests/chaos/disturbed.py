@@ -30,7 +30,9 @@ ITERATIONS = ("iterations=3",)
 KILLED = -9
 
 
-def fault(node: str, part: str, iteration: int = 2, signal: str = "SIGKILL", **more: Any) -> dict[str, Any]:
+def fault(
+    node: str, part: str | None = None, iteration: int = 2, signal: str = "SIGKILL", **more: Any
+) -> dict[str, Any]:
     """Return a line of a plan; see :mod:`faulty_nodes`."""
     return {"iteration": iteration, "node": node, "part": part, "signal": signal, **more}
 
@@ -80,14 +82,19 @@ class Disturbed:
         return len(list(self._plans.glob(f"{run_id}.json.*")))
 
     def outcome(self, run_id: str) -> Outcome:
-        """Return all that a disturbance must not change: weights, ledger and metrics.
+        """Return all of a run that a disturbance must not change."""
+        return outcome_of(RunFolder(self.runs.root / run_id))
 
-        The optimizer has counted as many updates as the iterations say they made: none was taken twice or never.
-        """
-        folder, metrics = RunFolder(self.runs.root / run_id), self.runs.metrics(run_id)
-        updates = sum(record.get("train/optimizer_steps", 0) for record in metrics)
-        assert updates > 0 and updates_counted(folder.checkpoint(folder.committed()[-1])) == {updates}
-        return self.runs.summary(run_id)["weights_digest"], Ledger(folder.ledger_path).digest(), metrics
+
+def outcome_of(folder: RunFolder) -> Outcome:
+    """Return all that a disturbance must not change: weights, ledger and metrics.
+
+    The optimizer has counted as many updates as the iterations say they made: none was taken twice or never.
+    """
+    metrics = [{k: v for k, v in record.items() if not k.startswith("perf/")} for record in folder.metrics()]
+    updates = sum(record.get("train/optimizer_steps", 0) for record in metrics)
+    assert updates > 0 and updates_counted(folder.checkpoint(folder.committed()[-1])) == {updates}
+    return json.loads(folder.summary_path.read_text())["weights_digest"], Ledger(folder.ledger_path).digest(), metrics
 
 
 def updates_counted(checkpoint: Path) -> set[int]:

@@ -5,9 +5,11 @@ each of which happens once in a run::
 
     {"iteration": 2, "node": "train_actor", "part": "trainer/0", "signal": "SIGKILL", "delay": 0.02}
 
-``part`` is a name in the run's ``processes.json``; or ``exception``: the node's own function raises as a lost worker
-would; or ``bug``: it raises as a mistake in it would. ``delay`` is in seconds after the node began; without it the part
-is gone before the node begins.
+``part`` is a name in the run's ``processes.json``, with ``"below": true`` a process that this one has started; or
+``exception``: the node's own function raises as a lost worker would; or ``bug``: it raises as a mistake in it would. A
+process that is not the run's own is named by its ``pid``. ``delay`` is in seconds after the node began; without it the
+part is gone before the node begins. Beside the graph's nodes there is ``commit``, which begins when the trainer is
+about to write a checkpoint.
 """
 
 import functools
@@ -17,6 +19,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -28,6 +31,8 @@ from pipelines import TaskGraph
 from pipelines.embodied_grpo import embodied_grpo
 from pipelines.language_grpo import language_grpo
 from pipelines.ppo_control import ppo_control
+
+COMMIT = "commit"
 
 
 def graph() -> TaskGraph:
@@ -78,16 +83,35 @@ def _first(plan: Path, index: int) -> bool:
 
 
 def _kill(fault: dict[str, Any], config: Any) -> None:
-    pids = json.loads((config.run_dir / "processes.json").read_text())
-    [pid] = [pid for name, pid in pids.items() if name == fault["part"] or name.startswith(f"{fault['part']}/")][:1]
     try:
-        process = psutil.Process(pid)
+        process = _victim(fault, config)
     except psutil.NoSuchProcess:  # it died of an earlier fault
         return
     process.send_signal(signal.Signals[fault["signal"]])
-    if fault["signal"] == "SIGKILL" and pid != os.getpid():
+    if fault["signal"] == "SIGKILL" and process.pid != os.getpid():
         while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.001)
+
+
+def _victim(fault: dict[str, Any], config: Any) -> psutil.Process:
+    if "pid" in fault:
+        return psutil.Process(fault["pid"])
+    pids = json.loads((config.run_dir / "processes.json").read_text())
+    [pid] = [pid for name, pid in pids.items() if name == fault["part"] or name.startswith(f"{fault['part']}/")][:1]
+    process = psutil.Process(pid)
+    return process.children()[0] if fault.get("below") else process
+
+
+def _watch_commits(worker: Any) -> None:
+    if hasattr(worker, "save") and "save" not in vars(worker):
+        save = worker.save
+
+        def save_or_die(folder: str, *arguments: Any) -> None:
+            iteration = int(folder.rpartition("-")[2])
+            _strike(SimpleNamespace(iteration=iteration, node_id=COMMIT), worker)
+            save(folder, *arguments)
+
+        worker.save = save_or_die
 
 
 def _faulty(name: str) -> Any:
@@ -95,6 +119,7 @@ def _faulty(name: str) -> Any:
 
     @functools.wraps(function)
     def run(batch: Any, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
+        _watch_commits(worker)
         _strike(call, worker)
         output: NodeOutput = function(batch, config, worker=worker, call=call, **kwargs)
         return output

@@ -2,7 +2,7 @@
 
 import pytest
 from disturbed import PARTS, Disturbed, Outcome, fault
-from faulty_nodes import CONTROL_NODES
+from faulty_nodes import COMMIT, CONTROL_NODES
 
 pytestmark = pytest.mark.integration
 
@@ -26,6 +26,6 @@ def test_a_control_run_in_which_parts_die(disturbed: Disturbed, undisturbed: Out
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("node", CONTROL_NODES)
+@pytest.mark.parametrize("node", [*CONTROL_NODES, COMMIT])
 def test_a_part_that_dies_at_a_node(disturbed: Disturbed, undisturbed: Outcome, node: str, part: str) -> None:
     disturbed.outlives(undisturbed, f"{node}-{part.replace('/', '-')}", fault(node, part))

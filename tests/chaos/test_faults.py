@@ -1,8 +1,8 @@
 """Whatever dies, the run ends as if nothing had: the same weights, metrics and ledger, to the bit."""
 
 import pytest
-from disturbed import PARTS, Disturbed, Outcome, fault
-from faulty_nodes import NODES
+from disturbed import ITERATIONS, PARTS, Disturbed, Outcome, fault
+from faulty_nodes import COMMIT, NODES
 
 pytestmark = pytest.mark.integration
 
@@ -28,9 +28,16 @@ def test_a_run_in_which_every_part_dies_once(disturbed: Disturbed, undisturbed: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("node", NODES)
+@pytest.mark.parametrize("node", [*NODES, COMMIT])
 def test_a_part_that_dies_at_a_node(disturbed: Disturbed, undisturbed: Outcome, node: str, part: str) -> None:
     disturbed.outlives(undisturbed, f"{node}-{part.replace('/', '-')}", fault(node, part))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("node", [*NODES, COMMIT])
+def test_an_environment_process_that_dies_at_a_node(disturbed: Disturbed, undisturbed: Outcome, node: str) -> None:
+    death = fault(node, "rollout/0", below=True)
+    disturbed.outlives(undisturbed, f"{node}-environment", death, words=(*ITERATIONS, "rollout.env_processes=2"))
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """Responses of a language model, and the deaths of those who sample, judge and learn from them: the same to the bit."""
 
 import pytest
-from disturbed import PARTS, Disturbed, Outcome, fault
-from faulty_nodes import LANGUAGE_NODES
+from disturbed import ITERATIONS, PARTS, Disturbed, Outcome, fault
+from faulty_nodes import COMMIT, LANGUAGE_NODES
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -25,9 +25,15 @@ def test_a_language_run_in_which_parts_die(disturbed: Disturbed, undisturbed: Ou
 
 
 @pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("node", LANGUAGE_NODES)
+@pytest.mark.parametrize("node", [*LANGUAGE_NODES, COMMIT])
 def test_a_part_that_dies_at_a_node(disturbed: Disturbed, undisturbed: Outcome, node: str, part: str) -> None:
     disturbed.outlives(undisturbed, f"{node}-{part.replace('/', '-')}", fault(node, part))
+
+
+@pytest.mark.parametrize("node", [*LANGUAGE_NODES, COMMIT])
+def test_a_reward_process_that_dies_at_a_node(disturbed: Disturbed, undisturbed: Outcome, node: str) -> None:
+    death = fault(node, "rollout/0", below=True)
+    disturbed.outlives(undisturbed, f"{node}-reward", death, words=(*ITERATIONS, "reward.manager.name=parallel"))
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -10,7 +10,7 @@ import torch.multiprocessing as mp
 from safetensors.numpy import load_file, save_file
 from tensordict import TensorDict
 from torch.distributed.tensor import DTensor
-from trainers import end_rank, free_address, rows_for
+from trainers import SEED, demos_for, end_rank, free_address, largest_gap, new_trainer, rows_for
 
 from embodyflow.config import RunConfig
 from embodyflow.engines.fsdp_trainer import FSDPTrainer
@@ -88,3 +88,42 @@ def test_parameters_after_a_step_do_not_depend_on_the_cut(tiny_config, tmp_path:
         print(dtype, model, f"moved {moved:.1e}", {key: f"{gap:.1e}" for key, gap in gaps.items()})
         assert moved > 1e-4
         assert max(gaps.values()) <= TOLERANCE[dtype]
+
+
+# How the rows of a batch lie on two ranks. The last two leave a rank without rows in some mini-batch, and in all.
+LAYOUTS = {"even": 3, "uneven": 1, "one rank without rows": 6}
+
+
+def train_every_layout(rank: int, config: RunConfig, address: str, folder: str) -> None:
+    """As one of two ranks: train from the same start in each layout, then fit, saving the weights of each."""
+    trainer = FSDPTrainer(config, rank, 2)
+    trainer.connect(address)
+    rows = rows_for(config, 6)
+    for name, first in LAYOUTS.items():
+        trainer.load_weights_file(f"{folder}/start.safetensors")
+        mine = slice(first) if rank == 0 else slice(first, None)
+        trainer.step(rows[mine], positions=np.arange(6)[mine], total_rows=6, seed=SEED)
+        trainer.save_weights_file(f"{folder}/{name}.safetensors")
+    trainer.load_weights_file(f"{folder}/start.safetensors")
+    trainer.fit(demos_for(config), seed=SEED)
+    trainer.save_weights_file(f"{folder}/fit.safetensors")
+    end_rank()
+
+
+def test_two_ranks_train_as_one_however_the_rows_lie(tiny_config, tmp_path: Path) -> None:
+    config = tiny_config("trainer.num_minibatches=3", "trainer.micro_batch_rows=1", "trainer.epochs=2")
+    trainer = new_trainer(config)
+    save_file(start := trainer.weights(), tmp_path / "start.safetensors")
+    trainer.step(rows_for(config, 6), positions=np.arange(6), total_rows=6, seed=SEED)
+    stepped = trainer.weights()
+    trainer.load_weights_file(str(tmp_path / "start.safetensors"))
+    assert largest_gap(trainer.weights(), start) == 0
+    trainer.fit(demos_for(config), seed=SEED)
+    expected = dict.fromkeys(LAYOUTS, stepped) | {"fit": trainer.weights()}
+    trainer.close()
+
+    mp.spawn(train_every_layout, (config, free_address(), str(tmp_path)), nprocs=2)
+    gaps = {name: largest_gap(load_file(tmp_path / f"{name}.safetensors"), one) for name, one in expected.items()}
+    print(gaps)
+    assert max(gaps.values()) <= 1e-5
+    assert min(largest_gap(one, start) for one in expected.values()) > 1e-3

@@ -4,7 +4,6 @@ import os
 
 import gymnasium as gym
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -82,19 +81,6 @@ def test_gymnasium_plays_the_same(played):
 def test_a_fresh_engine_collects_the_same(config, played):
     again, _ = collected(config, 0, 1)[0]
     assert all(np.array_equal(again[name], played[0][0][name]) for name in again)
-
-
-def test_an_environments_process_that_dies_is_not_in_the_rows(played):
-    engine = fresh(compose_config([*WORDS, "rollout.env_processes=1"]))
-    try:
-        rows = [engine.collect(1, (0, 1, "rollout"))[0]]
-        for process in psutil.Process().children():
-            process.kill()
-        rows.append(engine.collect(2, (0, 2, "rollout"))[0])
-        assert [digest_of(each) for each in rows] == [digest_of(each) for each, _ in played]
-        assert engine.fault_metrics()["perf/env_restarts"].value == 1
-    finally:
-        engine.close()
 
 
 def test_another_worker_goes_on_to_the_bit(config, tmp_path):

@@ -1,8 +1,6 @@
 """Real Meta-World episodes, as small as they come."""
 
 import functools
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -130,58 +128,6 @@ def test_processes_of_their_own_make_no_difference(tiny_config, played: Columns,
     rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
     rollout.close()
     assert digest_of(rows) == digest_of(played)
-
-
-def faulty_rollout(tiny_config, plan: Path, *words: str) -> EmbodiedRollout:
-    faulty = ("env.id=faulty_metaworld:FaultyMetaWorld-v0", f"+env.kwargs.plan={plan}", "rollout.env_processes=1")
-    return new_rollout(tiny_config("rollout.envs_per_worker=3", *faulty, *words))
-
-
-def counts(rollout: EmbodiedRollout) -> dict[str, float]:
-    return {name.removeprefix("perf/env_"): metric.value for name, metric in rollout.fault_metrics().items()}
-
-
-def test_faults_of_environments_are_not_in_the_rows(tiny_config, rollout, played: Columns, tmp_path: Path) -> None:
-    goals = played["goal"].tolist()
-    faults = [
-        {"seed": goals[0], "step": -1, "kind": "abort"},
-        {"seed": goals[1], "step": 4, "kind": "nan"},
-        {"seed": goals[3], "step": 12, "kind": "hang in native code"},
-    ]
-    plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps({"faults": faults}))
-    faulty = faulty_rollout(tiny_config, plan, "env.step_timeout=2", "rollout.env_processes=3")
-    rows = faulty.play(faulty.training_episodes(0, 1), "train", DRAWS)
-    assert digest_of(rows) == digest_of(played)
-    found = counts(faulty)
-    assert found["restarts"] >= 3 and found["timeouts"] >= 1 and found["quarantined"] == 0  # a busy machine is late too
-    assert counts(faulty) == {"restarts": 0, "timeouts": 0, "quarantined": 0}
-    faulty.close()
-
-
-def test_a_group_that_cannot_be_played_gets_another_goal(
-    tiny_config, rollout, played: Columns, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch
-) -> None:
-    monkeypatch.setattr("embodyflow.engines.supervision.MAX_FAULTS", 1)  # each takes the time of a start
-    plan = tmp_path / "plan.json"
-    first = int(played["goal"][0])
-    plan.write_text(json.dumps({"faults": [{"seed": first, "step": 7, "kind": "kill", "always": True}]}))
-    faulty = faulty_rollout(tiny_config, plan)
-    episodes = faulty.training_episodes(0, 1)
-    journal = Journal(tmp_path / "0.0.parts")
-    rows = faulty.play(episodes, "train", DRAWS, journal)
-    assert rows["goal"][0] == rows["goal"][1] != first
-    for name in rows:
-        assert np.array_equal(rows[name][2:], played[name][2:]), name
-    expected = rollout.play([replace(episode, goal=int(rows["goal"][0])) for episode in episodes[:2]], "train", DRAWS)
-    for name in rows:
-        assert np.array_equal(rows[name][:2], expected[name]), name
-    assert counts(faulty)["quarantined"] == 1
-    assert f"environment 0 (reach-v3), seed {first}" in caplog.text and "group 2 gets another goal" in caplog.text
-    again = faulty.play(episodes, "train", DRAWS, journal)  # as a worker that takes this one's place
-    faulty.close()
-    for name in rows:
-        assert np.array_equal(again[name], rows[name]), name
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

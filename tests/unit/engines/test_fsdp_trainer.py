@@ -5,10 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.multiprocessing as mp
-from safetensors.numpy import save_file
 from tensordict import TensorDict
-from trainers import SEED, Weights, demos_for, end_rank, free_address, largest_gap, new_trainer, rows_for
+from trainers import SEED, Weights, demos_for, largest_gap, new_trainer, rows_for
 
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch
@@ -172,43 +170,3 @@ def test_fitting_learns_the_demonstrations_and_starts_rl_from_there(tiny_config,
     np.testing.assert_allclose(weights["embed.state_std"], steps.std(0), atol=1e-6)
     rows = rows_for(config, 2)
     assert torch.equal(trainer.log_probs(rows, reference=True), trainer.log_probs(rows, reference=False))
-
-
-# How the rows of a batch lie on two ranks. The last two leave a rank without rows in some mini-batch, and in all.
-CUTS = {"even": 3, "uneven": 1, "one rank without rows": 6}
-
-
-def train_every_cut(rank: int, config: RunConfig, address: str, folder: str) -> None:
-    """Run as rank ``rank`` of two: train from the same start on each cut, then fit, saving the weights of each."""
-    trainer = FSDPTrainer(config, rank, 2)
-    trainer.connect(address)
-    rows = rows_for(config, 6)
-    for name, first in CUTS.items():
-        trainer.load_weights_file(f"{folder}/start.safetensors")
-        mine = slice(first) if rank == 0 else slice(first, None)
-        trainer.step(rows[mine], positions=np.arange(6)[mine], total_rows=6, seed=SEED)
-        trainer.save_weights_file(f"{folder}/{name}.safetensors")
-    trainer.load_weights_file(f"{folder}/start.safetensors")
-    trainer.fit(demos_for(config), seed=SEED)
-    trainer.save_weights_file(f"{folder}/fit.safetensors")
-    end_rank()
-
-
-def test_two_ranks_train_as_one_however_the_rows_lie(tiny_config, close: list[FSDPTrainer], tmp_path: Path) -> None:
-    from safetensors.numpy import load_file
-
-    config = tiny_config("trainer.num_minibatches=3", "trainer.micro_batch_rows=1", "trainer.epochs=2")
-    close.append(trainer := new_trainer(config))
-    save_file(start := trainer.weights(), tmp_path / "start.safetensors")
-    trainer.step(rows_for(config, 6), positions=np.arange(6), total_rows=6, seed=SEED)
-    stepped = trainer.weights()
-    trainer.load_weights_file(str(tmp_path / "start.safetensors"))
-    assert largest_gap(trainer.weights(), start) == 0
-    trainer.fit(demos_for(config), seed=SEED)
-    expected = dict.fromkeys(CUTS, stepped) | {"fit": trainer.weights()}
-
-    mp.spawn(train_every_cut, (config, free_address(), str(tmp_path)), nprocs=2)
-    gaps = {name: largest_gap(load_file(tmp_path / f"{name}.safetensors"), one) for name, one in expected.items()}
-    print(gaps)
-    assert max(gaps.values()) <= 1e-5
-    assert min(largest_gap(one, start) for one in expected.values()) > 1e-3

@@ -1,0 +1,86 @@
+"""Prefect's server or worker dies at a node: the run ends as if neither had, and the server knows in the end."""
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from disturbed import HERE, ITERATIONS, JOBS, WORDS, Disturbed, Outcome, fault, outcome_of
+from faulty_nodes import COMMIT, NODES
+from local_stack import ROOT, Project, all_gone, post
+from servers import PrefectServer
+
+from embodyflow.run_folder import RunFolder
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+JOB = "embodied"
+AWAY_SECONDS = 5.0
+PATIENCE = 200.0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    server = PrefectServer(tmp_path_factory.mktemp("mortal-server"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def disturbed(tmp_path_factory: pytest.TempPathFactory, server: PrefectServer) -> Disturbed:
+    return Disturbed(tmp_path_factory.mktemp("around"), server.url, JOB)
+
+
+@pytest.mark.parametrize("node", [*NODES, COMMIT])
+def test_the_prefect_server_dies_at_a_node(
+    server: PrefectServer, disturbed: Disturbed, undisturbed: Outcome, node: str
+) -> None:
+    run_id, death = f"{node}-server", fault(node, pid=server.process.pid)
+    # The server must be started here: it dies with the thread that started it.
+    with ThreadPoolExecutor(1) as thread:
+        run = thread.submit(disturbed.outlives, undisturbed, run_id, death)
+        assert eventually(lambda: all_gone([server.process]) or run.done(), PATIENCE)
+        time.sleep(AWAY_SECONDS)
+        server.start()
+        run.result()
+    wanted = {"name": {"any_": [run_id]}}
+    assert [each["state_type"] for each in post(f"{server.url}/flow_runs/filter", {"flow_runs": wanted})] == [
+        "COMPLETED"
+    ]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    project = Project(tmp_path_factory.mktemp("stack") / "project", trains=True)
+    project.env |= {"PYTHONPATH": f"{ROOT}:{HERE}", "EMBODYFLOW_FAULTS": str(project.root / "plan.json")}
+    yield project
+    project.embodyflow("down")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("node", [*NODES, COMMIT])
+def test_the_prefect_worker_dies_at_a_node_and_the_next_stack_ends_the_run(
+    project: Project, undisturbed: Outcome, node: str
+) -> None:
+    if not project.is_ready():
+        assert project.embodyflow("up", "--detach").returncode == 0
+    processes: Any = project.state()["processes"]
+    plan = Path(project.env["EMBODYFLOW_FAULTS"])
+    plan.write_text(json.dumps([fault(node, pid=processes["prefect-worker"])]))
+    plan.with_name(f"{plan.name}.0").unlink(missing_ok=True)
+    words = [word for word in (*JOBS[JOB][1], *WORDS, *ITERATIONS) if not word.startswith("experiment=")]
+    parameters = {"run_id": node, "overrides": words}
+    project.prefect("deployment", "run", "grpo/embodied-nightly", "--params", json.dumps(parameters))
+
+    assert eventually(lambda: not project.leftovers(), PATIENCE), project.leftovers()
+    assert plan.with_name(f"{plan.name}.0").exists()
+    assert project.embodyflow("up", "--detach").returncode == 0
+    assert eventually(lambda: project.flow_run("COMPLETED", node), PATIENCE), project.log()
+    assert outcome_of(RunFolder(project.root / "runs" / node)) == undisturbed

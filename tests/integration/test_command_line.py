@@ -1,0 +1,40 @@
+"""The command line as a process of its own; what it says of every mistake is in ``tests/unit/test_bad_input.py``."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+MISTAKES = {
+    "experiment=embodyed": "experiment=embodyed: allowed are drawer_open, embodied",
+    "rollout.num_groups=3 rollout.num_workers=2": "num_groups=3 must be a multiple of num_workers=2",
+    "resume=nope": "resume=nope: there is no such run in ",
+}
+
+
+@pytest.mark.parametrize(("words", "answer"), MISTAKES.items())
+def test_a_mistake_is_answered_at_once_and_starts_nothing(words: str, answer: str, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    started = time.monotonic()
+    process = subprocess.run(
+        [sys.executable, "-m", "flows.grpo", *words.split(), f"run_root={tmp_path}/runs"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(home), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    print(f"{time.monotonic() - started:.1f} s")
+    assert process.returncode == 2, process.stderr
+    assert answer in process.stderr
+    assert len(process.stderr.splitlines()) == 1
+    assert process.stdout == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    assert not any(path.is_file() for path in home.rglob("*"))

@@ -1,0 +1,110 @@
+"""Environments at fault, and the rows of those who play in them: the rows are those of environments without faults."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from embodyflow.compose import compose_config
+from embodyflow.data.batches import Columns
+from embodyflow.data.rows_file import Journal
+from embodyflow.data.tables import digest_of
+from embodyflow.engines.control_rollout import ControlRollout
+from embodyflow.engines.embodied_rollout import EmbodiedRollout
+
+pytestmark = pytest.mark.integration
+
+DRAWS = (0, 1, "rollout")
+CONTROL = ["experiment=reacher", "flow=ppo", "rollout.envs_per_worker=2", "rollout.num_steps=30", "env.max_steps=20"]
+
+
+def rollout_of(tiny_config, *words: str) -> EmbodiedRollout:
+    torch.manual_seed(0)  # the weights
+    return EmbodiedRollout(tiny_config("rollout.envs_per_worker=3", *words), 0, 1)
+
+
+def faulty_rollout(tiny_config, plan: Path, *words: str) -> EmbodiedRollout:
+    faulty = ("env.id=faulty_metaworld:FaultyMetaWorld-v0", f"+env.kwargs.plan={plan}", "rollout.env_processes=1")
+    return rollout_of(tiny_config, *faulty, *words)
+
+
+@pytest.fixture(scope="module")
+def rollout(tiny_config) -> Iterator[EmbodiedRollout]:
+    rollout = rollout_of(tiny_config)
+    yield rollout
+    rollout.close()
+
+
+@pytest.fixture(scope="module")
+def played(rollout: EmbodiedRollout) -> Columns:
+    return rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+
+
+def counts(rollout: EmbodiedRollout) -> dict[str, float]:
+    return {name.removeprefix("perf/env_"): metric.value for name, metric in rollout.fault_metrics().items()}
+
+
+def test_faults_of_environments_are_not_in_the_rows(tiny_config, rollout, played: Columns, tmp_path: Path) -> None:
+    goals = played["goal"].tolist()
+    faults = [
+        {"seed": goals[0], "step": -1, "kind": "abort"},
+        {"seed": goals[1], "step": 4, "kind": "nan"},
+        {"seed": goals[3], "step": 12, "kind": "hang in native code"},
+    ]
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"faults": faults}))
+    faulty = faulty_rollout(tiny_config, plan, "env.step_timeout=2", "rollout.env_processes=3")
+    rows = faulty.play(faulty.training_episodes(0, 1), "train", DRAWS)
+    assert digest_of(rows) == digest_of(played)
+    found = counts(faulty)
+    assert found["restarts"] >= 3 and found["timeouts"] >= 1 and found["quarantined"] == 0  # a busy machine is late too
+    assert counts(faulty) == {"restarts": 0, "timeouts": 0, "quarantined": 0}
+    faulty.close()
+
+
+def test_a_group_that_cannot_be_played_gets_another_goal(
+    tiny_config, rollout, played: Columns, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch
+) -> None:
+    monkeypatch.setattr("embodyflow.engines.supervision.MAX_FAULTS", 1)  # each takes the time of a start
+    plan = tmp_path / "plan.json"
+    first = int(played["goal"][0])
+    plan.write_text(json.dumps({"faults": [{"seed": first, "step": 7, "kind": "kill", "always": True}]}))
+    faulty = faulty_rollout(tiny_config, plan)
+    episodes = faulty.training_episodes(0, 1)
+    journal = Journal(tmp_path / "0.0.parts")
+    rows = faulty.play(episodes, "train", DRAWS, journal)
+    assert rows["goal"][0] == rows["goal"][1] != first
+    for name in rows:
+        assert np.array_equal(rows[name][2:], played[name][2:]), name
+    expected = rollout.play([replace(episode, goal=int(rows["goal"][0])) for episode in episodes[:2]], "train", DRAWS)
+    for name in rows:
+        assert np.array_equal(rows[name][:2], expected[name]), name
+    assert counts(faulty)["quarantined"] == 1
+    assert f"environment 0 (reach-v3), seed {first}" in caplog.text and "group 2 gets another goal" in caplog.text
+    again = faulty.play(episodes, "train", DRAWS, journal)  # as a worker that takes this one's place
+    faulty.close()
+    for name in rows:
+        assert np.array_equal(again[name], rows[name]), name
+
+
+def collected(*words: str) -> Iterator[Columns]:
+    """Yield the rows of two iterations of a control job; before the second, processes of environments are killed."""
+    torch.manual_seed(0)
+    engine = ControlRollout(compose_config([*CONTROL, *words]), 0, 2)
+    try:
+        yield engine.collect(1, (0, 1, "rollout"))[0]
+        killed = [process.kill() for process in psutil.Process().children()]
+        yield engine.collect(2, (0, 2, "rollout"))[0]
+        assert engine.fault_metrics()["perf/env_restarts"].value == len(killed) == len(words)
+    finally:
+        engine.close()
+
+
+def test_a_process_that_dies_between_two_pieces_of_an_episode_is_not_in_the_rows() -> None:
+    undisturbed = [digest_of(rows) for rows in collected()]
+    assert [digest_of(rows) for rows in collected("rollout.env_processes=1")] == undisturbed
