@@ -33,14 +33,14 @@ class Packed:
 
 
 def pack_rows(batch: TensorDict, device: str) -> Packed:
-    """Pack the prompts and responses of language rows (:mod:`embodyflow.types`).
+    """Pack the prompts and responses of language rows (:mod:`embodyflow.types`), each but its last token.
 
     Without any rows there is one line of one token: a sharded model's forward pass is a collective, and a rank without
     rows takes part.
     """
     prompts, responses = batch["prompt_tokens"].cpu().numpy(), batch["action_tokens"][..., 0].cpu().numpy()
     num_prompt, num_response = batch["prompt_length"].cpu().numpy(), batch["response_length"].cpu().numpy()
-    lengths = num_prompt + num_response
+    lengths = num_prompt + np.maximum(num_response - 1, 0)  # nothing comes after a response's last token
     lines = first_fit(lengths.tolist())
     width = int(lengths.max(initial=1))
     ids, positions = np.zeros((2, max(len(lines), 1), width), np.int64)
@@ -50,7 +50,7 @@ def pack_rows(batch: TensorDict, device: str) -> Packed:
         for row in line:
             middle, end = start + num_prompt[row], start + lengths[row]
             ids[number, start:middle] = prompts[row, : num_prompt[row]]
-            ids[number, middle:end] = responses[row, : num_response[row]]
+            ids[number, middle:end] = responses[row, : end - middle]
             positions[number, start:end] = np.arange(lengths[row])
             steps = np.arange(num_response[row])
             before.append(np.stack([np.full_like(steps, number), middle - 1 + steps, np.full_like(steps, row), steps]))
