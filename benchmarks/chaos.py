@@ -1,23 +1,22 @@
 """A campaign of random deaths: does every run end with the numbers of one that was left in peace?
 
-    python -m benchmarks.chaos --kills 200
+    python -m benchmarks.chaos --kills 200 --folder /tmp/chaos
 
 Runs of three small jobs, embodied, language and control, two at a time. Each meets several faults, drawn from a seed: a
 part (a rollout worker, the trainer, a buffer, the flow's own process) is killed or stopped at a node, after a delay. A
 run is resumed when its driver was killed. Compared are weights, metrics, ledger and how many updates the optimizer
-counted. Results go to ``benchmarks/results/chaos.json``.
+counted. Runs that the folder holds already are not run again. Results go to ``benchmarks/results/chaos.json``.
 """
 
 import argparse
 import json
 import random
+import shutil
 import statistics
 import sys
-import tempfile
-import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -48,71 +47,87 @@ def draw(rng: random.Random, job: str) -> dict[str, Any]:
 
 
 class Contestant:
-    """Runs of one job, the first of which is left in peace.
+    """Runs of one job; what came of each lies in the folder.
 
     Args:
         job: key of ``JOBS``.
-        folder: for its runs.
+        folder: of the campaign.
         api_url: of a Prefect server.
         seed: of its faults.
     """
 
     def __init__(self, job: str, folder: Path, api_url: str, seed: int) -> None:
-        folder.mkdir()
-        self.job, self._folder, self._disturbed = job, folder, Disturbed(folder, api_url, job)
-        self._rng = random.Random(f"{seed}-{job}")
-        self.seconds: list[float] = []
-        self.differing: list[list[dict[str, Any]]] = []
+        self.job, self._folder, self._seed = job, folder / job, seed
+        self._folder.mkdir(exist_ok=True)
+        self._disturbed = Disturbed(self._folder, api_url, job)
 
-    def run_in_peace(self) -> None:
-        """Run it once, for the outcome that all others are to have."""
-        began = time.monotonic()
-        self._disturbed.run("undisturbed", words=WORDS)
-        self.seconds_alone = time.monotonic() - began
-        self._expected = self._disturbed.outcome("undisturbed")
+    def results(self) -> list[dict[str, Any]]:
+        """Return of each run so far its faults, its seconds, and whether it ended as one that was left in peace."""
+        return [json.loads(file.read_text()) for file in sorted(self._folder.glob("*.result"))]
 
-    def run(self) -> list[dict[str, Any]]:
-        """Run it with faults; return those that happened."""
-        faults = [draw(self._rng, self.job) for _ in range(FAULTS_PER_RUN)]
-        run_id = f"run-{len(self.seconds)}"
+    def run(self) -> None:
+        """Run it once more: first without faults, then with some."""
+        done = len(self.results())
+        run_id = f"run-{done}" if done else "undisturbed"
+        rng = random.Random(f"{self._seed}-{self.job}-{done}")
+        faults = [draw(rng, self.job) for _ in range(FAULTS_PER_RUN if done else 0)]
+        self._forget(run_id)
         began = time.monotonic()
         self._disturbed.run(run_id, *faults, words=WORDS)
-        self.seconds.append(time.monotonic() - began)
-        if self._disturbed.outcome(run_id) != self._expected:
-            self.differing.append(faults)
+        seconds = time.monotonic() - began
         self._disturbed.runs.assert_nothing_runs(seconds=10)
-        return [faults[int(mark.name.rpartition(".")[2])] for mark in self._folder.glob(f"{run_id}.json.*")]
+        same = self._disturbed.outcome(run_id) == self._disturbed.outcome("undisturbed")
+        met = [faults[int(mark.name.rpartition(".")[2])] for mark in self._folder.glob(f"{run_id}.json.*")]
+        result = {"faults": met, "same": same, "seconds": seconds}
+        (self._folder / f"{run_id}.result").write_text(json.dumps(result))
+
+    def _forget(self, run_id: str) -> None:
+        """Remove what a campaign that was stopped has left of a run."""
+        shutil.rmtree(self._disturbed.runs.root / run_id, ignore_errors=True)
+        for mark in self._folder.glob(f"{run_id}.json.*"):
+            mark.unlink()
 
 
 def campaign(kills: int, seed: int, folder: Path) -> dict[str, Any]:
     """Run until so many faults have happened; return the figures."""
-    counts: Counter[str] = Counter()
-    (folder / "server").mkdir()
-    with prefect_server(folder / "server") as url, Progress() as progress, ThreadPoolExecutor() as threads:
+    (folder / "server").mkdir(exist_ok=True)
+    with prefect_server(folder / "server") as url, Progress() as progress, ThreadPoolExecutor(AT_ONCE) as threads:
         bar = progress.add_task("faults", total=kills)
-        turn = threading.Semaphore(AT_ONCE)
+        contestants = [Contestant(job, folder, url, seed) for job in JOBS]
+        running: dict[Future[None], Contestant] = {}
+        while (met := sum(len(result["faults"]) for one in contestants for result in one.results())) < kills:
+            progress.update(bar, completed=met)
+            idle = sorted(set(contestants) - set(running.values()), key=lambda one: len(one.results()))
+            running |= {threads.submit(one.run): one for one in idle[: AT_ONCE - len(running)]}
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                running.pop(future)
+                future.result()
+        wait(running)
+    return figures_of({one.job: one.results() for one in contestants}, seed)
 
-        def take_turns(one: Contestant) -> Contestant:
-            with turn:
-                one.run_in_peace()
-            while counts.total() < kills:
-                with turn:
-                    met = one.run()
-                counts.update(f"{one.job}: {each['part'].partition('/')[0]} {each['signal']}" for each in met)
-                progress.update(bar, completed=counts.total())
-            return one
 
-        contestants = list(threads.map(take_turns, [Contestant(job, folder / job, url, seed) for job in JOBS]))
+def figures_of(results: dict[str, list[dict[str, Any]]], seed: int) -> dict[str, Any]:
+    """Return what the results file says."""
+    kinds = Counter(
+        f"{job}: {fault['part'].partition('/')[0]} {fault['signal']}"
+        for job, runs in results.items()
+        for run in runs
+        for fault in run["faults"]
+    )
+    peaceful = {job: [run["seconds"] for run in runs if not run["faults"]] for job, runs in results.items()}
+    disturbed = {job: [run["seconds"] for run in runs if run["faults"]] for job, runs in results.items()}
     return {
         "seed": seed,
-        "runs": {one.job: len(one.seconds) for one in contestants},
+        "runs": {job: len(seconds) for job, seconds in disturbed.items()},
         "runs_at_once": AT_ONCE,
         "iterations_per_run": ITERATIONS,
-        "faults": counts.total(),
-        "faults_by_kind": dict(sorted(counts.items())),
-        "runs_that_differ": {one.job: one.differing for one in contestants if one.differing},
-        "seconds_undisturbed": {one.job: round(one.seconds_alone, 1) for one in contestants},
-        "seconds_disturbed_mean": {one.job: round(statistics.mean(one.seconds), 1) for one in contestants},
+        "faults": kinds.total(),
+        "faults_by_kind": dict(sorted(kinds.items())),
+        "runs_that_differ": [(job, run["faults"]) for job, runs in results.items() for run in runs if not run["same"]],
+        "seconds_undisturbed": {job: round(seconds[0], 1) for job, seconds in peaceful.items() if seconds},
+        "seconds_disturbed_mean": {
+            job: round(statistics.mean(seconds), 1) for job, seconds in disturbed.items() if seconds
+        },
     }
 
 
@@ -120,9 +135,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, required=True, help="of the runs")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        figures = campaign(options.kills, options.seed, Path(folder))
+    options.folder.mkdir(parents=True, exist_ok=True)
+    figures = campaign(options.kills, options.seed, options.folder)
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
     print(json.dumps({key: value for key, value in figures.items() if key != "faults_by_kind"}, indent=2))
     return 1 if figures["runs_that_differ"] else 0
