@@ -1,7 +1,7 @@
 """Published checkpoints: from a folder or the Hugging Face hub, into a model whose parameters have the same names."""
 
 import json
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +40,27 @@ def read_json(file: Path) -> dict[str, Any]:
     return content
 
 
-def load_weights(model: nn.Module, files: Sequence[Path], optional: Set[str] = frozenset()) -> None:
+def load_weights(
+    model: nn.Module,
+    files: Sequence[Path],
+    optional: Set[str] = frozenset(),
+    translate: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None,
+) -> None:
     """Give a model the weights in these safetensors files, as float32; it may lie on the meta device.
 
     Args:
         model: its parameters have the names in the files.
         files: which hold each weight once.
         optional: names that the files may lack; what the model has there must be real.
+        translate: makes a file's weights by its names the model's by the model's own; by default they are the same.
 
     Raises:
         ConfigError: the files lack a weight, or have one that the model has not, or in another shape.
     """
     expected, found = {name: value.shape for name, value in model.state_dict().items()}, set(optional)
     for file in files:
-        state: dict[str, torch.Tensor] = {name: value.float() for name, value in load_file(file).items()}
+        stored: dict[str, torch.Tensor] = load_file(file)
+        state = {name: value.float() for name, value in (translate(stored) if translate else stored).items()}
         wrong = [name for name, value in state.items() if expected.get(name) != value.shape]
         if wrong:
             raise ConfigError(f"policy.path: {file.name} has {wrong[0]}, which is no parameter of this model")

@@ -30,9 +30,10 @@ def check_fits(config: EmbodiedPolicyConfig | ControlPolicyConfig, env: gym.Env[
     if isinstance(config, OpenVLAConfig):
         checkpoint_openvla.check_checkpoint(config)
     if isinstance(config, SmolVLAConfig) and config.path is not None:
-        from embodyflow.policies.smolvla.checkpoint_smolvla import check_checkpoint  # seconds to import
+        from embodyflow.policies.flow_vla.checkpoint_flow_vla import check_checkpoint  # seconds to import
+        from embodyflow.policies.smolvla.checkpoint_smolvla import LAYOUT
 
-        check_checkpoint(config)
+        check_checkpoint(LAYOUT, config)
 
 
 def _is(shape: tuple[int, ...] | None, wanted: tuple[int | None, ...]) -> bool:

@@ -1,88 +1,31 @@
-"""Which SmolVLA it is, what it sees and how it explores."""
+"""Which SmolVLA it is."""
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from embodyflow.policies.pretrained import PretrainedConfig
+from embodyflow.policies.flow_vla.configuration_flow_vla import FlowVLAConfig, FlowVLAScratchConfig
 
 
-class SmolVLAScratchConfig(BaseModel):
-    """A small model of random weights; its parts are those of the published ones."""
+class SmolVLAScratchConfig(FlowVLAScratchConfig):
+    """A small SmolVLA of random weights; its expert is three quarters as wide as the language model."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    image_size: int = Field(32, ge=8, le=1024, description="pixels a side that the vision tower sees")
-    patch_size: int = Field(8, ge=2, le=64)
     pixel_shuffle: int = Field(2, ge=1, le=8, description="patches a side that become one embedding")
-    vision_hidden_size: int = Field(32, ge=8, le=4096)
-    num_vision_layers: int = Field(1, ge=1, le=64)
-    hidden_size: int = Field(48, ge=8, le=65536, description="of the language model; the expert has three quarters")
-    intermediate_size: int = Field(96, ge=8, le=262144)
-    num_layers: int = Field(2, ge=1, le=256, description="of language model and expert")
-    num_attention_heads: int = Field(4, ge=1, le=512, description="of language model, expert and vision tower")
-    num_key_value_heads: int = Field(2, ge=1, le=512)
-    max_state_dim: int = Field(8, ge=1, le=4096, description="states are padded to it")
-    max_action_dim: int = Field(8, ge=1, le=256, description="actions are padded to it")
 
     @model_validator(mode="after")
-    def _divides(self) -> Self:
-        for whole, part in (
-            ("image_size", "patch_size"),
-            ("vision_hidden_size", "num_attention_heads"),
-            ("hidden_size", "num_attention_heads"),
-            ("num_attention_heads", "num_key_value_heads"),
-        ):
-            if getattr(self, whole) % getattr(self, part):
-                raise ValueError(f"{whole}={getattr(self, whole)} must be a multiple of {part}={getattr(self, part)}")
+    def _fits_together(self) -> Self:
+        heads = self.num_attention_heads
+        if self.hidden_size % heads:
+            raise ValueError(f"hidden_size={self.hidden_size} must be a multiple of num_attention_heads={heads}")
         if self.image_size // self.patch_size % self.pixel_shuffle:
             raise ValueError(f"image_size / patch_size must be a multiple of pixel_shuffle={self.pixel_shuffle}")
-        if self.hidden_size // self.num_attention_heads % 2 or self.hidden_size % 8:
+        if self.hidden_size // heads % 2 or self.hidden_size % 8:
             raise ValueError("hidden_size must be a multiple of 8, and of twice num_attention_heads")
         return self
 
 
-class SmolVLAConfig(PretrainedConfig):
+class SmolVLAConfig(FlowVLAConfig):
     """Configuration of :class:`~embodyflow.policies.smolvla.policy_smolvla.SmolVLAPolicy`."""
 
     name: Literal["smolvla"] = "smolvla"
     scratch: SmolVLAScratchConfig | None = Field(None, description="the model of random weights")
-    state_dim: int = Field(8, ge=1, le=4096, description="S, features of the state")
-    action_dim: int = Field(7, ge=1, le=64, description="A, dimensions of one action")
-    chunk_size: int = Field(10, ge=1, le=256, description="C, actions of one decision, the model's first")
-    num_steps: int = Field(10, ge=1, le=100, description="K, denoising steps of one decision")
-    noise_level: float = Field(0.5, gt=0, le=2, description="a, of the noise that is added in denoising")
-    cameras: tuple[str, ...] = Field(("image",), min_length=1, description="keys of the observation, in this order")
-    normalization: Literal["checkpoint", "demonstrations"] = Field(
-        "checkpoint", description="whose statistics standardise states and actions"
-    )
-    train_expert_only: bool = Field(True, description="leave the vision-language model as it is")
-    max_prompt_tokens: int = Field(48, ge=1, le=2048, description="I, tokens of the longest prompt")
-
-    @property
-    def num_action_tokens(self) -> int:
-        """L = C·K: each denoising step of each action has a log-prob."""
-        return self.chunk_size * self.num_steps
-
-    @property
-    def observation_keys(self) -> list[str]:
-        """The columns that are observed before each decision, beside the instruction."""
-        return ["state", *self.cameras]
-
-    @property
-    def observation_shapes(self) -> dict[str, tuple[int | None, ...]]:
-        """Which shapes they must have; ``None`` is any size."""
-        return {"state": (self.state_dim,), **dict.fromkeys(self.cameras, (None, None, 3))}
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if len({*self.cameras, "state"}) <= len(self.cameras):
-            raise ValueError(f"cameras={list(self.cameras)}: each only once, none named state")
-        if self.scratch is None:
-            return self
-        if self.normalization == "checkpoint":
-            raise ValueError("normalization=checkpoint: must be demonstrations with scratch")
-        for key in ("state_dim", "action_dim"):
-            if getattr(self, key) > (limit := getattr(self.scratch, f"max_{key}")):
-                raise ValueError(f"{key}={getattr(self, key)}: must be at most scratch.max_{key}={limit}")
-        return self

@@ -6,66 +6,23 @@ ones: the first C actions of a chunk are the same whichever come after them. Par
 checkpoints.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import LlamaConfig, SmolVLMConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMConnector, SmolVLMVisionTransformer
 
-from embodyflow.policies.checkpoints import load_weights
-from embodyflow.policies.smolvla.checkpoint_smolvla import WEIGHTS, Description
-from embodyflow.policies.smolvla.layers_smolvla import KeysAndValues, Layer, expert_config, turn_by
+from embodyflow.policies.flow_vla import modeling_flow_vla
+from embodyflow.policies.flow_vla.checkpoint_flow_vla import Description
+from embodyflow.policies.flow_vla.layers_flow_vla import turn_by
+from embodyflow.policies.flow_vla.modeling_flow_vla import Context, FlowVLA, fed, load_checkpoint, positions
+from embodyflow.policies.smolvla.checkpoint_smolvla import vlm_config
+from embodyflow.policies.smolvla.layers_smolvla import LlamaLayer, expert_config
 
 UNUSED_HEAD = "model.vlm_with_expert.vlm.lm_head.weight"
 """The head that writes words; a checkpoint may lack it."""
-
-
-@dataclass(frozen=True)
-class Context:
-    """What the vision-language model makes of P embeddings.
-
-    Attributes:
-        hidden: float [N, P, D], of its last layer.
-        present: bool [N, P], what is no padding.
-        layers: keys and values of each layer.
-    """
-
-    hidden: Tensor
-    present: Tensor
-    layers: Sequence[KeysAndValues]
-
-    def repeated(self, times: int) -> "Context":
-        """Return it with every row ``times`` times."""
-        hidden, present = (each.repeat_interleave(times, dim=0) for each in (self.hidden, self.present))
-        layers = [(k.repeat_interleave(times, dim=0), v.repeat_interleave(times, dim=0)) for k, v in self.layers]
-        return Context(hidden, present, layers)
-
-
-class Statistics(nn.Module):
-    """What standardises states and actions: buffers, so that they go where the weights go."""
-
-    EPSILON = 1e-8
-
-    def __init__(self, state_dim: int, action_dim: int) -> None:
-        super().__init__()
-        for name, size in (("state", state_dim), ("action", action_dim)):
-            self.register_buffer(f"{name}_mean", torch.zeros(size))
-            self.register_buffer(f"{name}_std", torch.ones(size))
-
-    def standard(self, name: str, values: Tensor, size: int) -> Tensor:
-        """Return states or actions, float32 [..., S], in deviations from their mean, padded by 0 to ``size``."""
-        mean, std = self.get_buffer(f"{name}_mean"), self.get_buffer(f"{name}_std")
-        return F.pad((values - mean) / (std + self.EPSILON), (0, size - values.shape[-1]))
-
-    def actions(self, standard: Tensor) -> Tensor:
-        """Return the actions, float32 [..., A], that padded ones [..., Amax] stand for."""
-        mean, std = self.get_buffer("action_mean"), self.get_buffer("action_std")
-        return standard[..., : len(mean)] * std + mean
 
 
 class TextModel(nn.Module):
@@ -74,7 +31,7 @@ class TextModel(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(LlamaLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
@@ -90,7 +47,7 @@ class Expert(nn.Module):
         super().__init__()
         context_size = config.num_key_value_heads * config.head_dim
         self.layers = nn.ModuleList(
-            Layer(config, None if self_attention_every > 0 and depth % self_attention_every == 0 else context_size)
+            LlamaLayer(config, None if self_attention_every > 0 and depth % self_attention_every == 0 else context_size)
             for depth in range(config.num_hidden_layers)
         )
         self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -120,7 +77,7 @@ class VisionLanguageModel(nn.Module):
         return embedded
 
 
-class ContextModel(nn.Module):
+class ContextModel(modeling_flow_vla.ContextModel):
     """What policy and critic share: images, instruction and state as a sequence, and who reads it.
 
     Args:
@@ -129,10 +86,11 @@ class ContextModel(nn.Module):
 
     def __init__(self, description: Description) -> None:
         super().__init__()
-        config = description.vlm_config()
+        config = vlm_config(description)
         self.text: LlamaConfig = config.text_config
         self.vlm_with_expert = nn.ModuleDict({"vlm": VisionLanguageModel(config)})
-        self.state_proj = nn.Linear(description.config["max_state_dim"], self.text.hidden_size)
+        self.size = self.text.hidden_size
+        self.state_proj = nn.Linear(description.config["max_state_dim"], self.size)
 
     @property
     def vlm(self) -> Any:
@@ -144,18 +102,17 @@ class ContextModel(nn.Module):
         """Its transformer blocks."""
         return [*self.vlm.model["vision_model"].encoder.layers, *self.vlm.model["text_model"].layers]
 
-    def read(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor) -> Context:
-        """Read what was seen.
+    @property
+    def unread(self) -> list[nn.Module]:
+        """The head that writes words, and the normalisation before it."""
+        return [self.vlm.lm_head, self.vlm.model["text_model"].norm]
 
-        Args:
-            pixels: float32 [N, K, 3, H, W], K images.
-            prompt_ids: int64 [N, I]; 0 is padding.
-            state: float32 [N, Smax], standardised.
-        """
+    def read(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor) -> Context:
+        """Read what was seen; see :meth:`.modeling_flow_vla.ContextModel.read`."""
         hidden, present = self._embed(pixels, prompt_ids, state)
         mask = present[:, None, None].repeat(1, 1, present.shape[1], 1)
         mask[:, :, :-1, -1] = False  # images and instruction do not attend to the state, the last
-        turn = turn_by((present.long().cumsum(-1) - 1).clamp(min=0), self.text.head_dim)
+        turn = turn_by(positions(present), self.text.head_dim)
         layers = []
         for layer in self.vlm.model["text_model"].layers:
             hidden, keys, values = layer(hidden, turn, mask)
@@ -169,10 +126,10 @@ class ContextModel(nn.Module):
         words = scale * self.vlm.model["text_model"].embed_tokens(prompt_ids)
         ones = prompt_ids.new_ones(len(prompt_ids), images.shape[1])
         present = torch.cat([ones, prompt_ids, ones[:, :1]], dim=1) != 0
-        return torch.cat([images, words, _fed(self.state_proj, state)[:, None]], dim=1), present
+        return torch.cat([images, words, fed(self.state_proj, state)[:, None]], dim=1), present
 
 
-class FlowModel(ContextModel):
+class FlowModel(ContextModel, modeling_flow_vla.FlowModel):
     """The model as LeRobot has it.
 
     Args:
@@ -184,50 +141,37 @@ class FlowModel(ContextModel):
         config = description.config
         expert = expert_config(self.text, config["expert_width_multiplier"])
         self.vlm_with_expert["lm_expert"] = Expert(expert, config["self_attn_every_n_layers"])
-        self.action_in_proj = nn.Linear(config["max_action_dim"], expert.hidden_size)
-        self.action_out_proj = nn.Linear(expert.hidden_size, config["max_action_dim"])
-        self.action_time_mlp_in = nn.Linear(2 * expert.hidden_size, expert.hidden_size)
-        self.action_time_mlp_out = nn.Linear(expert.hidden_size, expert.hidden_size)
-        self._periods = (config["min_period"], config["max_period"])
+        self._add_projections(config, expert.hidden_size)
 
     @property
     def blocks(self) -> list[nn.Module]:
         """The transformer blocks of vision tower, language model and expert."""
         return [*super().blocks, *self.vlm_with_expert["lm_expert"].layers]  # type: ignore[misc]
 
-    def velocity(self, context: Context, points: Tensor, times: Tensor) -> Tensor:
-        """Return by which velocity noisy actions move, float32 [N, C, Amax].
+    @property
+    def unread(self) -> list[nn.Module]:
+        """Also what the language model's last layer makes of its keys and values."""
+        return [*super().unread, *self.vlm.model["text_model"].layers[-1].after_keys_and_values]
 
-        Args:
-            context: of N rows.
-            points: float32 [N, C, Amax], the noisy actions.
-            times: float32 [N], 1 being noise and 0 actions.
-        """
-        hidden = self._embed_actions(points, times)
-        present, size = context.present, hidden.shape[1]
-        order = torch.arange(size, device=points.device)
+    def refine(self, context: Context, actions: Tensor) -> Tensor:
+        """Return what the expert makes of embeddings of noisy actions, float [N, C, D], normalised."""
+        present, size = context.present, actions.shape[1]
+        order = torch.arange(size, device=actions.device)
         seen = present[:, None, None].expand(-1, -1, size, -1)
-        earlier = (order <= order[:, None]).expand(len(hidden), 1, -1, -1)
+        earlier = (order <= order[:, None]).expand(len(actions), 1, -1, -1)
         after = turn_by(present.sum(1, keepdim=True) + order, self.text.head_dim)
-        alone = turn_by(order.expand(len(hidden), -1), self.text.head_dim)
+        alone = turn_by(order.expand(len(actions), -1), self.text.head_dim)
         expert: Any = self.vlm_with_expert["lm_expert"]
         for layer, before in zip(expert.layers, context.layers, strict=True):
             crosses = layer.self_attn.crosses
             mask = seen if crosses else torch.cat([seen, earlier], dim=-1)
-            hidden, _, _ = layer(hidden, alone if crosses else after, mask, before)
-        velocities: Tensor = self.action_out_proj(expert.norm(hidden)).float()
-        return velocities
-
-    def _embed_actions(self, points: Tensor, times: Tensor) -> Tensor:
-        actions = _fed(self.action_in_proj, points)
-        moment = _waves(times, actions.shape[-1], self._periods).to(actions.dtype)
-        both = torch.cat([actions, moment[:, None].expand_as(actions)], dim=2)
-        embedded: Tensor = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(both)))
-        return embedded
+            actions, _, _ = layer(actions, alone if crosses else after, mask, before)
+        normalised: Tensor = expert.norm(actions)
+        return normalised
 
 
-class SmolVLA(nn.Module):
-    """The policy: LeRobot's model, and the statistics that stand beside it.
+class SmolVLA(FlowVLA):
+    """The policy.
 
     Args:
         description: of the checkpoint; weights are random.
@@ -235,73 +179,10 @@ class SmolVLA(nn.Module):
     """
 
     def __init__(self, description: Description, train_expert_only: bool) -> None:
-        super().__init__()
-        self.model = FlowModel(description)
-        self.statistics = Statistics(description.state_dim, description.action_dim)
-        _freeze(self.model, train_expert_only)
-        # Nothing reads what the language model's last layer makes of its keys and values.
-        last = self.model.vlm.model["text_model"].layers[-1]
-        for unused in (last.self_attn.q_proj, last.self_attn.o_proj, last.post_attention_layernorm, last.mlp):
-            unused.requires_grad_(False)
-
-    @property
-    def blocks(self) -> list[nn.Module]:
-        """See :attr:`FlowModel.blocks`."""
-        return self.model.blocks
-
-    def read(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor) -> Context:
-        """Read what was seen; see :meth:`ContextModel.read`, but of states ``[N, S]`` as they are."""
-        return self.model.read(pixels, prompt_ids, self._standard(state))
-
-    def forward(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor, points: Tensor, times: Tensor) -> Tensor:
-        """Return velocities, float32 [N·K, C, Amax], of K noisy chunks of each row, row by row.
-
-        Args:
-            pixels: see :meth:`read`.
-            prompt_ids: see there.
-            state: see there.
-            points: float32 [N, K, C, Amax].
-            times: float32 [N, K].
-        """
-        context = self.read(pixels, prompt_ids, state).repeated(points.shape[1])
-        return self.model.velocity(context, points.flatten(0, 1), times.flatten())
-
-    def _standard(self, state: Tensor) -> Tensor:
-        return self.statistics.standard("state", state, self.model.state_proj.in_features)
+        super().__init__(FlowModel(description), description, train_expert_only)
 
 
-class SmolVLAValue(nn.Module):
-    """The critic: what the language model makes of the state, valued by an MLP, at first 0 for all.
-
-    Args:
-        description: of the policy's checkpoint; weights are random.
-        train_head_only: freeze the vision-language model.
-    """
-
-    def __init__(self, description: Description, train_head_only: bool) -> None:
-        super().__init__()
-        self.model = ContextModel(description)
-        self.statistics = Statistics(description.state_dim, description.action_dim)
-        _freeze(self.model, train_head_only)
-        size = self.model.text.hidden_size
-        last = nn.Linear(size, 1)
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
-        self.value = nn.Sequential(nn.Linear(size, size), nn.SiLU(), last)
-
-    @property
-    def blocks(self) -> list[nn.Module]:
-        """See :attr:`ContextModel.blocks`."""
-        return self.model.blocks
-
-    def forward(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor) -> Tensor:
-        """Return the values, float32 [N]; see :meth:`SmolVLA.read`."""
-        standard = self.statistics.standard("state", state, self.model.state_proj.in_features)
-        values: Tensor = self.value(self.model.read(pixels, prompt_ids, standard).hidden[:, -1])
-        return values.squeeze(-1).float()
-
-
-def build_model(description: Description, train_expert_only: bool) -> SmolVLA:
+def build_model(description: Description, train_expert_only: bool) -> FlowVLA:
     """Return the model in float32, of a checkpoint's weights, or of random ones by torch's global generator.
 
     Raises:
@@ -309,32 +190,6 @@ def build_model(description: Description, train_expert_only: bool) -> SmolVLA:
     """
     if description.folder is None:
         return SmolVLA(description, train_expert_only).eval()
-    with torch.device("meta"):  # half a billion random numbers less to draw
-        model = SmolVLA(description, train_expert_only).eval()
-    statistics = Statistics(description.state_dim, description.action_dim)
-    statistics.load_state_dict({**statistics.state_dict(), **description.statistics})
-    model.statistics = statistics
-    head = model.model.vlm.lm_head.to_empty(device="cpu")
-    nn.init.zeros_(head.weight)
-    names = {f"statistics.{name}" for name in statistics.state_dict()}
-    load_weights(model, [description.folder / WEIGHTS], optional={*names, UNUSED_HEAD})
-    return model
-
-
-def _freeze(model: ContextModel, whole: bool) -> None:
-    """Freeze what nothing is read from, or the whole vision-language model."""
-    for unused in (model.vlm.lm_head, model.vlm.model["text_model"].norm, *([model.vlm] if whole else [])):
-        unused.requires_grad_(False)
-
-
-def _fed(linear: nn.Linear, values: Tensor) -> Tensor:
-    """Return what a layer makes of float32 values, which are given to it in the precision of its weights."""
-    out: Tensor = linear(values.to(linear.weight.dtype))
-    return out
-
-
-def _waves(times: Tensor, size: int, periods: tuple[float, float]) -> Tensor:
-    """Return sines and cosines of times float32 [N], float32 [N, size], of periods on a logarithmic scale."""
-    shares = torch.linspace(0.0, 1.0, size // 2, dtype=torch.float64, device=times.device)
-    angles = 2 * torch.pi * times.double()[:, None] / (periods[0] * (periods[1] / periods[0]) ** shares)
-    return torch.cat([angles.sin(), angles.cos()], dim=1).float()
+    text = vlm_config(description).text_config
+    head = {UNUSED_HEAD: torch.zeros(text.vocab_size, text.hidden_size)}
+    return load_checkpoint(lambda: SmolVLA(description, train_expert_only), description, head).eval()

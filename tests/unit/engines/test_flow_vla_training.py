@@ -1,4 +1,4 @@
-"""SmolVLA in the hands of the engines: episodes by images and states, steps, demonstrations, checkpoints."""
+"""Policies that denoise in the hands of the engines: episodes by images and states, steps, demonstrations, resuming."""
 
 from pathlib import Path
 
@@ -14,12 +14,15 @@ from embodyflow.data.batches import to_batch
 from embodyflow.engines.embodied_rollout import EmbodiedRollout
 from embodyflow.engines.fsdp_trainer import FSDPTrainer
 
-WORDS = (*SMALL, "policy=tiny_smolvla", "policy.chunk_size=4", "policy.scratch.hidden_size=32")
+WORDS = {
+    name: (*SMALL, f"policy=tiny_{name}", "policy.chunk_size=4", "policy.scratch.hidden_size=32")
+    for name in ("smolvla",)
+}
 
 
-@pytest.fixture(scope="module")
-def config() -> RunConfig:
-    return compose_config(WORDS)
+@pytest.fixture(scope="module", params=WORDS)
+def config(request: pytest.FixtureRequest) -> RunConfig:
+    return compose_config(WORDS[request.param])
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +63,9 @@ def test_episodes_played_alone_are_the_same_to_the_bit(
     ids=["bfloat16", "activation checkpointing", "LoRA"],
 )
 def test_it_is_trained_in_every_way_that_a_policy_can_be(
-    rollout: EmbodiedRollout, close: list[FSDPTrainer], words: tuple[str, ...], tolerance: float
+    config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer], words: tuple[str, ...], tolerance: float
 ) -> None:
-    close.append(trainer := new_trainer(compose_config([*WORDS, *words])))
+    close.append(trainer := new_trainer(compose_config([*WORDS[config.policy.name], *words])))
     assert_learns(trainer, play(rollout, trainer), tolerance)
 
 

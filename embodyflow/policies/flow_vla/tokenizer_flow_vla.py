@@ -7,13 +7,21 @@ import numpy as np
 from embodyflow.policies.prompts import padding_of
 
 
-def prompt_ids(tokenizer: Any, instruction: str, length: int) -> np.ndarray:
+def prompt_ids(tokenizer: Any, instruction: str, length: int, first: int | None = None) -> np.ndarray:
     """Return the instruction's tokens, a line end after them, int64 ``[length]``, padded by 0.
+
+    Args:
+        tokenizer: of ``transformers``.
+        instruction: with a line end or without.
+        length: of the longest prompt.
+        first: the token that prompts must begin with, whether or not the tokenizer's files have it begin so.
 
     Raises:
         ConfigError: the prompt is longer.
     """
     ids: list[int] = tokenizer(instruction.removesuffix("\n") + "\n")["input_ids"]
+    if first is not None and ids[:1] != [first]:
+        ids = [first, *ids]
     return np.array(ids + padding_of(ids, length, instruction), np.int64)
 
 

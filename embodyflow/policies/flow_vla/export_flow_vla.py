@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from embodyflow.policies.smolvla.checkpoint_smolvla import (
+from embodyflow.policies.flow_vla.checkpoint_flow_vla import (
     ACTION,
     CONFIG,
     PREPROCESSING,
@@ -17,8 +17,9 @@ from embodyflow.policies.smolvla.checkpoint_smolvla import (
     VLM,
     WEIGHTS,
     Description,
+    Layout,
 )
-from embodyflow.policies.smolvla.configuration_smolvla import SmolVLAConfig
+from embodyflow.policies.flow_vla.configuration_flow_vla import FlowVLAConfig
 
 POSTPROCESSING = "policy_postprocessor.json"
 STATISTICS = "statistics."
@@ -26,7 +27,8 @@ STATISTICS = "statistics."
 
 
 def write_checkpoint(
-    config: SmolVLAConfig,
+    layout: Layout,
+    config: FlowVLAConfig,
     description: Description,
     tokenizer: Any,
     weights: Mapping[str, np.ndarray],
@@ -35,6 +37,7 @@ def write_checkpoint(
     """Write a policy's folder.
 
     Args:
+        layout: of its kind.
         config: of the policy.
         description: of what it was built from.
         tokenizer: of ``transformers``.
@@ -42,25 +45,29 @@ def write_checkpoint(
         folder: created where it is missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: array for name, array in weights.items() if not name.startswith(STATISTICS)}, folder / WEIGHTS)
-    acting = {"n_action_steps": config.chunk_size, "num_steps": config.num_steps}
+    learned = {name: array for name, array in weights.items() if not name.startswith(STATISTICS)}
+    save_file(layout.exported(learned), folder / WEIGHTS)
+    acting = {"n_action_steps": config.chunk_size, layout.num_steps: config.num_steps}
     described = {**description.config, **acting, "tokenizer_max_length": config.max_prompt_tokens}
     _write(folder / CONFIG, described)
     statistics = {name.removeprefix(STATISTICS): a for name, a in weights.items() if name.startswith(STATISTICS)}
-    _write_processors(described, statistics, folder)
-    _write_vlm(description, tokenizer, folder / VLM)
+    _write_processors(layout, described, statistics, folder)
+    if layout.vlm_name(described) == VLM:  # none of the hub's
+        _write_vlm(description, tokenizer, folder / VLM)
 
 
-def _write_processors(described: Mapping[str, Any], statistics: Mapping[str, np.ndarray], folder: Path) -> None:
+def _write_processors(
+    layout: Layout, described: Mapping[str, Any], statistics: Mapping[str, np.ndarray], folder: Path
+) -> None:
     """Write what LeRobot does before and after the model, with the statistics it does so by."""
     actions, mapping = described["output_features"], described["normalization_mapping"]
     everything = {**described["input_features"], **actions}
     words = {"max_length": described["tokenizer_max_length"], "task_key": "task", "padding_side": "right"}
-    words |= {"padding": "longest", "truncation": True, "tokenizer_name": described["vlm_model_name"]}
+    words |= {"padding": layout.padding, "truncation": True, "tokenizer_name": layout.vlm_name(described)}
     before = [
         _step("rename_observations_processor", rename_map={}),
         _step("to_batch_processor"),
-        _step("smolvla_new_line_processor"),
+        _step(f"{layout.kind}_new_line_processor"),
         _step("tokenizer_processor", **words),
         _step("device_processor", device="cpu", float_dtype=None),
         _step("normalizer_processor", eps=1e-8, features=everything, norm_map=mapping),
@@ -80,9 +87,7 @@ def _write_processors(described: Mapping[str, Any], statistics: Mapping[str, np.
 
 
 def _write_vlm(description: Description, tokenizer: Any, folder: Path) -> None:
-    """Write what the vision-language model is like, where it is none of the hub's."""
-    if description.config["vlm_model_name"] != VLM:
-        return
+    """Write what the vision-language model is like."""
     if description.vlm_folder is not None:
         shutil.copytree(description.vlm_folder, folder, dirs_exist_ok=True)
         return

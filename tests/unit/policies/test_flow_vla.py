@@ -1,0 +1,168 @@
+"""What is asked of every policy that denoises with flow matching."""
+
+import math
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flow_vla_models import golden_imitation, golden_uniforms, observe, tensors
+from policy_rows import as_batch, assert_rows_mind_no_others, uniforms_for
+
+KINDS = [{}, {"train_expert_only": True, "cameras": ("image",), "chunk_size": 1}]
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=["all trained", "the expert trained"])
+
+
+def test_actions_are_lerobots(models: ModuleType) -> None:
+    policy = models.new_policy(noise_level=1e-6)
+    decision = policy.act(observe(policy, 2), golden_uniforms().reshape(2, -1), 1.0)
+    np.testing.assert_allclose(decision.actions, models.GOLDEN, atol=models.TOLERANCE)
+
+
+def test_the_imitation_loss_is_lerobots(models: ModuleType) -> None:
+    policy = models.new_policy()
+    actions, mask, uniforms = golden_imitation(policy)
+    assert uniforms.shape[1] == policy.num_imitation_draws
+    loss = policy.imitation_loss(tensors(observe(policy, 2)), actions, mask, 0.0, uniforms)
+    assert loss.item() / actions.numel() == pytest.approx(models.GOLDEN_LOSS, rel=1e-4)
+    mask[:, 1:] = False
+    first = policy.imitation_loss(tensors(observe(policy, 2)), actions, mask, 0.0, uniforms)
+    assert 0 < first.item() < loss.item()
+    assert policy.imitation_loss(tensors(observe(policy, 2)), actions, mask & False, 0.0, uniforms).item() == 0
+
+
+@each_kind
+def test_evaluating_what_was_acted_gives_its_log_probs(models: ModuleType, kind: dict[str, Any]) -> None:
+    policy = models.new_policy(**kind)
+    observation = observe(policy, 5)
+    size, steps = policy.config.chunk_size, policy.config.num_steps
+    for uniforms in (uniforms_for(policy, 5), None):
+        decision = policy.act(observation, uniforms, temperature=1.6)
+        assert (decision.tokens.dtype, decision.tokens.shape) == (np.float32, (5, size * (steps + 1) * 8))
+        assert (decision.log_probs.dtype, decision.log_probs.shape) == (np.float32, (5, size * steps))
+        assert (decision.actions.dtype, decision.actions.shape) == (np.float32, (5, size, 3))
+        batch = as_batch(policy, observation, decision.tokens)
+        log_probs, entropy = policy.evaluate(batch, temperature=1.6)
+        np.testing.assert_allclose(log_probs[:, 1].detach(), decision.log_probs, atol=2e-5)
+        assert not torch.allclose(policy.evaluate(batch, 1.0)[0], log_probs, atol=1e-3)
+        assert not log_probs[:, [0, 2]].any() and not entropy[:, [0, 2]].any()
+    # The first step's deviation is a, whatever the number of steps: here of three dimensions, at a temperature of 1.6.
+    first = 3 * (0.5 * math.log(2 * math.pi * math.e) + math.log(0.5 * math.sqrt(1.6)))
+    torch.testing.assert_close(entropy[:, 1, ::steps], torch.full((5, size), first))
+
+
+def test_log_probs_are_of_a_step_of_an_action_and_leave_the_padding_out(models: ModuleType) -> None:
+    policy = models.new_policy()
+    observation = observe(policy, 2)
+    decision = policy.act(observation, uniforms_for(policy, 2), 1.0)
+    before = policy.evaluate(as_batch(policy, observation, decision.tokens), 1.0)[0][:, 1].unflatten(-1, (4, 3))
+    for dimension, changed in ((1, True), (5, False)):
+        chain = decision.tokens.reshape(2, 4, 4, 8).copy()
+        chain[:, 2, 3, dimension] += 0.1  # where the third action ends
+        after = policy.evaluate(as_batch(policy, observation, chain.reshape(2, -1)), 1.0)[0][:, 1].unflatten(-1, (4, 3))
+        gap = (after - before).abs().amax(0)
+        assert (gap[2, 2] > 1e-3) == changed
+        gap[2, 2] = 0
+        assert gap.max() < 2e-5
+
+
+@each_kind
+def test_a_row_is_the_same_to_the_bit_whichever_rows_are_beside_it(models: ModuleType, kind: dict[str, Any]) -> None:
+    policy = models.new_policy(**kind)
+    assert_rows_mind_no_others(policy, observe(policy, 8))
+
+
+def test_padding_of_the_prompt_makes_no_difference(models: ModuleType) -> None:
+    short, long = (models.new_policy(max_prompt_tokens=length) for length in (16, 40))
+    left, right = (policy.act(observe(policy, 3), None, 1.0) for policy in (short, long))
+    np.testing.assert_allclose(left.actions, right.actions, atol=1e-5)
+
+
+def test_everything_seen_is_heeded(models: ModuleType) -> None:
+    policy = models.new_policy()
+    observation, uniforms = observe(policy, 1), uniforms_for(policy, 1)
+    before = policy.act(observation, uniforms, 1.0).actions
+    changes = {camera: 255 - observation[camera] for camera in policy.config.cameras}
+    changes["state"] = observation["state"] + 1
+    changes["instruction_ids"] = policy.encode_instruction("close it")[None]
+    for name, values in changes.items():
+        after = policy.act({**observation, name: values}, uniforms, 1.0).actions
+        assert np.abs(after - before).max() > 1e-3, name
+
+
+@each_kind
+def test_every_trained_weight_has_a_gradient_and_what_is_not_used_is_frozen(
+    models: ModuleType, kind: dict[str, Any]
+) -> None:
+    policy = models.new_policy(**kind)
+    observation = observe(policy, 2)
+    batch = as_batch(policy, observation, policy.act(observation, uniforms_for(policy, 2), 1.0).tokens)
+    policy.evaluate(batch, 1.0)[0].sum().backward()
+    trained = {name: p.grad for name, p in policy.model.named_parameters() if p.requires_grad}
+    assert [name for name, grad in trained.items() if grad is None or not grad.any()] == []
+    frozen = {name for name, p in policy.model.named_parameters() if not p.requires_grad}
+    if policy.config.train_expert_only:
+        assert frozen == {name for name, _ in policy.model.named_parameters() if models.VLM in name}
+    else:
+        assert frozen == {name for name, _ in policy.model.named_parameters() if name.startswith(models.unread())}
+
+
+@pytest.mark.parametrize("num_rows", [0, 2])
+def test_rows_without_a_decision_still_take_part_in_forward_and_backward(models: ModuleType, num_rows: int) -> None:
+    policy = models.new_policy()
+    observation = observe(policy, 2)
+    batch = as_batch(policy, observation, policy.act(observation, None, 1.0).tokens)[:num_rows]
+    batch["loss_mask"].zero_()
+    log_probs, entropy = policy.evaluate(batch, 1.0)
+    assert log_probs.shape == entropy.shape == (num_rows, 3, policy.num_tokens) and not log_probs.any()
+    log_probs.sum().backward()
+    assert all(p.grad is not None and not p.grad.any() for p in policy.model.parameters() if p.requires_grad)
+
+
+def test_states_and_actions_are_standardised_by_demonstrations(models: ModuleType) -> None:
+    policy = models.random_policy()
+    rng = torch.Generator().manual_seed(0)
+    states, actions = (3 + 2 * torch.randn(500, size, generator=rng) for size in (5, 3))
+    policy.set_normalization(states, actions)
+    standard = policy.model.statistics.standard("state", states, 8)
+    assert standard.shape == (500, 8) and not standard[:, 5:].any()
+    torch.testing.assert_close(standard[:, :5].mean(0), torch.zeros(5), atol=1e-4, rtol=0)
+    torch.testing.assert_close(standard[:, :5].std(0), torch.ones(5), atol=1e-4, rtol=0)
+    padded = policy.model.statistics.standard("action", actions, 8)
+    torch.testing.assert_close(policy.model.statistics.actions(padded), actions)
+
+
+def test_demonstrations_are_learned(models: ModuleType) -> None:
+    policy = models.new_policy(chunk_size=2, cameras=("image",))
+    observation, rng = tensors(observe(policy, 8)), torch.Generator().manual_seed(0)
+    actions = 0.2 * torch.randn(8, 2, 3, generator=rng) + observation["state"][:, None, :3]
+    policy.set_normalization(observation["state"], actions[:, 0])
+    optimizer, losses = torch.optim.Adam(policy.model.parameters(), lr=3e-3), []
+    for _ in range(60):
+        uniforms = torch.rand(8, policy.num_imitation_draws, generator=rng)
+        loss = policy.imitation_loss(observation, actions, torch.ones(8, 2, dtype=torch.bool), 0.0, uniforms)
+        optimizer.zero_grad()
+        (loss / actions.numel()).backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:10])
+
+
+def test_the_critic_starts_from_the_policy_at_zero_and_learns(models: ModuleType) -> None:
+    policy = models.new_policy()
+    critic = models.new_critic()
+    critic.start_from(policy.model.state_dict())
+    observation = observe(policy, 2)
+    batch = as_batch(policy, observation, policy.act(observation, None, 1.0).tokens)
+    values = critic.evaluate(batch)
+    assert values.shape == (2, 3) and not values.any()
+    ours, theirs = critic.model.state_dict(), policy.model.state_dict()
+    shared = set(ours) & set(theirs)
+    assert {name.split(".")[0] for name in set(ours) - shared} == {"value"}
+    assert all(torch.equal(ours[name], theirs[name]) for name in shared)
+    torch.nn.init.ones_(critic.model.value[-1].weight)
+    ((critic.evaluate(batch) - 1.0) ** 2).sum().backward()
+    assert all(p.grad is not None for p in critic.model.parameters() if p.requires_grad)
+    batch["loss_mask"].zero_()
+    assert not critic.evaluate(batch).any()

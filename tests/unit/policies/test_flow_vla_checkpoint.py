@@ -1,0 +1,150 @@
+"""What is asked of every policy that denoises with flow matching, about LeRobot's folders."""
+
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flow_vla_models import assert_refused, nothing, observe, rewritten, write_checkpoint
+from policy_rows import Room, uniforms_for
+from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
+
+from embodyflow.errors import ConfigError
+from embodyflow.policies.fit import check_fits
+
+
+def test_a_folder_of_lerobots_acts_by_its_weights_and_statistics(models: ModuleType, tmp_path: Path) -> None:
+    loaded, source = models.Policy(write_checkpoint(models, tmp_path), "cpu"), models.new_policy()
+    for name, value in source.model.state_dict().items():
+        kept = value.bfloat16().float() if models.VLM in name else value
+        assert torch.equal(loaded.model.state_dict()[name], kept), name
+    source.model.load_state_dict(loaded.model.state_dict())
+    observation = observe(loaded, 3)
+    assert np.array_equal(observation["instruction_ids"], observe(source, 3)["instruction_ids"])
+    left, right = (policy.act(observation, uniforms_for(policy, 3), 1.0) for policy in (loaded, source))
+    assert np.array_equal(left.tokens, right.tokens) and np.array_equal(left.actions, right.actions)
+    before = loaded.model.statistics.state_mean.clone()
+    loaded.set_normalization(torch.ones(9, 5), torch.ones(9, 3))
+    assert torch.equal(loaded.model.statistics.state_mean, before), "the checkpoint's own"
+
+
+def test_what_is_exported_loads_as_it_was(models: ModuleType, tmp_path: Path) -> None:
+    first = models.Policy(write_checkpoint(models, tmp_path / "first"), "cpu")
+    weights = {name: value.numpy() + 0.125 for name, value in first.model.state_dict().items()}
+    first.export(weights, tmp_path / "second")
+    moved = shutil.move(tmp_path / "second", tmp_path / "moved")
+    shutil.rmtree(tmp_path / "first")
+    config = models.Config.model_validate(first.config.model_dump() | {"path": str(moved)})
+    second = models.Policy(config, "cpu")
+    for name, value in second.model.state_dict().items():
+        np.testing.assert_array_equal(value, weights[name], err_msg=name)
+    described = json.loads((moved / "config.json").read_text())
+    assert (described["type"], described["n_action_steps"]) == (models.LAYOUT.kind, 4)
+    assert described[models.LAYOUT.num_steps] == 3
+    assert not any(name.startswith("statistics") for name in load_file(moved / "model.safetensors"))
+
+
+def test_a_pretrained_model_is_given_other_sizes_and_the_demonstrations_statistics(
+    models: ModuleType, tmp_path: Path
+) -> None:
+    config = write_checkpoint(models, tmp_path)
+    keys = {"normalization": "demonstrations", "state_dim": 7, "action_dim": 2, "cameras": ("front",)}
+    policy = models.Policy(models.Config.model_validate(config.model_dump() | keys), "cpu")
+    assert not policy.model.statistics.state_mean.any() and policy.model.statistics.action_std.shape == (2,)
+    policy.set_normalization(torch.randn(9, 7), torch.randn(9, 2))
+    weights = {name: value.numpy() for name, value in policy.model.state_dict().items()}
+    policy.export(weights, tmp_path / "tuned")
+    again = models.Config.model_validate(policy.config.model_dump() | {"path": str(tmp_path / "tuned")})
+    loaded = models.Policy(again.model_copy(update={"normalization": "checkpoint"}), "cpu")
+    assert np.array_equal(loaded.model.statistics.action_mean, weights["statistics.action_mean"])
+
+
+SPOILED = {
+    "not there": (shutil.rmtree, {}, "policy.path=.*: is no folder here, and not to be had from the hub: "),
+    "no config": (lambda folder: (folder / "config.json").unlink(), {}, "policy.path=.*; it has no config.json"),
+    "another policy": (
+        rewritten("config.json", lambda config: config.update(type="act")),
+        {},
+        r"must hold LeRobot's .* \(type '.*'\); its type is 'act'",
+    ),
+    "another robot's actions": (nothing, {"action_dim": 7}, "policy.action_dim=7: the checkpoint's action has 3"),
+    "another robot's states": (nothing, {"state_dim": 4}, "policy.state_dim=4: the checkpoint's observation.state has"),
+    "a camera more": (
+        nothing,
+        {"cameras": ("a", "b", "c")},
+        "policy.cameras=.*: the checkpoint sees observation.images.image, observation.images.wrist_image alone",
+    ),
+    "more of a chunk": (nothing, {"chunk_size": 5}, "policy.chunk_size=5: the checkpoint's is 4"),
+    "no statistics": (
+        lambda folder: (folder / "policy_preprocessor.json").unlink(),
+        {},
+        "has no observation.state.mean; set policy.normalization=demonstrations",
+    ),
+    "scaled otherwise": (
+        rewritten("config.json", lambda config: config["normalization_mapping"].update(ACTION="MIN_MAX")),
+        {},
+        "its normalization_mapping must have ACTION: MEAN_STD",
+    ),
+    "no language model": (
+        lambda folder: shutil.rmtree(folder / "vlm"),
+        {},
+        "its vision-language model vlm: is no folder here, and not to be had from the hub: ",
+    ),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), {}, "has no model.safetensors"),
+}
+
+
+@pytest.mark.parametrize("case", SPOILED)
+def test_a_checkpoint_that_cannot_be_used_is_refused_before_it_is_loaded(
+    models: ModuleType, tmp_path: Path, case: str
+) -> None:
+    assert_refused(models, tmp_path, *SPOILED[case])
+
+
+def test_weights_of_another_model_are_refused(models: ModuleType, tmp_path: Path) -> None:
+    config = write_checkpoint(models, tmp_path)
+    file, first = tmp_path / "model.safetensors", "model.action_in_proj.bias"
+    state = load_file(file)
+    save_file({**state, "model.proprio.weight": torch.zeros(2)}, file)
+    with pytest.raises(ConfigError, match=r"has model.proprio.weight, which is no parameter of this model"):
+        models.Policy(config, "cpu")
+    save_file({name: value for name, value in state.items() if name != first}, file)
+    with pytest.raises(ConfigError, match=f"the weights lack {first}, and 0 more"):
+        models.Policy(config, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"normalization": "checkpoint"}, "normalization=checkpoint: must be demonstrations with scratch"),
+        ({"action_dim": 9}, "action_dim=9: must be at most scratch.max_action_dim=8"),
+        ({"noise_level": 0}, "greater than 0"),
+        ({"cameras": ("image", "image")}, "each only once"),
+        ({"tokens": 3}, "Extra inputs are not permitted"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(models: ModuleType, keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        models.new_config(**keys)
+
+
+def test_the_prompt_must_fit(models: ModuleType) -> None:
+    policy = models.new_policy(max_prompt_tokens=8)
+    assert policy.encode_instruction("push it")[-1] == policy.encode_instruction("push it\n")[-1] != 0
+    with pytest.raises(ConfigError, match=r"policy.max_prompt_tokens=8: must be at least 10 for 'push it a'"):
+        policy.encode_instruction("push it a")
+
+
+def test_the_environment_must_show_what_the_policy_looks_at(models: ModuleType) -> None:
+    check_fits(models.new_config(), Room(image=(64, 64, 3), wrist_image=(32, 48, 3)))
+    with pytest.raises(ConfigError, match=r"policy.cameras: the environment shows no 'wrist_image', but image, state"):
+        check_fits(models.new_config(), Room(image=(64, 64, 3)))
+    with pytest.raises(ConfigError, match=r"policy.state_dim=4: the environment's state has \(5,\)"):
+        check_fits(models.new_config(state_dim=4), Room(image=(64, 64, 3), wrist_image=(32, 32, 3)))
+    with pytest.raises(ConfigError, match=r"policy.action_dim=2: the environment's actions have \(3,\)"):
+        check_fits(models.new_config(action_dim=2), Room(image=(64, 64, 3), wrist_image=(32, 32, 3)))
