@@ -8,7 +8,7 @@ BELOW_ONE = np.nextafter(np.float32(1), np.float32(0))
 
 
 def chunk_uniforms(
-    rng: np.random.Generator, shape: tuple[int, int], chunk_size: int, correlation: float
+    rng: np.random.Generator, shape: tuple[int, int], horizon: int, correlation: float
 ) -> NDArray[np.float32]:
     """Draw the uniforms in [0, 1) that an episode is decided with; those of a chunk move together.
 
@@ -31,7 +31,8 @@ def chunk_uniforms(
     Args:
         rng: of the episode.
         shape: (T, R), decisions and draws of each, which lie action by action; R is L where each token takes one.
-        chunk_size: C, actions of a decision; 1 leaves nothing to correlate.
+        horizon: H, actions of a decision, those that are planned and not executed among them; 1 leaves nothing to
+            correlate.
         correlation: of the noise of any two actions of a chunk, in [0, 1].
 
     Returns:
@@ -39,10 +40,10 @@ def chunk_uniforms(
     """
     if correlation == 0:
         return rng.random(shape, dtype=np.float32)
-    num_decisions, num_tokens = shape
-    dimensions = num_tokens // chunk_size
+    num_decisions, num_draws = shape
+    dimensions = num_draws // horizon
     shared = rng.standard_normal((num_decisions, 1, dimensions))
-    own = rng.standard_normal((num_decisions, chunk_size, dimensions))
+    own = rng.standard_normal((num_decisions, horizon, dimensions))
     joined = np.sqrt(correlation) * shared + np.sqrt(1 - correlation) * own
     uniforms = torch.special.ndtr(torch.from_numpy(joined)).numpy().astype(np.float32)
     return np.minimum(uniforms, BELOW_ONE).reshape(shape)

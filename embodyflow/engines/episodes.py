@@ -132,7 +132,7 @@ class EpisodeRows:
     def __init__(self, config: EmbodiedConfig, episodes: Sequence[Episode], policy: ActingPolicy) -> None:
         decided = (len(episodes), config.num_decisions)
         shape, self._chunk = (*decided, policy.num_tokens), config.policy.chunk_size
-        self._correlation = config.rollout.chunk_correlation
+        self._horizon, self._correlation = policy.horizon, config.rollout.chunk_correlation
         self.noise: np.ndarray | None = None
         self.columns: Columns = {
             "uid": np.array([e.uid for e in episodes], np.int64),
@@ -157,7 +157,7 @@ class EpisodeRows:
         _, *shape = self.columns["action_tokens"].shape
         self.columns["seed"][:] = seeds
         self.noise = np.stack(
-            [chunk_uniforms(derive_rng(seed), tuple(shape), self._chunk, self._correlation) for seed in seeds]
+            [chunk_uniforms(derive_rng(seed), tuple(shape), self._horizon, self._correlation) for seed in seeds]
         )
 
     def see(self, rows: np.ndarray, t: np.ndarray, observation: Mapping[str, np.ndarray]) -> None:
@@ -169,11 +169,11 @@ class EpisodeRows:
             self.columns[name][rows, t] = values
 
     def write(self, rows: np.ndarray, t: np.ndarray, decision: Decision, step: ChunkStep) -> None:
-        """Record a decision and what came of it; tokens of actions not executed stay outside the mask."""
+        """Record a decision and what came of it; log-probs of actions not executed stay outside the mask."""
         columns = self.columns
         executed = np.arange(self._chunk) < step.num_steps[:, None]
-        drawn, mask = (self._of_each(executed, like) for like in (decision.tokens, decision.log_probs))
-        columns["action_tokens"][rows, t] = np.where(drawn, decision.tokens, 0)
+        mask = np.repeat(executed, decision.log_probs.shape[1] // self._chunk, axis=1)  # they lie action by action
+        columns["action_tokens"][rows, t] = decision.tokens  # all: those of later actions may have been heeded
         columns["actions"][rows, t] = np.where(executed[:, :, None], decision.actions, 0)
         columns["log_probs"][rows, t] = np.where(mask, decision.log_probs, 0)
         columns["loss_mask"][rows, t] = mask
@@ -182,10 +182,6 @@ class EpisodeRows:
         columns["success"][rows] |= step.infos["success"].astype(bool)
         columns["terminated"][rows] = step.terminated
         columns["truncated"][rows] = step.truncated
-
-    def _of_each(self, executed: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """Return which of the numbers belong to actions that were executed; they lie action by action."""
-        return np.repeat(executed, like.shape[1] // self._chunk, axis=1)
 
 
 class KeptGroups:

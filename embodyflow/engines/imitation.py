@@ -39,22 +39,23 @@ class Steps:
     Args:
         demos: see :meth:`~embodyflow.engines.embodied_rollout.EmbodiedRollout.demonstrate`.
         keys: columns that are observed, beside the instruction.
-        chunk_size: C, actions of a sample.
+        horizon: H, actions of a sample.
 
     Attributes:
         observation: name to ``[n, ...]``, n samples in the order of demonstrations and steps.
-        actions: float32 ``[n, C, A]``.
-        mask: bool ``[n, C]``, false for actions after the end of the demonstration.
+        actions: float32 ``[n, H, A]``; after the end the last one again, since a policy may heed them all.
+        mask: bool ``[n, H]``, false for actions after the end of the demonstration.
     """
 
-    def __init__(self, demos: TensorDict, keys: Sequence[str], chunk_size: int) -> None:
+    def __init__(self, demos: TensorDict, keys: Sequence[str], horizon: int) -> None:
         lengths = demos["num_steps"].tolist()
         rows = [(row, step) for row, length in enumerate(lengths) for step in range(length)]
         row = torch.tensor([r for r, _ in rows])
         step = torch.tensor([s for _, s in rows])
-        ahead = step[:, None] + torch.arange(chunk_size)
+        ahead = step[:, None] + torch.arange(horizon)
         self.mask = ahead < demos["num_steps"][row][:, None]
-        self.actions = demos["actions"][row[:, None], ahead.clamp(max=demos["actions"].shape[1] - 1)]
+        last = demos["num_steps"][row][:, None] - 1
+        self.actions = demos["actions"][row[:, None], ahead.clamp(max=last)]
         self.observation = {key: demos[key][row, step] for key in keys}
         self.observation["instruction_ids"] = demos["instruction_ids"][row]
 
@@ -80,7 +81,7 @@ class ActionSamples:
     def __init__(self, policy: ImitatingPolicy, demos: TensorDict, config: EmbodiedConfig) -> None:
         assert config.warm_start is not None
         self._policy, self._sigma = policy, config.warm_start.smoothing_bins
-        self._steps = Steps(demos, config.policy.observation_keys, config.policy.chunk_size)
+        self._steps = Steps(demos, config.policy.observation_keys, policy.horizon)
         self.num_draws = policy.num_imitation_draws
         if "state" in self._steps.observation:
             policy.set_normalization(self._steps.observation["state"], self._steps.actions[:, 0])

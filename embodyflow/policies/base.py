@@ -51,13 +51,17 @@ class ActingPolicy(Policy, Protocol):
 
     Attributes:
         num_tokens: L, tokens of one decision, each with a log-prob, in the order of the chunk's actions.
-        num_draws: R, random numbers of one decision, in that order too, and numbers that are recorded of it.
+        num_draws: R, random numbers of one decision, in the order of its H actions, and numbers that are recorded.
         token_dtype: of those that are recorded.
     """
 
     num_tokens: int
     num_draws: int
     token_dtype: np.dtype[Any]
+
+    @property
+    def horizon(self) -> int:
+        """H, actions that a decision plans, of which the first C are executed; C of a policy that plans no further."""
 
     def encode_instruction(self, instruction: str) -> np.ndarray:
         """Return the instruction as int64 ``[I]``; 0 is padding."""
@@ -99,8 +103,8 @@ class ImitatingPolicy(ActingPolicy, Protocol):
 
         Args:
             observation: n observations.
-            actions: float32 ``[n, C, A]``.
-            mask: bool ``[n, C]``, false for actions after the end of a demonstration.
+            actions: float32 ``[n, H, A]``.
+            mask: bool ``[n, H]``, false for actions after the end of a demonstration.
             sigma: deviation of the smoothing, in bins.
             uniforms: float32 ``[n, num_imitation_draws]`` in [0, 1).
         """

@@ -34,6 +34,11 @@ class MLPGaussianPolicy:
         self._device = device
 
     @property
+    def horizon(self) -> int:
+        """H = C = 1."""
+        return self.config.chunk_size
+
+    @property
     def blocks(self) -> Sequence[torch.nn.Module]:
         """The network's layers."""
         return list(self.model.blocks)  # type: ignore[arg-type]

@@ -58,6 +58,11 @@ class OpenVLAPolicy:
         self._device = device
 
     @property
+    def horizon(self) -> int:
+        """H = C."""
+        return self.config.chunk_size
+
+    @property
     def blocks(self) -> Sequence[torch.nn.Module]:
         """The transformer blocks of vision towers and language model."""
         return list(self.model.blocks)  # type: ignore[arg-type]

@@ -40,6 +40,11 @@ class TinyVLAPolicy:
         self._keys = config.observation_keys
 
     @property
+    def horizon(self) -> int:
+        """H = C."""
+        return self.config.chunk_size
+
+    @property
     def blocks(self) -> Sequence[torch.nn.Module]:
         """The network's layers."""
         return list(self.model.blocks)  # type: ignore[arg-type]
