@@ -9,15 +9,16 @@ one response (language). Every row carries::
     seed            int64 [N]   seed of the row's draws
 
 An embodied row adds, with T decisions (policy calls) of C actions (the chunk) of A dimensions, L = C·A tokens (of
-SmolVLA, which denoises in K steps, L = C·K)::
+SmolVLA and π0, which denoise H ≥ C actions in K steps, L = C·K)::
 
     state            float32 [N, T, S]      observation before each decision
     image            uint8   [N, T, H, W, 3]  likewise, under its own name, of every camera that is shown
     instruction_ids  int64   [N, I]         the instruction, tokenised; 0 is padding
-    action_tokens    int64   [N, T, L]      sampled bins, ordered (chunk step, dimension); of SmolVLA the ways from
-                                            noise to action, float32 [N, T, C·(K + 1)·Amax]
+    action_tokens    int64   [N, T, L]      sampled bins, ordered (chunk step, dimension), of actions not executed
+                                            too; of SmolVLA and π0 the ways from noise to action,
+                                            float32 [N, T, H·(K + 1)·Amax]
     actions          float32 [N, T, C, A]   what was executed; zero after the end
-    log_probs        float32 [N, T, L]      of those tokens, when sampled; of SmolVLA of each action's steps
+    log_probs        float32 [N, T, L]      of those tokens, when sampled; of SmolVLA and π0 of each action's steps
     loss_mask        bool    [N, T, L]      tokens whose action was executed
     env_task_id      int64   [N]            which instruction of the experiment
     goal             int64   [N]            index of the initial state in its split

@@ -7,10 +7,11 @@ from pydantic import Field
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.policies.mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
+from embodyflow.policies.pi0.configuration_pi0 import PI0Config
 from embodyflow.policies.smolvla.configuration_smolvla import SmolVLAConfig
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 
-EmbodiedPolicyConfig = TinyVLAConfig | OpenVLAConfig | SmolVLAConfig
+EmbodiedPolicyConfig = TinyVLAConfig | OpenVLAConfig | SmolVLAConfig | PI0Config
 ControlPolicyConfig = MLPGaussianConfig
 LanguagePolicyConfig = CausalLMConfig
 PolicyConfig = Annotated[EmbodiedPolicyConfig | ControlPolicyConfig | LanguagePolicyConfig, Field(discriminator="name")]

@@ -9,6 +9,7 @@ from embodyflow.errors import ConfigError
 from embodyflow.policies.configuration import ControlPolicyConfig, EmbodiedPolicyConfig
 from embodyflow.policies.openvla import checkpoint_openvla
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
+from embodyflow.policies.pi0.configuration_pi0 import PI0Config
 from embodyflow.policies.smolvla.configuration_smolvla import SmolVLAConfig
 
 
@@ -29,11 +30,16 @@ def check_fits(config: EmbodiedPolicyConfig | ControlPolicyConfig, env: gym.Env[
         )
     if isinstance(config, OpenVLAConfig):
         checkpoint_openvla.check_checkpoint(config)
-    if isinstance(config, SmolVLAConfig) and config.path is not None:
-        from embodyflow.policies.flow_vla.checkpoint_flow_vla import check_checkpoint  # seconds to import
-        from embodyflow.policies.smolvla.checkpoint_smolvla import LAYOUT
+    if isinstance(config, SmolVLAConfig | PI0Config) and config.path is not None:
+        _check_lerobots(config)
 
-        check_checkpoint(LAYOUT, config)
+
+def _check_lerobots(config: SmolVLAConfig | PI0Config) -> None:
+    from embodyflow.policies.flow_vla.checkpoint_flow_vla import check_checkpoint  # seconds to import
+    from embodyflow.policies.pi0 import checkpoint_pi0
+    from embodyflow.policies.smolvla import checkpoint_smolvla
+
+    check_checkpoint(checkpoint_pi0.LAYOUT if isinstance(config, PI0Config) else checkpoint_smolvla.LAYOUT, config)
 
 
 def _is(shape: tuple[int, ...] | None, wanted: tuple[int | None, ...]) -> bool:

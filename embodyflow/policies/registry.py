@@ -9,6 +9,7 @@ from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGauss
 from embodyflow.policies.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
 from embodyflow.policies.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
+from embodyflow.policies.pi0.configuration_pi0 import PI0Config
 from embodyflow.policies.smolvla.configuration_smolvla import SmolVLAConfig
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 from embodyflow.policies.tiny_vla.critic_tiny_vla import TinyVLACritic
@@ -37,6 +38,10 @@ def build_acting_policy(config: EmbodiedPolicyConfig | ControlPolicyConfig, devi
             from embodyflow.policies.smolvla.policy_smolvla import SmolVLAPolicy  # seconds to import
 
             return SmolVLAPolicy(config, device)
+        case PI0Config():
+            from embodyflow.policies.pi0.policy_pi0 import PI0Policy  # seconds to import
+
+            return PI0Policy(config, device)
         case MLPGaussianConfig():
             return MLPGaussianPolicy(config, device)
         case _:
@@ -56,6 +61,10 @@ def build_critic(config: PolicyConfig, device: str) -> Critic:
             from embodyflow.policies.smolvla.critic_smolvla import SmolVLACritic  # seconds to import
 
             return SmolVLACritic(config, device)
+        case PI0Config():
+            from embodyflow.policies.pi0.critic_pi0 import PI0Critic  # seconds to import
+
+            return PI0Critic(config, device)
         case MLPGaussianConfig():
             return MLPGaussianCritic(config, device)
         case CausalLMConfig():

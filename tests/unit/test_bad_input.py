@@ -100,11 +100,11 @@ MISTAKES = {
     "no task": ("env.tasks=[]", "env.tasks must be the instructions to follow with policy.name=tiny_vla"),
     "a control policy for episodes": (
         "policy=mlp_gaussian",
-        "policy.name=mlp_gaussian: allowed are tiny_vla, openvla, smolvla with job=embodied",
+        "policy.name=mlp_gaussian: allowed are tiny_vla, openvla, smolvla, pi0 with job=embodied",
     ),
     "unknown kind of policy": (
         "policy.name=mlp",
-        "policy.name=mlp: allowed are tiny_vla, openvla, smolvla with job=embodied",
+        "policy.name=mlp: allowed are tiny_vla, openvla, smolvla, pi0 with job=embodied",
     ),
     "a critic trained further": (
         "experiment=reacher flow=ppo critic.epochs=3",
@@ -145,6 +145,15 @@ MISTAKES = {
     "SmolVLA without noise": (
         "policy=tiny_smolvla policy.noise_level=0",
         "policy.noise_level=0: input should be greater",
+    ),
+    "π0 that is not there": (
+        "policy=pi0 policy.path=/no/folder policy.state_dim=30 policy.action_dim=4 env.max_steps=80 "
+        "+env.kwargs.image_size=64",
+        "policy.path=/no/folder: is no folder here, and not to be had from the hub: ",
+    ),
+    "π0 with features that do not turn": (
+        "policy=tiny_pi0 policy.scratch.head_dim=15",
+        "policy.scratch.head_dim=15: must be even, is 15",
     ),
     "unknown estimator": ("algorithm.advantage=gea", "unknown advantage 'gea'; allowed are grpo"),
     "unknown pipeline": ("pipeline.name=embodied", "pipeline.name=embodied: allowed are grpo, ppo"),

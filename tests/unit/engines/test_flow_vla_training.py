@@ -16,7 +16,7 @@ from embodyflow.engines.fsdp_trainer import FSDPTrainer
 
 WORDS = {
     name: (*SMALL, f"policy=tiny_{name}", "policy.chunk_size=4", "policy.scratch.hidden_size=32")
-    for name in ("smolvla",)
+    for name in ("smolvla", "pi0")
 }
 
 

@@ -1,10 +1,11 @@
 from types import ModuleType
 
+import pi0_models
 import pytest
 import smolvla_models
 
 
-@pytest.fixture(params=[smolvla_models], ids=["SmolVLA"])
+@pytest.fixture(params=[smolvla_models, pi0_models], ids=["SmolVLA", "π0"])
 def models(request: pytest.FixtureRequest) -> ModuleType:
     """The policies that denoise with flow matching."""
     return request.param

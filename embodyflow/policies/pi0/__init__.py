@@ -1,0 +1,1 @@
+"""π0, of LeRobot's checkpoints or of random weights."""

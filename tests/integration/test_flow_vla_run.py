@@ -1,0 +1,29 @@
+"""Whole runs of small policies that denoise, by images and states, their trainer on two ranks."""
+
+import json
+from pathlib import Path
+
+import pytest
+from room_training import run_to_its_export
+from small_runs import Runs
+
+pytestmark = pytest.mark.integration
+TESTS = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize("name", ["smolvla", "pi0"])
+def test_a_policy_is_trained_by_images_and_states_and_loads_from_its_export(
+    tmp_path: Path, prefect_api: str, name: str
+) -> None:
+    from pydantic import TypeAdapter
+
+    from embodyflow.policies.configuration import PolicyConfig
+    from embodyflow.policies.registry import build_policy
+
+    runs = Runs(tmp_path).served_by(prefect_api, PYTHONPATH=str(TESTS))
+    folder = run_to_its_export(runs, f"denoised-{name}", f"policy=tiny_{name}", "policy.scratch.hidden_size=32")
+    assert json.loads((folder / "config.json").read_text())["type"] == name
+    keys = {"state_dim": 2, "action_dim": 2, "chunk_size": 8, "num_steps": 4, "cameras": ("image",)}
+    config = TypeAdapter(PolicyConfig).validate_python({"name": name, "path": str(folder), **keys})
+    policy = build_policy(config, "cpu")
+    assert policy.model.statistics.state_mean.any() and policy.encode_instruction("move the dot to the middle").any()
