@@ -28,10 +28,10 @@ RUN = (
 )
 
 
-def play(rollout: EmbodiedRollout, trainer: FSDPTrainer) -> TensorDict:
-    """Play four episodes with the trainer's weights; every second one is to become less probable."""
+def play(rollout: EmbodiedRollout, trainer: FSDPTrainer, iteration: int = 1) -> TensorDict:
+    """Play an iteration's four episodes with the trainer's weights; every second one is to become less probable."""
     rollout.update_weights(trainer.weights(), 1)
-    rows = to_batch(rollout.play(rollout.training_episodes(SEED, 1), "train", (SEED, "actions")))
+    rows = to_batch(rollout.play(rollout.training_episodes(SEED, iteration), "train", (SEED, "actions")))
     rows["old_log_probs"] = rows["ref_log_probs"] = rows["log_probs"].clone()
     rows["advantages"] = torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None, None] * rows["loss_mask"]
     return rows

@@ -19,6 +19,12 @@ WORDS = {
     for name in ("smolvla", "pi0")
 }
 
+WAYS = {
+    "bfloat16": (("trainer.precision=bfloat16", "trainer.parity_tolerance=0.5"), 0.5),
+    "activation checkpointing": (("trainer.activation_checkpointing=true",), 1e-4),
+    "LoRA": (("trainer.lora.rank=4",), 1e-4),
+}
+
 
 @pytest.fixture(scope="module", params=WORDS)
 def config(request: pytest.FixtureRequest) -> RunConfig:
@@ -43,6 +49,15 @@ def test_the_trainer_finds_the_log_probs_of_the_rollout_and_learns_by_them(
     assert_learns(trainer, rows, config.trainer.parity_tolerance)
 
 
+def test_log_probs_are_the_rollout_s_where_an_episode_ends_within_a_chunk(
+    config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer]
+) -> None:
+    close.append(trainer := new_trainer(config))
+    rows = play(rollout, trainer, iteration=6)
+    assert (rows["num_steps"] % 4).any()
+    assert (trainer.log_probs(rows, reference=False) - rows["log_probs"]).abs().max() < 1e-4
+
+
 def test_episodes_played_alone_are_the_same_to_the_bit(
     config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer]
 ) -> None:
@@ -53,18 +68,12 @@ def test_episodes_played_alone_are_the_same_to_the_bit(
         assert np.array_equal(values, rows[name][2:].numpy()), name
 
 
-@pytest.mark.parametrize(
-    ("words", "tolerance"),
-    [
-        (("trainer.precision=bfloat16", "trainer.parity_tolerance=0.5"), 0.5),
-        (("trainer.activation_checkpointing=true",), 1e-4),
-        (("trainer.lora.rank=4",), 1e-4),
-    ],
-    ids=["bfloat16", "activation checkpointing", "LoRA"],
-)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("config", ["smolvla", pytest.param("pi0", marks=pytest.mark.slow)], indirect=True)
 def test_it_is_trained_in_every_way_that_a_policy_can_be(
-    config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer], words: tuple[str, ...], tolerance: float
+    config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer], way: str
 ) -> None:
+    words, tolerance = WAYS[way]
     close.append(trainer := new_trainer(compose_config([*WORDS[config.policy.name], *words])))
     assert_learns(trainer, play(rollout, trainer), tolerance)
 
