@@ -44,6 +44,16 @@ def assert_rows_mind_no_others(policy: Any, observation: Mapping[str, Array]) ->
         assert np.array_equal(getattr(alone, name)[:3], getattr(whole, name)[:3])
 
 
+def assert_rows_without_a_decision_take_part(policy: Any, observation: Mapping[str, Array], num_rows: int) -> None:
+    """A sharded model's passes are collectives: without decisions, or rows, they give nothing and gradients of zero."""
+    batch = as_batch(policy, observation, policy.act(observation, None, 1.0).tokens)[:num_rows]
+    batch["loss_mask"].zero_()
+    log_probs, entropy = policy.evaluate(batch, 1.0)
+    assert log_probs.shape == entropy.shape == (num_rows, 3, policy.num_tokens) and not log_probs.any()
+    log_probs.sum().backward()
+    assert all(p.grad is not None and not p.grad.any() for p in policy.model.parameters() if p.requires_grad)
+
+
 class Room(gym.Env):
     """Spaces to be looked at, and nothing behind them."""
 

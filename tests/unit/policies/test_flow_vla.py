@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 import torch
 from flow_vla_models import golden_imitation, golden_uniforms, observe, tensors
-from policy_rows import as_batch, assert_rows_mind_no_others, uniforms_for
+from policy_rows import (
+    as_batch,
+    assert_rows_mind_no_others,
+    assert_rows_without_a_decision_take_part,
+    uniforms_for,
+)
 
 KINDS = [{}, {"train_expert_only": True, "cameras": ("image",), "chunk_size": 1}]
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=["all trained", "the expert trained"])
@@ -111,13 +116,7 @@ def test_every_trained_weight_has_a_gradient_and_what_is_not_used_is_frozen(
 @pytest.mark.parametrize("num_rows", [0, 2])
 def test_rows_without_a_decision_still_take_part_in_forward_and_backward(models: ModuleType, num_rows: int) -> None:
     policy = models.new_policy()
-    observation = observe(policy, 2)
-    batch = as_batch(policy, observation, policy.act(observation, None, 1.0).tokens)[:num_rows]
-    batch["loss_mask"].zero_()
-    log_probs, entropy = policy.evaluate(batch, 1.0)
-    assert log_probs.shape == entropy.shape == (num_rows, 3, policy.num_tokens) and not log_probs.any()
-    log_probs.sum().backward()
-    assert all(p.grad is not None and not p.grad.any() for p in policy.model.parameters() if p.requires_grad)
+    assert_rows_without_a_decision_take_part(policy, observe(policy, 2), num_rows)
 
 
 def test_states_and_actions_are_standardised_by_demonstrations(models: ModuleType) -> None:

@@ -5,7 +5,12 @@ import numpy as np
 import pytest
 import torch
 from openvla_models import SlowOpenVLA, new_config, new_policy, observe
-from policy_rows import as_batch, assert_rows_mind_no_others, uniforms_for
+from policy_rows import (
+    as_batch,
+    assert_rows_mind_no_others,
+    assert_rows_without_a_decision_take_part,
+    uniforms_for,
+)
 
 from embodyflow.policies.openvla.critic_openvla import OpenVLACritic
 from embodyflow.policies.openvla.policy_openvla import pixels
@@ -110,13 +115,7 @@ def test_every_trained_weight_has_a_gradient_and_what_is_not_used_is_frozen(kind
 @pytest.mark.parametrize("num_rows", [0, 2])
 def test_rows_without_a_decision_still_take_part_in_forward_and_backward(kind: dict[str, Any], num_rows: int) -> None:
     policy = new_policy(**kind)
-    observation = observe(policy, 2)
-    batch = as_batch(policy, observation, policy.act(observation, None, 1.0).tokens)[:num_rows]
-    batch["loss_mask"].zero_()
-    log_probs, entropy = policy.evaluate(batch, 1.0)
-    assert log_probs.shape == entropy.shape == (num_rows, 3, policy.num_tokens) and not log_probs.any()
-    log_probs.sum().backward()
-    assert all(p.grad is not None and not p.grad.any() for p in policy.model.parameters() if p.requires_grad)
+    assert_rows_without_a_decision_take_part(policy, observe(policy, 2), num_rows)
 
 
 @each_kind
