@@ -15,6 +15,8 @@ from typing import Any
 
 import psutil
 
+from flows.prefect_settings import MAX_RUNS
+
 ACTIVE = ("RUNNING", "PENDING", "CANCELLING")
 TERMINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 ERROR_LEVEL = 40
@@ -101,7 +103,8 @@ def end_stale_runs(api: PrefectApi, message: str, *, ours_alone: bool) -> int:
     """End what a killed stack left behind: runs that look active, and scheduled ones whose hour has passed.
 
     The first would hold their deployment's concurrency slot for ever; the second would all start at once. A run with
-    the tag ``resume`` is not ended but told to go on when there is a worker.
+    the tag ``resume`` is not ended but told to go on when there is a worker. So is one that could still say that it
+    crashed, while the server that it would be told by to run again (:mod:`flows.resumption`) was going too.
 
     Args:
         api: the server.
@@ -110,9 +113,10 @@ def end_stale_runs(api: PrefectApi, message: str, *, ours_alone: bool) -> int:
             was on this machine and is gone are ended.
 
     Returns:
-        How many runs were ended.
+        How many runs were ended or told to go on.
     """
-    stale = api.flow_runs({"state": {"type": {"any_": list(ACTIVE)}}})
+    stale = api.flow_runs({"state": {"type": {"any_": [*ACTIVE, "CRASHED"]}}})
+    stale = [run for run in stale if run["state_type"] != "CRASHED" or (_goes_on(run) and run["run_count"] < MAX_RUNS)]
     if not ours_alone:
         stale = [run for run in stale if _process_is_gone(run["infrastructure_pid"])]
     late: list[dict[str, Any]] = []
@@ -121,7 +125,7 @@ def end_stale_runs(api: PrefectApi, message: str, *, ours_alone: bool) -> int:
         late = api.flow_runs({"state": {"type": {"any_": ["SCHEDULED"]}}, "expected_start_time": {"before_": now}})
         stale += [run for run in late if run["start_time"] is not None]  # they wait to be run again
     for run in stale:
-        if RESUME_TAG in run["tags"] and run["parent_task_run_id"] is None:
+        if _goes_on(run):
             api.set_state(run["id"], "SCHEDULED", message, name="AwaitingRetry")
         else:
             api.set_state(run["id"], "CRASHED", message)
@@ -129,6 +133,10 @@ def end_stale_runs(api: PrefectApi, message: str, *, ours_alone: bool) -> int:
     for run in missed:
         api.set_state(run["id"], "CANCELLED", "Its time passed while no stack was up.")
     return len(stale) + len(missed)
+
+
+def _goes_on(run: Mapping[str, Any]) -> bool:
+    return RESUME_TAG in run["tags"] and run["parent_task_run_id"] is None
 
 
 def _process_is_gone(infrastructure: str | None) -> bool:

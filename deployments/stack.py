@@ -93,14 +93,20 @@ class Stack:
     def stop(self) -> None:
         """Stop what was started: flow runs first, while there is a server to report to; then all the rest."""
         ignore_signals()
+        orphans = self._orphans()
         if (worker := self._processes.pop("prefect-worker", None)) is not None:
-            stop_processes(descendants(worker), grace=FLOW_GRACE)
+            stop_processes([*descendants(worker), *orphans], grace=FLOW_GRACE)
             stop_processes([worker], grace=3.0)
         if self._processes.get("prefect-server") is not None and self._api.is_healthy():
             end_stale_runs(self._api, "The stack was stopped.", ours_alone=uses_own_database())
         stop_processes(self._processes.values(), grace=5.0)
         kill_descendants()
         clear_leftovers(self.folder)
+
+    def _orphans(self) -> list[psutil.Process]:
+        """Return what parts that are gone have left to us: flow runs, where the Prefect worker died."""
+        parts = {process.pid for process in self._processes.values()}
+        return [child for child in psutil.Process().children() if child.pid not in parts]
 
     def _start(self) -> None:
         self._plan()

@@ -1,4 +1,4 @@
-"""What a Prefect server of ours is told, whether the local stack starts it or a flow without a server does."""
+"""What holds for Prefect wherever we use it: in the local stack, and in a flow without a server."""
 
 NO_TELEMETRY = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -16,3 +16,6 @@ BATCHED_WRITES = {
 
 # A flow without a server starts one for itself; on a busy machine with a new database that takes longer than 20 s.
 PATIENCE = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120"}
+
+MAX_RUNS = 4
+"""How often a flow run is run in all, the first time counted: what crashes every time is not for us to mend."""

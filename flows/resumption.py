@@ -8,8 +8,7 @@ from prefect import get_client
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import AwaitingRetry
 
-MAX_RUNS = 4
-"""How often a flow run is run in all, the first time counted: what crashes every time is not for us to mend."""
+from flows.prefect_settings import MAX_RUNS
 
 
 # Prefect passes by these names.

@@ -40,9 +40,14 @@ class Server:
 
 
 def run(
-    name: str, kind: str, pid: str | None = None, started: str | None = "2026-01-01", tags: tuple[str, ...] = ()
+    name: str,
+    kind: str,
+    pid: str | None = None,
+    started: str | None = "2026-01-01",
+    tags: tuple[str, ...] = (),
+    run_count: int = 1,
 ) -> dict[str, Any]:
-    facts = {"id": name, "state_type": kind, "infrastructure_pid": pid, "start_time": started}
+    facts = {"id": name, "state_type": kind, "infrastructure_pid": pid, "start_time": started, "run_count": run_count}
     return facts | {"tags": list(tags), "parent_task_run_id": "parent" if name == "iteration" else None}
 
 
@@ -79,10 +84,13 @@ def test_on_our_own_server_all_active_and_missed_runs_are_ended(server: tuple[Se
         run("crashed", "SCHEDULED"),
         run("nightly", "RUNNING", tags=("nightly", "resume")),
         run("iteration", "RUNNING", tags=("nightly", "resume")),
+        run("crashed-with-the-stack", "CRASHED", tags=("nightly", "resume")),
+        run("crashed-each-time", "CRASHED", tags=("nightly", "resume"), run_count=4),
+        run("crashed-by-itself", "CRASHED"),
     ]
-    assert end_stale_runs(api, "why", ours_alone=True) == 7
+    assert end_stale_runs(api, "why", ours_alone=True) == 8
     ended = {"running": "CRASHED", "pending": "CRASHED", "cancelling": "CRASHED", "crashed": "CRASHED"}
-    goes_on = {"nightly": "SCHEDULED", "iteration": "CRASHED"}
+    goes_on = {"nightly": "SCHEDULED", "iteration": "CRASHED", "crashed-with-the-stack": "SCHEDULED"}
     assert fake.moved == ended | goes_on | {"missed": "CANCELLED"}
 
 
