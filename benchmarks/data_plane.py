@@ -40,7 +40,7 @@ from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.configuration import BufferConfig
 from embodyflow.data.plan import RankInput, ShardRef, split_evenly
 from embodyflow.workers.buffer_client import BufferClient
-from embodyflow.workers.group import start_buffers
+from embodyflow.workers.buffers import start_buffers
 
 RESULTS = Path(__file__).parent / "results" / "data_plane.json"
 LAYOUTS = ((2, 2), (4, 4), (8, 8), (8, 2), (2, 8))

@@ -48,8 +48,9 @@ from embodyflow.data.plan import RankInput, Slice
 from embodyflow.ledger import Ledger
 from embodyflow.run_folder import RunFolder
 from embodyflow.trackers import open_trackers
+from embodyflow.workers.buffers import start_buffers
 from embodyflow.workers.calls import NodeCall, NodeResult
-from embodyflow.workers.group import WorkerGroup, start_buffers
+from embodyflow.workers.group import WorkerGroup
 from embodyflow.workers.session import Session
 from flows.cluster import ray_cluster
 from flows.iteration_runs import iteration_runs

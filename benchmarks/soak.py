@@ -26,7 +26,7 @@ from embodyflow.data.plan import RankInput, ShardRef, split_evenly
 from embodyflow.data.ragged import Ragged
 from embodyflow.data.tables import num_rows_of
 from embodyflow.workers.buffer_client import BufferClient
-from embodyflow.workers.group import start_buffers
+from embodyflow.workers.buffers import start_buffers
 
 RESULTS = Path(__file__).parent / "results" / "soak.json"
 WARM_UP = 50  # iterations

@@ -14,6 +14,7 @@ from embodyflow.data.packing import Packing, unpack_rows
 from embodyflow.data.plan import Location, Piece, RankInput, ShardRef, Slice
 from embodyflow.data.tables import Column, Table, concatenate, num_rows_of
 from embodyflow.errors import ShardLostError
+from embodyflow.workers.buffers import IS_GONE
 from embodyflow.workers.local_calls import LocalCaller
 from embodyflow.workers.segments import WritableSegments, map_content
 
@@ -117,5 +118,5 @@ class BufferClient:
 def _lost_with_its_buffer(shard: ShardRef) -> Iterator[None]:
     try:
         yield
-    except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ConnectionError, FileNotFoundError) as error:
+    except (*IS_GONE, ray.exceptions.ObjectLostError, ConnectionError, FileNotFoundError) as error:
         raise ShardLostError(shard.shard_id, shard.host) from error

@@ -9,9 +9,7 @@ import ray
 
 from embodyflow.config import RunConfig
 from embodyflow.config.run import GroupShape
-from embodyflow.data.configuration import BufferConfig
 from embodyflow.errors import ConfigError, NodeTimeoutError, WorkerLostError
-from embodyflow.workers.buffer import Buffer
 from embodyflow.workers.calls import NodeCall, NodeResult
 from embodyflow.workers.worker import Worker
 
@@ -228,20 +226,6 @@ def _first_line(error: Exception) -> str:
 def _actor(remote_class: Any) -> Any:
     """Return what ``@ray.remote`` made of a class; type checkers still see the class."""
     return remote_class
-
-
-def start_buffers(run_id: str, config: BufferConfig, known: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return a buffer on every Ray node that is alive, by Ray node id; those ``known`` already are not started."""
-    buffers = {}
-    for node in ray.nodes():
-        node_id = node["NodeID"]
-        if known is not None and node_id in known and node["Alive"]:
-            buffers[node_id] = known[node_id]
-        elif node["Alive"]:
-            pin = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id, soft=False)
-            name = f"{run_id}/buffer/{node_id[:8]}"
-            buffers[node_id] = _actor(Buffer).options(name=name, scheduling_strategy=pin).remote(config)
-    return buffers
 
 
 def check_resources(num_workers: int, config: RunConfig) -> None:

@@ -12,8 +12,9 @@ import ray
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, merge_metrics
 from embodyflow.data.plan import ShardRef, for_tensor_parallel
+from embodyflow.workers.buffers import call_buffers, start_buffers
 from embodyflow.workers.calls import LogLine, NodeCall
-from embodyflow.workers.group import WorkerGroup, check_resources, start_buffers
+from embodyflow.workers.group import WorkerGroup, check_resources
 from embodyflow.workers.layout import Layout, Rows, join_facts, order_of, plan_inputs
 
 
@@ -165,8 +166,7 @@ class Session:
     async def processes(self) -> dict[str, int]:
         """Return who is who: process ids by ``role/rank``, a buffer's by its Ray node."""
         pids = {f"{role}/{rank}": pid for role, group in self._groups.items() for rank, pid in group.pids.items()}
-        nodes, buffers = list(self._buffers), list(self._buffers.values())
-        for node, pid in zip(nodes, await asyncio.gather(*(buffer.pid.remote() for buffer in buffers)), strict=True):
+        for node, pid in zip(self._buffers, await call_buffers(self._buffers, "pid"), strict=True):
             pids[f"buffer/{node[:8]}"] = pid
         return pids
 
@@ -199,16 +199,12 @@ class Session:
 
     async def buffer_metrics(self) -> dict[str, Metric]:
         """Return the buffers' usage, spilling and traffic so far; they depend on timing and are named ``perf/``."""
-        # A buffer that died is waited for until it has been started again.
-        calls = [buffer.metrics.options(max_task_retries=-1).remote() for buffer in self._buffers.values()]
-        merged = merge_metrics(await asyncio.gather(*calls))
+        merged = merge_metrics(await call_buffers(self._buffers, "metrics"))
         return {f"perf/{name}": metric for name, metric in merged.items()}
 
     async def free(self, prefix: str) -> None:
         """Free every shard whose id starts with ``prefix``."""
-        # A buffer that died is waited for until it has been started again.
-        calls = [buffer.free.options(max_task_retries=-1).remote(prefix) for buffer in self._buffers.values()]
-        await asyncio.gather(*calls)
+        await call_buffers(self._buffers, "free", prefix)
 
     def close(self) -> None:
         """End every process of the run."""

@@ -1,5 +1,6 @@
 """Buffers on three Ray nodes of one machine: rows cross nodes, buffers die, and nothing is left over."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -23,9 +24,9 @@ from embodyflow.data.metrics import to_floats
 from embodyflow.data.plan import RankInput, ShardRef, split_evenly
 from embodyflow.data.ragged import Ragged
 from embodyflow.data.tables import Table, digest_of
-from embodyflow.errors import BufferFullError, ShardLostError
+from embodyflow.errors import BufferFullError, ShardLostError, WorkerLostError
 from embodyflow.workers.buffer_client import BufferClient
-from embodyflow.workers.group import start_buffers
+from embodyflow.workers.buffers import call_buffers, start_buffers
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -37,7 +38,7 @@ import os, sys, time
 import numpy as np, ray
 from embodyflow.data.configuration import BufferConfig
 from embodyflow.workers.buffer_client import BufferClient
-from embodyflow.workers.group import start_buffers
+from embodyflow.workers.buffers import start_buffers
 ray.init(address=sys.argv[1], log_to_driver=False, namespace="killed")
 place = BufferClient(start_buffers("killed", BufferConfig())).put("1/node/0", {"uid": np.arange(1000)}).location
 print(place.pid, os.readlink(f"/proc/{place.pid}/fd/{place.descriptor}"), flush=True)
@@ -209,3 +210,19 @@ def test_a_dead_buffer_is_told_by_the_shards_it_held(ranks: list[Any], buffers: 
     assert get(ranks[0].uids.remote(split_evenly([shards[0], shards[2]], 1)[0])) == [*range(10), *range(20, 30)]
     shards[1] = get(ranks[1].put.remote("9/node/1", 10, 10))  # its node runs again, another buffer in the place
     assert get(ranks[0].uids.remote(split_evenly(shards, 1)[0])) == list(range(30))
+
+
+def test_a_ray_node_that_goes_takes_its_buffer_with_it(cluster: Cluster, ranks: list[Any]) -> None:
+    node = cluster.add_node(num_cpus=1)
+    buffers = start_buffers("leaving", BufferConfig())
+    pin = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+    shard = get(Rank.options(scheduling_strategy=pin).remote(buffers).put.remote("1/node/0", 0, 10))
+    reader = Rank.remote(buffers)
+    assert len(asyncio.run(call_buffers(buffers, "pid"))) == len(buffers) == 4
+    pid = get(buffers[node.node_id].pid.remote())
+    cluster.remove_node(node, allow_graceful=False)
+    assert eventually(lambda: not psutil.pid_exists(pid), PATIENCE), "its buffer is left"
+    with pytest.raises(WorkerLostError, match="a buffer is gone with its Ray node"):
+        asyncio.run(asyncio.wait_for(call_buffers(buffers, "metrics"), PATIENCE))
+    with pytest.raises(ShardLostError):
+        get(reader.uids.remote(split_evenly([shard], 1)[0]))

@@ -30,7 +30,7 @@ from embodyflow.rewards.registry import build_reward_manager
 from embodyflow.types import NodeOutput
 from embodyflow.workers import group
 from embodyflow.workers.buffer_client import BufferClient
-from embodyflow.workers.group import start_buffers
+from embodyflow.workers.buffers import start_buffers
 from embodyflow.workers.layout import Layout
 from embodyflow.workers.session import NodeReport, NodeWork, Session, open_session
 from flows.graph_run import GraphRun
