@@ -27,6 +27,7 @@ FACTORS: dict[str, tuple] = {
     "policy.num_bins": (64, 256),
     "rollout.temperature": (0.7, 1.0, 1.3, 1.6),
     "rollout.chunk_correlation": (0.0, 0.25, 0.5, 1.0),
+    "rollout.group_size": (4, 8, 16),  # oversampling: a group of more is mixed more often
 }
 SIZES = ("rollout.num_groups=24", "rollout.group_size=8", "evaluation.num_goals=48", "filter.num_groups=null")
 CURVES = {"greedy": "unseen goals, greedy", "sampled": "episodes of a batch", "mixed": "groups with both outcomes"}
