@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from disturbed import HERE, ITERATIONS, JOBS, WORDS, Disturbed, Outcome, fault, outcome_of
-from faulty_nodes import COMMIT, NODES
+from faulty_nodes import COMMIT, LANGUAGE_NODES, NODES
 from local_stack import ROOT, Project, all_gone, post
 from servers import PrefectServer
 
@@ -18,9 +18,14 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-JOB = "embodied"
+NODES_OF = {"embodied": (*NODES, COMMIT), "language": (*LANGUAGE_NODES, COMMIT)}
+EXPERIMENTS = {"embodied": "embodied", "language": "math"}
 AWAY_SECONDS = 5.0
 PATIENCE = 200.0
+
+at_each_node = pytest.mark.parametrize(
+    ("job", "node"), [(job, node) for job, nodes in NODES_OF.items() for node in nodes]
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,18 +39,26 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
 
 
 @pytest.fixture(scope="module")
-def disturbed(tmp_path_factory: pytest.TempPathFactory, server: PrefectServer) -> Disturbed:
-    return Disturbed(tmp_path_factory.mktemp("around"), server.url, JOB)
+def disturbed(tmp_path_factory: pytest.TempPathFactory, server: PrefectServer) -> dict[str, Disturbed]:
+    """Runs of each job."""
+    return {job: Disturbed(tmp_path_factory.mktemp(f"{job}-around"), server.url, job) for job in NODES_OF}
 
 
-@pytest.mark.parametrize("node", [*NODES, COMMIT])
+@pytest.fixture(scope="module")
+def undisturbed(disturbed: dict[str, Disturbed]) -> dict[str, Outcome]:
+    for runs in disturbed.values():
+        runs.run("undisturbed")
+    return {job: runs.outcome("undisturbed") for job, runs in disturbed.items()}
+
+
+@at_each_node
 def test_the_prefect_server_dies_at_a_node(
-    server: PrefectServer, disturbed: Disturbed, undisturbed: Outcome, node: str
+    server: PrefectServer, disturbed: dict[str, Disturbed], undisturbed: dict[str, Outcome], job: str, node: str
 ) -> None:
-    run_id, death = f"{node}-server", fault(node, pid=server.process.pid)
+    run_id, death = f"{job}-{node}-server", fault(node, pid=server.process.pid)
     # The server must be started here: it dies with the thread that started it.
     with ThreadPoolExecutor(1) as thread:
-        run = thread.submit(disturbed.outlives, undisturbed, run_id, death)
+        run = thread.submit(disturbed[job].outlives, undisturbed[job], run_id, death)
         assert eventually(lambda: all_gone([server.process]) or run.done(), PATIENCE)
         time.sleep(AWAY_SECONDS)
         server.start()
@@ -65,22 +78,23 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("node", [*NODES, COMMIT])
+@at_each_node
 def test_the_prefect_worker_dies_at_a_node_and_the_next_stack_ends_the_run(
-    project: Project, undisturbed: Outcome, node: str
+    project: Project, undisturbed: dict[str, Outcome], job: str, node: str
 ) -> None:
+    run_id = f"{job}-{node}"
     if not project.is_ready():
         assert project.embodyflow("up", "--detach").returncode == 0
     processes: Any = project.state()["processes"]
     plan = Path(project.env["EMBODYFLOW_FAULTS"])
     plan.write_text(json.dumps([fault(node, pid=processes["prefect-worker"])]))
     plan.with_name(f"{plan.name}.0").unlink(missing_ok=True)
-    words = [word for word in (*JOBS[JOB][1], *WORDS, *ITERATIONS) if not word.startswith("experiment=")]
-    parameters = {"run_id": node, "overrides": words}
+    words = [word for word in (*JOBS[job][1], *WORDS, *ITERATIONS) if not word.startswith("experiment=")]
+    parameters = {"run_id": run_id, "experiment": EXPERIMENTS[job], "overrides": words}
     project.prefect("deployment", "run", "grpo/embodied-nightly", "--params", json.dumps(parameters))
 
     assert eventually(lambda: not project.leftovers(), PATIENCE), project.leftovers()
     assert plan.with_name(f"{plan.name}.0").exists()
     assert project.embodyflow("up", "--detach").returncode == 0
-    assert eventually(lambda: project.flow_run("COMPLETED", node), PATIENCE), project.log()
-    assert outcome_of(RunFolder(project.root / "runs" / node)) == undisturbed
+    assert eventually(lambda: project.flow_run("COMPLETED", run_id), PATIENCE), project.log()
+    assert outcome_of(RunFolder(project.root / "runs" / run_id)) == undisturbed[job]

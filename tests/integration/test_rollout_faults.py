@@ -45,6 +45,14 @@ def played(rollout: EmbodiedRollout) -> Columns:
     return rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
 
 
+@pytest.mark.parametrize("env_processes", [pytest.param(1, marks=pytest.mark.slow), 3])
+def test_processes_of_their_own_make_no_difference(tiny_config, played: Columns, env_processes: int) -> None:
+    rollout = rollout_of(tiny_config, f"rollout.env_processes={env_processes}")
+    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+    rollout.close()
+    assert digest_of(rows) == digest_of(played)
+
+
 def counts(rollout: EmbodiedRollout) -> dict[str, float]:
     return {name.removeprefix("perf/env_"): metric.value for name, metric in rollout.fault_metrics().items()}
 

@@ -153,7 +153,7 @@ MISTAKES = {
     ),
     "π0 with features that do not turn": (
         "policy=tiny_pi0 policy.scratch.head_dim=15",
-        "policy.scratch.head_dim=15: must be even, is 15",
+        "policy.scratch.head_dim: must be even, is 15",
     ),
     "unknown estimator": ("algorithm.advantage=gea", "unknown advantage 'gea'; allowed are grpo"),
     "unknown pipeline": ("pipeline.name=embodied", "pipeline.name=embodied: allowed are grpo, ppo"),

@@ -1,8 +1,6 @@
 """Imports point down: a test over the syntax trees keeps the layers true."""
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -149,29 +147,3 @@ def test_what_is_allowed_passes(module, source):
 def test_relative_imports_of_a_package_start_in_the_package():
     assert violations("from .base import Policy", "embodyflow.policies", is_package=True) == []
     assert violations("from ..engines import x", "embodyflow.policies", is_package=True) != []
-
-
-@pytest.mark.parametrize("module", ["embodyflow.compose", "flows.request", "deployments.run"])
-def test_a_configuration_is_checked_without_the_slow_libraries(module: str) -> None:
-    """A mistake is told in a second or two; torch, Ray and tensordict take longer than that to import."""
-    slow = "{'torch', 'ray', 'tensordict', 'mujoco'} & set(sys.modules)"
-    command = f"import sys, {module}; print(sorted({slow}))"
-    done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_the_flows_process_does_without_torch() -> None:
-    """It holds names and numbers; the seconds of importing torch would come before the first worker starts."""
-    command = (
-        "import sys, flows.training; from pipelines import BUILT_IN, load_pipeline\n"
-        "for name in BUILT_IN: load_pipeline(name)\n"
-        "print(sorted({'torch', 'tensordict', 'transformers', 'sklearn', 'mujoco'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_workers_of_other_jobs_do_without_the_libraries_of_one() -> None:
-    command = "import sys, tasks; print(sorted({'sklearn', 'pandas', 'mujoco', 'gymnasium'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -122,14 +122,6 @@ def test_a_rollout_goes_on_where_a_killed_one_was(
         assert np.array_equal(again[name], played[name]), name
 
 
-@pytest.mark.parametrize("env_processes", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_processes_of_their_own_make_no_difference(tiny_config, played: Columns, env_processes: int) -> None:
-    rollout = new_rollout(tiny_config("rollout.envs_per_worker=3", f"rollout.env_processes={env_processes}"))
-    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
-    rollout.close()
-    assert digest_of(rows) == digest_of(played)
-
-
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_the_ranks_together_play_every_group_once(config: RunConfig, world_size: int) -> None:
     episodes = []
