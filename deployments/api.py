@@ -103,8 +103,9 @@ def end_stale_runs(api: PrefectApi, message: str, *, ours_alone: bool) -> int:
     """End what a killed stack left behind: runs that look active, and scheduled ones whose hour has passed.
 
     The first would hold their deployment's concurrency slot for ever; the second would all start at once. A run with
-    the tag ``resume`` is not ended but told to go on when there is a worker. So is one that could still say that it
-    crashed, while the server that it would be told by to run again (:mod:`flows.resumption`) was going too.
+    the tag ``resume`` that nobody was cancelling is not ended but told to go on when there is a worker. So is one that
+    could still say that it crashed, while the server that it would be told by to run again (:mod:`flows.resumption`)
+    was going too.
 
     Args:
         api: the server.
@@ -136,7 +137,8 @@ def end_stale_runs(api: PrefectApi, message: str, *, ours_alone: bool) -> int:
 
 
 def _goes_on(run: Mapping[str, Any]) -> bool:
-    return RESUME_TAG in run["tags"] and run["parent_task_run_id"] is None
+    is_wanted = run["state_type"] != "CANCELLING"
+    return is_wanted and RESUME_TAG in run["tags"] and run["parent_task_run_id"] is None
 
 
 def _process_is_gone(infrastructure: str | None) -> bool:

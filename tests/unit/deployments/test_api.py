@@ -87,10 +87,12 @@ def test_on_our_own_server_all_active_and_missed_runs_are_ended(server: tuple[Se
         run("crashed-with-the-stack", "CRASHED", tags=("nightly", "resume")),
         run("crashed-each-time", "CRASHED", tags=("nightly", "resume"), run_count=4),
         run("crashed-by-itself", "CRASHED"),
+        run("unwanted", "CANCELLING", tags=("nightly", "resume")),
     ]
-    assert end_stale_runs(api, "why", ours_alone=True) == 8
+    assert end_stale_runs(api, "why", ours_alone=True) == 9
     ended = {"running": "CRASHED", "pending": "CRASHED", "cancelling": "CRASHED", "crashed": "CRASHED"}
     goes_on = {"nightly": "SCHEDULED", "iteration": "CRASHED", "crashed-with-the-stack": "SCHEDULED"}
+    ended["unwanted"] = "CRASHED"
     assert fake.moved == ended | goes_on | {"missed": "CANCELLED"}
 
 
