@@ -102,7 +102,8 @@ def campaign(kills: int, seed: int, folder: Path) -> dict[str, Any]:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 running.pop(future)
                 future.result()
-        wait(running)
+        for future in running:
+            future.result()
     return figures_of({one.job: one.results() for one in contestants}, seed)
 
 
