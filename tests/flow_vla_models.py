@@ -1,6 +1,5 @@
 """What small policies with flow matching are made of, of whichever kind, and what they see."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -79,15 +78,6 @@ def write_checkpoint(models: ModuleType, folder: Path) -> Any:
     halved = {name: value.bfloat16() if models.VLM in name else value for name, value in state.items()}
     save_file(halved, folder / "model.safetensors")
     return models.new_config(scratch=None, tokenizer=None, path=str(folder), normalization="checkpoint")
-
-
-def rewritten(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
-    def rewrite(folder: Path) -> None:
-        content = json.loads((folder / name).read_text())
-        change(content)
-        (folder / name).write_text(json.dumps(content))
-
-    return rewrite
 
 
 def nothing(folder: Path) -> None:

@@ -239,6 +239,12 @@ def fed(linear: nn.Linear, values: Tensor) -> Tensor:
     return out
 
 
+def looked_at(tower: Any, pixels: Tensor) -> Tensor:
+    """Return what a vision tower makes, float [n, p, D], of images float32 [n, 3, H, W], in its own precision."""
+    seen: Tensor = tower(pixel_values=pixels.to(tower.embeddings.patch_embedding.weight.dtype)).last_hidden_state
+    return seen
+
+
 def waves(times: Tensor, size: int, periods: tuple[float, float]) -> Tensor:
     """Return sines and cosines of times float32 [N], float32 [N, size], of periods on a logarithmic scale."""
     shares = torch.linspace(0.0, 1.0, size // 2, dtype=torch.float64, device=times.device)

@@ -18,7 +18,14 @@ from transformers.models.siglip.modeling_siglip import SiglipVisionModel
 from embodyflow.policies.flow_vla import modeling_flow_vla
 from embodyflow.policies.flow_vla.checkpoint_flow_vla import Description
 from embodyflow.policies.flow_vla.layers_flow_vla import Layer, SelfAttention, turn_by
-from embodyflow.policies.flow_vla.modeling_flow_vla import Context, FlowVLA, fed, load_checkpoint, positions
+from embodyflow.policies.flow_vla.modeling_flow_vla import (
+    Context,
+    FlowVLA,
+    fed,
+    load_checkpoint,
+    looked_at,
+    positions,
+)
 from embodyflow.policies.pi0.checkpoint_pi0 import translated
 
 
@@ -66,8 +73,7 @@ class PaliGemma(nn.Module):
 
     def see(self, pixels: Tensor) -> Tensor:
         """Return the embeddings, float [n, p, D], of images float32 [n, 3, H, W]."""
-        seen = self.tower(pixel_values=pixels.to(self.tower.embeddings.patch_embedding.weight.dtype)).last_hidden_state
-        embedded: Tensor = self.model["multi_modal_projector"](seen)
+        embedded: Tensor = self.model["multi_modal_projector"](looked_at(self.tower, pixels))
         return embedded
 
 

@@ -17,7 +17,14 @@ from transformers.models.smolvlm.modeling_smolvlm import SmolVLMConnector, SmolV
 from embodyflow.policies.flow_vla import modeling_flow_vla
 from embodyflow.policies.flow_vla.checkpoint_flow_vla import Description
 from embodyflow.policies.flow_vla.layers_flow_vla import turn_by
-from embodyflow.policies.flow_vla.modeling_flow_vla import Context, FlowVLA, fed, load_checkpoint, positions
+from embodyflow.policies.flow_vla.modeling_flow_vla import (
+    Context,
+    FlowVLA,
+    fed,
+    load_checkpoint,
+    looked_at,
+    positions,
+)
 from embodyflow.policies.smolvla.checkpoint_smolvla import vlm_config
 from embodyflow.policies.smolvla.layers_smolvla import LlamaLayer, expert_config
 
@@ -71,9 +78,7 @@ class VisionLanguageModel(nn.Module):
 
     def see(self, pixels: Tensor) -> Tensor:
         """Return the embeddings, float [n, p, D], of images float32 [n, 3, H, W]."""
-        tower: Any = self.model["vision_model"]
-        seen = tower(pixel_values=pixels.to(tower.embeddings.patch_embedding.weight.dtype)).last_hidden_state
-        embedded: Tensor = self.model["connector"](seen)
+        embedded: Tensor = self.model["connector"](looked_at(self.model["vision_model"], pixels))
         return embedded
 
 

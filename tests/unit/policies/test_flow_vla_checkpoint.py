@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flow_vla_models import assert_refused, nothing, observe, rewritten, write_checkpoint
+from flow_vla_models import assert_refused, nothing, observe, write_checkpoint
 from policy_rows import Room, uniforms_for
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
+from spoiled_files import rewritten
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.fit import check_fits

@@ -1,8 +1,6 @@
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ import torch
 from openvla_models import new_config, new_policy, observe
 from policy_rows import Room
 from safetensors.torch import load_file, save_file
+from spoiled_files import rewritten
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.fit import check_fits
@@ -121,15 +120,6 @@ def test_what_is_exported_loads_as_it_was(tmp_path: Path, kind: str) -> None:
         for name in ("config.json", "dataset_statistics.json", "preprocessor_config.json"):
             assert (folder / name).read_bytes() == (tmp_path / "source" / name).read_bytes()
         assert not (folder / "model.safetensors.index.json").exists()
-
-
-def rewritten(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
-    def rewrite(folder: Path) -> None:
-        content = json.loads((folder / name).read_text())
-        change(content)
-        (folder / name).write_text(json.dumps(content))
-
-    return rewrite
 
 
 SPOILED = {

@@ -4,8 +4,9 @@ import numpy as np
 import pi0_models
 import pytest
 import torch
-from flow_vla_models import assert_refused, rewritten, write_checkpoint
+from flow_vla_models import assert_refused, write_checkpoint
 from safetensors.torch import load_file, save_file
+from spoiled_files import rewritten
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies import checkpoints

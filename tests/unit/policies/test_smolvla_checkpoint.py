@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 import smolvla_models
 import torch
-from flow_vla_models import assert_refused, rewritten, write_checkpoint
+from flow_vla_models import assert_refused, write_checkpoint
 from safetensors.torch import load_file, save_file
+from spoiled_files import rewritten
 
 from embodyflow.policies.flow_vla.checkpoint_flow_vla import Description
 from embodyflow.policies.smolvla.checkpoint_smolvla import DEFAULTS
