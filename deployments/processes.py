@@ -6,6 +6,7 @@ of a stack carries the stack's name in its environment, so the next start finds 
 """
 
 import ctypes
+import errno
 import os
 import signal
 import socket
@@ -158,6 +159,28 @@ def free_port(preferred: int, *, host: str = "127.0.0.1") -> int:
                 continue
             return int(probe.getsockname()[1])
     raise OSError(f"no free port on {host}")
+
+
+def claim_port(preferred: int) -> tuple[int, socket.socket]:
+    """Choose a port as :func:`free_port` does, of those that no other process of this machine has claimed.
+
+    Seconds pass before a server listens there. Without a claim another stack that starts meanwhile would choose the
+    same port, and take the first one's server for its own.
+
+    Returns:
+        The port, and the claim: it holds until it is closed or this process ends.
+    """
+    port = free_port(preferred)
+    while True:
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0embodyflow port {port}")  # in Linux's abstract namespace: no file to be left behind
+            return port, claim
+        except OSError as error:
+            claim.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+        port = free_port(0)
 
 
 def _wait(processes: Iterable[psutil.Process], *, timeout: float) -> list[psutil.Process]:

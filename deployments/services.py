@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 
 from deployments.folder import StackFolder
-from deployments.processes import STACK_VARIABLE, free_port
+from deployments.processes import STACK_VARIABLE
 from flows.prefect_settings import BATCHED_WRITES, NO_TELEMETRY
 
 WORK_POOL = "embodyflow"
@@ -61,14 +61,14 @@ def ray_environment(folder: StackFolder) -> dict[str, str]:
     }
 
 
-def ray_command(port: int, temp_dir: str) -> list[str]:
+def ray_command(port: int, client_port: int, temp_dir: str) -> list[str]:
     """Return the command that runs a Ray head node in the foreground."""
     return [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
         *("--node-ip-address=127.0.0.1", f"--port={port}", f"--temp-dir={temp_dir}"),
         *("--disable-usage-stats", "--include-dashboard=false", "--no-monitor"),
         f"--num-cpus={num_cores()}",
-        f"--ray-client-server-port={free_port(10001)}",
+        f"--ray-client-server-port={client_port}",
         *("--dashboard-agent-listen-port=0", "--metrics-export-port=0"),
     ]
 

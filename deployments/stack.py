@@ -16,9 +16,9 @@ from deployments.api import PrefectApi, end_stale_runs
 from deployments.folder import StackFolder, StackState, live_stack
 from deployments.processes import (
     adopt_orphans,
+    claim_port,
     descendants,
     find_process,
-    free_port,
     ignore_signals,
     kill_descendants,
     processes_of_stack,
@@ -66,6 +66,7 @@ class Stack:
         self.folder = folder
         self._api_url, self._ray_address = attached(os.environ)
         self._processes: dict[str, psutil.Popen] = {}
+        self._claims: list[socket.socket] = []
 
     def __enter__(self) -> "Stack":
         if (other := live_stack(self.folder)) is not None:
@@ -102,6 +103,8 @@ class Stack:
         stop_processes(self._processes.values(), grace=5.0)
         kill_descendants()
         clear_leftovers(self.folder)
+        for claim in self._claims:
+            claim.close()
 
     def _orphans(self) -> list[psutil.Process]:
         """Return what parts that are gone have left to us: flow runs, where the Prefect worker died."""
@@ -113,7 +116,8 @@ class Stack:
         self._check_attached()
         if self._ray_address is None:
             port, temp_dir = int(self.state.ray_address.rpartition(":")[2]), str(self.state.ray_temp_dir)
-            self._launch("ray", ray_command(port, temp_dir), without="RAY_ADDRESS")
+            command = ray_command(port, self._claim(10001), temp_dir)
+            self._launch("ray", command, without="RAY_ADDRESS")
         if self._api_url is None:
             port = int(self._api.ui_url.rpartition(":")[2])
             self._launch("prefect-server", server_command(port))
@@ -133,8 +137,8 @@ class Stack:
 
     def _plan(self) -> None:
         """Choose addresses, say where we are to be found, prepare the environment of all that is started."""
-        api_url = self._api_url or f"http://127.0.0.1:{free_port(4200)}/api"
-        ray_address = self._ray_address or f"127.0.0.1:{free_port(6379)}"
+        api_url = self._api_url or f"http://127.0.0.1:{self._claim(4200)}/api"
+        ray_address = self._ray_address or f"127.0.0.1:{self._claim(6379)}"
         # Ray's sockets lie there: a longer path than about 100 characters and it does not start.
         temp_dir = None if self._ray_address else tempfile.mkdtemp(prefix="embodyflow-ray-")
         me = psutil.Process()
@@ -143,6 +147,12 @@ class Stack:
         self.env = environment(self.folder) | {"PREFECT_API_URL": api_url, "RAY_ADDRESS": ray_address}
         if self._ray_address is None:
             self.env |= ray_environment(self.folder)
+
+    def _claim(self, preferred: int) -> int:
+        """Return a port that is ours until we have stopped."""
+        port, claim = claim_port(preferred)
+        self._claims.append(claim)
+        return port
 
     def _check_attached(self) -> None:
         if self._api_url is not None and not self._api.is_healthy():

@@ -79,7 +79,9 @@ class Project:
 
     def prefect(self, *words: str) -> str:
         command = [sys.executable, "-m", "prefect", *words]
-        return subprocess.run(command, cwd=self.root, env=self.env, text=True, capture_output=True, check=True).stdout
+        done = subprocess.run(command, cwd=self.root, env=self.env, text=True, capture_output=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     def state(self) -> dict[str, object]:
         state: dict[str, object] = json.loads((self.root / ".embodyflow" / "stack.json").read_text())

@@ -48,8 +48,8 @@ def test_the_nightly_run_states_its_time_zone_and_what_a_collision_does() -> Non
 
 def test_servers_listen_on_this_machine_alone() -> None:
     assert "--host=127.0.0.1" in server_command(4200)
-    assert "--node-ip-address=127.0.0.1" in ray_command(6379, "/tmp/ray")
-    assert "--disable-usage-stats" in ray_command(6379, "/tmp/ray")
+    assert "--node-ip-address=127.0.0.1" in ray_command(6379, 10001, "/tmp/ray")
+    assert "--disable-usage-stats" in ray_command(6379, 10001, "/tmp/ray")
 
 
 def test_a_database_of_the_users_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

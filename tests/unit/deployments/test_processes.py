@@ -12,6 +12,7 @@ import psutil
 
 from deployments.processes import (
     STACK_VARIABLE,
+    claim_port,
     find_process,
     free_port,
     processes_of_stack,
@@ -108,3 +109,35 @@ def test_a_taken_port_is_replaced_by_a_free_one() -> None:
         port = taken.getsockname()[1]
         assert free_port(port) != port
     assert free_port(port) == port
+
+
+def test_a_port_where_nothing_listens_yet_is_chosen_once() -> None:
+    preferred = free_port(0)
+    port, claim = claim_port(preferred)
+    other, other_claim = claim_port(preferred)
+    with other_claim:
+        assert port == preferred != other
+    claim.close()
+    again, claim = claim_port(preferred)
+    claim.close()
+    assert again == preferred
+
+
+def test_the_claim_of_a_process_that_was_killed_is_gone() -> None:
+    preferred = free_port(0)
+    command = f"""
+import time
+from deployments.processes import claim_port
+print(claim_port({preferred}), flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(f"({preferred}, ")
+        port, claim = claim_port(preferred)
+        claim.close()
+        assert port != preferred
+        process.kill()
+    port, claim = claim_port(preferred)
+    claim.close()
+    assert port == preferred
