@@ -18,6 +18,10 @@ MISTAKES = {
     "unknown key, section left out": ("learning_rate=1", "did you mean critic.learning_rate or trainer.learning_rate"),
     "unknown key, like none": ("xyz=1", "xyz=1: no such key; allowed are experiment, flow, seed, iterations, run_id"),
     "unknown key, added": ("+trainer.foo=1", "trainer.foo: no such key; did you mean trainer"),
+    "key of another job": (
+        "flow=ppo experiment=reacher rollout.num_groups=3",
+        "rollout.num_groups: only embodied and language jobs have it",
+    ),
     "key taken away": ("~trainer.epochs=3", "trainer.epochs: must be set"),
     "misspelt experiment": ("experiment=embodyed", "experiment=embodyed: allowed are drawer_open, embodied"),
     "misspelt group": ("trainer=fspd", "trainer=fspd: allowed are fsdp"),
