@@ -1,17 +1,14 @@
 """Two thousand iterations of a small job without a restart: does anything grow?
 
     python -m benchmarks.endurance
-    python -m benchmarks.endurance --events-kept-seconds 120 --iterations 600
 
 The job is ``python -m flows.ppo experiment=reacher`` with few steps an iteration, seven task runs each, and a Prefect
 server of its own on SQLite. Every 25 iterations all its processes are looked at: resident memory by part, open files,
 threads, processes, shared memory, the run's folder and Prefect's database. What grows says by how much per 1,000
 iterations, a straight line through the second half of the samples; memory may not by more than 2 %.
 
-Prefect's database keeps an event for as long as ``deployments/services.py: RETENTION`` says, which is a day, and looks
-for older ones once an hour. The second command shortens both, to see it come to rest. Writes
-``benchmarks/results/endurance.json`` and ``docs/images/endurance.png``; the second command's figures stand beside the
-first's.
+Prefect's database keeps what ``deployments/services.py: RETENTION`` says, for days: that it comes to rest is shown by
+``benchmarks/retention.py``. Writes ``benchmarks/results/endurance.json`` and ``docs/images/endurance.png``.
 """
 
 import argparse
@@ -92,12 +89,12 @@ def sample(home: Path, run: Path) -> dict[str, float]:
     return dict(seen)
 
 
-def watch(iterations: int, events_kept_seconds: float | None) -> list[dict[str, float]]:
+def watch(iterations: int) -> list[dict[str, float]]:
     """Run the job; return what was seen, by iteration."""
     samples: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         home, run = Path(folder, "home"), Path(folder, "runs", "run")
-        env = os.environ | {"PREFECT_HOME": str(home), MARK: str(home)} | retention(events_kept_seconds)
+        env = os.environ | {"PREFECT_HOME": str(home), MARK: str(home)} | RETENTION
         env = {name: value for name, value in env.items() if name not in ("PREFECT_API_URL", "RAY_ADDRESS")}
         words = [*JOB, f"iterations={iterations}", f"run_root={run.parent}", f"run_id={run.name}"]
         with Path(folder, "log").open("w+") as log:
@@ -116,16 +113,6 @@ def watch(iterations: int, events_kept_seconds: float | None) -> list[dict[str, 
     return samples
 
 
-def retention(events_kept_seconds: float | None) -> dict[str, str]:
-    """Return what Prefect's server is told to forget: what we ship, or events much sooner."""
-    if events_kept_seconds is None:
-        return RETENTION
-    return {
-        "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": f"PT{events_kept_seconds:.0f}S",
-        "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "15",
-    }
-
-
 def num_lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
@@ -142,31 +129,25 @@ def growths(samples: list[dict[str, float]]) -> dict[str, dict[str, float]]:
     return found
 
 
-def draw(runs: dict[str, dict], path: Path) -> None:
-    """Draw what was seen of each run."""
+def draw(samples: list[dict[str, float]], path: Path) -> None:
+    """Draw what was seen."""
     names = ("resident MB", "open files", "processes", "Prefect database MB")
     figure = Figure(figsize=(2.9 * len(names), 2.8), dpi=110, layout="constrained")
     for axis, name in zip(figure.subplots(1, len(names)), names, strict=True):
-        for label, run in runs.items():
-            axis.plot([s["iteration"] for s in run["samples"]], [s[name] for s in run["samples"]], label=label)
+        axis.plot([each["iteration"] for each in samples], [each[name] for each in samples])
         axis.set(title=name, xlabel="iteration", ylim=(0, None))
-    axis.legend(fontsize=7)
     figure.savefig(path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=2000)
-    parser.add_argument("--events-kept-seconds", type=float, help="instead of what we ship")
     arguments = parser.parse_args()
-    kept = arguments.events_kept_seconds
-    samples = watch(arguments.iterations, kept)
-    runs = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    samples = watch(arguments.iterations)
     growth = growths(samples)
-    label = "as shipped" if kept is None else f"events kept for {kept:g} s"
-    runs[label] = {"iterations": arguments.iterations, "per_1000_iterations": growth, "samples": samples}
-    RESULTS.write_text(json.dumps(runs, indent=1) + "\n")
-    draw(runs, PICTURE)
+    report = {"iterations": arguments.iterations, "per_1000_iterations": growth, "samples": samples}
+    RESULTS.write_text(json.dumps(report, indent=1) + "\n")
+    draw(samples, PICTURE)
     for name, facts in growth.items():
         print(f"{name:32} {facts['end']:10.1f} {facts['growth']:+10.2f} per 1,000 iterations")
     if growth["resident MB"]["growth_share"] > MOST_GROWTH:

@@ -148,8 +148,8 @@ def _line(mistake: Any, values: dict[str, Any]) -> str:
     if mistake["type"] == "value_error":
         return f"{key}: {message}" if key else message
     if mistake["type"] == "extra_forbidden":
-        elsewhere = [job for job, kind in JOBS.items() if key in _keys_of(kind)]
-        return f"{key}: " + (f"only {' and '.join(elsewhere)} jobs have it" if elsewhere else f"no such key{_hint(key)}")
+        jobs = " and ".join(job for job, kind in JOBS.items() if key in _keys_of(kind))
+        return f"{key}: only {jobs} jobs have it" if jobs else f"{key}: no such key{_hint(key)}"
     if mistake["type"] == "union_tag_invalid":
         return f"{key}.name={mistake['ctx']['tag']}: allowed are {mistake['ctx']['expected_tags']}"
     if mistake["type"] == "missing":

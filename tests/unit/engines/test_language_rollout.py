@@ -225,7 +225,7 @@ def test_fitting_learns_the_demonstrations(rollout: LanguageRollout) -> None:
         ("rollout.max_response_tokens=200", "exceed policy.scratch.max_position_embeddings=128"),
         ("trainer.micro_batch_tokens=43", "must be at least 44, the tokens of rollout.max_prompt_tokens=16 and"),
         ("policy=tiny_vla", "policy.name=tiny_vla: allowed are causal_lm with job=language"),
-        ("env=reacher", "env: no such key"),
+        ("env=reacher", "env: only embodied and control jobs have it"),
     ],
 )
 def test_what_does_not_fit_is_one_line(override: str, answer: str) -> None:
