@@ -33,4 +33,5 @@ async def _draw(run: Run, name: str, config: dict[str, Any], parents: Sequence[N
     if problem:
         get_run_logger().warning("no pictures of episodes: %s", problem)
     else:
-        await show_picture(run.config, name, await asyncio.to_thread(path.read_bytes))
+        picture = await asyncio.to_thread(path.read_bytes)
+        await show_picture(run.config, name, picture, "successes and failures, each from its first frame to its last")

@@ -64,7 +64,12 @@ class Reporter:
             0.0, key=self._key("progress"), description=f"{self._config.iterations} iterations"
         )
         uri = self._folder.path.absolute().as_uri()
-        await acreate_link_artifact(uri, key=self._key("folder"), link_text=str(self._folder.path))
+        await acreate_link_artifact(
+            uri,
+            link_text=str(self._folder.path),
+            key=self._key("folder"),
+            description="numbers, checkpoints, pictures, the policy",
+        )
 
     def iteration_done(self, index: int) -> None:
         """Take note of a committed iteration."""
@@ -87,7 +92,8 @@ class Reporter:
     async def finished(self, summary: dict[str, Any]) -> None:
         """Show the last numbers, the summary and the whole curve."""
         await self._show_numbers()
-        await acreate_markdown_artifact(summary_table(summary), key=self._key("summary"))
+        table = summary_table(summary)
+        await acreate_markdown_artifact(table, key=self._key("summary"), description="what training has changed")
         await self._show_curve()
 
     async def _show_numbers(self) -> None:
@@ -101,7 +107,7 @@ class Reporter:
         self._curve_at = time.monotonic()
         picture = await asyncio.to_thread(draw_curve, self._folder.metrics(), str(self._config.run_id))
         (self._folder.subfolder("plots") / "learning_curve.png").write_bytes(picture)
-        await show_picture(self._config, "learning-curve", picture)
+        await show_picture(self._config, "learning-curve", picture, "over iterations")
 
     def _key(self, name: str) -> str:
         return _artifact_key(self._config, name)
@@ -118,10 +124,10 @@ async def show_table(config: RunConfig, name: str, rows: list[dict[str, Any]], d
     await acreate_table_artifact(table, key=_artifact_key(config, name), description=description)
 
 
-async def show_picture(config: RunConfig, name: str, picture: bytes) -> None:
+async def show_picture(config: RunConfig, name: str, picture: bytes, description: str) -> None:
     """Show a PNG under a name of the run's."""
-    data = base64.b64encode(picture).decode()
-    await acreate_image_artifact(f"data:image/png;base64,{data}", key=_artifact_key(config, name))
+    url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+    await acreate_image_artifact(url, key=_artifact_key(config, name), description=description)
 
 
 @asynccontextmanager
