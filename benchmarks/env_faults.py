@@ -26,7 +26,7 @@ from small_runs import Runs  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "env_faults.json"
 KINDS = ("kill", "abort", "hang", "hang in native code", "nan reward")
-ITERATIONS, RATE = 8, 0.12
+ITERATIONS, RATE, CHUNK_SIZE = 8, 0.5, 5
 FAULTY = ("env.id=faulty_metaworld:FaultyMetaWorld-v0", "env.max_restarts=1000", f"iterations={ITERATIONS}", "seed=7")
 ISOLATED = ("rollout.env_processes=4", "env.step_timeout=1.0")
 
@@ -50,7 +50,7 @@ def campaign(folder: Path, faults: int) -> dict[str, Any]:
         runs = Runs(folder).served_by(url, PYTHONPATH=str(ROOT / "tests"))
         runs.seconds = 800.0
         peaceful, _ = play(runs, "undisturbed", {})
-        random_faults = {"rate": RATE, "most": faults, "kinds": KINDS}
+        random_faults = {"rate": RATE, "most": faults, "kinds": KINDS, "chunk_size": CHUNK_SIZE}
         seconds, kinds = play(runs, "disturbed", random_faults, *ISOLATED)
     counts: Counter[str] = Counter()
     for record in runs.records("disturbed"):

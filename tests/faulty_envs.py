@@ -1,9 +1,10 @@
 """Environments that die, hang or give numbers that are none, where a plan says so.
 
 The plan is a JSON file, given as ``plan``: ``faults``, a list of ``{"seed": 3, "step": 5, "kind": "kill"}``, and, for
-random ones, ``rate``, ``most`` and ``kinds``. A fault happens once, to whichever episode of that seed comes there
-first, or, with ``"always": true``, whenever one does. ``step`` -1 is the reset. What happened leaves a file beside the
-plan, ``<plan>.<seed>-<step>-<kind>``.
+random ones, ``rate``, ``most``, ``kinds`` and ``chunk_size``: the share of an episode's chunks of actions that have
+one. Two in a chunk would be told as the environment's own doing: what fails again in a new process. A fault happens
+once, to whichever episode of that seed comes there first, or, with ``"always": true``, whenever one does. ``step`` -1
+is the reset. What happened leaves a file beside the plan, ``<plan>.<seed>-<step>-<kind>``.
 """
 
 import ctypes
@@ -58,12 +59,16 @@ class Faulty:
         for fault in self._plan.get("faults", ()):
             if (fault["seed"], fault["step"]) == (self._seed, self._step) and self._happens(fault):
                 return str(fault["kind"])
-        drawn = hashlib.sha256(f"{self._seed}-{self._step}".encode()).digest()
-        if int.from_bytes(drawn[:4], "little") < self._plan.get("rate", 0) * 2**32:
-            kind = self._plan["kinds"][drawn[4] % len(self._plan["kinds"])]
-            if len(happened(self._path)) < self._plan["most"] and self._happens({"kind": kind}):
-                return str(kind)
-        return None
+        return self._random_fault() if "rate" in self._plan else None
+
+    def _random_fault(self) -> str | None:
+        chunk, step = divmod(self._step, self._plan["chunk_size"])
+        drawn = hashlib.sha256(f"{self._seed}-{chunk}".encode()).digest()
+        here = drawn[4] % self._plan["chunk_size"] == step
+        if not here or int.from_bytes(drawn[:4], "little") >= self._plan["rate"] * 2**32:
+            return None
+        kind = str(self._plan["kinds"][drawn[5] % len(self._plan["kinds"])])
+        return kind if len(happened(self._path)) < self._plan["most"] and self._happens({"kind": kind}) else None
 
     def _happens(self, fault: dict[str, Any]) -> bool:
         mark = self._path.with_name(f"{self._path.name}.{self._seed}-{self._step}-{fault['kind']}")
