@@ -175,7 +175,7 @@ def test_episodes_without_a_seed_are_lost_with_their_process(vector_env):
 
 
 def test_a_broken_machine_ends_it(vector_env):
-    env = vector_env(rate=1.0, kinds=["kill"], most=99, max_restarts=2, num_workers=1)
+    env = vector_env(rate=1.0, chunk_size=CHUNK, kinds=["kill"], most=99, max_restarts=2, num_workers=1)
     with pytest.raises(InfrastructureError, match=r"started again env\.max_restarts=2 times; then environment process"):
         play(env)
     assert env.supervision.restarts == 2
