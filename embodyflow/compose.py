@@ -129,17 +129,30 @@ def _hint(key: str) -> str:
 
 def _known_keys() -> list[str]:
     """Return the keys of all kinds of jobs, sections before what is in them."""
-    return list(dict.fromkeys(key for kind in JOBS.values() for key in _keys_of(kind)))
+    return list(dict.fromkeys(key for kind in JOBS.values() for key, _ in _keys_of(kind)))
 
 
-def _keys_of(model: Any, prefix: str = "") -> list[str]:
+def _keys_of(model: Any, prefix: str = "", choice: str = "") -> list[tuple[str, str]]:
+    """Return each key with the choice that it comes with, such as ``policy.name=pi0``; empty where it always is."""
+    if "name" in model.model_fields:
+        choice = f"{prefix}name={model.model_fields['name'].default}"
     keys = []
     for name, field in model.model_fields.items():
-        keys.append(prefix + name)
+        keys.append((prefix + name, choice))
         for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
             if hasattr(kind, "model_fields"):
-                keys += _keys_of(kind, f"{prefix}{name}.")
+                keys += _keys_of(kind, f"{prefix}{name}.", choice)
     return keys
+
+
+def _forbidden(key: str, job: str | None) -> str:
+    """Say of a key that does not belong here where it does, or what is like it."""
+    choices = {name: [choice for known, choice in _keys_of(kind) if known == key] for name, kind in JOBS.items()}
+    if here := choices.get(job or ""):
+        return f"allowed with {' or '.join(dict.fromkeys(here))}"
+    if jobs := [name for name, found in choices.items() if found]:
+        return f"only {' and '.join(jobs)} jobs have it"
+    return f"no such key{_hint(key)}"
 
 
 def _line(mistake: Any, values: dict[str, Any]) -> str:
@@ -148,8 +161,7 @@ def _line(mistake: Any, values: dict[str, Any]) -> str:
     if mistake["type"] == "value_error":
         return f"{key}: {message}" if key else message
     if mistake["type"] == "extra_forbidden":
-        jobs = " and ".join(job for job, kind in JOBS.items() if key in _keys_of(kind))
-        return f"{key}: only {jobs} jobs have it" if jobs else f"{key}: no such key{_hint(key)}"
+        return f"{key}: {_forbidden(key, values.get('job'))}"
     if mistake["type"] == "union_tag_invalid":
         return f"{key}.name={mistake['ctx']['tag']}: allowed are {mistake['ctx']['expected_tags']}"
     if mistake["type"] == "missing":

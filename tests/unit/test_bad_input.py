@@ -22,6 +22,14 @@ MISTAKES = {
         "flow=ppo experiment=reacher rollout.num_groups=3",
         "rollout.num_groups: only embodied and language jobs have it",
     ),
+    "key of another kind of policy": (
+        "policy.noise_level=0.1",
+        "policy.noise_level: allowed with policy.name=smolvla or policy.name=pi0",
+    ),
+    "key in a section of another kind's": (
+        "policy=tiny_openvla policy.scratch.pixel_shuffle=2",
+        "policy.scratch.pixel_shuffle: allowed with policy.name=smolvla",
+    ),
     "key taken away": ("~trainer.epochs=3", "trainer.epochs: must be set"),
     "misspelt experiment": ("experiment=embodyed", "experiment=embodyed: allowed are drawer_open, embodied"),
     "misspelt group": ("trainer=fspd", "trainer=fspd: allowed are fsdp"),
