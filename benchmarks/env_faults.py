@@ -27,7 +27,13 @@ from small_runs import Runs  # noqa: E402
 RESULTS = Path(__file__).parent / "results" / "env_faults.json"
 KINDS = ("kill", "abort", "hang", "hang in native code", "nan reward")
 ITERATIONS, RATE, CHUNK_SIZE = 8, 0.5, 5
-FAULTY = ("env.id=faulty_metaworld:FaultyMetaWorld-v0", "env.max_restarts=1000", f"iterations={ITERATIONS}", "seed=7")
+FAULTY = (
+    "env.id=faulty_metaworld:FaultyMetaWorld-v0",
+    "env.max_restarts=1000",
+    f"iterations={ITERATIONS}",
+    "seed=7",
+    f"policy.chunk_size={CHUNK_SIZE}",
+)
 ISOLATED = ("rollout.env_processes=4", "env.step_timeout=1.0")
 
 

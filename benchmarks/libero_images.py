@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ import numpy as np
 import psutil
 
 from benchmarks.ppo_control import cpu_seconds
+from embodyflow.engines.vector_env import VectorEnv
 
 RESULTS = Path(__file__).parent / "results" / "libero_images.json"
 NUM_ENVS = os.cpu_count() or 1
@@ -50,13 +51,19 @@ class Files:
 def decide(images: list[np.ndarray], chunk_size: int) -> np.ndarray:
     """Return actions float32 ``[n, C, 7]`` for each environment's two images: a fixed linear policy's."""
     seen = np.stack([image[::8, ::8].reshape(-1) / 255.0 - 0.5 for image in images])
-    weights = np.random.default_rng(0).normal(size=(seen.shape[1], chunk_size * 7)) / np.sqrt(seen.shape[1])
-    return np.tanh(seen @ weights).astype(np.float32).reshape(len(images), chunk_size, 7)
+    return (
+        np.tanh(seen @ policy_weights(seen.shape[1], chunk_size * 7))
+        .astype(np.float32)
+        .reshape(len(images), chunk_size, 7)
+    )
+
+
+@cache
+def policy_weights(num_inputs: int, num_outputs: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(num_inputs, num_outputs)) / np.sqrt(num_inputs)
 
 
 def ours(chunk_size: int, files: Files) -> Play:
-    from embodyflow.engines.vector_env import VectorEnv
-
     words = {"task": TASK, "observe": "proprio", "cameras": ("image", "wrist_image"), "image_size": SIZE}
     make = partial(gym.make, "envs:embodyflow/LIBERO-v0", disable_env_checker=True, **words)
     env = VectorEnv([make] * NUM_ENVS, num_workers=NUM_ENVS, chunk_size=chunk_size)

@@ -72,9 +72,9 @@ def draw(arms: dict[str, list[dict]], level: float, path: Path) -> None:
     figure.savefig(path)
 
 
-def run_missing(folder: Path, arms: list[str], seeds: list[int], words: list[str]) -> None:
+def run_missing(folder: Path, seeds: list[int], words: list[str]) -> None:
     """Run what the folder lacks, two at a time, arms side by side."""
-    wanted = [(arm, seed) for seed in seeds for arm in arms if not (folder / f"{arm}-{seed}.json").exists()]
+    wanted = [(arm, seed) for seed in seeds for arm in ARMS if not (folder / f"{arm}-{seed}.json").exists()]
     running: list[subprocess.Popen] = []
     try:
         for arm, seed in wanted:
@@ -92,7 +92,6 @@ def run_missing(folder: Path, arms: list[str], seeds: list[int], words: list[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--arms", nargs="+", default=["grpo", "srpo"], choices=ARMS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4, 5])
     parser.add_argument("--folder", type=Path, required=True, help="of the runs")
     parser.add_argument("--words", nargs="*", default=[], help="further overrides, for all runs")
@@ -104,9 +103,9 @@ def main() -> None:
         facts = train(arm, int(seed), arguments.words)
         (arguments.folder / f"{arm}-{seed}.json").write_text(json.dumps(facts))
         return
-    run_missing(arguments.folder, arguments.arms, arguments.seeds, arguments.words)
+    run_missing(arguments.folder, arguments.seeds, arguments.words)
     files = {arm: sorted(arguments.folder.glob(f"{arm}-[0-9]*.json")) for arm in ARMS}
-    arms = {arm: [json.loads(file.read_text()) for file in each] for arm, each in files.items() if each}
+    arms = {arm: [json.loads(file.read_text()) for file in each] for arm, each in files.items()}
     levels = dict(enumerate(smoothed(arms["grpo"]), start=WINDOW))
     end, level = levels.popitem()
     report: dict = {"job": [*JOB, *arguments.words], "window": WINDOW, "grpo_final": level}
