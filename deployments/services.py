@@ -11,7 +11,7 @@ from flows.prefect_settings import BATCHED_WRITES, NO_TELEMETRY
 
 WORK_POOL = "embodyflow"
 
-# An iteration is some 150 kB of the database, nearly all of it events, which are read within the hour: by
+# An iteration is some 175 kB of the database, two thirds of it events, which are read within the hour: by
 # automations, and by whoever looks at a run's feed. A run's record is its folder; the database may forget.
 RETENTION = {
     "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "P1D",
