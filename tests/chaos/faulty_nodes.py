@@ -12,6 +12,7 @@ part is gone before the node begins. Beside the graph's nodes there is ``commit`
 about to write a checkpoint.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -83,14 +84,12 @@ def _first(plan: Path, index: int) -> bool:
 
 
 def _kill(fault: dict[str, Any], config: Any) -> None:
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):  # gone: of an earlier fault, or between one look and the next
         process = _victim(fault, config)
-    except psutil.NoSuchProcess:  # it died of an earlier fault
-        return
-    process.send_signal(signal.Signals[fault["signal"]])
-    if fault["signal"] == "SIGKILL" and process.pid != os.getpid():
-        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.001)
+        process.send_signal(signal.Signals[fault["signal"]])
+        if fault["signal"] == "SIGKILL" and process.pid != os.getpid():
+            while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.001)
 
 
 def _victim(fault: dict[str, Any], config: Any) -> psutil.Process:
