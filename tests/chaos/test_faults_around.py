@@ -1,4 +1,4 @@
-"""Prefect's server or worker dies at a node: the run ends as if neither had, and the server knows in the end."""
+"""Prefect's server or worker dies or hangs at a node: the run ends as if neither had, and the server knows it."""
 
 import json
 import time
@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from disturbed import HERE, ITERATIONS, JOBS, WORDS, Disturbed, Outcome, fault, outcome_of
 from faulty_nodes import COMMIT, LANGUAGE_NODES, NODES
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 NODES_OF = {"embodied": (*NODES, COMMIT), "language": (*LANGUAGE_NODES, COMMIT)}
 EXPERIMENTS = {"embodied": "embodied", "language": "math"}
-AWAY_SECONDS = 5.0
+AWAY_SECONDS, SILENT_SECONDS = 5.0, 20.0
 PATIENCE = 200.0
 
 at_each_node = pytest.mark.parametrize(
@@ -63,10 +64,30 @@ def test_the_prefect_server_dies_at_a_node(
         time.sleep(AWAY_SECONDS)
         server.start()
         run.result()
-    wanted = {"name": {"any_": [run_id]}}
-    assert [each["state_type"] for each in post(f"{server.url}/flow_runs/filter", {"flow_runs": wanted})] == [
-        "COMPLETED"
-    ]
+    assert ended_as(server, run_id) == ["COMPLETED"]
+
+
+@pytest.mark.parametrize("node", ["rollout", "train_actor", COMMIT])
+@pytest.mark.parametrize("job", NODES_OF)
+def test_nothing_comes_back_from_the_prefect_server(
+    server: PrefectServer, disturbed: dict[str, Disturbed], undisturbed: dict[str, Outcome], job: str, node: str
+) -> None:
+    """As where a network loses every packet: connections are neither refused nor closed, and nothing is answered."""
+    run_id, silence = f"{job}-{node}-silence", fault(node, pid=server.process.pid, signal="SIGSTOP")
+    with ThreadPoolExecutor(1) as thread:
+        run = thread.submit(disturbed[job].outlives, undisturbed[job], run_id, silence)
+        try:
+            assert eventually(lambda: server.process.status() == psutil.STATUS_STOPPED or run.done(), PATIENCE)
+            time.sleep(SILENT_SECONDS)
+        finally:
+            server.process.resume()
+        run.result()
+    assert ended_as(server, run_id) == ["COMPLETED"]
+
+
+def ended_as(server: PrefectServer, run_id: str) -> list[str]:
+    wanted = {"flow_runs": {"name": {"any_": [run_id]}}}
+    return [each["state_type"] for each in post(f"{server.url}/flow_runs/filter", wanted)]
 
 
 @pytest.fixture(scope="module")
