@@ -1,0 +1,52 @@
+"""A run on a real stack that is cancelled as the button in the UI does it: all that worked for it is gone."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from local_stack import Project, all_gone
+from small_runs import SMALL
+
+from embodyflow.run_folder import RunFolder
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+WITHIN_SECONDS = 15.0
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    project = Project(tmp_path / "project", trains=True)
+    yield project
+    project.embodyflow("down")
+
+
+@pytest.mark.timeout(600)
+def test_a_cancelled_run_frees_everything_and_can_be_resumed(project: Project) -> None:
+    assert project.embodyflow("up", "--detach").returncode == 0
+    parameters = {"run_id": "unwanted", "iterations": 500, "seed": 7, "overrides": SMALL[1:]}
+    project.prefect("deployment", "run", "grpo/embodied", "--params", json.dumps(parameters))
+    folder = RunFolder(project.root / "runs" / "unwanted")
+    assert eventually(lambda: folder.path.exists() and folder.committed()[-1:] >= [2], 200.0), project.log()
+    working = [psutil.Process(pid) for pid in json.loads((folder.path / "processes.json").read_text()).values()]
+    run = project.flow_run("RUNNING", "unwanted")
+    assert run is not None and not all_gone(working)
+
+    began = time.monotonic()
+    state = {"type": "CANCELLING", "name": "Cancelling", "message": "Cancelled from the UI"}
+    answer = project.api(f"/flow_runs/{run['id']}/set_state", {"state": state, "force": False})
+    assert answer["status"] == "ACCEPT", answer
+    assert eventually(lambda: project.flow_run("CANCELLED", "unwanted"), 60.0), project.log()
+    assert eventually(lambda: all_gone(working), 60.0), working
+    seconds = time.monotonic() - began
+    print(f"all gone {seconds:.1f} s after it was cancelled")
+    assert seconds < WITHIN_SECONDS and project.is_ready()
+
+    last = folder.committed()[-1]
+    parameters = {"resume": "unwanted", "iterations": last + 1}
+    project.prefect("deployment", "run", "grpo/embodied", "--params", json.dumps(parameters))
+    assert eventually(lambda: project.flow_run("COMPLETED", "unwanted"), 200.0), project.log()
