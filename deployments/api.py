@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from flows.flow_run_states import was_cancelled
 from flows.prefect_settings import MAX_RUNS
 
 ACTIVE = ("RUNNING", "PENDING", "CANCELLING")
@@ -85,6 +86,11 @@ class PrefectApi:
             if len(more) < 200:
                 return runs
 
+    def kinds_of_states(self, flow_run_id: str) -> list[str]:
+        """Return the types of the states the flow run was in, the newest first."""
+        states = self.request("GET", f"/flow_run_states/?flow_run_id={flow_run_id}")
+        return [str(each["type"]) for each in sorted(states, key=lambda each: str(each["timestamp"]), reverse=True)]
+
     def set_state(
         self, flow_run_id: str, kind: str, message: str, *, name: str | None = None, force: bool = True
     ) -> None:
@@ -103,7 +109,7 @@ def end_stale_runs(api: PrefectApi, message: str, *, ours_alone: bool) -> int:
     """End what a killed stack left behind: runs that look active, and scheduled ones whose hour has passed.
 
     The first would hold their deployment's concurrency slot for ever; the second would all start at once. A run with
-    the tag ``resume`` that nobody was cancelling is not ended but told to go on when there is a worker. So is one that
+    the tag ``resume`` that nobody has cancelled is not ended but told to go on when there is a worker. So is one that
     could still say that it crashed, while the server that it would be told by to run again (:mod:`flows.resumption`)
     was going too.
 
@@ -126,7 +132,9 @@ def end_stale_runs(api: PrefectApi, message: str, *, ours_alone: bool) -> int:
         late = api.flow_runs({"state": {"type": {"any_": ["SCHEDULED"]}}, "expected_start_time": {"before_": now}})
         stale += [run for run in late if run["start_time"] is not None]  # they wait to be run again
     for run in stale:
-        if _goes_on(run):
+        if _was_cancelled(api, run):
+            api.set_state(run["id"], "CANCELLED", message)
+        elif _goes_on(run):
             api.set_state(run["id"], "SCHEDULED", message, name="AwaitingRetry")
         else:
             api.set_state(run["id"], "CRASHED", message)
@@ -137,8 +145,13 @@ def end_stale_runs(api: PrefectApi, message: str, *, ours_alone: bool) -> int:
 
 
 def _goes_on(run: Mapping[str, Any]) -> bool:
-    is_wanted = run["state_type"] != "CANCELLING"
-    return is_wanted and RESUME_TAG in run["tags"] and run["parent_task_run_id"] is None
+    return RESUME_TAG in run["tags"] and run["parent_task_run_id"] is None
+
+
+def _was_cancelled(api: PrefectApi, run: Mapping[str, Any]) -> bool:
+    if run["state_type"] == "CRASHED":
+        return was_cancelled(api.kinds_of_states(run["id"]))
+    return bool(run["state_type"] == "CANCELLING")
 
 
 def _process_is_gone(infrastructure: str | None) -> bool:

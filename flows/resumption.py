@@ -6,9 +6,10 @@ from typing import Any
 
 from prefect import get_client
 from prefect.client.orchestration import PrefectClient
-from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import AwaitingRetry
 
+from flows.flow_run_states import was_cancelled
 from flows.prefect_settings import MAX_RUNS
 
 
@@ -17,7 +18,7 @@ async def resume_after_crash(flow: Any, flow_run: FlowRun, state: State[Any]) ->
     """Have the Prefect worker run a crashed flow run again; the flow then goes on after what it committed.
 
     The hook runs in the Prefect worker where the flow's own process was killed. A run of no deployment is left alone:
-    nobody would pick it up. So is one that was cancelled: Prefect ends its process, which it reports as a crash.
+    nobody would pick it up. So is one that was cancelled.
     """
     logger = logging.getLogger("prefect.flow_runs")
     if flow_run.deployment_id is None:
@@ -27,17 +28,13 @@ async def resume_after_crash(flow: Any, flow_run: FlowRun, state: State[Any]) ->
         return
     message = f"Crashed in its run {flow_run.run_count} of at most {MAX_RUNS}; goes on after its last commit."
     async with get_client() as client:
-        if await _was_cancelled(client, flow_run):
+        if was_cancelled(await _kinds_of_states(client, flow_run)):
             return
         again: State[Any] = AwaitingRetry(scheduled_time=datetime.now(UTC), message=message)
         await client.set_flow_run_state(flow_run.id, again, force=True)
 
 
-async def _was_cancelled(client: PrefectClient, flow_run: FlowRun) -> bool:
-    """Whether somebody has cancelled the run since it last began."""
-    for state in sorted(await client.read_flow_run_states(flow_run.id), key=lambda each: each.timestamp, reverse=True):
-        if state.type in (StateType.CANCELLING, StateType.CANCELLED):
-            return True
-        if state.type == StateType.RUNNING:
-            return False
-    return False
+async def _kinds_of_states(client: PrefectClient, flow_run: FlowRun) -> list[str]:
+    """Return the types of the run's states, the newest first."""
+    states = sorted(await client.read_flow_run_states(flow_run.id), key=lambda each: each.timestamp, reverse=True)
+    return [state.type.value for state in states]

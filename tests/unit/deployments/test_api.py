@@ -22,6 +22,7 @@ class Server:
 
     def __init__(self) -> None:
         self.runs: list[dict[str, Any]] = []
+        self.courses: dict[str, list[str]] = {}  # the kinds of states that a run has been in, the oldest first
         self.moved: dict[str, str] = {}
         self.headers: dict[str, str] = {}
         self.pools = ["taken"]
@@ -31,6 +32,9 @@ class Server:
             kinds = body["flow_runs"]["state"]["type"]["any_"]
             found = [run for run in self.runs if run["state_type"] in kinds]
             return 200, found[body["offset"] : body["offset"] + body["limit"]]
+        if path.startswith("/api/flow_run_states/?flow_run_id="):
+            course = self.courses[path.partition("=")[2]]
+            return 200, [{"type": kind, "timestamp": f"2026-01-01T00:00:{n:02}Z"} for n, kind in enumerate(course)]
         if path.endswith("/set_state"):
             self.moved[path.split("/")[3]] = body["state"]["type"]
             return 201, {}
@@ -57,9 +61,14 @@ def server() -> Iterator[tuple[Server, PrefectApi]]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self.answer("POST", json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def do_GET(self) -> None:
+            self.answer("GET", {})
+
+        def answer(self, method: str, body: dict[str, Any]) -> None:
             fake.headers = dict(self.headers)
-            code, answer = fake.answer("POST", self.path, body)
+            code, answer = fake.answer(method, self.path, body)
             self.send_response(code)
             self.end_headers()
             self.wfile.write(json.dumps(answer).encode())
@@ -88,11 +97,19 @@ def test_on_our_own_server_all_active_and_missed_runs_are_ended(server: tuple[Se
         run("crashed-each-time", "CRASHED", tags=("nightly", "resume"), run_count=4),
         run("crashed-by-itself", "CRASHED"),
         run("unwanted", "CANCELLING", tags=("nightly", "resume")),
+        run("unwanted-and-crashed", "CRASHED", tags=("nightly", "resume")),
+        run("wanted-again", "CRASHED", tags=("nightly", "resume")),
     ]
-    assert end_stale_runs(api, "why", ours_alone=True) == 9
-    ended = {"running": "CRASHED", "pending": "CRASHED", "cancelling": "CRASHED", "crashed": "CRASHED"}
+    fake.courses = {
+        "crashed-with-the-stack": ["PENDING", "RUNNING", "CRASHED"],
+        "unwanted-and-crashed": ["PENDING", "RUNNING", "CANCELLING", "CRASHED"],
+        "wanted-again": ["RUNNING", "CANCELLING", "CANCELLED", "SCHEDULED", "RUNNING", "CRASHED"],
+    }
+    assert end_stale_runs(api, "why", ours_alone=True) == 11
+    ended = {"running": "CRASHED", "pending": "CRASHED", "cancelling": "CANCELLED", "crashed": "CRASHED"}
     goes_on = {"nightly": "SCHEDULED", "iteration": "CRASHED", "crashed-with-the-stack": "SCHEDULED"}
-    ended["unwanted"] = "CRASHED"
+    goes_on["wanted-again"] = "SCHEDULED"
+    ended |= {"unwanted": "CANCELLED", "unwanted-and-crashed": "CANCELLED"}
     assert fake.moved == ended | goes_on | {"missed": "CANCELLED"}
 
 
