@@ -1,6 +1,8 @@
-"""What it costs that nothing is lost: iterations of the default job with and without rows and ledger on disk.
+"""What it costs that nothing is lost: iterations of the default jobs with and without rows and ledger on disk.
 
     python -m benchmarks.durability --rounds 2
+
+The jobs are those that come with the project, one of each kind, as they come: a robot's, a language model's, control.
 
 Two processes are not equally fast, so both kinds take turns within one: four iterations with, four without, and in the
 next run of the same seed the other way round. Compared is each iteration with its like in the other run; of four the
@@ -10,6 +12,7 @@ ledger is written and checkpoints are neither flushed nor digested; they are wri
 """
 
 import argparse
+import importlib
 import json
 import math
 import os
@@ -26,6 +29,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results" / "durability.json"
 BLOCK = 4  # iterations of a kind in a row
+JOBS = {  # flow, and overrides, by experiment
+    "embodied": ("grpo", ["evaluation.video=false"]),
+    "math": ("grpo", []),
+    "reacher": ("ppo", []),
+}
 IS_DURABLE = ContextVar("IS_DURABLE", default=True)
 
 
@@ -34,26 +42,27 @@ def is_durable(index: int, first: str) -> bool:
     return ((index - 1) // BLOCK % 2 == 0) == (first == "on")
 
 
-def contend(first: str, folder: str, iterations: int) -> None:
-    """Run the default job; print the seconds of each iteration, its commit included, as JSON."""
+def contend(job: str, first: str, folder: str, iterations: int) -> None:
+    """Run a job; print the seconds of each iteration, its commit included, as JSON."""
     import asyncio
 
-    from flows.grpo import grpo
-    from flows.iteration_runs import IterationRuns
+    import flows.training as training
 
     seconds: list[float] = []
-    run = IterationRuns.run
+    run_iteration = training.run_iteration
 
-    async def timed(self: IterationRuns, index: int) -> Any:
+    async def timed(run: Any, index: int) -> dict[str, float]:
         began = time.perf_counter()
-        metrics = await run(self, index)
+        metrics = await run_iteration(run, index)
         seconds.append(time.perf_counter() - began)
         return metrics
 
-    IterationRuns.run = timed  # type: ignore[method-assign]
+    training.run_iteration = timed
     take_turns(first)
-    overrides = [f"run_root={folder}", "evaluation.video=false"]
-    asyncio.run(grpo(experiment="embodied", iterations=iterations, seed=0, run_id=first, overrides=overrides))
+    name, words = JOBS[job]
+    flow = getattr(importlib.import_module(f"flows.{name}"), name)
+    overrides = [f"run_root={folder}", *words]
+    asyncio.run(flow(experiment=job, iterations=iterations, seed=0, run_id=first, overrides=overrides))
     print(json.dumps(seconds))
 
 
@@ -84,22 +93,22 @@ def take_turns(first: str) -> None:
     run_folder.flush = lambda path: flush(path) if IS_DURABLE.get() else None
 
 
-def measure(first: str, iterations: int) -> dict[int, float]:
+def measure(job: str, first: str, iterations: int) -> dict[int, float]:
     """Return the seconds of the iterations of one run by index, the first of each block left out."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks.durability", "--contend", first, folder, str(iterations)]
+        command = [sys.executable, "-m", "benchmarks.durability", "--contend", job, first, folder, str(iterations)]
         env = os.environ | {"PREFECT_HOME": f"{folder}/prefect", "PREFECT_LOGGING_LEVEL": "ERROR"}
         done = subprocess.run(command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, check=True)
     seconds: list[float] = json.loads(done.stdout.strip().splitlines()[-1])
     return {index: each for index, each in enumerate(seconds, start=1) if (index - 1) % BLOCK}
 
 
-def compare(rounds: int, iterations: int) -> dict[str, Any]:
-    """Return the figures: what durability costs, as a share of an iteration without."""
+def compare(job: str, rounds: int, iterations: int) -> dict[str, Any]:
+    """Return the figures of a job: what durability costs, as a share of an iteration without."""
     seconds: dict[str, list[float]] = {"on": [], "off": []}
     ratios: dict[bool, list[float]] = {True: [], False: []}  # by which of the two runs was the durable one
     for _ in range(rounds):
-        runs = {first: measure(first, iterations) for first in ("on", "off")}
+        runs = {first: measure(job, first, iterations) for first in ("on", "off")}
         for index in runs["on"]:
             here = is_durable(index, "on")
             on, off = (runs["on"][index], runs["off"][index])[:: 1 if here else -1]
@@ -114,17 +123,20 @@ def compare(rounds: int, iterations: int) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=list(JOBS))
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=8 * BLOCK)
-    parser.add_argument("--contend", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--contend", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contend:
-        first, folder, iterations = options.contend
-        contend(first, folder, int(iterations))
+        job, first, folder, iterations = options.contend
+        contend(job, first, folder, int(iterations))
         return 0
-    figures = compare(options.rounds, options.iterations)
+    figures = {}
+    for job in options.jobs:
+        figures[job] = compare(job, options.rounds, options.iterations)
+        print(job, json.dumps({key: value for key, value in figures[job].items() if key != "seconds"}), flush=True)
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
-    print(json.dumps({key: value for key, value in figures.items() if key != "seconds"}, indent=2))
     return 0
 
 
