@@ -52,11 +52,12 @@ from embodyflow.workers.buffers import start_buffers
 from embodyflow.workers.calls import NodeCall, NodeResult
 from embodyflow.workers.group import WorkerGroup
 from embodyflow.workers.session import Session
+from flows.artifacts import showing
 from flows.cluster import ray_cluster
 from flows.iteration_runs import iteration_runs
 from flows.nodes import CURRENT_RUN, Run
 from flows.prefect_settings import BATCHED_WRITES, NO_TELEMETRY
-from flows.reporting import reporting
+from flows.reporting import report_progress
 from flows.stages import Stages
 from pipelines import NodeType, TaskGraph, load_pipeline
 
@@ -95,10 +96,10 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
         for group in groups.values():
             await group.start()
         run_folder, trackers, graph = RunFolder.create(config), open_trackers(config), empty_graph()
-        async with iteration_runs(flows.iteration.iteration) as runs, reporting(config, run_folder) as report:
+        async with iteration_runs(flows.iteration.iteration) as runs, showing(run_id) as artifacts:
             session = Session(config, groups, buffers)
             stages = Stages(run_folder, Ledger(run_folder.ledger_path))
-            CURRENT_RUN.set(run := Run(session, run_folder, trackers, graph, runs, stages))
+            CURRENT_RUN.set(run := Run(session, run_folder, trackers, graph, runs, stages, artifacts))
             await session.publish_weights(0)
             one_task_run = config.pipeline.model_copy(update={"task_runs": "iteration"})
             configs = {"ours": config, "one": config.model_copy(update={"pipeline": one_task_run})}
@@ -117,7 +118,7 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
                         index += 1
                         session.config = configs[block[0]]
                         records.append(await our_iteration(index, block[0], run, spent))
-                        report.iteration_done(index)
+                        report_progress(run, index)
                 print(json.dumps(records), flush=True)
 
 

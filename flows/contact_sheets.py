@@ -9,7 +9,6 @@ from prefect.logging import get_run_logger
 from embodyflow.workers.layout import Layout
 from embodyflow.workers.session import NodeReport, NodeWork
 from flows.nodes import Run, submit_node
-from flows.reporting import show_picture
 
 
 async def draw_played(run: Run, task: str, report: NodeReport) -> None:
@@ -34,4 +33,4 @@ async def _draw(run: Run, name: str, config: dict[str, Any], parents: Sequence[N
         get_run_logger().warning("no pictures of episodes: %s", problem)
     else:
         picture = await asyncio.to_thread(path.read_bytes)
-        await show_picture(run.config, name, picture, "successes and failures, each from its first frame to its last")
+        run.artifacts.put_picture(name, picture, "successes and failures, each from its first frame to its last")

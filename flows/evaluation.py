@@ -7,7 +7,6 @@ from embodyflow.statistics import wilson_interval
 from embodyflow.workers.session import NodeWork
 from flows.contact_sheets import draw_trained_on
 from flows.nodes import Run, submit_node
-from flows.reporting import show_examples
 
 MODES = ("greedy", "sampled")
 NUM_FILMED = 4
@@ -31,7 +30,7 @@ async def evaluate(run: Run, index: int) -> dict[str, float]:
     examples = [{"mode": mode, **row} for mode, report in answered for row in report.info["examples"]]
     if examples:
         run.folder.write_examples(index, examples)
-        await show_examples(run.config, index, examples)
+        run.artifacts.put_table("examples", examples, f"after iteration {index}")
     run.folder.append_metrics({"iteration": index, **metrics})
     for tracker in run.trackers:
         tracker.log(index, metrics)

@@ -16,7 +16,6 @@ from flows.evaluation_request import EvaluatedPolicy, EvaluationRequest, check_e
 from flows.nodes import Run, submit_node
 from flows.opened_run import opened
 from flows.parity import check_parity, observe
-from flows.reporting import show_table
 from pipelines import load_pipeline
 
 
@@ -43,7 +42,7 @@ async def _evaluate(run: Run, config: EmbodiedConfig, policy: EvaluatedPolicy) -
     for number, task in enumerate(config.env.tasks):
         played[task] = {mode: await _play(run, number, mode) for mode in MODES}
         await draw_played(run, task, played[task]["greedy"])
-        await show_table(config, "evaluation", _rows(played), f"{len(played)} of {len(config.env.tasks)} tasks")
+        run.artifacts.put_table("evaluation", _rows(played), f"{len(played)} of {len(config.env.tasks)} tasks")
     await run.stages.settle()
     result = {
         "policy": str(policy.path),

@@ -28,6 +28,8 @@ from prefect.states import (
     exception_to_failed_state,
 )
 
+from flows.absence import FAREWELL_SECONDS, PAUSE_SECONDS, means_away
+
 Metrics = dict[str, float]
 
 _logger = logging.getLogger(__name__)
@@ -37,15 +39,6 @@ LONGEST_RETRY_SECONDS = 3.2
 
 PATIENCE_SECONDS = 5.0
 """How long an iteration waits for its run before it goes on without."""
-
-PAUSE_SECONDS = 2.0
-"""Between two attempts to tell a server that does not answer."""
-
-FAREWELL_SECONDS = 120.0
-"""How long a run that is over waits for the server to be told of its iterations."""
-
-REFUSALS = (httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.BAD_GATEWAY, httpx.codes.GATEWAY_TIMEOUT)
-"""What a server answers that is up and not able, or the proxy before one that is down."""
 
 
 async def _ask_again_soon(response: httpx.Response) -> None:
@@ -59,13 +52,6 @@ async def _ask_again_soon(response: httpx.Response) -> None:
         tries = response.request.extensions.get("tries", 0)
         response.request.extensions["tries"] = tries + 1
         response.headers["Retry-After"] = str(min(FIRST_RETRY_SECONDS * 4**tries, LONGEST_RETRY_SECONDS))
-
-
-def _means_away(error: BaseException | None) -> bool:
-    """Whether a request failed because the server cannot be reached, or refuses whatever it is asked for the moment."""
-    if isinstance(error, httpx.HTTPStatusError):
-        return error.response.status_code in REFUSALS
-    return isinstance(error, httpx.TransportError)
 
 
 class IterationRuns:
@@ -105,7 +91,7 @@ class IterationRuns:
         self.open(index)
         await asyncio.wait([self._opened[index]], timeout=0.0 if self._is_away else PATIENCE_SECONDS)
         opened = self._opened.pop(index)
-        if not opened.done() or _means_away(opened.exception()):
+        if not opened.done() or means_away(opened.exception()):
             self._is_away = True
             _logger.warning("the Prefect server does not answer: iteration %d has no run of its own", index)
             return await self._run_unseen(index, opened)
@@ -141,7 +127,7 @@ class IterationRuns:
                 never_begun: State[Any] = Cancelled(message="the run ended before this iteration")
                 for opening, state in [*((each, never_begun) for each in self._opened.values()), *self._unseen]:
                     await asyncio.wait([opening])
-                    if not _means_away(opening.exception()):  # else it was never created
+                    if not means_away(opening.exception()):  # else it was never created
                         await self._close(opening.result(), state)
                 await asyncio.gather(*self._closing)
         except TimeoutError:
@@ -196,7 +182,7 @@ class IterationRuns:
                 self._is_away = False
                 return
             except httpx.HTTPError as error:
-                if not _means_away(error):
+                if not means_away(error):
                     raise
             await asyncio.sleep(PAUSE_SECONDS)
 

@@ -18,6 +18,7 @@ from embodyflow.data.metrics import to_floats
 from embodyflow.run_folder import RunFolder
 from embodyflow.trackers import Tracker
 from embodyflow.workers.session import NodeReport, NodeWork, Session
+from flows.artifacts import Artifacts
 from flows.iteration_runs import IterationRuns
 from flows.stages import Stages
 from pipelines import TaskGraph
@@ -34,6 +35,7 @@ class Run:
         graph: what an iteration runs.
         iterations: their flow runs.
         stages: rows kept on disk.
+        artifacts: what the Prefect UI shows of it.
     """
 
     session: Session
@@ -42,6 +44,7 @@ class Run:
     graph: TaskGraph
     iterations: IterationRuns
     stages: Stages
+    artifacts: Artifacts
 
     @property
     def config(self) -> RunConfig:

@@ -8,6 +8,7 @@ from embodyflow.ledger import Ledger
 from embodyflow.run_folder import RunFolder
 from embodyflow.trackers import open_trackers
 from embodyflow.workers.session import open_session
+from flows.artifacts import showing
 from flows.cluster import ray_cluster
 from flows.iteration import iteration
 from flows.iteration_runs import iteration_runs
@@ -29,12 +30,12 @@ async def opened(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> Asyn
     stages = Stages(folder, Ledger(folder.ledger_path), config.kept_iterations)
     folder.write_status("start", 0, config.iterations)
     # From the inside out: workers end first, however long the Prefect server takes to be told.
-    async with iteration_runs(iteration) as iterations:
+    async with showing(str(config.run_id)) as artifacts, iteration_runs(iteration) as iterations:
         with ray_cluster(config):
             async with open_session(config) as session:
                 trackers = open_trackers(config)
                 try:
-                    run = Run(session, folder, trackers, graph, iterations, stages)
+                    run = Run(session, folder, trackers, graph, iterations, stages, artifacts)
                     CURRENT_RUN.set(run)
                     await note_processes(run)
                     yield run

@@ -12,7 +12,7 @@ from flows.nodes import Run
 from flows.opened_run import opened
 from flows.parity import observe
 from flows.recovery import restore, surviving
-from flows.reporting import reporting
+from flows.reporting import report_end, report_progress, report_start
 from flows.request import RunRequest, check, of_this_flow_run, open_folder
 from flows.sft import sft, warm_start_key
 from pipelines import load_pipeline
@@ -35,19 +35,19 @@ async def train(request: RunRequest) -> dict[str, Any]:
 
 
 async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
-    async with reporting(run.config, run.folder) as report:
-        first = await surviving(run, "the start", partial(_start, run, resumed=resumed))
-        for index in range(first, run.config.iterations + 1):
-            if index > first:
-                await surviving(run, f"iteration {index}", partial(run_iteration, run, index))
-                report.iteration_done(index)
-            await surviving(run, f"the evaluation after iteration {index}", partial(_evaluate_if_due, run, index))
-        export = partial(run.session.export, "save_pretrained", run.folder.path / "policy")
-        await surviving(run, "the export", export)
-        await run.stages.settle()
-        summary = summarize(run)
-        run.folder.write_summary(summary)
-        await report.finished(summary)
+    report_start(run)
+    first = await surviving(run, "the start", partial(_start, run, resumed=resumed))
+    for index in range(first, run.config.iterations + 1):
+        if index > first:
+            await surviving(run, f"iteration {index}", partial(run_iteration, run, index))
+            report_progress(run, index)
+        await surviving(run, f"the evaluation after iteration {index}", partial(_evaluate_if_due, run, index))
+    export = partial(run.session.export, "save_pretrained", run.folder.path / "policy")
+    await surviving(run, "the export", export)
+    await run.stages.settle()
+    summary = summarize(run)
+    run.folder.write_summary(summary)
+    report_end(run, summary)
     run.folder.write_status("done", run.config.iterations, run.config.iterations)
     return summary
 

@@ -85,6 +85,26 @@ def test_nothing_comes_back_from_the_prefect_server(
     assert ended_as(server, run_id) == ["COMPLETED"]
 
 
+@pytest.mark.parametrize("job", NODES_OF)
+def test_the_prefect_server_is_away_while_the_run_ends(
+    server: PrefectServer, disturbed: dict[str, Disturbed], undisturbed: dict[str, Outcome], job: str
+) -> None:
+    """Evaluation, export and all that the UI shows of the whole run come after its last commit."""
+    run_id, death = f"{job}-end-server", fault(COMMIT, iteration=3, pid=server.process.pid)
+    with ThreadPoolExecutor(1) as thread:
+        run = thread.submit(disturbed[job].outlives, undisturbed[job], run_id, death)
+        summary = disturbed[job].runs.root / run_id / "summary.json"
+        assert eventually(lambda: summary.exists() or run.done(), PATIENCE)
+        time.sleep(AWAY_SECONDS)
+        assert all_gone([server.process]) and not run.done()
+        server.start()
+        run.result()
+    assert ended_as(server, run_id) == ["COMPLETED"]
+    wanted = {"artifacts": {"key": {"like_": f"{run_id}-%"}}}
+    shown = {str(each["key"]).removeprefix(f"{run_id}-") for each in post(f"{server.url}/artifacts/filter", wanted)}
+    assert {"summary", "metrics", "learning-curve", "progress"} <= shown
+
+
 def ended_as(server: PrefectServer, run_id: str) -> list[str]:
     wanted = {"flow_runs": {"name": {"any_": [run_id]}}}
     return [each["state_type"] for each in post(f"{server.url}/flow_runs/filter", wanted)]
