@@ -8,7 +8,7 @@ Two processes are not equally fast, so both kinds take turns within one: four it
 next run of the same seed the other way round. Compared is each iteration with its like in the other run; of four the
 first is left out, which pays for what the one before has left to do beside it. Without durability no rows are kept, no
 ledger is written and checkpoints are neither flushed nor digested; they are written in both. Results go to
-``benchmarks/results/durability.json``.
+``benchmarks/results/durability.json``, where those of jobs left out stay (``--jobs math``).
 """
 
 import argparse
@@ -16,6 +16,7 @@ import importlib
 import json
 import math
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -115,10 +116,25 @@ def compare(job: str, rounds: int, iterations: int) -> dict[str, Any]:
             seconds["on"].append(round(on, 4))
             seconds["off"].append(round(off, 4))
             ratios[here].append(on / off)
-    # A run that is slower as a whole is the durable one in half of the pairs, the other one in the other half.
-    overhead = math.prod(statistics.median(each) for each in ratios.values()) ** 0.5 - 1
     medians = {mode: round(statistics.median(values), 4) for mode, values in seconds.items()}
-    return {"pairs": len(seconds["on"]), "median_seconds": medians, "overhead": round(overhead, 4), "seconds": seconds}
+    shares = {"overhead": round(overhead_of(list(ratios.values())), 4), "interval": interval(list(ratios.values()))}
+    return {"pairs": len(seconds["on"]), "median_seconds": medians, **shares, "seconds": seconds}
+
+
+def overhead_of(halves: list[list[float]]) -> float:
+    """Return what durability costs, from the ratios in which the durable run was the one, and the other.
+
+    A run that is slower as a whole is the durable one in half of the pairs, the other one in the other half.
+    """
+    return math.prod(statistics.median(each) for each in halves) ** 0.5 - 1
+
+
+def interval(halves: list[list[float]]) -> tuple[float, float]:
+    """Return what the overhead is between with a probability of 0.95, by bootstrap."""
+    rng = random.Random(0)
+    drawn = [overhead_of([rng.choices(each, k=len(each)) for each in halves]) for _ in range(2000)]
+    low, *_, high = statistics.quantiles(drawn, n=40)
+    return round(low, 4), round(high, 4)
 
 
 def main() -> int:
@@ -132,7 +148,7 @@ def main() -> int:
         job, first, folder, iterations = options.contend
         contend(job, first, folder, int(iterations))
         return 0
-    figures = {}
+    figures = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for job in options.jobs:
         figures[job] = compare(job, options.rounds, options.iterations)
         print(job, json.dumps({key: value for key, value in figures[job].items() if key != "seconds"}), flush=True)
