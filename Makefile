@@ -2,7 +2,7 @@
 # make run SEED=3   make run ARGS="iterations=5 trainer.epochs=2"   make run EXPERIMENT=embodied
 # make up, down     the local stack by itself: Ray, Prefect server, Prefect worker, deployments
 # make test, lint   what .ci/run runs
-# make chaos        every part of a run killed at every node: 209 tests, under two hours on two cores
+# make chaos        every part of a run killed at every node: 209 tests, some two hours on two cores
 #
 # Needs Python 3.11 with venv and pip, make, git. Everything is installed into .venv.
 
