@@ -7,8 +7,11 @@ The jobs are those that come with the project, one of each kind, as they come: a
 Two processes are not equally fast, so both kinds take turns within one: four iterations with, four without, and in the
 next run of the same seed the other way round. Compared is each iteration with its like in the other run; of four the
 first is left out, which pays for what the one before has left to do beside it. Without durability no rows are kept, no
-ledger is written and checkpoints are neither flushed nor digested; they are written in both. Results go to
-``benchmarks/results/durability.json``, where those of jobs left out stay (``--jobs math``).
+ledger is written and checkpoints are neither flushed nor digested; they are written in both.
+
+That is as exact as two runs are equally fast. So one more run of each job adds up what is done for durability and
+nothing else (:mod:`benchmarks.durability_account`). Results go to ``benchmarks/results/durability.json``, where those
+of jobs left out stay (``--jobs math``), and with ``--rounds 0`` the comparison.
 """
 
 import argparse
@@ -26,6 +29,8 @@ from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from benchmarks.durability_account import run_and_account
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results" / "durability.json"
@@ -94,13 +99,18 @@ def take_turns(first: str) -> None:
     run_folder.flush = lambda path: flush(path) if IS_DURABLE.get() else None
 
 
-def measure(job: str, first: str, iterations: int) -> dict[int, float]:
-    """Return the seconds of the iterations of one run by index, the first of each block left out."""
+def run_apart(job: str, kind: str, iterations: int) -> Any:
+    """Return what a run in a process of its own prints; ``kind`` is whatever :func:`contend` knows, or ``account``."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks.durability", "--contend", job, first, folder, str(iterations)]
+        command = [sys.executable, "-m", "benchmarks.durability", "--contend", job, kind, folder, str(iterations)]
         env = os.environ | {"PREFECT_HOME": f"{folder}/prefect", "PREFECT_LOGGING_LEVEL": "ERROR"}
         done = subprocess.run(command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, check=True)
-    seconds: list[float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def measure(job: str, first: str, iterations: int) -> dict[int, float]:
+    """Return the seconds of the iterations of one run by index, the first of each block left out."""
+    seconds = run_apart(job, first, iterations)
     return {index: each for index, each in enumerate(seconds, start=1) if (index - 1) % BLOCK}
 
 
@@ -145,12 +155,17 @@ def main() -> int:
     parser.add_argument("--contend", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contend:
-        job, first, folder, iterations = options.contend
-        contend(job, first, folder, int(iterations))
+        job, kind, folder, iterations = options.contend
+        if kind == "account":
+            run_and_account(JOBS[job][0], job, int(iterations), folder, JOBS[job][1])
+        else:
+            contend(job, kind, folder, int(iterations))
         return 0
     figures = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for job in options.jobs:
-        figures[job] = compare(job, options.rounds, options.iterations)
+        account = run_apart(job, "account", options.iterations)
+        compared = compare(job, options.rounds, options.iterations) if options.rounds else figures.get(job, {})
+        figures[job] = compared | {"account": account}
         print(job, json.dumps({key: value for key, value in figures[job].items() if key != "seconds"}), flush=True)
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
     return 0

@@ -13,8 +13,9 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
@@ -82,11 +83,21 @@ def validate_environment(values: dict[str, Any]) -> EnvConfig:
 def _compose(overrides: Sequence[str]) -> dict[str, Any]:
     GlobalHydra.instance().clear()
     try:
+        kinds = [override for override in overrides if _names_its_kind(override)]
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            composed = compose("config", overrides=[_set_or_add(override) for override in overrides])
+            composed = compose("config", overrides=[_set_or_add(each) for each in overrides if each not in kinds])
+        with open_dict(composed):
+            for override in OverridesParser.create().parse_overrides(kinds):
+                OmegaConf.update(composed, override.key_or_group, override.value(), merge=False)
         return OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(_explain(error, overrides)) from error
+
+
+def _names_its_kind(override: str) -> bool:
+    """Say whether it is a section as ``{name:…}``: that is another kind's whole section, of which nothing is kept."""
+    key, _, value = override.partition("=")
+    return value.startswith("{") and "name:" in value and f"{key}.name" in _known_keys()
 
 
 def _set_or_add(override: str) -> str:
