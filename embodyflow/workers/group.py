@@ -9,8 +9,9 @@ import ray
 
 from embodyflow.config import RunConfig
 from embodyflow.config.run import GroupShape
-from embodyflow.errors import ConfigError, NodeTimeoutError, WorkerLostError
+from embodyflow.errors import NodeTimeoutError, WorkerLostError
 from embodyflow.workers.calls import NodeCall, NodeResult
+from embodyflow.workers.gpu_sharing import Options
 from embodyflow.workers.worker import Worker
 
 INTERRUPT_SECONDS = 5.0
@@ -35,6 +36,7 @@ class WorkerGroup:
         shape: what each rank holds, see :class:`~embodyflow.workers.worker.Worker`, and how many there are.
         config: of the run.
         buffers: Ray node id to buffer.
+        places: Ray's options that put each rank in its place, see :mod:`~embodyflow.workers.gpu_sharing`.
         is_collective: the ranks share a state (a sharded model), so one of them cannot be replaced by itself.
 
     Attributes:
@@ -43,11 +45,18 @@ class WorkerGroup:
     """
 
     def __init__(
-        self, role: str, shape: GroupShape, config: RunConfig, buffers: dict[str, Any], *, is_collective: bool
+        self,
+        role: str,
+        shape: GroupShape,
+        config: RunConfig,
+        buffers: dict[str, Any],
+        places: Sequence[Options],
+        *,
+        is_collective: bool,
     ) -> None:
         self.role, self.ranks_per_copy = role, shape.ranks_per_copy
         self._engine, self._config, self._buffers = shape.engine, config, buffers
-        self._is_collective = is_collective
+        self._places, self._is_collective = places, is_collective
         self._num_starts = 0
         self._replacing = asyncio.Lock()
         self._ranks = [self._spawn(rank, shape.num_ranks) for rank in range(shape.num_ranks)]
@@ -174,7 +183,12 @@ class WorkerGroup:
         name = f"{self._config.run_id}/{self.role}/{rank}" + (f"#{self._num_starts}" * (self._num_starts > num_ranks))
         return (
             _actor(Worker)
-            .options(name=name, num_cpus=cluster.cpus_per_worker, num_gpus=cluster.gpus_per_worker)
+            .options(
+                name=name,
+                num_cpus=cluster.cpus_per_worker,
+                num_gpus=cluster.gpus_per_worker,
+                **self._places[rank],
+            )
             .remote(self._engine, self._config, rank, num_ranks, self._buffers)
         )
 
@@ -226,18 +240,3 @@ def _first_line(error: Exception) -> str:
 def _actor(remote_class: Any) -> Any:
     """Return what ``@ray.remote`` made of a class; type checkers still see the class."""
     return remote_class
-
-
-def check_resources(num_workers: int, config: RunConfig) -> None:
-    """Refuse workers that would wait for ever for a place on the cluster.
-
-    Raises:
-        ConfigError: the cluster has not the CPUs or GPUs that so many workers ask for together.
-    """
-    have = ray.cluster_resources()
-    for resource, each in (("CPU", config.cluster.cpus_per_worker), ("GPU", config.cluster.gpus_per_worker)):
-        if num_workers * each > have.get(resource, 0.0):
-            raise ConfigError(
-                f"cluster.{resource.lower()}s_per_worker={each:g}: {num_workers} workers need "
-                f"{num_workers * each:g} {resource}s, the Ray cluster has {have.get(resource, 0.0):g}"
-            )

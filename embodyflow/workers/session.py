@@ -14,7 +14,8 @@ from embodyflow.data.metrics import Metric, merge_metrics
 from embodyflow.data.plan import ShardRef, for_tensor_parallel
 from embodyflow.workers.buffers import call_buffers, start_buffers
 from embodyflow.workers.calls import LogLine, NodeCall
-from embodyflow.workers.group import WorkerGroup, check_resources
+from embodyflow.workers.gpu_sharing import check_resources, placed
+from embodyflow.workers.group import WorkerGroup
 from embodyflow.workers.layout import Layout, Rows, join_facts, order_of, plan_inputs
 
 
@@ -225,20 +226,20 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
     """
     if config.run_id is None:
         raise ValueError("run_id is not set")
-    wanted = config.groups
-    check_resources(sum(shape.num_ranks for shape in wanted.values()), config)
-    buffers = start_buffers(config.run_id, config.cluster.buffer)
-    groups: dict[str, WorkerGroup] = {}
-    session = Session(config, groups, buffers)
-    try:
-        for role, shape in wanted.items():
-            groups[role] = WorkerGroup(role, shape, config, buffers, is_collective=role == "trainer")
-        # Every start is waited for: one that fails does not leave another half done.
-        results = await asyncio.gather(*(group.start() for group in groups.values()), return_exceptions=True)
-        for result in results:
-            if result is not None:
-                raise result
-        await groups["trainer"].connect()
-        yield session
-    finally:
-        session.close()
+    check_resources(config)
+    with placed(config) as places:
+        buffers = start_buffers(config.run_id, config.cluster.buffer)
+        groups: dict[str, WorkerGroup] = {}
+        session = Session(config, groups, buffers)
+        try:
+            for role, shape in config.groups.items():
+                groups[role] = WorkerGroup(role, shape, config, buffers, places[role], is_collective=role == "trainer")
+            # Every start is waited for: one that fails does not leave another half done.
+            results = await asyncio.gather(*(group.start() for group in groups.values()), return_exceptions=True)
+            for result in results:
+                if result is not None:
+                    raise result
+            await groups["trainer"].connect()
+            yield session
+        finally:
+            session.close()

@@ -86,6 +86,13 @@ def run_out_of_time(batch: Any, config: Any = None, **kwargs: Any) -> NodeOutput
     raise TimeoutError("the camera did not answer")
 
 
+def note_the_gpu(batch: Any, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
+    """Leave a file that says which GPU Ray shows this worker; it has one rank's number and its group."""
+    group = "trainer" if hasattr(worker, "connect") else "rollout"
+    (Path(config["folder"]) / f"{group}-{worker.rank}").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+    return NodeOutput(None)
+
+
 def work_of(name: str, group: str | None, node_id: str | None = None, **config: Any) -> NodeWork:
     function = name if ":" in name else f"{__name__}:{name}"
     return NodeWork(node_id or name.rpartition(":")[2], function, group, iteration=1, config=config)
@@ -137,6 +144,7 @@ def cluster() -> Iterator[None]:
     ray.init(
         address="local",
         num_cpus=2,
+        num_gpus=2,  # no worker of these tests looks for what is not there
         include_dashboard=False,
         log_to_driver=False,
         namespace="test",
@@ -307,6 +315,33 @@ def test_workers_that_the_cluster_has_no_room_for_are_refused_before_any_starts(
     with pytest.raises(ConfigError, match=r"cluster.cpus_per_worker=0.75: 3 workers need 2.25 CPUs, .* has 2$"):
         Run(crowded)
     assert our_processes().keys() <= before.keys()
+
+
+def test_workers_that_share_gpus_are_spread_over_them(config: RunConfig, tmp_path: Path) -> None:
+    shares = config.cluster.model_copy(update={"gpus_per_worker": 0.25, "cpus_per_worker": 0.1})
+    trainer = config.trainer.model_copy(update={"num_ranks": 2})
+    sharing = Run(config.model_copy(update={"cluster": shares, "trainer": trainer, "run_id": "sharing"}))
+    try:
+        assert ray.available_resources().get("GPU", 0.0) == 0.0
+        for role in ("trainer", "rollout"):
+            sharing.node("note_the_gpu", role, folder=str(tmp_path))
+        gpus = {path.name: path.read_text() for path in tmp_path.iterdir()}
+        assert gpus.keys() == {"trainer-0", "trainer-1", "rollout-0", "rollout-1"}
+        assert {gpus["trainer-0"], gpus["trainer-1"]} == {gpus["rollout-0"], gpus["rollout-1"]} == {"0", "1"}
+        os.kill(sharing.wait(sharing.session.processes())["rollout/1"], signal.SIGKILL)
+        sharing.node("note_the_gpu", "rollout", folder=str(tmp_path))
+        assert {path.name: path.read_text() for path in tmp_path.iterdir()} == gpus
+    finally:
+        sharing.close()
+    assert eventually(lambda: ray.available_resources().get("GPU", 0.0) == 2.0)
+
+
+def test_gpus_that_the_cluster_does_not_have_are_refused(config: RunConfig) -> None:
+    shares = config.cluster.model_copy(update={"gpus_per_worker": 0.25, "cpus_per_worker": 0.1})
+    trainer = config.trainer.model_copy(update={"num_ranks": 3})
+    crowded = config.model_copy(update={"cluster": shares, "trainer": trainer, "run_id": "crowded"})
+    with pytest.raises(ConfigError, match=r"cluster.gpus_per_worker=0.25: 5 workers need 3 GPUs, .* has 2$"):
+        Run(crowded)
 
 
 class Passes:
