@@ -4,9 +4,11 @@
 # make test, lint   what .ci/run runs
 # make chaos        every part of a run killed at every node: 209 tests, some two hours on two cores
 #
-# Needs Python 3.11 with venv and pip, make, git. Everything is installed into .venv.
+# Needs Python 3.11 or 3.12 with venv and pip, make, git. Everything is installed into .venv.
 
-PYTHON ?= python3
+# The first that fits; PYTHON=<path> names another.
+fits := 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))'
+PYTHON ?= $(firstword $(foreach name,python3 python3.12 python3.11,$(shell $(name) -c $(fits) 2>/dev/null && echo $(name))))
 EXTRAS ?= dev
 EXPERIMENT ?= embodied
 SEED ?=
@@ -78,6 +80,7 @@ install_packages = $(if $(configured),$(uv_install),UV_TORCH_BACKEND=auto $(uv_i
 	echo "note: PyTorch's own index is out of reach: the default index's build of torch then"; $(uv_install); })
 
 $(INSTALLED): pyproject.toml constraints.txt overrides-cpu.txt | rendering
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed; PYTHON=<path> says where it is"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt uv
 	@$(install_packages)
