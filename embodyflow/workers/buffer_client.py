@@ -14,8 +14,8 @@ from embodyflow.data.packing import Packing, unpack_rows
 from embodyflow.data.plan import Location, Piece, RankInput, ShardRef, Slice
 from embodyflow.data.tables import Column, Table, concatenate, num_rows_of
 from embodyflow.errors import ShardLostError
-from embodyflow.workers.buffers import IS_GONE
 from embodyflow.workers.local_calls import LocalCaller
+from embodyflow.workers.lost_actors import IS_GONE
 from embodyflow.workers.segments import WritableSegments, map_content
 
 _LOOKUPS = 3  # a shard may be spilled between the answer and the look

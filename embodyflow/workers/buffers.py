@@ -8,9 +8,7 @@ import ray
 from embodyflow.data.configuration import BufferConfig
 from embodyflow.errors import WorkerLostError
 from embodyflow.workers.buffer import Buffer
-
-IS_GONE = (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError)
-"""What a call of a buffer raises that is gone; the second of one whose Ray node is, which cannot be started again."""
+from embodyflow.workers.lost_actors import IS_GONE, first_line
 
 
 def start_buffers(run_id: str, config: BufferConfig, known: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -38,5 +36,4 @@ async def call_buffers(buffers: dict[str, Any], method: str, *arguments: Any) ->
     try:
         return await asyncio.gather(*calls)
     except IS_GONE as error:
-        first_line = str(error).strip().partition("\n")[0]
-        raise WorkerLostError(f"a buffer is gone with its Ray node: {first_line}") from error
+        raise WorkerLostError(f"a buffer is gone with its Ray node: {first_line(error)}") from error

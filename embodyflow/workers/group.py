@@ -12,6 +12,7 @@ from embodyflow.config.run import GroupShape
 from embodyflow.errors import NodeTimeoutError, WorkerLostError
 from embodyflow.workers.calls import NodeCall, NodeResult
 from embodyflow.workers.gpu_sharing import Options
+from embodyflow.workers.lost_actors import IS_GONE, first_line
 from embodyflow.workers.worker import Worker
 
 INTERRUPT_SECONDS = 5.0
@@ -146,8 +147,8 @@ class WorkerGroup:
     async def _all(self, refs: list[Any]) -> list[Any]:
         try:
             return await asyncio.gather(*refs)
-        except ray.exceptions.RayActorError as error:
-            raise WorkerLostError(f"a worker of the {self.role} group is gone: {_first_line(error)}") from error
+        except IS_GONE as error:
+            raise WorkerLostError(f"a worker of the {self.role} group is gone: {first_line(error)}") from error
         except Exception as error:
             if self._is_collective and len(self._ranks) > 1 and await self._any_dead():
                 # Its siblings fail in their collectives, each in its own way, and may be heard of first.
@@ -196,10 +197,10 @@ class WorkerGroup:
         ready = asyncio.gather(*(self._ranks[rank].ready.remote() for rank in ranks))
         try:
             pids = await self._within(ready, "start", self._config.cluster.start_timeout)
-        except ray.exceptions.RayActorError as error:
-            if error.actor_init_failed:  # what the engine raised says why
+        except IS_GONE as error:
+            if getattr(error, "actor_init_failed", False):  # what the engine raised says why
                 raise
-            raise WorkerLostError(f"a worker of the {self.role} group did not start: {_first_line(error)}") from error
+            raise WorkerLostError(f"a worker of the {self.role} group did not start: {first_line(error)}") from error
         self.pids.update(zip(ranks, pids, strict=True))
 
     async def _within(self, answers: Any, what: str, seconds: float) -> list[Any]:
@@ -231,10 +232,6 @@ async def _ask(methods: Sequence[Any], seconds: float) -> list[asyncio.Future[An
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
     await asyncio.wait(answers, timeout=seconds)
     return answers
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def _actor(remote_class: Any) -> Any:

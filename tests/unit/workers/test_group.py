@@ -1,0 +1,144 @@
+"""What a group makes of ranks that are gone or fail; the ranks are made by hand, and no process is needed for it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+
+from embodyflow.config import RunConfig
+from embodyflow.config.run import GroupShape
+from embodyflow.errors import WorkerLostError
+from embodyflow.workers.calls import NodeCall
+from embodyflow.workers.group import WorkerGroup
+
+CALL = NodeCall("node", "f", 1, 0)
+OUT_OF_MEMORY = ray.exceptions.OutOfMemoryError("1 worker was killed due to the node running low on memory\nTop 10 …")
+
+
+class Answer:
+    """What a call of a rank returns: it can be awaited, and asked for a future."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._task = asyncio.ensure_future(work())
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._task.__await__()
+
+    def future(self) -> Future[Any]:
+        answer: Future[Any] = Future()
+
+        def settle(task: asyncio.Future[Any]) -> None:
+            if error := task.exception():
+                answer.set_exception(error)
+            else:
+                answer.set_result(task.result())
+
+        self._task.add_done_callback(settle)
+        return answer
+
+
+class Rank:
+    """A rank that does the same in every node.
+
+    Args:
+        pid: its process.
+        node: what it does in a node.
+        start: what it does when it is asked whether it is ready.
+    """
+
+    def __init__(self, pid: int, node: Callable[[], Any] = lambda: "done", start: Callable[[], Any] = lambda: None):
+        self.pid, self.num_nodes, self.has_started = pid, 0, False
+        self._node, self._start = node, start
+        for method in (self._run_node, self._ready):
+            setattr(self, method.__name__.removeprefix("_"), SimpleNamespace(remote=self._remote(method)))
+        self.stacks = self.ready
+
+    def _remote(self, method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Answer]:
+        return lambda *arguments: Answer(lambda: method(*arguments))
+
+    async def _run_node(self, call: NodeCall) -> Any:
+        self.num_nodes += 1
+        return await self._done(self._node)
+
+    async def _ready(self) -> int:
+        await self._done(self._start)
+        self.has_started = True
+        return self.pid
+
+    async def _done(self, work: Callable[[], Any]) -> Any:
+        result = work()
+        return await result if asyncio.iscoroutine(result) else result
+
+
+class Group(WorkerGroup):
+    """A group whose ranks are those it is given, for each rank one after the other."""
+
+    def __init__(self, config: RunConfig, *ranks: list[Rank], is_collective: bool = False) -> None:
+        self._waiting = [list(each) for each in ranks]
+        super().__init__("rollout", GroupShape("engine", len(ranks)), config, {}, is_collective=is_collective)
+
+    def _spawn(self, rank: int, num_ranks: int) -> Rank:
+        return self._waiting[rank].pop(0)
+
+    def run(self) -> list[Any]:
+        """Run a node, and wait for a moment: what goes on after it would show."""
+
+        async def run() -> list[Any]:
+            try:
+                return await self.run_node([CALL] * len(self))
+            finally:
+                await asyncio.sleep(0.1)
+
+        return asyncio.run(run())
+
+
+def failing(error: Exception) -> Callable[[], Any]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Rank]]:
+    ranks: list[Rank] = []
+    monkeypatch.setattr(ray, "kill", ranks.append)
+    yield ranks
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ray.exceptions.ActorDiedError(),
+        ray.exceptions.ActorUnavailableError("its node does not answer", None),
+        ray.exceptions.ActorUnschedulableError("its node is gone"),
+        OUT_OF_MEMORY,
+    ],
+)
+def test_a_rank_that_is_gone_is_replaced_whatever_has_ended_it(
+    error: Exception, tiny_config: Callable[..., RunConfig], killed: list[Rank]
+) -> None:
+    lost = Rank(1, failing(error))
+    group = Group(tiny_config(), [lost, Rank(2)])
+    assert group.run() == ["done"]
+    assert killed == [lost] and group.pids == {0: 2}
+
+
+def test_one_that_is_gone_in_a_group_with_a_model_of_its_own_is_lost(tiny_config: Callable[..., RunConfig]) -> None:
+    group = Group(tiny_config(), [Rank(1, failing(OUT_OF_MEMORY))], is_collective=True)
+    with pytest.raises(WorkerLostError) as caught:
+        group.run()
+    said = "a worker of the rollout group is gone: 1 worker was killed due to the node running low on memory"
+    assert str(caught.value) == said
+
+
+def test_one_that_is_killed_for_memory_while_it_starts_is_lost(
+    tiny_config: Callable[..., RunConfig], killed: list[Rank]
+) -> None:
+    group = Group(tiny_config(), [Rank(1, start=failing(OUT_OF_MEMORY))])
+    with pytest.raises(WorkerLostError, match="did not start: 1 worker was killed"):
+        asyncio.run(group.start())
