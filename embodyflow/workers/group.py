@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 import ray
 
@@ -25,6 +25,8 @@ MAX_RESTARTS = 3
 """How often a rank is started again for one node before the node has failed."""
 
 _logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class WorkerGroup:
@@ -95,7 +97,7 @@ class WorkerGroup:
         method = "run_compute_node" if beside_others else "run_node"
         waits = [self._run_rank(rank, method, call) for rank, call in enumerate(calls)]
         # The rank interrupts Python code itself; what hangs in native code is given up here.
-        return await self._within(asyncio.gather(*waits), calls[0].node_id, calls[0].timeout + INTERRUPT_SECONDS)
+        return await self._within(_together(waits), calls[0].node_id, calls[0].timeout + INTERRUPT_SECONDS)
 
     async def call(self, method: str, *args: Any) -> list[Any]:
         """Call ``method`` on every rank with the same arguments and return the answers in rank order.
@@ -120,11 +122,11 @@ class WorkerGroup:
 
     async def mend(self) -> None:
         """Replace every rank that is gone or does not answer."""
-        await asyncio.gather(*(self._mend(rank) for rank in range(len(self._ranks))))
+        await _together([self._mend(rank) for rank in range(len(self._ranks))])
 
     async def renew(self) -> None:
         """Replace every rank: they know the buffers they were started with."""
-        await asyncio.gather(*(self._replace(rank, handle) for rank, handle in enumerate(self._ranks)))
+        await _together([self._replace(rank, handle) for rank, handle in enumerate(self._ranks)])
 
     def kill(self) -> None:
         """End the ranks' processes now."""
@@ -166,6 +168,8 @@ class WorkerGroup:
         if not answer.done() or answer.exception() is not None:
             _logger.warning("%s worker %d does not answer and is replaced", self.role, rank)
             await self._replace(rank, handle)
+        else:
+            self.pids[rank] = answer.result()  # not known yet where the wait for its start was given up
 
     async def _replace(self, rank: int, lost: Any) -> None:
         """Start a rank anew, unless that has been done since ``lost`` was its handle."""
@@ -223,6 +227,21 @@ class WorkerGroup:
             known = answer.done() and answer.exception() is None
             lines.append(f"{self.role} worker {rank}: {answer.result() if known else 'does not answer'}")
         return "\n".join(lines)
+
+
+async def _together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Do all of it at the same time and return the results in order.
+
+    Raises:
+        Exception: the first that one of them raises; the others are given up, and none of them goes on after that.
+    """
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 async def _ask(methods: Sequence[Any], seconds: float) -> list[asyncio.Future[Any]]:

@@ -26,7 +26,7 @@ class Answer:
         self._task = asyncio.ensure_future(work())
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return self._task.__await__()
+        return asyncio.shield(self._task).__await__()  # whoever gives up waiting leaves the rank at it
 
     def future(self) -> Future[Any]:
         answer: Future[Any] = Future()
@@ -142,3 +142,39 @@ def test_one_that_is_killed_for_memory_while_it_starts_is_lost(
     group = Group(tiny_config(), [Rank(1, start=failing(OUT_OF_MEMORY))])
     with pytest.raises(WorkerLostError, match="did not start: 1 worker was killed"):
         asyncio.run(group.start())
+
+
+def after(seconds: float, work: Callable[[], Any] = lambda: "done") -> Callable[[], Any]:
+    async def wait() -> Any:
+        await asyncio.sleep(seconds)
+        return work()
+
+    return wait
+
+
+@pytest.mark.parametrize(
+    "sibling",
+    [Rank(1, after(0.03, failing(OUT_OF_MEMORY))), Rank(1, failing(OUT_OF_MEMORY))],
+    ids=["lost later", "about to be replaced"],
+)
+def test_a_node_that_fails_on_one_rank_goes_on_on_none(
+    sibling: Rank, tiny_config: Callable[..., RunConfig], killed: list[Rank]
+) -> None:
+    successor = Rank(2, start=after(0.05))
+    group = Group(tiny_config(), [sibling, successor], [Rank(3, after(0.02, failing(LookupError("the drawer"))))])
+    with pytest.raises(LookupError, match="the drawer"):
+        group.run()
+    assert successor.num_nodes == 0
+    assert successor.has_started == (sibling in killed)  # begun before, and never given the call
+
+
+def test_one_that_was_being_replaced_is_known_once_the_group_is_mended(
+    tiny_config: Callable[..., RunConfig], killed: list[Rank]
+) -> None:
+    bug = failing(LookupError("the drawer"))
+    ranks = [Rank(1, failing(OUT_OF_MEMORY)), Rank(2, start=after(0.05))], [Rank(3, after(0.02, bug))]
+    group = Group(tiny_config(), *ranks)
+    with pytest.raises(LookupError):
+        group.run()
+    asyncio.run(group.mend())
+    assert group.pids == {0: 2, 1: 3} and killed == [ranks[0][0]]
