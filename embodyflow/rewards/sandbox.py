@@ -2,9 +2,9 @@
 
 A program gets a fresh interpreter in a session of its own, an empty folder and environment, no input, and limits on
 time, memory, files and processes; its output is thrown away. Where the kernel permits namespaces it has no network,
-cannot write outside its folder, and whatever it starts ends with it. Run by root it is nobody, who must then be able
-to read Python's libraries. It still reads what its user may read: this keeps a policy's accidents in, not a determined
-attacker, for whom the whole trainer belongs into a container.
+cannot write outside its folder, and whatever it starts ends with it. Run by root it is a user of its own, who must then
+be able to read Python's libraries. It still reads what its user may read: this keeps a policy's accidents in, not a
+determined attacker, for whom the whole trainer belongs into a container.
 """
 
 import contextlib

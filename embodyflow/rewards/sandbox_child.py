@@ -20,7 +20,7 @@ MOUNT_ATTR_RDONLY, AT_FDCWD, AT_RECURSIVE = 0x1, -100, 0x8000
 SYS_MOUNT_SETATTR = 442  # on every architecture, since Linux 5.12
 PR_SET_PDEATHSIG, PR_SET_KEEPCAPS = 1, 8  # of linux/prctl.h
 CAPABILITY_VERSION, CAP_DAC_READ_SEARCH = 0x20080522, 2  # of linux/capability.h
-NOBODY = 65534
+NOBODY, FIRST_USER = 65534, 10**9
 MAX_FOLDER_BYTES = 2**26
 """Of all files that a program writes, where namespaces are permitted."""
 REFUSED = ("socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.fork", "ctypes.")
@@ -38,6 +38,7 @@ def main(descriptor: int, parent_pid: int) -> None:
     _end_with_parent(parent_pid)
     connection = socket.socket(fileno=descriptor)
     order = json.loads(connection.makefile("r").readline())
+    order["user"] = _user_of_its_own()
     try:
         _shut_in(order)
     except OSError as error:
@@ -60,7 +61,7 @@ def _shut_in(order: dict[str, Any]) -> None:
         _in_child()  # the first process of the namespace, which must outlive
         _in_child()  # the program
     _limit(order)
-    _drop_privileges()
+    _drop_privileges(order["user"])
     if order["isolation"] == "guard":
         sys.addaudithook(_refuse)
 
@@ -107,30 +108,47 @@ def _in_child() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def _user_of_its_own() -> int:
+    """Return a user that no other sandbox has meanwhile, as the limit on processes counts all of a user's.
+
+    Nobody where there is none, as in a container with few users of its own.
+    """
+    user = FIRST_USER + os.getpid()
+    for kind in ("uid_map", "gid_map"):
+        with open(f"/proc/self/{kind}") as file:
+            ranges = [[int(number) for number in line.split()] for line in file]
+        if not any(first <= user < first + length for first, _, length in ranges):
+            return NOBODY
+    return user
+
+
 def _limit(order: dict[str, Any]) -> None:
     cpu_seconds = int(order["seconds"]) + 1
-    for name, value in (
-        (resource.RLIMIT_AS, order["memory"]),
-        (resource.RLIMIT_CPU, cpu_seconds),
-        (resource.RLIMIT_FSIZE, order["output"]),
-        (resource.RLIMIT_NOFILE, 256),
-        (resource.RLIMIT_NPROC, order["processes"]),
-        (resource.RLIMIT_CORE, 0),
-    ):
+    limits = {
+        resource.RLIMIT_AS: order["memory"],
+        resource.RLIMIT_CPU: cpu_seconds,
+        resource.RLIMIT_FSIZE: order["output"],
+        resource.RLIMIT_NOFILE: 256,
+        resource.RLIMIT_NPROC: order["processes"],
+        resource.RLIMIT_CORE: 0,
+    }
+    if order["isolation"] == "guard" and os.getuid() != 0:
+        del limits[resource.RLIMIT_NPROC]  # it would count whatever else the user runs, and the guard lets nobody fork
+    for name, value in limits.items():
         _, most = resource.getrlimit(name)
         allowed = value if most == resource.RLIM_INFINITY else min(value, most)
         resource.setrlimit(name, (allowed, allowed))
 
 
-def _drop_privileges() -> None:
+def _drop_privileges(user: int) -> None:
     """Keep nothing of root's, or of a namespace's founder's, but the right to read, which Python may need of root."""
     capabilities = 0
     if os.getuid() == 0:
-        os.chown(".", NOBODY, NOBODY)
+        os.chown(".", user, user)
         _libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
         os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
         capabilities = 1 << CAP_DAC_READ_SEARCH
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
     sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; and the upper 32 of each

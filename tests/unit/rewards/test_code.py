@@ -2,7 +2,8 @@
 
 import os
 import tempfile
-import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -12,6 +13,7 @@ from embodyflow.rewards.configuration import CodeConfig
 from embodyflow.rewards.functions import build_reward_function
 from embodyflow.rewards.interface import Sample
 from embodyflow.rewards.sandbox import SandboxError, run_tests
+from tests.waiting import eventually
 
 TESTS = "assert add(1, 2) == 3\nassert add(-1, 1) == 0"
 ADD = "\ndef add(a, b):\n    return a + b\n"
@@ -31,16 +33,25 @@ ISOLATIONS = ["guard", "namespaces"] if namespaces_permitted() else ["guard"]
 def run(request):
     """Run a program with a short time limit; afterwards no process and no folder is left."""
 
-    def run(program, time_limit=10.0, tests=TESTS):
-        return run_tests(program, tests, CodeConfig(isolation=request.param, time_limit=time_limit, memory_gb=0.5))
+    def run(program, time_limit=10.0, memory_gb=0.5):
+        config = CodeConfig(isolation=request.param, time_limit=time_limit, memory_gb=memory_gb)
+        return run_tests(program, TESTS, config)
 
     run.isolation = request.param
     folders = set(Path(tempfile.gettempdir()).glob("embodyflow-sandbox-*"))
     yield run
-    deadline = time.monotonic() + 5
-    while left := [p for p in psutil.process_iter(["cmdline"]) if "sandbox_child" in " ".join(p.info["cmdline"] or ())]:
-        assert time.monotonic() < deadline, left
+    assert eventually(lambda: not sandboxes(psutil.process_iter()), 5.0), sandboxes(psutil.process_iter())
     assert set(Path(tempfile.gettempdir()).glob("embodyflow-sandbox-*")) <= folders
+
+
+def sandboxes(processes):
+    """Return those of the processes that are in a sandbox, or set one up."""
+    found = []
+    for process in processes:
+        with suppress(psutil.Error):  # it has ended
+            if "sandbox_child" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 TALK = """
@@ -105,6 +116,32 @@ def test_what_a_program_starts_ends_with_it(run):
 
 def test_a_program_that_forks_for_ever_is_stopped(run):
     assert run("import os\nwhile True:\n    os.fork()", time_limit=0.5) in ("failed", "timed_out")
+
+
+MANY_THREADS = f"""
+import threading, time
+threading.stack_size(2**18)
+for _ in range(58):
+    threading.Thread(target=time.sleep, args=(100,), daemon=True).start()
+time.sleep(100){ADD}"""
+THREAD_POOL = f"""
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+together = Barrier(16)
+with ThreadPoolExecutor(16) as pool:
+    assert len(list(pool.map(lambda _: together.wait(10), range(16)))) == 16{ADD}"""
+
+
+def test_the_threads_of_one_program_are_not_those_of_another(run):
+    def ours():
+        return sandboxes(psutil.Process().children(recursive=True))
+
+    with ThreadPoolExecutor(1) as beside:
+        verdict = beside.submit(run, MANY_THREADS, time_limit=30.0, memory_gb=2.0)
+        assert eventually(lambda: any(process.num_threads() >= 58 for process in ours()), 20.0)
+        assert run(THREAD_POOL, memory_gb=2.0) == "passed"
+        ours()[0].kill()  # all the others end with it
+        assert verdict.result() == "failed"
 
 
 def test_a_program_does_not_write_elsewhere(run, tmp_path):
