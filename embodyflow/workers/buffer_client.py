@@ -91,8 +91,10 @@ class BufferClient:
         """Call this node's buffer; after it died, the next call goes to the one that is started in its place."""
         caller: LocalCaller | None = getattr(self._callers, "own_buffer", None)
         if caller is None or not caller.is_open:
-            address = self._buffers[self._host].address.options(max_task_retries=-1).remote()  # waits for a restart
-            caller = LocalCaller(ray.get(address))
+            asked = self._buffers[self._host].address.options(max_task_retries=-1).remote()  # waits for a restart
+            address = ray.get(asked)
+            caller = LocalCaller(address)
+            self._segments.belong_to(address)
             self._callers.own_buffer = caller
         return caller.call(method, *arguments)
 

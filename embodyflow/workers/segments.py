@@ -99,7 +99,15 @@ class WritableSegments:
 
     def __init__(self) -> None:
         self._mapped: OrderedDict[int, Any] = OrderedDict()  # by inode number, least recently used first
+        self._buffer: bytes | None = None
         self._lock = threading.Lock()  # nodes that run side by side write at the same time
+
+    def belong_to(self, buffer: bytes) -> None:
+        """Let go of all segments but those of the buffer at this address: its predecessor's take room from it."""
+        with self._lock:
+            if buffer != self._buffer:
+                self._mapped.clear()
+                self._buffer = buffer
 
     def map(self, location: Location) -> Any:
         """Return a shared mmap of the segment, its space reserved.
