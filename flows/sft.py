@@ -19,7 +19,8 @@ from flows.nodes import CURRENT_RUN
 
 def warm_start_key(config: RunConfig) -> str:
     """Return the name of a warm start: the digest of all that its weights depend on."""
-    parts = config.warm_start_facts() | {"version": embodyflow.__version__}
+    files = [_content(Path(name).expanduser()) for name in config.warm_start_files]
+    parts = config.warm_start_facts() | {"version": embodyflow.__version__, "files": files}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -60,5 +61,16 @@ async def sft(key: str) -> dict[str, Any]:
     return metrics
 
 
+def _content(path: Path) -> Any:
+    """Return what tells a file, or a folder, from what it was before; ``None`` for what is neither."""
+    if path.is_file():
+        return _sha256(str(path))
+    # A model's folder may be many GB: that its files are the same is told by their sizes and times.
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    stats = [(str(file.relative_to(path)), file.stat()) for file in files]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats] or None
+
+
 def _sha256(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

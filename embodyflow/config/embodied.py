@@ -106,6 +106,12 @@ class EmbodiedConfig(GroupedConfig):
         """Of how many iterations, the newest, the episodes are kept."""
         return self.rollout.keep_episodes
 
+    @property
+    def warm_start_files(self) -> tuple[str, ...]:
+        """Return what names files of the model and of the scene that experts act in."""
+        scenes = (value for value in self.env.kwargs.values() if isinstance(value, str) and value.endswith(".xml"))
+        return (*super().warm_start_files, *scenes)
+
     def films_after(self, index: int) -> bool:
         """Say whether a video is made after that evaluation: before and after training."""
         return self.evaluation.video and index in (0, self.iterations)

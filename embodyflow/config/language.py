@@ -11,7 +11,7 @@ from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary
 from embodyflow.config.trainer import check_tolerance
-from embodyflow.data.prompt_configuration import PromptConfig
+from embodyflow.data.prompt_configuration import PromptConfig, RowsConfig
 from embodyflow.policies.configuration import LanguagePolicyConfig
 from embodyflow.rewards.configuration import RewardConfig
 
@@ -103,6 +103,18 @@ class LanguageConfig(GroupedConfig):
             f"rollout.max_prompt_tokens={rollout.max_prompt_tokens} and "
             f"rollout.max_response_tokens={rollout.max_response_tokens}"
         )
+
+    def warm_start_facts(self) -> dict[str, Any]:
+        """Return all of the configuration that warm-started weights depend on, JSON-able."""
+        facts = super().warm_start_facts()
+        if isinstance(self.data, RowsConfig) and self.data.too_long == "skip":  # which rows are demonstrations
+            facts["max_prompt_tokens"] = self.rollout.max_prompt_tokens
+        return facts
+
+    @property
+    def warm_start_files(self) -> tuple[str, ...]:
+        """Return what names files of the model and of demonstrations."""
+        return super().warm_start_files + (self.data.demo if isinstance(self.data, RowsConfig) else ())
 
     def summarize(self, records: Records) -> dict[str, Any]:
         """Return success rates before and after, on prompts of the validation split."""

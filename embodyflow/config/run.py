@@ -221,6 +221,15 @@ class RunConfig(Config):
         facts = {"layout": layout, "precision": self.trainer.precision}
         return self.model_dump(mode="json", include=set(self.warm_start_reads)) | facts
 
+    @property
+    def warm_start_files(self) -> tuple[str, ...]:
+        """Return what of the configuration names files and folders that warm-started weights are made from.
+
+        A name of another kind, such as one on the hub, may be among them.
+        """
+        named = (getattr(self.policy, key, None) for key in ("path", "tokenizer"))
+        return tuple(name for name in named if name is not None)
+
     @abstractmethod
     def summarize(self, records: Records) -> dict[str, Any]:
         """Return what a finished run's summary says of its learning."""
