@@ -1,7 +1,8 @@
 """Prompts, a generation engine and a reward function in one process: responses, and what they are worth."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -67,7 +68,6 @@ class LanguageRollout(GroupRollout):
         self.tokenizer = build_tokenizer(config.policy)
         self._prompts = build_prompt_source(config.data, self.tokenizer, config.rollout.max_prompt_tokens)
         self._rewards: RewardManager = build_reward_manager(config.reward)
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._engine: GenerationEngine | None = None
 
     def update_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
@@ -81,8 +81,9 @@ class LanguageRollout(GroupRollout):
             ParityError: with these weights the engine's log-probs of the probe are others than the trainer's.
         """
         if self._engine is None:
-            device = self.config.cluster.device
-            self._engine = build_generation_engine(self.config.rollout.generation, self._model_folder(), device)
+            with self._model_folder() as folder:
+                config, device = self.config.rollout.generation, self.config.cluster.device
+                self._engine = build_generation_engine(config, folder, device)
         probe = {name: array for name, array in weights.items() if name.startswith(COLUMN)}
         self._engine.update_weights({name: weights[name] for name in weights.keys() - probe.keys()}, version)
         scores = self._engine.score(probe_sequences(self.config.seed, len(self.tokenizer)))
@@ -224,12 +225,10 @@ class LanguageRollout(GroupRollout):
         return {"uid": np.array(numbers, np.int64), **columns_of(prompts, completions)}
 
     def close(self) -> None:
-        """Close the generation engine and the reward manager, and remove the model's folder."""
+        """Close the generation engine and the reward manager."""
         if self._engine is not None:
             self._engine.close()
         self._rewards.close()
-        if self._folder is not None:
-            self._folder.cleanup()
 
     def _encode(self, prompt: Prompt) -> Tokens:
         return encode(prompt, self.tokenizer, self.config.rollout.max_prompt_tokens)
@@ -255,14 +254,20 @@ class LanguageRollout(GroupRollout):
             )
         return samples
 
-    def _model_folder(self) -> Path:
-        """Return a folder with the model's architecture, whatever its weights: new ones come at once."""
+    @contextmanager
+    def _model_folder(self) -> Iterator[Path]:
+        """Have a folder with the model's architecture, whatever its weights: new ones come at once.
+
+        Engines read it while they are built, and later for stop strings at most, which no response is ended by.
+        """
         policy = self.config.policy
         if policy.path is not None:
-            return folder_of(policy.path)
-        self._folder = tempfile.TemporaryDirectory(prefix="embodyflow-model-")
-        save_folder(build_model(policy, self.tokenizer), self.tokenizer, Path(self._folder.name))
-        return Path(self._folder.name)
+            yield folder_of(policy.path)
+            return
+        # It is gone before the worker is, which ends by a kill.
+        with tempfile.TemporaryDirectory(prefix="embodyflow-model-") as folder:
+            save_folder(build_model(policy, self.tokenizer), self.tokenizer, Path(folder))
+            yield Path(folder)
 
 
 def columns_of(prompts: Sequence[Tokens], completions: Sequence[Completion]) -> Columns:

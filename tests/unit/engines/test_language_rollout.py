@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,6 +100,19 @@ def test_groups_that_are_done_are_not_sampled_again(trainer: LanguageTrainer, tm
     again = rollout.play(questions, "train", draws, journal)  # as a worker that takes this one's place
     assert sampled_groups == [{2}, {3}, {3}]
     assert again.keys() == expected.keys() and all(np.array_equal(again[name], expected[name]) for name in expected)
+    rollout.close()
+
+
+def test_a_model_made_up_is_no_longer_on_disk_when_its_engine_is_built(
+    trainer: LanguageTrainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    rollout = LanguageRollout(CONFIG, 0, 1)
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=3)
+    assert list(tmp_path.iterdir()) == []
+    before = sampled(rollout)
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=4)
+    assert torch.equal(sampled(rollout)["action_tokens"], before["action_tokens"])
     rollout.close()
 
 
