@@ -36,6 +36,17 @@ class ClusterConfig(Config):
             raise ValueError("backend=nccl needs device=cuda; allowed with device=cpu is gloo")
         return self
 
+    @model_validator(mode="after")
+    def _workers_see_gpus(self) -> "ClusterConfig":
+        if self.device == "cuda" and self.gpus_per_worker == 0:
+            raise ValueError(
+                "gpus_per_worker=0: Ray hides every GPU from such workers; allowed with device=cuda is a share of one, "
+                "such as 0.25, or a whole number"
+            )
+        if self.gpus_per_worker > 1 and not self.gpus_per_worker.is_integer():
+            raise ValueError(f"gpus_per_worker={self.gpus_per_worker:g}: allowed above 1 are whole numbers")
+        return self
+
 
 class TrackingConfig(Config):
     """Where metrics go besides ``metrics.jsonl``.

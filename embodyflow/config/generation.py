@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
 Dtype = Literal["float32", "bfloat16", "float16"]
 
+MIN_TEMPERATURE = 0.01
+"""Of what is sampled: vLLM takes less for greedy."""
+
 
 class EngineConfig(BaseModel):
     """What all engines are told.

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, model_validator
 
 from embodyflow.config.base import PositiveFloat, PositiveInt
-from embodyflow.config.generation import GenerationConfig
+from embodyflow.config.generation import MIN_TEMPERATURE, GenerationConfig, RemoteConfig, VLLMConfig
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary
@@ -29,11 +29,32 @@ class ResponseRolloutConfig(GroupRolloutConfig):
         generation: the engine.
     """
 
+    temperature: Annotated[float, Field(ge=MIN_TEMPERATURE)]
     max_prompt_tokens: PositiveInt
     max_response_tokens: PositiveInt
     groups_per_call: PositiveInt | None = None
     probe_tolerance: PositiveFloat = 1e-4
     generation: GenerationConfig
+
+    @property
+    def longest_row(self) -> int:
+        """Tokens of the longest prompt with the longest response."""
+        return self.max_prompt_tokens + self.max_response_tokens
+
+    @model_validator(mode="after")
+    def _engine_serves_training(self) -> "ResponseRolloutConfig":
+        limit = self.generation.max_model_len
+        if limit is not None and limit < self.longest_row:
+            raise ValueError(
+                f"generation.max_model_len={limit}: must be null or at least {self.longest_row}, "
+                f"max_prompt_tokens={self.max_prompt_tokens} + max_response_tokens={self.max_response_tokens}"
+            )
+        if isinstance(self.generation, RemoteConfig) and self.generation.weight_update == "refused":
+            raise ValueError(
+                "generation.weight_update=refused: the server has to get the weights that are trained; allowed are "
+                "reload_weights and reload_weights_and_heads, with generation.weights_folder"
+            )
+        return self
 
 
 class ResponseWarmStartConfig(WarmStartConfig):
@@ -77,16 +98,34 @@ class LanguageConfig(GroupedConfig):
     @model_validator(mode="after")
     def _responses_fit(self) -> "LanguageConfig":
         rollout, scratch = self.rollout, self.policy.scratch
-        longest = rollout.max_prompt_tokens + rollout.max_response_tokens
-        if scratch is not None and longest > scratch.max_position_embeddings:
+        if scratch is not None and rollout.longest_row > scratch.max_position_embeddings:
             raise ValueError(
-                f"rollout.max_prompt_tokens + rollout.max_response_tokens = {longest} exceed "
+                f"rollout.max_prompt_tokens + rollout.max_response_tokens = {rollout.longest_row} exceed "
                 f"policy.scratch.max_position_embeddings={scratch.max_position_embeddings}"
             )
         check_tolerance("rollout.probe_tolerance", rollout.probe_tolerance, self.precisions)
         self._check_share("evaluation.num_prompts", self.evaluation.num_prompts)
         if self.warm_start is not None:
             self._check_share("warm_start.num_demos", self.warm_start.num_demos)
+        return self
+
+    @model_validator(mode="after")
+    def _engine_fits_its_gpus(self) -> "LanguageConfig":
+        engine, gpus = self.rollout.generation, self.cluster.gpus_per_worker
+        if not isinstance(engine, VLLMConfig) or self.cluster.device != "cuda":
+            return self
+        if engine.tensor_parallel_size > max(gpus, 1):
+            raise ValueError(
+                f"rollout.generation.tensor_parallel_size={engine.tensor_parallel_size}: a worker has "
+                f"cluster.gpus_per_worker={gpus:g}; set that to {engine.tensor_parallel_size}, or tensor_parallel_size "
+                f"to at most {max(int(gpus), 1)}"
+            )
+        if engine.gpu_memory_utilization > gpus:
+            raise ValueError(
+                f"rollout.generation.gpu_memory_utilization={engine.gpu_memory_utilization:g}: workers with "
+                f"cluster.gpus_per_worker={gpus:g} share a GPU and its memory; set "
+                f"rollout.generation.gpu_memory_utilization={gpus:g}, or less"
+            )
         return self
 
     @property
@@ -99,7 +138,7 @@ class LanguageConfig(GroupedConfig):
     def longest_row(self) -> tuple[int, str]:
         """Tokens of the longest prompt with the longest response."""
         rollout = self.rollout
-        return rollout.max_prompt_tokens + rollout.max_response_tokens, (
+        return rollout.longest_row, (
             f"rollout.max_prompt_tokens={rollout.max_prompt_tokens} and "
             f"rollout.max_response_tokens={rollout.max_response_tokens}"
         )

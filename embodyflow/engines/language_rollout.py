@@ -24,6 +24,7 @@ from embodyflow.engines.generation.interface import Completion, GenerationEngine
 from embodyflow.engines.generation.registry import build_generation_engine
 from embodyflow.engines.groups import GroupRollout, places
 from embodyflow.engines.heap import keep_freed_memory
+from embodyflow.engines.language_checks import check_prompts
 from embodyflow.engines.probe import COLUMN, compare, probe_sequences
 from embodyflow.errors import ConfigError
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_model, build_tokenizer, folder_of, save_folder
@@ -67,6 +68,7 @@ class LanguageRollout(GroupRollout):
         self.config = config
         self.tokenizer = build_tokenizer(config.policy)
         self._prompts = build_prompt_source(config.data, self.tokenizer, config.rollout.max_prompt_tokens)
+        check_prompts(config, self._prompts)
         self._rewards: RewardManager = build_reward_manager(config.reward)
         self._engine: GenerationEngine | None = None
 

@@ -13,6 +13,9 @@ from embodyflow.references import resolve
 
 Positive = Annotated[float, Field(gt=0)]
 
+SANDBOX_START_SECONDS = 30.0
+"""How long a sandbox has before the program in it starts."""
+
 
 class _Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -247,4 +250,12 @@ class RewardConfig(_Config):
                 f"function.name=math can take for ever, and manager.name={scores.name} has no time limit; "
                 "allowed is parallel"
             )
+        if isinstance(self.function, CodeConfig) and isinstance(scores, ParallelConfig):
+            least = self.function.time_limit + SANDBOX_START_SECONDS
+            if scores.time_limit <= least:  # a program that hangs would be taken for a process that does
+                raise ValueError(
+                    f"manager.time_limit={scores.time_limit:g}: must be more than {least:g}, "
+                    f"function.time_limit={self.function.time_limit:g} and {SANDBOX_START_SECONDS:g} for the sandbox "
+                    "to start"
+                )
         return self

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from embodyflow.rewards.configuration import CodeConfig
+from embodyflow.rewards.configuration import SANDBOX_START_SECONDS, CodeConfig
 
 Verdict: TypeAlias = Literal["passed", "failed", "timed_out"]
 
@@ -28,8 +28,6 @@ CHILD = Path(__file__).with_name("sandbox_child.py")
 MAX_OUTPUT_BYTES = 2**24
 """Of one file that a program writes."""
 MAX_PROCESSES = 64
-START_SECONDS = 30.0
-"""How long the sandbox has before the program starts."""
 END_SECONDS = 5.0
 """How long the kernel has to end what a program has started."""
 
@@ -81,7 +79,7 @@ def run_tests(program: str, tests: str, config: CodeConfig) -> Verdict:
 
 
 def _watch(connection: socket.socket, order: str, token: str, time_limit: float) -> Verdict:
-    connection.settimeout(START_SECONDS)
+    connection.settimeout(SANDBOX_START_SECONDS)
     try:
         connection.sendall(order.encode() + b"\n")
         first = connection.recv(4096).decode(errors="replace")

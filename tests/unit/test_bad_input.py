@@ -59,6 +59,11 @@ MISTAKES = {
     "no demonstrations": ("warm_start.num_demos=0", "num_demos=0: input should be greater than or equal to 1"),
     "more goals than there are": ("evaluation.num_goals=300", "evaluation.num_goals=300: allowed are 1 to 256"),
     "nccl without a GPU": ("cluster.backend=nccl", "backend=nccl needs device=cuda; allowed with device=cpu is gloo"),
+    "a GPU that workers do not see": (
+        "cluster=gpu cluster.gpus_per_worker=0",
+        "cluster: gpus_per_worker=0: Ray hides every GPU from such workers; allowed with device=cuda is a share of one",
+    ),
+    "GPUs and a half": ("cluster.gpus_per_worker=1.5", "gpus_per_worker=1.5: allowed above 1 are whole numbers"),
     "unnamed files": ("run_id=a/b", "run_id='a/b': string should match pattern"),
     "run folder in a file": (
         "run_root={file}/runs",
@@ -200,6 +205,36 @@ MISTAKES = {
         "experiment=math reward=custom reward.function.function=math:squrt",
         "reward.function.function: 'math' has no attribute 'squrt'",
     ),
+    "a deadline before a program's own": (
+        "experiment=math reward=code reward.manager.time_limit=40",
+        "reward: manager.time_limit=40: must be more than 40, function.time_limit=10 and 30 for the sandbox to start",
+    ),
+    "tokens too many for the engine": (
+        "experiment=math rollout.generation.max_model_len=47",
+        "rollout: generation.max_model_len=47: must be null or at least 48, max_prompt_tokens=16 + "
+        "max_response_tokens=32",
+    ),
+    "tokens too many for the model": (
+        "experiment=math policy.scratch=null policy.path={model} rollout.max_response_tokens=49",
+        "rollout.max_prompt_tokens + rollout.max_response_tokens = 65 exceed the max_position_embeddings=64",
+    ),
+    "a server without the weights that are trained": (
+        "experiment=math ~rollout.generation.max_num_seqs=512 rollout.generation={name:remote,base_url:'http://x'}",
+        "rollout: generation.weight_update=refused: the server has to get the weights that are trained;",
+    ),
+    "as good as greedy": (
+        "experiment=math rollout.temperature=0.001",
+        "rollout.temperature=0.001: input should be greater than or equal to 0.01",
+    ),
+    "more of a GPU's memory than is the worker's": (
+        "experiment=math cluster=gpu rollout.generation.name=vllm",
+        "rollout.generation.gpu_memory_utilization=0.5: workers with cluster.gpus_per_worker=0.25 share a GPU and its "
+        "memory; set rollout.generation.gpu_memory_utilization=0.25, or less",
+    ),
+    "an engine on more GPUs than its worker has": (
+        "experiment=math cluster=gpu rollout.generation.name=vllm rollout.generation.tensor_parallel_size=2",
+        "rollout.generation.tensor_parallel_size=2: a worker has cluster.gpus_per_worker=0.25; set that to 2",
+    ),
     "adapters of no rank": ("trainer.lora={alpha:8}", "trainer.lora.rank: must be set"),
     "adapters for nothing": ("trainer.lora={rank:8,target_modules:[]}", "trainer.lora.target_modules=[]: "),
     "unknown precision": ("trainer.precision=float8", "trainer.precision='float8': input should be 'float32' or"),
@@ -224,12 +259,14 @@ MISTAKES = {
 
 @pytest.fixture
 def run_root(tmp_path: Path) -> Path:
-    """A folder with one run that died before its first commit, and a file."""
+    """A folder with one run that died before its first commit; beside it a file, and what says that it is a model."""
     root = tmp_path / "runs"
     (root / "old").mkdir(parents=True)
     config = compose_config(["experiment=embodied", f"run_root={root}", "run_id=old"])
     (root / "old" / "config.yaml").write_text(config.model_dump_json())  # JSON is YAML
     (tmp_path / "file").write_text("")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 64}')
     return root
 
 
@@ -239,8 +276,9 @@ def listing(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize(("words", "answer"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_one_line_that_names_the_key(words: str, answer: str, run_root: Path) -> None:
-    places = {"root": str(run_root), "file": str(run_root.parent / "file")}
-    words = words.replace("{file}", places["file"])
+    places = {"root": str(run_root), **{name: str(run_root.parent / name) for name in ("file", "model")}}
+    for name in ("file", "model"):
+        words = words.replace(f"{{{name}}}", places[name])
     before = listing(run_root.parent)
     with pytest.raises(ConfigError) as caught:
         check(parse_arguments([f"run_root={run_root}", *words.split()]))

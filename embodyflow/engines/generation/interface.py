@@ -11,6 +11,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from embodyflow.config.generation import MIN_TEMPERATURE
+
 FinishReason = Literal["stop", "length"]
 
 
@@ -50,7 +52,10 @@ class Sampling:
     def __post_init__(self) -> None:
         rules = {
             "max_tokens": (self.max_tokens >= 1, "at least 1"),
-            "temperature": (self.temperature == 0 or 0.01 <= self.temperature < float("inf"), "0, or at least 0.01"),
+            "temperature": (
+                self.temperature == 0 or MIN_TEMPERATURE <= self.temperature < float("inf"),
+                f"0, or at least {MIN_TEMPERATURE}",
+            ),
             "top_p": (0 < self.top_p <= 1, "in (0, 1]"),
             "top_k": (self.top_k is None or self.top_k >= 1, "at least 1, or null"),
             "min_p": (0 <= self.min_p < 1, "in [0, 1)"),

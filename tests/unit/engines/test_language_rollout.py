@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -246,3 +247,26 @@ def test_what_does_not_fit_is_one_line(override: str, answer: str) -> None:
     with pytest.raises(ConfigError) as caught:
         language_config(override)
     assert answer in str(caught.value) and len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["warm_start=null"], "evaluation.num_prompts=4: allowed are 1 to 2, the prompts of split 'validation' with"),
+        (["evaluation.num_prompts=2"], "warm_start.num_demos=4: allowed are 1 to 2, the prompts of split 'demo' with"),
+    ],
+)
+def test_prompts_that_are_left_out_are_missed_when_a_worker_starts(
+    overrides: list[str], message: str, tmp_path: Path
+) -> None:
+    questions = ["1+1=", "2+2=", "10+10+10+10+10=", "20+20+20+20+20="]  # of which two are too long
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"question": each, "answer": "2"}) + "\n" for each in questions))
+    words = (
+        *("data=gsm8k", "data.template='{question}'", "data.chat=false", "data.answer=whole", "data.too_long=skip"),
+        *(f"data.{split}=[{file}]" for split in ("train", "validation", "demo")),
+        *("rollout.max_prompt_tokens=8", *overrides),
+    )
+    config = language_config(*words)
+    with pytest.raises(ConfigError, match=message):
+        LanguageRollout(config, 0, 1)
