@@ -145,10 +145,7 @@ class JSONLinesExtent(Extent):
 
     def read(self, columns: Sequence[str]) -> list[Row]:
         """Return the rows."""
-        with open(self.path, "rb", buffering=0) as file:
-            file.seek(self.start_byte)
-            content = file.read(self.stop_byte - self.start_byte)
-        lines = content.split(b"\n")[: self.stop - self.start]
+        lines = _bytes_of(self.path, self.start_byte, self.stop_byte).split(b"\n")[: self.stop - self.start]
         return [self._parse(line, self.start + number, columns) for number, line in enumerate(lines, 1)]
 
     def _parse(self, line: bytes, number: int, columns: Sequence[str]) -> Row:
@@ -229,6 +226,17 @@ def _load_from_disk(path: str) -> Any:
     if isinstance(dataset, datasets.DatasetDict):
         raise ConfigError(f"{path}: holds several splits; allowed are {', '.join(f'{path}/{s}' for s in dataset)}")
     return dataset
+
+
+def _bytes_of(path: str, start: int, stop: int) -> bytes:
+    """Return these bytes of a file; the kernel gives 2 GiB at a time at most."""
+    pieces, left = [], stop - start
+    with open(path, "rb", buffering=0) as file:
+        file.seek(start)
+        while left and (piece := file.read(left)):
+            pieces.append(piece)
+            left -= len(piece)
+    return b"".join(pieces)
 
 
 def _line_ends(path: str) -> list[int]:

@@ -1,3 +1,4 @@
+import io
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -84,6 +85,21 @@ def test_a_rank_reads_its_own_slice_and_no_more(write: Write, overhead: int, tmp
     cost, size = bytes_read() - before, Path(path).stat().st_size
     assert rows == ROWS[150:200]
     assert size / 8 - 500 < cost < size / 8 + overhead < size / 4
+
+
+class GivenInPieces(io.FileIO):
+    """A file that is read as one of more than 2 GiB is: a call gives less than it was asked for."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        return super().read(min(size, 1000))
+
+
+def test_json_lines_are_read_to_the_end_where_the_kernel_gives_them_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_jsonl(tmp_path, ROWS)
+    monkeypatch.setattr(datasets, "open", lambda path, *_, **__: GivenInPieces(path), raising=False)
+    assert [row for part in read([path], 3) for row in part] == ROWS
 
 
 def mapped_bytes(path: str) -> int:
