@@ -40,8 +40,8 @@ class ClusterConfig(Config):
     def _workers_see_gpus(self) -> "ClusterConfig":
         if self.device == "cuda" and self.gpus_per_worker == 0:
             raise ValueError(
-                "gpus_per_worker=0: Ray hides every GPU from such workers; allowed with device=cuda is a share of one, "
-                "such as 0.25, or a whole number"
+                "gpus_per_worker=0: Ray would give such workers no GPU of theirs; allowed with device=cuda is a share "
+                "of one, such as 0.25, or a whole number"
             )
         if self.gpus_per_worker > 1 and not self.gpus_per_worker.is_integer():
             raise ValueError(f"gpus_per_worker={self.gpus_per_worker:g}: allowed above 1 are whole numbers")

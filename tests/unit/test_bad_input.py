@@ -59,9 +59,9 @@ MISTAKES = {
     "no demonstrations": ("warm_start.num_demos=0", "num_demos=0: input should be greater than or equal to 1"),
     "more goals than there are": ("evaluation.num_goals=300", "evaluation.num_goals=300: allowed are 1 to 256"),
     "nccl without a GPU": ("cluster.backend=nccl", "backend=nccl needs device=cuda; allowed with device=cpu is gloo"),
-    "a GPU that workers do not see": (
+    "no GPU for a worker": (
         "cluster=gpu cluster.gpus_per_worker=0",
-        "cluster: gpus_per_worker=0: Ray hides every GPU from such workers; allowed with device=cuda is a share of one",
+        "cluster: gpus_per_worker=0: Ray would give such workers no GPU of theirs; allowed with device=cuda is a share",
     ),
     "GPUs and a half": ("cluster.gpus_per_worker=1.5", "gpus_per_worker=1.5: allowed above 1 are whole numbers"),
     "unnamed files": ("run_id=a/b", "run_id='a/b': string should match pattern"),
