@@ -13,6 +13,9 @@ from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.policies.causal_lm.split_causal_lm import check_split
 from embodyflow.references import resolve
 
+HUB_FILES = ["model*.safetensors*", "*.json", "*.txt", "*.model", "*.jinja"]
+"""Of a repository on the hub, which may hold the same weights in other formats too."""
+
 
 def build_tokenizer(config: CausalLMConfig) -> Any:
     """Return the tokenizer, of ``transformers``."""
@@ -42,10 +45,9 @@ def build_empty_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module
 
 
 def folder_of(path: str) -> Path:
-    """Return the folder with the weights of a model that is one already, or a name on the hub."""
+    """Return the folder of a model, with weights and tokenizer, that is one already or a name on the hub."""
     folder = Path(path).expanduser()
-    # A repository may hold the same weights in other formats too.
-    return folder if folder.exists() else Path(snapshot_download(path, allow_patterns="model*.safetensors*"))
+    return folder if folder.exists() else Path(snapshot_download(path, allow_patterns=HUB_FILES))
 
 
 def build_value_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module:

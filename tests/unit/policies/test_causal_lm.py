@@ -1,23 +1,30 @@
 """A language model as a policy: packed rows against rows by themselves, and folders that transformers loads."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tensordict import TensorDict
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from embodyflow.config.generation import HFConfig
 from embodyflow.data.batches import to_batch
+from embodyflow.engines.generation.hf import HFEngine
+from embodyflow.engines.generation.interface import Request, Sampling
+from embodyflow.policies.causal_lm import modeling_causal_lm
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig, ScratchConfig
 from embodyflow.policies.causal_lm.critic_causal_lm import CausalLMCritic
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_empty_model, save_folder
 from embodyflow.policies.causal_lm.packing_causal_lm import first_fit, pack_rows
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
+from tests.language_models import save_model
 
 TOKENIZER = "embodyflow.data.arithmetic:build_tokenizer"
 SIZES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 8}
@@ -31,6 +38,29 @@ def config_of(**changes: Any) -> CausalLMConfig:
 def policy() -> CausalLMPolicy:
     torch.manual_seed(0)
     return CausalLMPolicy(config_of(), "cpu")
+
+
+def test_the_folder_of_a_model_on_the_hub_is_all_that_an_engine_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, cache = save_model(tmp_path / "repository", tied=True), tmp_path / "cache"
+    (repository / "pytorch_model.bin").write_text("the same weights again")
+
+    def download(name: str, allow_patterns: Any) -> str:
+        assert name == "owner/name"
+        wanted = filter_repo_objects([file.name for file in repository.iterdir()], allow_patterns=allow_patterns)
+        cache.mkdir()
+        for file in wanted:
+            shutil.copy(repository / file, cache)
+        return str(cache)
+
+    monkeypatch.setattr(modeling_causal_lm, "snapshot_download", download)
+    engine = HFEngine(HFConfig(), modeling_causal_lm.folder_of("owner/name"), "cpu")
+    [whole] = engine.generate([Request((1, 2), 0)], Sampling(4))
+    text = AutoTokenizer.from_pretrained(repository).decode(whole.token_ids[:1])
+    [stopped] = engine.generate([Request((1, 2), 0)], Sampling(4, stop=(text,)))
+    assert (len(whole.token_ids), len(stopped.token_ids)) == (4, 1)
+    assert not (cache / "pytorch_model.bin").exists()
 
 
 def rows(lengths: list[tuple[int, int]], seed: int = 0) -> TensorDict:
