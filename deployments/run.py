@@ -40,6 +40,7 @@ class FlowRun:
     def __init__(self, folder: StackFolder, api_url: str, deployment: str, parameters: dict[str, object]) -> None:
         self._api = PrefectApi(api_url)
         self._log = folder.log(f"watch-{parameters['run_id']}")
+        self._log.unlink(missing_ok=True)  # an earlier flow run of this run_id is not this one
         command = run_command(deployment, json.dumps(parameters))
         env = environment(folder) | {"PREFECT_API_URL": api_url}
         self._watch: psutil.Popen = start_process(command, log=self._log, env=env, cwd=folder.root)

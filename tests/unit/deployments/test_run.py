@@ -10,6 +10,7 @@ import pytest
 from deployments import run as module
 from deployments.folder import StackFolder
 from deployments.run import FlowRun
+from tests.waiting import eventually
 
 RUN_ID = "3fbcd7e8-d274-45f4-bd12-e79f2f76c772"
 SUBMITTED = f"print('UUID: {RUN_ID}', flush=True)"
@@ -99,6 +100,15 @@ def test_a_refused_submission_is_told_in_the_commands_words(watched: Watched) ->
     run = watched.start("print('iterations: not an integer'); raise SystemExit(1)")
     assert outcome(run, 10.0) == 1
     assert run.failure() == "iterations: not an integer"
+
+
+def test_a_resumed_run_is_not_taken_for_the_flow_run_before_it(watched: Watched) -> None:
+    before = "3fbcd7e8-d274-45f4-bd12-000000000000"
+    assert outcome(watched.start(f"print('UUID: {before}'); raise SystemExit(0)"), 10.0) == 0
+    resumed = watched.start(f"{SUBMITTED}; import time; time.sleep(60)")
+    assert eventually(lambda: resumed.id is not None, 10.0)
+    assert resumed.id == RUN_ID
+    assert outcome(resumed, 0.5) is None
 
 
 def test_an_exception_is_told_by_the_state_and_a_crash_by_the_log(watched: Watched) -> None:
