@@ -1,12 +1,15 @@
 """What a run tells the terminal while it runs: one bar on a terminal, a line per iteration elsewhere."""
 
 import json
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from embodyflow.run_folder import RunFolder
 
 SHOWN = {
     "rollout/success_rate": "success",
@@ -38,8 +41,9 @@ class RunProgress:
     def __init__(self, run_dir: Path, console: Console) -> None:
         self._run_dir = run_dir
         self._console = console
-        metrics = run_dir / "metrics.jsonl"
-        self._offset = metrics.stat().st_size if metrics.exists() else 0  # a resumed run: only what is new
+        self._file, self._offset = 0, 0  # the inode of what was read, and how far
+        self._new_records()  # a resumed run: only what is new
+        self._shown = max(RunFolder(run_dir).committed(), default=-1)  # what comes after is done (again)
         self._progress = Progress(
             TextColumn("{task.description:<28}"),
             BarColumn(bar_width=20),
@@ -65,7 +69,9 @@ class RunProgress:
         """Show what is new since the last call."""
         self._show_stage()
         for record in self._new_records():
-            self._show_record(record)
+            if record["iteration"] > self._shown:
+                self._show_record(record)
+                self._shown = record["iteration"]
 
     def _show_stage(self) -> None:
         try:
@@ -85,8 +91,12 @@ class RunProgress:
             self._console.print(f"iteration {record['iteration']}  {numbers}", soft_wrap=True)
 
     def _new_records(self) -> list[dict[str, Any]]:
+        """Return the records that were added; all of them where another file has taken the place of the one read."""
         try:
             with (self._run_dir / "metrics.jsonl").open("rb") as file:
+                facts = os.fstat(file.fileno())
+                if facts.st_ino != self._file or facts.st_size < self._offset:  # what was not committed is dropped
+                    self._file, self._offset = facts.st_ino, 0
                 file.seek(self._offset)
                 content = file.read()
         except FileNotFoundError:

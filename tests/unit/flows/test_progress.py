@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from embodyflow.durable_files import write_atomically
 from flows.progress import RunProgress
 
 
@@ -41,6 +42,42 @@ def test_a_resumed_run_shows_what_is_new(tmp_path: Path) -> None:
     with RunProgress(tmp_path, Console(file=output)) as progress:
         with metrics.open("a") as file:
             file.write('{"iteration": 2, "rollout/reward": 2.0}\n')
+        progress.update()
+    assert output.getvalue() == "iteration 2  reward 2\n"
+
+
+def lines(*iterations: int) -> str:
+    return "".join(json.dumps({"iteration": each, "rollout/reward": each}) + "\n" for each in iterations)
+
+
+def test_iterations_that_are_dropped_and_done_again_are_shown_once(tmp_path: Path) -> None:
+    output = io.StringIO()
+    metrics = tmp_path / "metrics.jsonl"
+    with RunProgress(tmp_path, Console(file=output)) as progress:
+        metrics.write_text(lines(1, 2, 3))
+        progress.update()
+        write_atomically(metrics, lines(1, 2))
+        progress.update()
+        with metrics.open("a") as file:
+            file.write('{"iteration": 3, "perf/seconds": 1.25, "rollout/reward": 3}\n' + lines(4))
+        progress.update()
+        write_atomically(metrics, lines(1, 2, 3, 4, 5))  # longer already than what was read
+        progress.update()
+    assert output.getvalue().splitlines() == [f"iteration {n}  reward {n}" for n in (1, 2, 3, 4, 5)]
+
+
+def test_a_resumed_run_shows_what_it_does_again(tmp_path: Path) -> None:
+    """The run was killed between the line of its iteration 2 and the commit."""
+    output = io.StringIO()
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text(lines(1, 2))
+    (tmp_path / "checkpoints" / "iteration-000001").mkdir(parents=True)
+    with RunProgress(tmp_path, Console(file=output)) as progress:
+        progress.update()
+        write_atomically(metrics, lines(1))
+        progress.update()
+        with metrics.open("a") as file:
+            file.write(lines(2))
         progress.update()
     assert output.getvalue() == "iteration 2  reward 2\n"
 
