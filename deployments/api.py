@@ -6,14 +6,11 @@ Prefect's own client takes two seconds to import; a launcher that is only to pol
 import base64
 import json
 import os
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
-
-import psutil
 
 from flows.flow_run_states import was_cancelled
 from flows.prefect_settings import MAX_RUNS
@@ -22,6 +19,9 @@ ACTIVE = ("RUNNING", "PENDING", "CANCELLING")
 TERMINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 ERROR_LEVEL = 40
 RESUME_TAG = "resume"
+WORKER_LABEL = (
+    "prefect.worker.name"  # Prefect's worker puts it on a run that it starts; the pid beside is a bare number
+)
 
 
 class PrefectApi:
@@ -105,7 +105,7 @@ class PrefectApi:
         return str(logs[0]["message"]) if logs else None
 
 
-def end_stale_runs(api: PrefectApi, message: str, *, ours_alone: bool) -> int:
+def end_stale_runs(api: PrefectApi, message: str, *, worker: str | None = None) -> int:
     """End what a killed stack left behind: runs that look active, and scheduled ones whose hour has passed.
 
     The first would hold their deployment's concurrency slot for ever; the second would all start at once. A run with
@@ -116,18 +116,19 @@ def end_stale_runs(api: PrefectApi, message: str, *, ours_alone: bool) -> int:
     Args:
         api: the server.
         message: why, shown with the runs.
-        ours_alone: whether no other server or worker uses this database. If one may, only runs whose process
-            was on this machine and is gone are ended.
+        worker: name of this stack's Prefect worker, which is gone. If given, the server or its database may be shared:
+            only runs that this worker has started are ended, and those within them.
 
     Returns:
         How many runs were ended or told to go on.
     """
     stale = api.flow_runs({"state": {"type": {"any_": [*ACTIVE, "CRASHED"]}}})
     stale = [run for run in stale if run["state_type"] != "CRASHED" or (_goes_on(run) and run["run_count"] < MAX_RUNS)]
-    if not ours_alone:
-        stale = [run for run in stale if _process_is_gone(run["infrastructure_pid"])]
     late: list[dict[str, Any]] = []
-    if ours_alone:
+    if worker is not None:
+        stale = [run for run in stale if run["labels"].get(WORKER_LABEL) == worker]
+        stale += _runs_within(api, stale)
+    else:
         now = datetime.now(UTC).isoformat()
         late = api.flow_runs({"state": {"type": {"any_": ["SCHEDULED"]}}, "expected_start_time": {"before_": now}})
         stale += [run for run in late if run["start_time"] is not None]  # they wait to be run again
@@ -154,9 +155,10 @@ def _was_cancelled(api: PrefectApi, run: Mapping[str, Any]) -> bool:
     return bool(run["state_type"] == "CANCELLING")
 
 
-def _process_is_gone(infrastructure: str | None) -> bool:
-    host, _, pid = (infrastructure or "").rpartition(":")
-    return host == socket.gethostname() and not psutil.pid_exists(int(pid))
+def _runs_within(api: PrefectApi, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the active runs of iterations and the like, which carry no worker's label."""
+    parents = {"any_": [run["id"] for run in runs]}
+    return api.flow_runs({"parent_flow_run_id": parents, "state": {"type": {"any_": ACTIVE}}})
 
 
 def _authorization() -> dict[str, str]:

@@ -99,7 +99,7 @@ class Stack:
             stop_processes([*descendants(worker), *orphans], grace=FLOW_GRACE)
             stop_processes([worker], grace=3.0)
         if self._processes.get("prefect-server") is not None and self._api.is_healthy():
-            end_stale_runs(self._api, "The stack was stopped.", ours_alone=uses_own_database())
+            self._end_stale_runs("The stack was stopped.")
         stop_processes(self._processes.values(), grace=5.0)
         kill_descendants()
         clear_leftovers(self.folder)
@@ -122,8 +122,7 @@ class Stack:
             port = int(self._api.ui_url.rpartition(":")[2])
             self._launch("prefect-server", server_command(port))
             self._wait_for("prefect-server", self._api.is_healthy)
-        ours_alone = self._api_url is None and uses_own_database()
-        end_stale_runs(self._api, "The stack that ran it was killed.", ours_alone=ours_alone)
+        self._end_stale_runs("The stack that ran it was killed.")
         self._api.create_work_pool(WORK_POOL)
         self._launch("prefect-worker", worker_command(self._worker_name()))
         self._deploy()
@@ -184,6 +183,11 @@ class Stack:
         if code != 0:
             log = self.folder.log("prefect-deploy")
             raise StackError(f"{self.folder.prefect_yaml} was refused: see {log}")
+
+    def _end_stale_runs(self, message: str) -> None:
+        """End the runs that our worker has left, whoever else uses the server or its database."""
+        ours_alone = self._api_url is None and uses_own_database()
+        end_stale_runs(self._api, message, worker=None if ours_alone else self._worker_name())
 
     def _worker_name(self) -> str:
         digest = hashlib.sha256(str(self.folder.root).encode()).hexdigest()

@@ -1,8 +1,6 @@
 """What a killed stack leaves on the server is ended; what others run there is not."""
 
 import json
-import os
-import socket
 import threading
 import urllib.error
 from collections.abc import Iterator
@@ -13,8 +11,7 @@ import pytest
 
 from deployments.api import PrefectApi, end_stale_runs
 
-GONE = f"{socket.gethostname()}:{2**22 - 1}"  # above Linux's largest pid on most machines, below its limit
-ALIVE = f"{socket.gethostname()}:{os.getpid()}"
+OURS, THEIRS = "vm-46318e40", "vm-e1175e60"  # names of Prefect workers
 
 
 class Server:
@@ -30,7 +27,10 @@ class Server:
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         if path == "/api/flow_runs/filter":
             kinds = body["flow_runs"]["state"]["type"]["any_"]
-            found = [run for run in self.runs if run["state_type"] in kinds]
+            parents = body["flow_runs"].get("parent_flow_run_id", {"any_": [run["within"] for run in self.runs]})[
+                "any_"
+            ]
+            found = [run for run in self.runs if run["state_type"] in kinds and run["within"] in parents]
             return 200, found[body["offset"] : body["offset"] + body["limit"]]
         if path.startswith("/api/flow_run_states/?flow_run_id="):
             course = self.courses[path.partition("=")[2]]
@@ -46,13 +46,19 @@ class Server:
 def run(
     name: str,
     kind: str,
-    pid: str | None = None,
+    worker: str | None = None,
     started: str | None = "2026-01-01",
     tags: tuple[str, ...] = (),
     run_count: int = 1,
+    within: str | None = None,
 ) -> dict[str, Any]:
-    facts = {"id": name, "state_type": kind, "infrastructure_pid": pid, "start_time": started, "run_count": run_count}
-    return facts | {"tags": list(tags), "parent_task_run_id": "parent" if name == "iteration" else None}
+    """What Prefect 3.7.7 answered of a real run, as far as it matters; the pid is that of the flow's process."""
+    labels = {"prefect.flow.id": "c90548e7-cb84-45dc-95bc-49d20ec12e20"}
+    if worker is not None:
+        labels |= {"prefect.worker.name": worker, "prefect.worker.type": "process"}
+    facts = {"id": name, "state_type": kind, "start_time": started, "run_count": run_count, "tags": list(tags)}
+    facts |= {"labels": labels, "infrastructure_pid": None if worker is None else "7259"}
+    return facts | {"within": within, "parent_task_run_id": None if within is None else f"of-{within}"}
 
 
 @pytest.fixture
@@ -85,14 +91,14 @@ def server() -> Iterator[tuple[Server, PrefectApi]]:
 def test_on_our_own_server_all_active_and_missed_runs_are_ended(server: tuple[Server, PrefectApi]) -> None:
     fake, api = server
     fake.runs = [
-        run("running", "RUNNING", ALIVE),
+        run("running", "RUNNING", OURS),
         run("pending", "PENDING"),
         run("cancelling", "CANCELLING"),
         run("done", "COMPLETED"),
         run("missed", "SCHEDULED", started=None),
         run("crashed", "SCHEDULED"),
         run("nightly", "RUNNING", tags=("nightly", "resume")),
-        run("iteration", "RUNNING", tags=("nightly", "resume")),
+        run("iteration", "RUNNING", tags=("nightly", "resume"), within="nightly"),
         run("crashed-with-the-stack", "CRASHED", tags=("nightly", "resume")),
         run("crashed-each-time", "CRASHED", tags=("nightly", "resume"), run_count=4),
         run("crashed-by-itself", "CRASHED"),
@@ -105,7 +111,7 @@ def test_on_our_own_server_all_active_and_missed_runs_are_ended(server: tuple[Se
         "unwanted-and-crashed": ["PENDING", "RUNNING", "CANCELLING", "CRASHED"],
         "wanted-again": ["RUNNING", "CANCELLING", "CANCELLED", "SCHEDULED", "RUNNING", "CRASHED"],
     }
-    assert end_stale_runs(api, "why", ours_alone=True) == 11
+    assert end_stale_runs(api, "why") == 11
     ended = {"running": "CRASHED", "pending": "CRASHED", "cancelling": "CANCELLED", "crashed": "CRASHED"}
     goes_on = {"nightly": "SCHEDULED", "iteration": "CRASHED", "crashed-with-the-stack": "SCHEDULED"}
     goes_on["wanted-again"] = "SCHEDULED"
@@ -113,19 +119,24 @@ def test_on_our_own_server_all_active_and_missed_runs_are_ended(server: tuple[Se
     assert fake.moved == ended | goes_on | {"missed": "CANCELLED"}
 
 
-def test_on_a_shared_server_only_runs_of_a_dead_process_of_this_machine_are(
-    server: tuple[Server, PrefectApi],
-) -> None:
+def test_on_a_shared_server_only_what_our_worker_has_left_is(server: tuple[Server, PrefectApi]) -> None:
     fake, api = server
     fake.runs = [
-        run("gone", "RUNNING", GONE),
-        run("alive", "RUNNING", ALIVE),
-        run("elsewhere", "RUNNING", "another-machine:1"),
-        run("unknown", "PENDING"),
+        run("left", "RUNNING", OURS),
+        run("iteration", "RUNNING", within="left"),
+        run("its-first", "COMPLETED", within="left"),
+        run("nightly", "RUNNING", OURS, tags=("nightly", "resume")),
+        run("crashed-with-the-stack", "CRASHED", OURS, tags=("nightly", "resume")),
+        run("theirs", "RUNNING", THEIRS),
+        run("their-iteration", "RUNNING", within="theirs"),
+        run("their-nightly", "CRASHED", THEIRS, tags=("nightly", "resume")),
+        run("nobody's", "PENDING"),
         run("missed", "SCHEDULED", started=None),
     ]
-    assert end_stale_runs(api, "why", ours_alone=False) == 1
-    assert fake.moved == {"gone": "CRASHED"}
+    fake.courses = {"crashed-with-the-stack": ["RUNNING", "CRASHED"]}
+    assert end_stale_runs(api, "why", worker=OURS) == 4
+    goes_on = {"nightly": "SCHEDULED", "crashed-with-the-stack": "SCHEDULED"}
+    assert fake.moved == {"left": "CRASHED", "iteration": "CRASHED"} | goes_on
 
 
 def test_all_pages_are_read(server: tuple[Server, PrefectApi]) -> None:
