@@ -11,6 +11,7 @@ from pydantic import Field
 
 from embodyflow.compose import compose_config, experiments, validate_config
 from embodyflow.config import RunConfig
+from embodyflow.durable_files import write_durably
 from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
 from flows.fit import check_fit
@@ -24,6 +25,9 @@ Resume = Annotated[str | None, Field(description="run_id of a run to continue fr
 Overrides = Annotated[tuple[str, ...], Field(description="Hydra overrides, such as trainer.epochs=2")]
 
 FLOW_KEYS = ("experiment", "iterations", "seed", "run_id", "resume")
+
+MAKER = "flow_run"
+"""The file in a run's folder that names the Prefect flow run that has made it."""
 
 
 @dataclass(frozen=True)
@@ -122,15 +126,20 @@ def _new_config(request: RunRequest) -> RunConfig:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         config = config.model_copy(update={"run_id": f"{config.experiment}-seed{config.seed}-{stamp}"})
     if config.run_dir.exists():
-        raise ConfigError(f"run_id={config.run_id}: {config.run_dir} exists; choose another or resume={config.run_id}")
+        hint = f"choose another or resume={config.run_id}"
+        if not RunFolder(config.run_dir).committed():
+            hint = "it has no committed checkpoint to resume from; choose another"
+        raise ConfigError(f"run_id={config.run_id}: {config.run_dir} exists; {hint}")
     return config
 
 
 def open_folder(request: RunRequest, config: RunConfig) -> RunFolder:
-    """Return the run's folder: a new one, or the one to resume."""
+    """Return the run's folder: the one to resume, or a new one, which notes the flow run that has made it."""
     if request.resume is not None:
         return RunFolder(config.run_dir)
-    return RunFolder.create(config)
+    folder = RunFolder.create(config)
+    write_durably(folder.path / MAKER, str(flow_run.id))
+    return folder
 
 
 def flow_run_name() -> str:
@@ -143,13 +152,18 @@ def of_this_flow_run(request: RunRequest) -> RunRequest:
     """Tie a request to the Prefect flow run that executes it.
 
     Without a ``run_id`` the run is named after the flow run. A flow run that Prefect retries goes on from what its
-    earlier attempt committed.
+    earlier attempt committed. A folder that another flow run has made is left as it is, and refused by :func:`check`.
+
+    Raises:
+        ConfigError: the earlier attempt is still at work.
     """
     if request.resume is None and request.run_id is None:
         request = replace(request, run_id=f"{request.experiment}-{str(flow_run.id)[:8]}")
     if request.resume is None and (flow_run.run_count or 1) > 1:
         config = compose_config(request.hydra_overrides())
         folder = RunFolder(config.run_dir)
+        if not _made_by_this_flow_run(folder):
+            return request
         if folder.committed():
             return RunRequest(
                 request.experiment,
@@ -158,8 +172,14 @@ def of_this_flow_run(request: RunRequest) -> RunRequest:
                 overrides=(f"run_root={config.run_root}",),
                 flow=request.flow,
             )
-        shutil.rmtree(folder.path, ignore_errors=True)  # nothing in it counts
+        with folder.locked():
+            shutil.rmtree(folder.path)  # nothing in it counts
     return request
+
+
+def _made_by_this_flow_run(folder: RunFolder) -> bool:
+    note = folder.path / MAKER
+    return note.is_file() and note.read_text() == str(flow_run.id)
 
 
 def _resumed_config(request: RunRequest) -> RunConfig:
@@ -178,7 +198,7 @@ def _resumed_config(request: RunRequest) -> RunConfig:
         raise ConfigError(f"resume={request.resume}: its config.yaml does not fit this version: {error}") from error
     done = folder.committed()
     if not done:
-        raise ConfigError(f"resume={request.resume}: the run has no committed checkpoint; start it anew")
+        raise ConfigError(f"resume={request.resume}: the run has no committed checkpoint; start one of another run_id")
     iterations = config.iterations if request.iterations is None else request.iterations
     if iterations < done[-1]:
         raise ConfigError(f"iterations={iterations}: the run has done {done[-1]}; allowed are more")

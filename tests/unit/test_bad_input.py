@@ -69,7 +69,11 @@ MISTAKES = {
         "run_root={file}/runs",
         "run_root={file}/runs: {file} is not a folder that can be written",
     ),
-    "run that exists": ("run_id=old", "run_id=old: {root}/old exists; choose another or resume=old"),
+    "run that exists": ("run_id=new", "run_id=new: {root}/new exists; choose another or resume=new"),
+    "run that exists and cannot be resumed": (
+        "run_id=old",
+        "run_id=old: {root}/old exists; it has no committed checkpoint to resume from; choose another",
+    ),
     "unknown environment": (
         "env.id=envs:embodyflow/Mars-v0",
         "env.id=envs:embodyflow/Mars-v0: Environment `Mars` doesn't exist in namespace embodyflow",
@@ -251,19 +255,24 @@ MISTAKES = {
         "pipeline: custom_fn and yaml must not both be set",
     ),
     "unreadable pipeline": ("pipeline.yaml=mine.yaml", "mine.yaml: cannot be read"),
-    "resume of no run": ("resume=nope", "resume=nope: there is no such run in {root}/; allowed are old"),
-    "resume without a commit": ("resume=old", "resume=old: the run has no committed checkpoint; start it anew"),
+    "resume of no run": ("resume=nope", "resume=nope: there is no such run in {root}/; allowed are new, old"),
+    "resume without a commit": (
+        "resume=old",
+        "resume=old: the run has no committed checkpoint; start one of another run_id",
+    ),
     "resume with another seed": ("resume=old seed=1", "allowed beside it are iterations and run_root"),
 }
 
 
 @pytest.fixture
 def run_root(tmp_path: Path) -> Path:
-    """A folder with one run that died before its first commit; beside it a file, and what says that it is a model."""
+    """A folder with a run that died before its first commit, one that died after it, a file, and what says it is a model."""
     root = tmp_path / "runs"
-    (root / "old").mkdir(parents=True)
-    config = compose_config(["experiment=embodied", f"run_root={root}", "run_id=old"])
-    (root / "old" / "config.yaml").write_text(config.model_dump_json())  # JSON is YAML
+    for name in ("old", "new"):
+        (root / name).mkdir(parents=True)
+        config = compose_config(["experiment=embodied", f"run_root={root}", f"run_id={name}"])
+        (root / name / "config.yaml").write_text(config.model_dump_json())  # JSON is YAML
+    (root / "new" / "checkpoints" / "iteration-000000").mkdir(parents=True)
     (tmp_path / "file").write_text("")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 64}')

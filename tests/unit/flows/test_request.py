@@ -17,8 +17,9 @@ SMALL = ("env.max_steps=20", "evaluation.num_goals=2", "trainer.epochs=2")
 
 
 def committed_run(run_root: Path, run_id: str = "mine", iterations: int = 3, done: int = 1) -> RunConfig:
-    config = check(RunRequest(iterations=iterations, run_id=run_id, overrides=(f"run_root={run_root}", *SMALL)))
-    folder = RunFolder.create(config)
+    request = RunRequest(iterations=iterations, run_id=run_id, overrides=(f"run_root={run_root}", *SMALL))
+    config = check(request)
+    folder = open_folder(request, config)
     for iteration in range(done + 1):
         folder.new_checkpoint(iteration)
         folder.commit_checkpoint(iteration, {}, keep=2)
@@ -127,10 +128,8 @@ def test_a_damaged_configuration_is_told_in_a_line(tmp_path: Path) -> None:
 
 
 class FlowRun:
-    id = "0123456789abcdef"
-
-    def __init__(self, run_count: int) -> None:
-        self.run_count = run_count
+    def __init__(self, run_count: int, id: str = "0123456789abcdef") -> None:
+        self.run_count, self.id = run_count, id
 
 
 def test_a_flow_run_names_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,8 +141,8 @@ def test_a_flow_run_names_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_retried_flow_run_goes_on_from_its_last_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=2))
-    request = RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}", *SMALL))
     config = committed_run(tmp_path)
+    request = RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}", *SMALL))
     resumed = of_this_flow_run(request)
     assert resumed.resume == "mine"
     assert check(resumed).trainer == config.trainer
@@ -152,10 +151,28 @@ def test_a_retried_flow_run_goes_on_from_its_last_commit(tmp_path: Path, monkeyp
 def test_a_retried_flow_run_that_committed_nothing_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=2))
     request = RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}", *SMALL))
-    RunFolder.create(check(request)).append_metrics({"iteration": 0})
+    folder = open_folder(request, check(request))
+    folder.append_metrics({"iteration": 0})
+    with folder.locked(), pytest.raises(ConfigError, match=r"run_id=mine: process \d+ is at work on this run"):
+        of_this_flow_run(request)
+    assert folder.metrics() == [{"iteration": 0}]
     again = of_this_flow_run(request)
     assert again == request
     assert open_folder(again, check(again)).metrics() == []
+
+
+@pytest.mark.parametrize("done", [-1, 1], ids=["nothing-committed", "committed"])
+def test_a_retried_flow_run_leaves_a_folder_of_another_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=1))
+    config = committed_run(tmp_path, done=done)
+    monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=2, id="fedcba9876543210"))
+    request = RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}", *SMALL))
+    assert of_this_flow_run(request) == request
+    with pytest.raises(ConfigError, match=f"run_id=mine: {tmp_path}/mine exists"):
+        check(request)
+    assert RunFolder(config.run_dir).config()["run_id"] == "mine"
 
 
 def test_the_last_line_of_a_run() -> None:
