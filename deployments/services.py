@@ -18,7 +18,7 @@ RETENTION = {
     "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
     "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(30 * 24 * 3600),
 }
-"""How long our server keeps events and, after their end, flow runs; a database that the user names is left alone."""
+"""How long our server keeps events and, after their end, flow runs, in a database of its own."""
 
 
 def environment(folder: StackFolder) -> dict[str, str]:
@@ -26,7 +26,6 @@ def environment(folder: StackFolder) -> dict[str, str]:
     # The user's own server may need the profile in their home; ours has its home in the project.
     home = {} if os.environ.get("PREFECT_API_URL") else {"PREFECT_HOME": str(folder.prefect_home)}
     return {
-        **(RETENTION if uses_own_database() else {}),
         **os.environ,
         **NO_TELEMETRY,
         **BATCHED_WRITES,
@@ -40,10 +39,14 @@ def environment(folder: StackFolder) -> dict[str, str]:
     }
 
 
-def uses_own_database() -> bool:
-    """Whether our server keeps its data in the stack's folder, rather than in a database the user names."""
-    names = ("PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_SERVER_DATABASE_CONNECTION_URL")
-    return not any(os.environ.get(name) for name in names)
+def database_environment(folder: StackFolder) -> dict[str, str]:
+    """Return what has our server keep its data in a file of the stack's, and forget what is old.
+
+    The file is named although it is Prefect's default: that the database is ours to tidy up is then sure.
+    """
+    url = f"sqlite+aiosqlite:///{folder.prefect_home}/prefect.db"
+    kept = {name: os.environ.get(name, value) for name, value in RETENTION.items()}
+    return kept | {"PREFECT_SERVER_DATABASE_CONNECTION_URL": url}
 
 
 def ray_environment(folder: StackFolder) -> dict[str, str]:

@@ -28,12 +28,12 @@ from deployments.processes import (
 from deployments.services import (
     WORK_POOL,
     attached,
+    database_environment,
     deploy_command,
     environment,
     ray_command,
     ray_environment,
     server_command,
-    uses_own_database,
     worker_command,
 )
 from embodyflow.errors import ConfigError
@@ -65,6 +65,7 @@ class Stack:
     def __init__(self, folder: StackFolder) -> None:
         self.folder = folder
         self._api_url, self._ray_address = attached(os.environ)
+        self._owns_database = False
         self._processes: dict[str, psutil.Popen] = {}
         self._claims: list[socket.socket] = []
 
@@ -117,10 +118,11 @@ class Stack:
         if self._ray_address is None:
             port, temp_dir = int(self.state.ray_address.rpartition(":")[2]), str(self.state.ray_temp_dir)
             command = ray_command(port, self._claim(10001), temp_dir)
-            self._launch("ray", command, without="RAY_ADDRESS")
+            env = {key: value for key, value in self.env.items() if key != "RAY_ADDRESS"}
+            self._launch("ray", command, env=env)
         if self._api_url is None:
             port = int(self._api.ui_url.rpartition(":")[2])
-            self._launch("prefect-server", server_command(port))
+            self._launch("prefect-server", server_command(port), env=self._server_environment())
             self._wait_for("prefect-server", self._api.is_healthy)
         self._end_stale_runs("The stack that ran it was killed.")
         self._api.create_work_pool(WORK_POOL)
@@ -147,6 +149,12 @@ class Stack:
         if self._ray_address is None:
             self.env |= ray_environment(self.folder)
 
+    def _server_environment(self) -> dict[str, str]:
+        from deployments.database import is_named  # Prefect takes a second to import; Ray starts meanwhile
+
+        self._owns_database = not is_named()
+        return self.env | (database_environment(self.folder) if self._owns_database else {})
+
     def _claim(self, preferred: int) -> int:
         """Return a port that is ours until we have stopped."""
         port, claim = claim_port(preferred)
@@ -159,11 +167,10 @@ class Stack:
         if self._ray_address is not None and not _answers(self._ray_address):
             raise ConfigError(f"RAY_ADDRESS={self._ray_address}: no answer; unset it to have Ray started")
 
-    def _launch(self, name: str, command: list[str], *, without: str = "") -> psutil.Popen:
-        env = {key: value for key, value in self.env.items() if key != without}
+    def _launch(self, name: str, command: list[str], *, env: dict[str, str] | None = None) -> psutil.Popen:
         log = self.folder.log(name)
         log.unlink(missing_ok=True)
-        process = start_process(command, log=log, env=env, cwd=self.folder.root)
+        process = start_process(command, log=log, env=env or self.env, cwd=self.folder.root)
         self._processes[name] = process
         return process
 
@@ -186,8 +193,7 @@ class Stack:
 
     def _end_stale_runs(self, message: str) -> None:
         """End the runs that our worker has left, whoever else uses the server or its database."""
-        ours_alone = self._api_url is None and uses_own_database()
-        end_stale_runs(self._api, message, worker=None if ours_alone else self._worker_name())
+        end_stale_runs(self._api, message, worker=None if self._owns_database else self._worker_name())
 
     def _worker_name(self) -> str:
         digest = hashlib.sha256(str(self.folder.root).encode()).hexdigest()

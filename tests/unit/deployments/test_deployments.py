@@ -11,9 +11,10 @@ import pytest
 import yaml
 
 from deployments import services
+from deployments.database import is_named
 from deployments.folder import StackFolder
 from deployments.run import run_experiment
-from deployments.services import WORK_POOL, ray_command, server_command, uses_own_database
+from deployments.services import WORK_POOL, ray_command, server_command
 from embodyflow.errors import ConfigError
 from flows.fit import PIPELINES
 
@@ -52,24 +53,80 @@ def test_servers_listen_on_this_machine_alone() -> None:
     assert "--disable-usage-stats" in ray_command(6379, 10001, "/tmp/ray")
 
 
-def test_a_database_of_the_users_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_SERVER_DATABASE_CONNECTION_URL"):
-        monkeypatch.delenv(name, raising=False)
-    assert uses_own_database()
-    monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "postgresql+asyncpg://localhost/prefect")
-    assert not uses_own_database()
+PARTS = {"DRIVER": "postgresql+asyncpg", "HOST": "db", "USER": "me", "NAME": "prefect"}
 
 
-def test_our_own_database_forgets_and_the_users_does_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in (*services.RETENTION, "PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_SERVER_DATABASE_CONNECTION_URL"):
-        monkeypatch.delenv(name, raising=False)
-    folder = StackFolder(tmp_path)
-    assert services.RETENTION.items() <= services.environment(folder).items()
+@pytest.fixture
+def nothing_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder, the current one, in an environment without settings of a server's."""
+    for name in os.environ:
+        if name.startswith(("PREFECT_SERVER_", "PREFECT_API_DATABASE_", "PREFECT_PROFILE")):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"PREFECT_API_DATABASE_CONNECTION_URL": "postgresql+asyncpg://db/prefect"},
+        {"PREFECT_SERVER_DATABASE_CONNECTION_URL": "postgresql+asyncpg://db/prefect"},
+        {f"PREFECT_SERVER_DATABASE_{key}": value for key, value in PARTS.items()},
+        {f"PREFECT_API_DATABASE_{key}": value for key, value in PARTS.items()},
+    ],
+    ids=["url", "new-url", "parts", "old-parts"],
+)
+def test_a_database_of_the_users_is_noticed(
+    nothing_named: Path, monkeypatch: pytest.MonkeyPatch, named: dict[str, str]
+) -> None:
+    assert not is_named()
+    monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "")
+    assert not is_named()
+    for name, value in named.items():
+        monkeypatch.setenv(name, value)
+    assert is_named()
+
+
+def test_a_database_of_the_users_is_noticed_in_files_but_not_in_their_profile(
+    nothing_named: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stack's Prefect home is its own, so our server does not read a profile."""
+    url = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
+    (nothing_named / "home").mkdir()
+    profile = f'active = "mine"\n[profiles.mine]\n{url} = "postgresql+asyncpg://db/prefect"\n'
+    (nothing_named / "home" / "profiles.toml").write_text(profile)
+    monkeypatch.setenv("PREFECT_HOME", str(nothing_named / "home"))
+    assert not is_named()
+    (nothing_named / ".env").write_text(f"{url}=postgresql+asyncpg://db/prefect\n")
+    assert is_named()
+    (nothing_named / ".env").unlink()
+    (nothing_named / "pyproject.toml").write_text(
+        '[tool.prefect.server.database]\nconnection_url = "postgresql://db"\n'
+    )
+    assert is_named()
+
+
+def test_an_impossible_database_is_refused_in_a_line(nothing_named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_DATABASE_DRIVER", "mysql")
+    with pytest.raises(ConfigError, match=r"^PREFECT_SERVER_DATABASE_DRIVER=mysql: Input should be 'postgresql\+"):
+        is_named()
+
+
+def test_our_own_database_is_named_and_forgets_as_the_user_says(
+    nothing_named: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = StackFolder(nothing_named)
+    database = services.database_environment(folder)
+    assert services.RETENTION.items() <= database.items()
+    program = (
+        "from prefect.settings import get_current_settings as settings\n"
+        "print(settings().server.database.connection_url.get_secret_value())"
+    )
+    command, env = [sys.executable, "-c", program], services.environment(folder) | database
+    output = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert output.stdout.strip() == f"sqlite+aiosqlite:///{nothing_named}/.embodyflow/prefect/prefect.db"
     monkeypatch.setenv("PREFECT_SERVER_EVENTS_RETENTION_PERIOD", "P9D")
-    assert services.environment(folder)["PREFECT_SERVER_EVENTS_RETENTION_PERIOD"] == "P9D"
-    monkeypatch.delenv("PREFECT_SERVER_EVENTS_RETENTION_PERIOD")
-    monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "postgresql+asyncpg://localhost/prefect")
-    assert not services.RETENTION.keys() & services.environment(folder).keys()
+    assert services.database_environment(folder)["PREFECT_SERVER_EVENTS_RETENTION_PERIOD"] == "P9D"
 
 
 def test_prefect_takes_the_retention_as_it_is_meant() -> None:
