@@ -6,18 +6,25 @@ Prefect's own client takes two seconds to import; a launcher that is only to pol
 import base64
 import json
 import os
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from http import HTTPStatus
+from http.client import HTTPException, InvalidURL
 from typing import Any
 
+from embodyflow.errors import ConfigError
 from flows.flow_run_states import was_cancelled
 from flows.prefect_settings import MAX_RUNS
 
 ACTIVE = ("RUNNING", "PENDING", "CANCELLING")
 TERMINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 ERROR_LEVEL = 40
+TIMEOUT = 10.0
+PAUSES = (0.2, 0.8, 3.2)
+"""Seconds before a request is made again that was answered by 503: another one had locked the SQLite database."""
 RESUME_TAG = "resume"
 WORKER_LABEL = (
     "prefect.worker.name"  # Prefect's worker puts it on a run that it starts; the pid beside is a bare number
@@ -40,17 +47,32 @@ class PrefectApi:
         return self.url.removesuffix("/api")
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return the JSON answer to one request, None when it has no body.
+        """Return the JSON answer to one request, None when it has no body; a server that is busy is asked again.
 
         Raises:
             urllib.error.URLError: the server cannot be reached or refuses; HTTPError carries its answer.
+            ConfigError: what answers is no Prefect API.
         """
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", **_authorization()}
-        request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            content = answer.read()
-        return json.loads(content) if content else None
+        for pause in (*PAUSES, None):
+            try:
+                request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)
+                with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+                    content = answer.read()
+                return json.loads(content) if content else None
+            except urllib.error.HTTPError as error:
+                if error.code != HTTPStatus.SERVICE_UNAVAILABLE or pause is None:
+                    raise
+                time.sleep(pause)
+            except (ValueError, InvalidURL) as error:  # not JSON, or no address at all
+                raise ConfigError(
+                    f"PREFECT_API_URL={self.url}: is no Prefect API; allowed are addresses such as "
+                    "http://127.0.0.1:4200/api"
+                ) from error
+            except (TimeoutError, HTTPException) as error:  # neither says where it happened
+                raise urllib.error.URLError(f"{self.url} did not answer: {error}") from error
+        raise AssertionError("the last attempt answers or raises")
 
     def is_healthy(self) -> bool:
         """Whether the server answers."""

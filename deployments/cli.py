@@ -22,8 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    except (StackError, URLError) as error:  # URLError: the Prefect server went away
+    except StackError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except (URLError, ConnectionError) as error:
+        print(f"error: the Prefect server went away: {error}", file=sys.stderr)
         return 1
 
 

@@ -81,9 +81,13 @@ class FlowRun:
 
     def cancel(self) -> None:
         """Ask the Prefect worker to end the run, which it does within seconds, and stop watching."""
-        if self._watch.poll() is None and self.id is not None and self._api.is_healthy():
-            self._api.set_state(self.id, "CANCELLING", "Cancelled by `embodyflow run`.", force=False)
-        stop_processes([self._watch], grace=1.0)
+        try:
+            if self._watch.poll() is None and self.id is not None and self._api.is_healthy():
+                self._api.set_state(self.id, "CANCELLING", "Cancelled by `embodyflow run`.", force=False)
+        except OSError as error:
+            print(f"warning: the Prefect server was not told to cancel the run: {error}", file=sys.stderr)
+        finally:
+            stop_processes([self._watch], grace=1.0)
 
     def failure(self) -> str:
         """Return why the run failed, or was not even accepted."""

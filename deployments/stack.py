@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -95,17 +96,24 @@ class Stack:
     def stop(self) -> None:
         """Stop what was started: flow runs first, while there is a server to report to; then all the rest."""
         ignore_signals()
+        try:
+            self._stop_flow_runs()
+        except OSError as error:  # the next stack ends what is left
+            print(f"warning: the Prefect server was not told that its runs are over: {error}", file=sys.stderr)
+        finally:
+            stop_processes(self._processes.values(), grace=5.0)
+            kill_descendants()
+            clear_leftovers(self.folder)
+            for claim in self._claims:
+                claim.close()
+
+    def _stop_flow_runs(self) -> None:
         orphans = self._orphans()
         if (worker := self._processes.pop("prefect-worker", None)) is not None:
             stop_processes([*descendants(worker), *orphans], grace=FLOW_GRACE)
             stop_processes([worker], grace=3.0)
         if self._processes.get("prefect-server") is not None and self._api.is_healthy():
             self._end_stale_runs("The stack was stopped.")
-        stop_processes(self._processes.values(), grace=5.0)
-        kill_descendants()
-        clear_leftovers(self.folder)
-        for claim in self._claims:
-            claim.close()
 
     def _orphans(self) -> list[psutil.Process]:
         """Return what parts that are gone have left to us: flow runs, where the Prefect worker died."""
@@ -230,6 +238,8 @@ def _answers(address: str) -> bool:
     host, colon, port = address.rpartition("//")[2].rpartition(":")
     if not colon:
         return True
-    with socket.socket() as probe:
-        probe.settimeout(1.0)
-        return probe.connect_ex((host, int(port))) == 0
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+    except (OSError, ValueError, OverflowError):  # nobody there, no such host, no port
+        return False
+    return True

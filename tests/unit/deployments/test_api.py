@@ -1,6 +1,7 @@
 """What a killed stack leaves on the server is ended; what others run there is not."""
 
 import json
+import socket
 import threading
 import urllib.error
 from collections.abc import Iterator
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from deployments import api as module
 from deployments.api import PrefectApi, end_stale_runs
+from embodyflow.errors import ConfigError
 
 OURS, THEIRS = "vm-46318e40", "vm-e1175e60"  # names of Prefect workers
 
@@ -23,6 +26,7 @@ class Server:
         self.moved: dict[str, str] = {}
         self.headers: dict[str, str] = {}
         self.pools = ["taken"]
+        self.busy = 0  # so many requests are refused
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         if path == "/api/flow_runs/filter":
@@ -32,6 +36,8 @@ class Server:
             ]
             found = [run for run in self.runs if run["state_type"] in kinds and run["within"] in parents]
             return 200, found[body["offset"] : body["offset"] + body["limit"]]
+        if not path.startswith("/api"):
+            return 200, "a page for people"
         if path.startswith("/api/flow_run_states/?flow_run_id="):
             course = self.courses[path.partition("=")[2]]
             return 200, [{"type": kind, "timestamp": f"2026-01-01T00:00:{n:02}Z"} for n, kind in enumerate(course)]
@@ -74,10 +80,11 @@ def server() -> Iterator[tuple[Server, PrefectApi]]:
 
         def answer(self, method: str, body: dict[str, Any]) -> None:
             fake.headers = dict(self.headers)
-            code, answer = fake.answer(method, self.path, body)
+            code, answer = (503, {}) if fake.busy else fake.answer(method, self.path, body)
+            fake.busy = max(0, fake.busy - 1)
             self.send_response(code)
             self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
+            self.wfile.write(json.dumps(answer).encode() if self.path.startswith("/api") else b"<!doctype html>")
 
         def log_message(self, format: str, *args: object) -> None:
             pass
@@ -165,3 +172,32 @@ def test_credentials_are_those_of_prefects_own_client(
 
 def test_a_server_that_is_not_there_is_not_healthy() -> None:
     assert not PrefectApi("http://127.0.0.1:9/api").is_healthy()
+
+
+def test_a_server_that_is_busy_is_asked_again(
+    server: tuple[Server, PrefectApi], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, api = server
+    monkeypatch.setattr(module, "PAUSES", (0.01, 0.01, 0.01))
+    fake.busy = 3
+    api.create_work_pool("new")
+    assert fake.pools == ["taken", "new"]
+    fake.busy = 4
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        api.create_work_pool("another")
+
+
+@pytest.mark.parametrize("url", ["{server}", "http://127.0.0.1:port/api"])
+def test_an_address_that_is_no_api_is_told_in_a_line(server: tuple[Server, PrefectApi], url: str) -> None:
+    url = url.format(server=server[1].ui_url)
+    with pytest.raises(ConfigError) as refusal:
+        PrefectApi(url).is_healthy()
+    assert str(refusal.value).startswith(f"PREFECT_API_URL={url}: is no Prefect API; allowed are")
+
+
+def test_a_server_that_does_not_answer_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TIMEOUT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/api"
+        with pytest.raises(urllib.error.URLError, match=f"{url} did not answer: timed out"):
+            PrefectApi(url).work_pool_is_ready("any")
