@@ -1,7 +1,10 @@
 """What a stack keeps in the project folder."""
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,6 +26,7 @@ class StackState:
         ray_address: the Ray cluster, ``host:port``.
         ray_temp_dir: Ray's folder for sockets, ours to remove; None when the cluster is not ours.
         processes: names and pids of what the launcher started; complete once it is ready.
+        command: ``up``, whose stack is for everybody, or ``run``, whose own it is: it ends with the run.
     """
 
     pid: int
@@ -32,6 +36,7 @@ class StackState:
     ray_address: str
     ray_temp_dir: str | None
     processes: dict[str, int]
+    command: str = "up"
 
     @property
     def alive(self) -> bool:
@@ -84,6 +89,27 @@ class StackFolder:
     def log(self, name: str) -> Path:
         """Return the log file of one process of the stack."""
         return self.private / "logs" / f"{name}.log"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other stack from starting here; the lock goes with this process, however it ends.
+
+        Raises:
+            ConfigError: another process has it; the message names it.
+        """
+        self.private.mkdir(exist_ok=True)
+        with (self.private / "stack.lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise ConfigError(
+                    f"{self.root}: a stack is up (process {file.read()}); `embodyflow down` stops it"
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
 
     def read_state(self) -> StackState | None:
         """Return the stack last started here, alive or not; None if it was stopped properly."""

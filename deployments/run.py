@@ -139,13 +139,18 @@ def run_experiment(flow: str, words: Sequence[str]) -> int:
 
 @contextmanager
 def _stack(folder: StackFolder, console: Console) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Use the stack that is up in this folder, or one of our own; yield its API's address and its check."""
+    """Use the stack that ``up`` runs in this folder, or one of our own; yield its API's address and its check."""
     state = live_stack(folder)
     if state is None:
         console.print("starting Ray and Prefect …")
-        with Stack(folder) as stack:
+        with Stack(folder, "run") as stack:
             console.print(f"Prefect UI: {PrefectApi(stack.state.api_url).ui_url}", soft_wrap=True)
             yield stack.state.api_url, stack.check
+    elif state.command == "run":
+        raise ConfigError(
+            f"{folder.root}: the stack of process {state.pid} ends with its `embodyflow run`; wait for it, or have "
+            "several runs share the stack of `embodyflow up`"
+        )
     elif state.ready:
         console.print(f"Prefect UI: {PrefectApi(state.api_url).ui_url}", soft_wrap=True)
         yield state.api_url, lambda: None  # whoever started it looks after it

@@ -8,13 +8,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
 
 import psutil
 
 from deployments.api import PrefectApi, end_stale_runs
-from deployments.folder import StackFolder, StackState, live_stack
+from deployments.folder import StackFolder, StackState
 from deployments.processes import (
     adopt_orphans,
     claim_port,
@@ -57,22 +58,22 @@ class Stack:
 
     Args:
         folder: the project's.
+        command: that starts it: ``up`` or ``run``.
 
     Raises:
-        ConfigError: a stack is up here already, or an address in the environment does not answer.
+        ConfigError: a stack is up here already, or starting, or an address in the environment does not answer.
         StackError: a part of it did not start; the message names its log.
     """
 
-    def __init__(self, folder: StackFolder) -> None:
-        self.folder = folder
+    def __init__(self, folder: StackFolder, command: str) -> None:
+        self.folder, self._command = folder, command
         self._api_url, self._ray_address = attached(os.environ)
         self._owns_database = False
         self._processes: dict[str, psutil.Popen] = {}
-        self._claims: list[socket.socket] = []
+        self._held = ExitStack()  # the folder's lock and ports, until all has ended
 
     def __enter__(self) -> "Stack":
-        if (other := live_stack(self.folder)) is not None:
-            raise ConfigError(f"{self.folder.root}: a stack is up (process {other.pid}); `embodyflow down` stops it")
+        self._held.enter_context(self.folder.locked())
         clear_leftovers(self.folder)
         adopt_orphans()
         try:
@@ -104,8 +105,7 @@ class Stack:
             stop_processes(self._processes.values(), grace=5.0)
             kill_descendants()
             clear_leftovers(self.folder)
-            for claim in self._claims:
-                claim.close()
+            self._held.close()
 
     def _stop_flow_runs(self) -> None:
         orphans = self._orphans()
@@ -151,7 +151,7 @@ class Stack:
         # Ray's sockets lie there: a longer path than about 100 characters and it does not start.
         temp_dir = None if self._ray_address else tempfile.mkdtemp(prefix="embodyflow-ray-")
         me = psutil.Process()
-        self._set_state(StackState(me.pid, me.create_time(), False, api_url, ray_address, temp_dir, {}))
+        self._set_state(StackState(me.pid, me.create_time(), False, api_url, ray_address, temp_dir, {}, self._command))
         self._api = PrefectApi(api_url)
         self.env = environment(self.folder) | {"PREFECT_API_URL": api_url, "RAY_ADDRESS": ray_address}
         if self._ray_address is None:
@@ -166,7 +166,7 @@ class Stack:
     def _claim(self, preferred: int) -> int:
         """Return a port that is ours until we have stopped."""
         port, claim = claim_port(preferred)
-        self._claims.append(claim)
+        self._held.enter_context(claim)
         return port
 
     def _check_attached(self) -> None:
@@ -213,13 +213,18 @@ class Stack:
 
 
 def stop_stack(folder: StackFolder) -> bool:
-    """Stop the stack another process runs in ``folder``, or what is left of one; return whether there was."""
+    """Stop the stack another process runs in ``folder``, or what is left of one; return whether there was.
+
+    Raises:
+        ConfigError: another one is starting meanwhile.
+    """
     state = folder.read_state()
     if state is None:
         return False
     if (launcher := find_process(state.pid, state.created)) is not None:
         stop_processes([launcher], grace=30.0)
-    clear_leftovers(folder)
+    with folder.locked():
+        clear_leftovers(folder)
     return True
 
 

@@ -14,7 +14,7 @@ from embodyflow.run_folder import unfinished_runs
 
 def foreground() -> int:
     """Start the stack and keep it until a signal comes; return the exit code."""
-    with Stack(StackFolder.here()) as stack:
+    with Stack(StackFolder.here(), "up") as stack:
         print(_describe(stack.state), flush=True)
         print(*_offers(stack.folder.root), sep="\n", end="", flush=True)
         print("Ctrl-C, or `embodyflow down` in another terminal, stops everything", flush=True)

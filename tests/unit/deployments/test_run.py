@@ -1,15 +1,20 @@
 """A flow run is over when its watch says so, or when the server has said so for a while."""
 
+import io
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
+from rich.console import Console
 
 from deployments import run as module
-from deployments.folder import StackFolder
+from deployments.folder import StackFolder, StackState
 from deployments.run import FlowRun
+from embodyflow.errors import ConfigError
 from tests.waiting import eventually
 
 RUN_ID = "3fbcd7e8-d274-45f4-bd12-e79f2f76c772"
@@ -104,7 +109,9 @@ def test_a_refused_submission_is_told_in_the_commands_words(watched: Watched) ->
 
 def test_a_resumed_run_is_not_taken_for_the_flow_run_before_it(watched: Watched) -> None:
     before = "3fbcd7e8-d274-45f4-bd12-000000000000"
-    assert outcome(watched.start(f"print('UUID: {before}'); raise SystemExit(0)"), 10.0) == 0
+    first = watched.start(f"print('UUID: {before}')")
+    assert eventually(lambda: first._watch.poll() is not None)
+    assert (first.id, first.poll()) == (before, 0)
     resumed = watched.start(f"{SUBMITTED}; import time; time.sleep(60)")
     assert eventually(lambda: resumed.id is not None, 10.0)
     assert resumed.id == RUN_ID
@@ -119,3 +126,16 @@ def test_an_exception_is_told_by_the_state_and_a_crash_by_the_log(watched: Watch
     crashed = watched.start(ends, "CRASHED", "exit status -9", logged="out of memory")
     assert outcome(crashed, 10.0) == 1
     assert crashed.failure() == "out of memory"
+
+
+def test_a_stack_is_shared_unless_it_is_another_runs_own(tmp_path: Path) -> None:
+    folder, console, me = StackFolder(tmp_path), Console(file=io.StringIO()), psutil.Process()
+    shared = StackState(me.pid, me.create_time(), True, "http://127.0.0.1:4200/api", "127.0.0.1:6379", None, {}, "up")
+    folder.write_state(shared)
+    with module._stack(folder, console) as (api_url, _):
+        assert api_url == shared.api_url
+    folder.write_state(replace(shared, command="run"))
+    with pytest.raises(ConfigError) as refusal, module._stack(folder, console):
+        pass
+    (line,) = str(refusal.value).splitlines()
+    assert f"process {me.pid}" in line and "`embodyflow up`" in line

@@ -1,5 +1,6 @@
 """What a stack does about servers that do not answer as they should; with real ones: ``tests/integration``."""
 
+import os
 import sys
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -10,7 +11,7 @@ from deployments import cli
 from deployments import stack as module
 from deployments.api import PrefectApi
 from deployments.folder import StackFolder
-from deployments.processes import start_process
+from deployments.processes import STACK_VARIABLE, start_process
 from deployments.stack import Stack
 from embodyflow.errors import ConfigError
 
@@ -37,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StackFolder:
 def test_a_server_that_refuses_is_told_of_and_stopped_all_the_same(
     folder: StackFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stack = Stack(folder)
+    stack = Stack(folder, "up")
     stack._api = Api("http://unused/api")
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
     server = start_process(command, log=folder.log("server"), env={}, cwd=folder.root)
@@ -55,7 +56,28 @@ def test_a_ray_address_where_nothing_answers_is_refused(
     folder: StackFolder, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(ConfigError, match=f"^RAY_ADDRESS={address}: no answer"), Stack(folder):
+    with pytest.raises(ConfigError, match=f"^RAY_ADDRESS={address}: no answer"), Stack(folder, "up"):
+        pass
+
+
+def test_of_two_stacks_that_start_at_once_one_is_refused_and_touches_nothing(
+    folder: StackFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")  # where it came to start, it would be refused for another reason
+    left = {**os.environ, STACK_VARIABLE: str(folder.root)}
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    part = start_process(command, log=folder.log("part"), env=left, cwd=folder.root)
+    try:
+        with (
+            folder.locked(),
+            pytest.raises(ConfigError, match=rf"a stack is up \(process {os.getpid()}\); `embodyflow down` stops"),
+            Stack(folder, "up"),
+        ):
+            pass
+        assert part.poll() is None
+    finally:
+        part.kill()
+    with folder.locked():  # free again
         pass
 
 
