@@ -60,8 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(command=_check_env)
 
     run = commands.add_parser("run", help="run an experiment, with a stack of its own if none is up")
-    run.add_argument("--flow", default="grpo", help="flow of the deployment (default: %(default)s)")
-    run.add_argument("--experiment", help="a deployment's name (default: embodied)")
+    run.add_argument("--flow", default="grpo", help="training flow (default: %(default)s)")
+    run.add_argument("--experiment", help="one of configs/experiment (default: embodied)")
     run.add_argument("--seed", type=int, help="of every random draw (default: the experiment's own)")
     run.add_argument("words", nargs="*", metavar="key=value", help="iterations, run_id, resume or Hydra overrides")
     run.set_defaults(command=_run)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import yaml
+
 from deployments.processes import find_process
 from embodyflow.errors import ConfigError
 
@@ -70,6 +72,19 @@ class StackFolder:
     def prefect_yaml(self) -> Path:
         """The deployments."""
         return self.root / "deployments" / "prefect.yaml"
+
+    def deployment(self, flow: str, experiment: str) -> str:
+        """Return ``<flow>/<name>`` of the deployment to run an experiment by: its own, or else the flow's first.
+
+        Raises:
+            ConfigError: the flow has none; the message names those that have.
+        """
+        names: dict[str, list[str]] = {}
+        for each in yaml.safe_load(self.prefect_yaml.read_text())["deployments"]:
+            names.setdefault(each["entrypoint"].rpartition(":")[2].replace("_", "-"), []).append(each["name"])
+        if flow not in names:
+            raise ConfigError(f"flow={flow}: has no deployment; allowed are {', '.join(names)}")
+        return f"{flow}/{experiment if experiment in names[flow] else names[flow][0]}"
 
     @property
     def private(self) -> Path:

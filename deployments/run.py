@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-import yaml
 from rich.console import Console
 
 from deployments.api import TERMINAL, PrefectApi
@@ -104,8 +103,7 @@ def run_experiment(flow: str, words: Sequence[str]) -> int:
 
     Args:
         flow: name of the flow, such as ``grpo``.
-        words: ``key=value``: the flow's parameters, among them the experiment, which also names the deployment, and
-            Hydra overrides.
+        words: ``key=value``: the flow's parameters, among them the experiment, and Hydra overrides.
 
     Raises:
         ConfigError: one line that names what is wrong and what is allowed; nothing was started.
@@ -115,8 +113,7 @@ def run_experiment(flow: str, words: Sequence[str]) -> int:
 
     folder = StackFolder.here()
     request = parse_arguments(words, flow)
-    deployment = f"{flow}/{request.experiment}"
-    _check_deployment(folder, deployment)
+    deployment = folder.deployment(flow, request.experiment)
     config = check(request)
     parameters = request.parameters() | {"run_id": config.run_id}
     run_dir = config.run_dir
@@ -166,10 +163,3 @@ def _follow(run: FlowRun, run_dir: Path, console: Console, check_stack: Callable
             time.sleep(0.2)
         progress.update()
     return code
-
-
-def _check_deployment(folder: StackFolder, name: str) -> None:
-    deployments = yaml.safe_load(folder.prefect_yaml.read_text())["deployments"]
-    known = [f"{each['entrypoint'].rpartition(':')[2].replace('_', '-')}/{each['name']}" for each in deployments]
-    if name not in known:
-        raise ConfigError(f"deployment {name}: there is none of that name; allowed are {', '.join(known)}")

@@ -3,12 +3,13 @@
 import os
 import sys
 import time
-from pathlib import Path
+from typing import Any
 
 from deployments.api import PrefectApi
 from deployments.folder import StackFolder, StackState, live_stack
 from deployments.processes import start_process, stop_processes
 from deployments.stack import Stack
+from embodyflow.errors import ConfigError
 from embodyflow.run_folder import unfinished_runs
 
 
@@ -16,7 +17,7 @@ def foreground() -> int:
     """Start the stack and keep it until a signal comes; return the exit code."""
     with Stack(StackFolder.here(), "up") as stack:
         print(_describe(stack.state), flush=True)
-        print(*_offers(stack.folder.root), sep="\n", end="", flush=True)
+        print(*_offers(stack.folder), sep="\n", end="", flush=True)
         print("Ctrl-C, or `embodyflow down` in another terminal, stops everything", flush=True)
         try:
             while True:
@@ -43,7 +44,7 @@ def detached() -> int:
         stop_processes([launcher], grace=30.0)
         raise
     print(_describe(state))
-    print(*_offers(folder.root), sep="\n", end="")
+    print(*_offers(folder), sep="\n", end="")
     return 0
 
 
@@ -57,14 +58,22 @@ def status() -> int:
     return 0 if state.ready and PrefectApi(state.api_url).is_healthy() else 1
 
 
-def _offers(root: Path) -> list[str]:
+def _offers(folder: StackFolder) -> list[str]:
     """Return a command for each of the latest runs that can go on, and a blank line at the end of them."""
     lines = []
-    for folder in unfinished_runs(root / "runs")[-3:]:
-        config = folder.config()
-        command = f"prefect deployment run {config['flow']}/{config['experiment']} -p resume={folder.path.name}"
-        lines.append(f"{'to resume':<12}{command}  ({folder.committed()[-1]} of {config['iterations']} iterations)")
+    for run in unfinished_runs(folder.root / "runs")[-3:]:
+        config = run.config()
+        done = f"{run.committed()[-1]} of {config['iterations']} iterations"
+        lines.append(f"{'to resume':<12}{_resumption(folder, run.path.name, config)}  ({done})")
     return [*lines, ""] if lines else []
+
+
+def _resumption(folder: StackFolder, run_id: str, config: dict[str, Any]) -> str:
+    try:
+        deployment = folder.deployment(config["flow"], config["experiment"])
+    except ConfigError:  # a flow of the user's own
+        return f"python -m flows.{config['flow']} resume={run_id}"
+    return f"prefect deployment run {deployment} -p experiment={config['experiment']} -p resume={run_id}"
 
 
 def _describe(state: StackState) -> str:

@@ -1,6 +1,7 @@
 """The deployments and the commands that start them."""
 
 import os
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -10,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 import yaml
 
-from deployments import services
+from deployments import services, up
 from deployments.database import is_named
 from deployments.folder import StackFolder
 from deployments.run import run_experiment
@@ -28,7 +29,8 @@ def test_every_deployment_names_a_flow_of_ours_and_our_work_pool() -> None:
         module = import_module(path.removesuffix(".py").replace("/", "."))
         assert getattr(module, function).name == function
         assert deployment["work_pool"]["name"] == WORK_POOL
-        assert (ROOT / "configs" / "experiment" / f"{deployment['parameters']['experiment']}.yaml").is_file()
+        experiment = deployment.get("parameters", {}).get("experiment", "embodied")
+        assert (ROOT / "configs" / "experiment" / f"{experiment}.yaml").is_file()
 
 
 def test_every_training_flow_has_a_deployment() -> None:
@@ -146,18 +148,54 @@ def test_empty_addresses_count_as_none() -> None:
     assert services.attached({"PREFECT_API_URL": "", "RAY_ADDRESS": "auto"}) == (None, "auto")
 
 
+def test_the_evaluation_of_any_run_has_a_deployment() -> None:
+    """One that says its experiment refuses runs of all others."""
+    assert any("parameters" not in each for each in DEPLOYMENTS if each["entrypoint"].endswith(":evaluate"))
+
+
 @pytest.mark.parametrize(
-    ("flow", "experiment", "named"),
+    ("flow", "experiment", "deployment"),
+    [("ppo", "math", "ppo/math"), ("grpo", "push", "grpo/embodied"), ("gspo", "mine", "gspo/math")],
+)
+def test_an_experiment_is_run_by_its_own_deployment_or_by_the_flows_first(
+    flow: str, experiment: str, deployment: str
+) -> None:
+    assert StackFolder(ROOT).deployment(flow, experiment) == deployment
+
+
+@pytest.mark.parametrize(
+    ("flow", "experiment", "answer"),
     [
-        ("grpo", "embodyed", ["grpo/embodyed", "grpo/embodied", "grpo/embodied-nightly"]),
-        ("grop", "embodied", ["grop/embodied", "grpo/embodied"]),
+        ("grpo", "embodyed", "experiment=embodyed: allowed are drawer_open, embodied, "),
+        ("grop", "embodied", "flow=grop: has no deployment; allowed are grpo, ppo, dapo, srpo, evaluate, gspo, cpgd"),
+        ("evaluate", "embodied", "flow=evaluate: allowed are cpgd, dapo, grpo, gspo, ppo, srpo"),
     ],
 )
-def test_an_unknown_deployment_is_refused_with_those_that_exist(
-    flow: str, experiment: str, named: list[str], monkeypatch: pytest.MonkeyPatch
+def test_an_unknown_experiment_or_flow_is_refused_with_those_that_exist(
+    flow: str, experiment: str, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
     with pytest.raises(ConfigError) as refusal:
         run_experiment(flow, [f"experiment={experiment}"])
     (line,) = str(refusal.value).splitlines()
-    assert all(name in line for name in named)
+    assert line.startswith(answer)
+
+
+@pytest.mark.parametrize(
+    ("flow", "experiment", "command"),
+    [
+        ("ppo", "embodied", "prefect deployment run ppo/embodied -p experiment=embodied -p resume=mine"),
+        ("grpo", "push", "prefect deployment run grpo/embodied -p experiment=push -p resume=mine"),
+        ("own", "push", "python -m flows.own resume=mine"),
+    ],
+)
+def test_a_run_is_offered_to_be_resumed_by_what_can_do_so(
+    tmp_path: Path, flow: str, experiment: str, command: str
+) -> None:
+    (tmp_path / "deployments").mkdir()
+    shutil.copy(ROOT / "deployments" / "prefect.yaml", tmp_path / "deployments")
+    run = tmp_path / "runs" / "mine"
+    (run / "checkpoints" / "iteration-000002").mkdir(parents=True)
+    (run / "ledger.jsonl").touch()
+    (run / "config.yaml").write_text(yaml.safe_dump({"flow": flow, "experiment": experiment, "iterations": 9}))
+    assert up._offers(StackFolder(tmp_path)) == [f"to resume   {command}  (2 of 9 iterations)", ""]
