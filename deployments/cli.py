@@ -1,6 +1,7 @@
 """The ``embodyflow`` command."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ from embodyflow.errors import ConfigError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0, 1 failed, 2 refused, 130 and 143 stopped by a signal."""
     options = _parser().parse_args(arguments)
+    if (here := os.getcwd()) not in sys.path:  # modules of the user's are found as by `python -m flows.grpo`
+        sys.path.insert(0, here)
     # What the commands need is imported when one runs: --help is quick.
     from deployments.processes import exit_on_signals
     from deployments.stack import StackError

@@ -1,10 +1,15 @@
 """``embodyflow plan`` answers without a cluster."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from deployments.cli import main
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_a_plan_is_a_table_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,6 +28,19 @@ def test_the_trainer_is_planned_as_it_is_configured(capsys: pytest.CaptureFixtur
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     cuts = {line[0]: line[5] for line in lines if len(line) == 6}
     assert (cuts["rollout"], cuts["old_log_prob"], cuts["train_actor"]) == ("4×1×1", "2×1×2", "2×1×2")
+
+
+def test_the_console_script_finds_a_module_in_the_current_folder(tmp_path: Path) -> None:
+    """As the commands do that are started by ``python -m``; a script's own folder is another."""
+    script = tmp_path / "bin" / "embodyflow"
+    script.parent.mkdir()
+    script.write_text("import sys\nfrom deployments.cli import main\nsys.exit(main())\n")
+    (tmp_path / "my_pipeline.py").write_text("from pipelines.embodied_grpo import embodied_grpo as graph\n")
+    command = [sys.executable, str(script), "plan", "pipeline.custom_fn=my_pipeline:graph"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "train_actor" in done.stdout
 
 
 @pytest.mark.parametrize(
