@@ -36,12 +36,13 @@ async def evaluate(
 def main() -> None:
     """Check the command line, run the flow, print its result; end the process with its exit code."""
     from embodyflow.errors import ConfigError
-    from flows.evaluation_request import check_evaluation, parse_evaluation
+    from flows.evaluation_request import check_evaluation, open_evaluation, parse_evaluation
     from flows.main import run_to_its_end
 
     try:
         request = parse_evaluation(sys.argv[1:])
-        config, _ = check_evaluation(request)
+        config, policy = check_evaluation(request)
+        open_evaluation(config, policy)  # the flow is to find the same policy, whatever the run commits meanwhile
     except ConfigError as error:
         print(error, file=sys.stderr)
         sys.exit(2)

@@ -14,6 +14,7 @@ from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.references import resolve
 from embodyflow.run_folder import RunFolder
+from flows.kept_checkpoint import chosen, keep
 from flows.request import split_word
 
 WEIGHTS = "model.safetensors"
@@ -97,14 +98,24 @@ def check_evaluation(request: EvaluationRequest) -> tuple[EmbodiedConfig, Evalua
     run_id = request.run_id or f"evaluate-{path.absolute().name}{suffix}"
     config = EmbodiedConfig.model_validate(config.model_dump() | {"run_id": run_id})
     _check_folder(config)
+    if (begun_with := chosen(config.run_dir)) is not None:
+        policy = EvaluatedPolicy(path, begun_with)
     return config, policy
 
 
-def open_evaluation(config: EmbodiedConfig) -> RunFolder:
-    """Return the evaluation's folder: a new one, or that of an earlier attempt, to go on where it ended."""
-    if config.run_dir.exists():
-        return RunFolder(config.run_dir)
-    return RunFolder.create(config)
+def open_evaluation(config: EmbodiedConfig, policy: EvaluatedPolicy) -> RunFolder:
+    """Return the evaluation's folder: a new one, or that of an earlier attempt, to go on where it ended.
+
+    What it plays is settled then, and stays there whatever becomes of the run.
+
+    Raises:
+        ConfigError: the run has removed the checkpoint meanwhile, or another process is at work on the evaluation.
+    """
+    folder = RunFolder(config.run_dir) if config.run_dir.exists() else RunFolder.create(config)
+    if policy.iteration is not None:
+        with folder.locked():
+            keep(folder, RunFolder(policy.path), policy.iteration)
+    return folder
 
 
 def _of_run(request: EvaluationRequest, run: RunFolder) -> tuple[Any, EvaluatedPolicy]:

@@ -13,6 +13,7 @@ from embodyflow.workers.session import NodeReport, NodeWork
 from flows.contact_sheets import draw_played
 from flows.evaluation import MODES
 from flows.evaluation_request import EvaluatedPolicy, EvaluationRequest, check_evaluation, open_evaluation
+from flows.kept_checkpoint import drop, kept
 from flows.nodes import Run, submit_node
 from flows.opened_run import opened
 from flows.parity import check_parity, observe
@@ -25,7 +26,7 @@ async def evaluate_as_asked(request: EvaluationRequest) -> dict[str, Any]:
     An evaluation that was stopped goes on: what was played is read from its folder.
     """
     config, policy = check_evaluation(request)
-    folder = open_evaluation(config)
+    folder = open_evaluation(config, policy)
     get_run_logger().info("evaluation %s in %s", config.run_id, folder.path)
     with folder.locked():
         async with opened(folder, config, load_pipeline(**config.pipeline.source())) as run:
@@ -53,6 +54,7 @@ async def _evaluate(run: Run, config: EmbodiedConfig, policy: EvaluatedPolicy) -
         "mean_success_rate": {mode: _mean(played, mode) for mode in MODES},
     }
     run.folder.write_evaluation(result)
+    drop(run.folder)
     run.folder.write_status("done", config.iterations, config.iterations)
     return result
 
@@ -67,7 +69,7 @@ async def _load(run: Run, policy: EvaluatedPolicy) -> str:
     if policy.iteration is None:
         await run.session.load_weights(policy.path / "model.safetensors")
     else:
-        trained = RunFolder(policy.path)
+        trained = kept(run.folder)
         for iteration in (0, policy.iteration):
             trained.verify_checkpoint(iteration)
         await run.session.restore(trained.checkpoint(policy.iteration), trained.checkpoint(0))

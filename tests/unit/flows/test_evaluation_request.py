@@ -7,6 +7,7 @@ import pytest
 from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
 from flows.evaluation_request import check_evaluation, open_evaluation, parse_evaluation
+from flows.kept_checkpoint import drop, kept
 from flows.request import RunRequest, check
 
 SMALL = ("env.max_steps=20", "evaluation.num_goals=4")
@@ -18,9 +19,13 @@ def run(tmp_path: Path) -> Path:
     config = check(RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}", *SMALL)))
     folder = RunFolder.create(config)
     for iteration in (0, 2):
-        folder.new_checkpoint(iteration)
-        folder.commit_checkpoint(iteration, {}, keep=2)
+        commit(folder, iteration)
     return folder.path
+
+
+def commit(folder: RunFolder, iteration: int) -> None:
+    (folder.new_checkpoint(iteration) / "weights").write_text(f"of iteration {iteration}")
+    folder.commit_checkpoint(iteration, {}, keep=1)
 
 
 def ask(*words: str):
@@ -42,12 +47,52 @@ def test_an_export_is_evaluated_in_an_experiment(run: Path) -> None:
 
 
 def test_the_same_again_goes_on_and_something_else_is_refused(run: Path) -> None:
-    config, _ = ask(f"policy={run}")
-    folder = open_evaluation(config)
+    config, policy = ask(f"policy={run}")
+    folder = open_evaluation(config, policy)
     again, _ = ask(f"policy={run}")
-    assert again == config and open_evaluation(again).path == folder.path
+    assert again == config and open_evaluation(again, policy).path == folder.path
     with pytest.raises(ConfigError, match=r"run_id=evaluate-mine-000002: .* holds another run or evaluation"):
         ask(f"policy={run}", "evaluation.num_goals=8")
+
+
+def weights(folder: RunFolder, iteration: int) -> str:
+    kept(folder).verify_checkpoint(iteration)
+    return (kept(folder).checkpoint(iteration) / "weights").read_text()
+
+
+@pytest.mark.parametrize("run_id", [(), ("run_id=other",)])
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_run_that_goes_on_takes_nothing_from_its_evaluation(
+    run: Path, monkeypatch: pytest.MonkeyPatch, run_id: tuple[str, ...], linked: bool
+) -> None:
+    if not linked:
+        monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError("another disk")))
+    config, policy = ask(f"policy={run}", *run_id)
+    folder = open_evaluation(config, policy)
+    commit(RunFolder(run), 4)
+    assert RunFolder(run).committed() == [0, 4]
+    again, same = ask(f"policy={run}", f"run_id={config.run_id}")  # what the flow is asked that the command starts
+    assert (again, same) == (config, policy) and policy.iteration == 2
+    assert open_evaluation(again, same).path == folder.path
+    assert [weights(folder, iteration) for iteration in (0, 2)] == ["of iteration 0", "of iteration 2"]
+    if not run_id:
+        newer, policy = ask(f"policy={run}")
+        assert (newer.run_id, policy.iteration) == ("evaluate-mine-000004", 4)
+    drop(folder)  # complete; asked for once more, its checkpoint is gone
+    with pytest.raises(
+        ConfigError, match=f"policy={run}: the checkpoint of iteration 2 is gone; choose another run_id"
+    ):
+        open_evaluation(again, same)
+
+
+def test_a_checkpoint_that_is_being_removed_is_not_taken(run: Path) -> None:
+    (RunFolder(run).checkpoint(2) / "weights").unlink()
+    config, policy = ask(f"policy={run}", "run_id=other")
+    with pytest.raises(ConfigError, match="the checkpoint of iteration 2 is gone"):
+        open_evaluation(config, policy)
+    commit(RunFolder(run), 4)
+    config, policy = ask(f"policy={run}", "run_id=other")
+    assert weights(open_evaluation(config, policy), 4) == "of iteration 4"
 
 
 @pytest.mark.parametrize(
