@@ -210,7 +210,10 @@ def _success(
     def by_info(reward: float, terminated: bool, info: Mapping[Any, Any]) -> bool:
         if info_key not in info:
             raise ValueError(f"success_info={info_key!r}: info has no such key; it has {', '.join(info) or 'none'}")
-        return bool(info[info_key])
+        value = np.asarray(info[info_key], np.float64)  # of None, NaN
+        if np.isnan(value).any():
+            raise ValueError(f"success_info={info_key!r}: must be true or false in every step, is {info[info_key]}")
+        return bool(value)
 
     if info_key is not None:
         return by_info

@@ -281,7 +281,7 @@ class EmbodiedRollout(GroupRollout):
         assert self.config.warm_start is not None
         expert: Any = env.unwrapped
         observation, _ = env.reset(seed=goal, options={"goal": goal})
-        observations, actions = [], []
+        observations, actions, success = [], [], False
         for _ in range(self.config.env.max_steps):
             action = expert.expert_action()
             observations.append(observation)
@@ -289,9 +289,10 @@ class EmbodiedRollout(GroupRollout):
             disturbed = action + self.config.warm_start.action_noise * noise.standard_normal(action.shape)
             executed = np.clip(disturbed, -1, 1).astype(action.dtype)
             observation, _, terminated, truncated, info = env.step(executed)
+            success |= bool(info["success"])
             if terminated or truncated:
                 break
-        if not info["success"]:
+        if not success:
             return None
         demo = {
             name: padded(np.stack([o[name] for o in observations]), self.config.env.max_steps) for name in observation

@@ -179,7 +179,7 @@ class EpisodeRows:
         columns["loss_mask"][rows, t] = mask
         columns["num_steps"][rows] += step.num_steps
         columns["episode_return"][rows] += step.rewards.sum(axis=1)
-        columns["success"][rows] |= step.infos["success"].astype(bool)
+        columns["success"][rows] |= step.infos["success"].any(axis=1)  # not all environments end with it
         columns["terminated"][rows] = step.terminated
         columns["truncated"][rows] = step.truncated
 

@@ -49,7 +49,7 @@ def first_difference(config: EmbodiedConfig, episode: Mapping[str, Any], split: 
             observation, over = step.observation, {"terminated": step.terminated[0], "truncated": step.truncated[0]}
             num_steps += int(step.num_steps[0])
             total += step.rewards.sum(axis=1)[0]
-            success |= bool(step.infos["success"][0])
+            success |= bool(step.infos["success"][0].any())
     found = {"num_steps": num_steps, "episode_return": total, "success": success, **over}
     differences = (_difference(name, np.asarray(value), episode[name]) for name, value in found.items())
     return next(filter(None, differences), None)

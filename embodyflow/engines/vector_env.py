@@ -50,7 +50,7 @@ class ChunkStep:
         terminated: bool ``[n]``.
         truncated: bool ``[n]``.
         num_steps: int64 ``[n]``, actions executed, 1..C.
-        infos: float64 ``[n]`` for each of the caller's ``info_keys``, as of the last executed step.
+        infos: float64 ``[n, C]`` for each of the caller's ``info_keys``, after each action; 0 for those after the end.
     """
 
     observation: dict[str, Array]
@@ -77,7 +77,7 @@ class VectorEnv:
         caller_steps: the last of the ``num_workers`` is the calling process: one message less and no idle core,
             for environments that are trusted not to crash and a caller with nothing else to do meanwhile.
         chunk_size: C, actions per call and environment.
-        info_keys: keys of ``info`` to keep; each must be a number in the info of every step.
+        info_keys: keys of ``info`` to keep; each must be a finite number in the info of every step.
         names: what each environment is called in errors, beside its index.
         supervision: limits and counts, which several vector environments may share.
 

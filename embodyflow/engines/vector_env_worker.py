@@ -70,7 +70,7 @@ class BufferLayout:
     Attributes:
         num_envs: N.
         chunk_size: C, actions in a chunk.
-        info_keys: keys of ``info`` that are kept, numbers.
+        info_keys: keys of ``info`` that are kept of every step, numbers.
         observation_space: of each environment: a Box, or a Dict of spaces with a shape and a numeric dtype.
         action_space: of each environment, a Box.
     """
@@ -98,7 +98,7 @@ class BufferLayout:
         fields["rewards"] = ((n, c), np.dtype(np.float32))
         fields["terminated"] = fields["truncated"] = ((n,), np.dtype(np.bool_))
         fields["num_steps"] = ((n,), np.dtype(np.int64))
-        fields |= {f"infos/{key}": ((n,), np.dtype(np.float64)) for key in self.info_keys}
+        fields |= {f"infos/{key}": ((n, c), np.dtype(np.float64)) for key in self.info_keys}
         return fields
 
 
@@ -201,15 +201,20 @@ class EnvGroup:
         except Exception as error:
             raise EnvError(index, traceback.format_exc()) from error
         self._require_finite(indices, "a reward", self._buffers.rewards)
+        for key, column in self._buffers.infos.items():
+            self._require_finite(indices, f"info[{key!r}]", column)
         self._require_finite_observation(indices)
 
     def _step_chunk(self, index: int) -> None:
         env, buffers = self._envs[index], self._buffers
         actions = buffers.actions[index].copy()  # the environment may keep it; the buffer's row will change
         rewards = np.zeros(len(actions), np.float32)
+        infos = {key: np.zeros(len(actions)) for key in buffers.infos}
         num_steps = 0
         for action in actions:
             observation, rewards[num_steps], terminated, truncated, info = env.step(action)
+            for key, values in infos.items():
+                values[num_steps] = _info(info, key)
             num_steps += 1
             if terminated or truncated:
                 break
@@ -221,7 +226,7 @@ class EnvGroup:
         buffers.truncated[index] = truncated
         buffers.num_steps[index] = num_steps
         for key, column in buffers.infos.items():
-            column[index] = _info(info, key)
+            column[index] = infos[key]
 
     def _write_outcome(self, indices: Sequence[int], outcome: Outcome, truncated: Array) -> None:
         """Write what a chunk gave, each environment cut off at its first end."""
@@ -229,12 +234,13 @@ class EnvGroup:
         over = outcome.terminated | truncated
         last = np.where(over.any(axis=1), over.argmax(axis=1), over.shape[1] - 1)
         buffers.observation[STATE_KEY][indices] = outcome.observation[rows, last]
-        buffers.rewards[indices] = np.where(np.arange(over.shape[1]) <= last[:, None], outcome.reward, 0)
+        executed = np.arange(over.shape[1]) <= last[:, None]
+        buffers.rewards[indices] = np.where(executed, outcome.reward, 0)
         buffers.terminated[indices] = outcome.terminated[rows, last]
         buffers.truncated[indices] = truncated[rows, last]
         buffers.num_steps[indices] = last + 1
         for key, column in buffers.infos.items():
-            column[indices] = _info(outcome.infos, key)[rows, last]
+            column[indices] = np.where(executed, _info(outcome.infos, key), 0)
 
     def _write_observation(self, index: int, observation: Any) -> None:
         entries = observation if isinstance(observation, dict) else {STATE_KEY: observation}

@@ -26,6 +26,7 @@ class Counter(gym.Env):
 
     action_space = Box(-100.0, 100.0, (2,), np.float32)
     observation_space = Dict({"count": Box(-np.inf, np.inf, (1,), np.float64), "parity": Discrete(2)})
+    says: tuple = (True, False)
 
     def __init__(self, end=1000, truncate=False):
         self.end, self.truncate = end, truncate
@@ -45,7 +46,7 @@ class Counter(gym.Env):
         self.steps += 1
         self.count += float(action.sum())
         over = self.steps >= self.end
-        info = {"success": self.count > 5, "pid": os.getpid()}
+        info = {"success": self.count > 5, "even": self.says[self.steps % 2], "pid": os.getpid()}
         return self.observe(), float(action[0]), over and not self.truncate, over and self.truncate, info
 
     def observe(self):
@@ -84,7 +85,7 @@ def three_counters():
 
 def test_a_chunk_stops_where_its_environment_does(num_workers):
     fns = [partial(Counter, 2), partial(Counter, 4, truncate=True), Counter]
-    with VectorEnv(fns, num_workers=num_workers, chunk_size=3, info_keys=["success"]) as env:
+    with VectorEnv(fns, num_workers=num_workers, chunk_size=3, info_keys=["success", "even"]) as env:
         first = env.reset(options=[{"start": 0}, {"start": 10}, {"start": -50}])
         assert first["count"].tolist() == [[0.0], [10.0], [-50.0]]
         step = env.step(np.repeat(chunk(1, 2, 3), 3, axis=0))
@@ -95,7 +96,8 @@ def test_a_chunk_stops_where_its_environment_does(num_workers):
         assert step.truncated.tolist() == [False, False, False]
         assert step.observation["count"].tolist() == [[3.0], [16.0], [-44.0]]
         assert step.observation["parity"].tolist() == [0, 1, 1]
-        assert step.infos["success"].tolist() == [0.0, 1.0, 0.0]
+        assert step.infos["success"].tolist() == [[0, 0, 0], [1, 1, 1], [0, 0, 0]]
+        assert step.infos["even"].tolist() == [[0, 1, 0], [0, 1, 0], [0, 1, 0]]
         step = env.step(np.repeat(chunk(1, 2, 3), 2, axis=0), indices=[2, 1])
         assert step.num_steps.tolist() == [3, 1]
         assert step.truncated.tolist() == [False, True]
@@ -128,9 +130,10 @@ def test_half_cheetah_steps_as_gymnasium_does(num_workers):
         assert np.array_equal(reference.reset(seed=seed)[0], first[i])
         for t, step in enumerate(steps):
             played = [reference.step(action) for action in actions[t, i][: step.num_steps[i]]]
-            observation, _, _, truncated, info = played[-1]
+            observation, _, _, truncated, _ = played[-1]
             assert np.array_equal(observation, step.observation["state"][i])
-            assert info["x_position"] == step.infos["x_position"][i]
+            positions = [info["x_position"] for *_, info in played]
+            assert step.infos["x_position"][i].tolist() == positions + [0.0] * (5 - len(positions))
             assert truncated == step.truncated[i]
             rewards = [np.float32(reward) for _, reward, *_ in played]
             assert step.rewards[i].tolist() == rewards + [0.0] * (5 - len(rewards))
@@ -160,7 +163,7 @@ def test_any_partition_of_calls_gives_the_same_trajectories(three_counters, data
 
 def test_environments_are_spread_over_processes(three_counters):
     three_counters.reset()
-    pids = three_counters.step(np.repeat(chunk(0, 0, 0), 3, axis=0)).infos["pid"]
+    pids = three_counters.step(np.repeat(chunk(0, 0, 0), 3, axis=0)).infos["pid"][:, 0]
     assert pids[0] == pids[2] != pids[1]
     assert os.getpid() not in pids
 
@@ -170,8 +173,9 @@ def test_the_caller_steps_the_last_share():
         env.reset(options=[{"start": i} for i in range(3)])
         step = env.step(np.ones((3, 1, 2)))
     assert step.observation["count"].tolist() == [[2.0], [3.0], [4.0]]
-    assert step.infos["pid"][1] == os.getpid()
-    assert step.infos["pid"][0] == step.infos["pid"][2] != os.getpid()
+    pids = step.infos["pid"][:, 0]
+    assert pids[1] == os.getpid()
+    assert pids[0] == pids[2] != os.getpid()
 
 
 def test_what_is_under_way_is_guarded(three_counters):
@@ -245,8 +249,19 @@ def test_an_exception_names_its_environment(num_workers):
 def test_an_info_key_that_is_missing_is_an_error():
     with VectorEnv([Counter] * 2, chunk_size=1, info_keys=["succes"]) as env:
         env.reset()
-        with pytest.raises(EnvError, match=r"no 'succes', it has \['pid', 'success'\]"):
+        with pytest.raises(EnvError, match=r"no 'succes', it has \['even', 'pid', 'success'\]"):
             env.step(np.zeros((2, 1, 2)))
+
+
+@pytest.mark.parametrize("nothing", [None, np.nan])
+def test_an_info_that_is_no_number_is_an_error(nothing, num_workers):
+    class Unsure(Counter):
+        says = (nothing, False)
+
+    with VectorEnv([Counter, Unsure], num_workers=num_workers, chunk_size=3, info_keys=["even"]) as env:
+        env.reset(seeds=[0, 1])
+        with pytest.raises(EnvError, match=r"environment 1, .*gave info\['even'\] that is not finite, in a new"):
+            env.step(np.zeros((2, 3, 2)))
 
 
 def test_an_environment_that_cannot_be_built_leaves_no_process(no_new_process):

@@ -155,6 +155,16 @@ def test_info_without_the_key_of_success_is_an_error() -> None:
         env.step(np.zeros(1, np.float32))
 
 
+@pytest.mark.parametrize("nothing", [None, np.nan])
+def test_a_success_that_is_neither_true_nor_false_is_an_error(nothing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = corridor()
+    env.reset(seed=0)
+    step = Corridor.step
+    monkeypatch.setattr(Corridor, "step", lambda self, action: (*step(self, action)[:4], {"arrived": nothing}))
+    with pytest.raises(ValueError, match="must be true or false in every step, is " + str(nothing)):
+        env.step(np.zeros(1, np.float32))
+
+
 def test_discrete_actions_are_refused() -> None:
     with pytest.raises(ValueError, match=r"Box with finite bounds, are Discrete\(2\)"):
         AdaptedEnv("CartPole-v1")
