@@ -172,7 +172,7 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         return (2.0 * (action - low) / (high - low) - 1.0).astype(np.float32)
 
     def render(self) -> Any:
-        """Return the present frame, uint8 ``[H, W, 3]``."""
+        """Return the environment's own present frame, uint8 ``[H, W, 3]`` if it draws itself."""
         return self._frame()
 
     def close(self) -> None:
@@ -186,11 +186,11 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
             observation[name] = self._resized(self._frame() if source == RENDER else _entry(self._raw, source))
         return observation
 
-    def _frame(self) -> NDArray[np.uint8]:
+    def _frame(self) -> Any:
         renderer = getattr(self.inner.unwrapped, "mujoco_renderer", None)
         if renderer is not None and renderer.viewer is not None:
             renderer.viewer.make_context_current()  # Gymnasium's draws in whichever was made last in the process
-        return np.asarray(self.inner.render(), np.uint8)
+        return self.inner.render()
 
     def _resized(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         size = self._image_size

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.engines.frames import CannotDrawError
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.replay import frames_of
 
@@ -30,12 +31,15 @@ def draw_contact_sheet(
         most: successes drawn, and failures.
 
     Returns:
-        Why it could not be rendered on this machine, or ``None``.
+        Why it could not be rendered on this machine, or of this environment, or ``None``.
     """
     if problem := rendering_problem():
         return problem
     chosen = choose_episodes(episodes, most)
-    lines = [_line(config, {name: column[row] for name, column in episodes.items()}, split) for row in chosen]
+    try:
+        lines = [_line(config, {name: column[row] for name, column in episodes.items()}, split) for row in chosen]
+    except CannotDrawError as error:
+        return str(error)
     sheet = Image.new("RGB", (FRAMES * SIDE, len(lines) * (SIDE + CAPTION)), "white")
     for number, line in enumerate(lines):
         sheet.paste(line, (0, number * (SIDE + CAPTION)))

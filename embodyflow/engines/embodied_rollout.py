@@ -24,6 +24,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.engines.environments import make_env
 from embodyflow.engines.episodes import Episode, EpisodeRows, Kept, KeptGroups, Slots, padded
+from embodyflow.engines.frames import CannotDrawError, drawing_env, frame_of
 from embodyflow.engines.groups import GroupRollout, places
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import EnvQuarantinedError, Supervision, VectorEnv
@@ -304,13 +305,18 @@ class EmbodiedRollout(GroupRollout):
     def record_video(self, path: Path, num_episodes: int) -> str | None:
         """Play greedy evaluation episodes side by side into an animated picture, one frame per decision.
 
+        There are as many as the split has goals, at most.
+
         Returns:
-            Why it could not be rendered on this machine, or ``None``.
+            Why it could not be rendered on this machine, or of this environment, or ``None``.
         """
-        problem = rendering_problem()
-        if problem is not None:
+        if problem := rendering_problem():
             return problem
-        strips = [self._film(goal) for goal in range(num_episodes)]
+        num_goals = self.prototypes[0].get_wrapper_attr("num_goals")["eval"]
+        try:
+            strips = [self._film(goal) for goal in range(min(num_episodes, num_goals))]
+        except CannotDrawError as error:
+            return str(error)
         length = max(len(strip) for strip in strips)
         held = [strip + [strip[-1]] * (length - len(strip)) for strip in strips]
         frames = [np.concatenate(row, axis=1) for row in zip(*held, strict=True)]
@@ -319,19 +325,19 @@ class EmbodiedRollout(GroupRollout):
         return None
 
     def _film(self, goal: int) -> list[np.ndarray]:
-        env = make_env(self.config.env, self.config.env.tasks[0], "eval", render_mode="rgb_array")
-        observation, _ = env.reset(seed=goal, options={"goal": goal})
-        frames, over = [np.asarray(env.render())], False
-        while not over:
-            batch = {name: np.asarray(value)[None] for name, value in observation.items()}
-            batch["instruction_ids"] = self._instructions[:1]
-            for action in self._decide(batch, None, SMALLEST_BATCH).actions[0]:
-                observation, _, terminated, truncated, _ = env.step(action)
-                over = terminated or truncated
-                if over:
-                    break
-            frames.append(np.asarray(env.render()))
-        env.close()
+        config = self.config.env
+        with drawing_env(config, config.tasks[0], "eval") as env:
+            observation, _ = env.reset(seed=goal, options={"goal": goal})
+            frames, over = [frame_of(config, env)], False
+            while not over:
+                batch = {name: np.asarray(value)[None] for name, value in observation.items()}
+                batch["instruction_ids"] = self._instructions[:1]
+                for action in self._decide(batch, None, SMALLEST_BATCH).actions[0]:
+                    observation, _, terminated, truncated, _ = env.step(action)
+                    over = terminated or truncated
+                    if over:
+                        break
+                frames.append(frame_of(config, env))
         return frames
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.engines.environments import make_env
+from embodyflow.engines.frames import CannotDrawError, drawing_env, frame_of
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import VectorEnv
 
@@ -59,11 +60,15 @@ def film(config: EmbodiedConfig, episode: Mapping[str, Any], path: Path, split: 
     """Draw an episode into an animated picture, one frame per decision.
 
     Returns:
-        Why it could not be rendered on this machine, or ``None``.
+        Why it could not be rendered on this machine, or of this environment, or ``None``.
     """
     if problem := rendering_problem():
         return problem
-    iio.imwrite(path, frames_of(config, episode, split), duration=1000 / FRAMES_PER_SECOND, loop=0)
+    try:
+        frames = frames_of(config, episode, split)
+    except CannotDrawError as error:
+        return str(error)
+    iio.imwrite(path, frames, duration=1000 / FRAMES_PER_SECOND, loop=0)
     return None
 
 
@@ -73,20 +78,23 @@ def frames_of(
     """Play an episode again and draw it, uint8 ``[H, W, 3]`` each: before every decision and after the last.
 
     With ``most`` only so many of these frames are drawn, evenly from the first to the last.
+
+    Raises:
+        CannotDrawError: the environment does not draw itself.
     """
     chunks = [actions for _, actions in _chunks(episode)]
     number = len(chunks) + 1
     wanted = set(np.linspace(0, number - 1, min(most or number, number)).round().astype(int).tolist())
     task = config.env.tasks[int(episode["env_task_id"])]
-    with closing(make_env(config.env, task, split, render_mode="rgb_array")) as env:
+    with drawing_env(config.env, task, split) as env:
         env.reset(seed=int(episode["goal"]), options={"goal": int(episode["goal"])})
-        frames, left = [np.asarray(env.render())], int(episode["num_steps"])
+        frames, left = [frame_of(config.env, env)], int(episode["num_steps"])
         for decision, actions in enumerate(chunks, start=1):
             for action in actions[:left]:
                 env.step(action)
             left -= min(left, len(actions))
             if decision in wanted:
-                frames.append(np.asarray(env.render()))
+                frames.append(frame_of(config.env, env))
     return frames
 
 

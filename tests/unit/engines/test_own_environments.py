@@ -1,18 +1,22 @@
 """Environments of one's own, without the adapter: played as they are, or refused by one line."""
 
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
+import imageio.v3 as iio
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict
 
 from embodyflow.config import RunConfig
+from embodyflow.engines.contact_sheet import draw_contact_sheet
 from embodyflow.engines.embodied_rollout import EmbodiedRollout
-from embodyflow.engines.replay import first_difference
+from embodyflow.engines.replay import film, first_difference
 
 DRAWS = (0, 1, "rollout")
 
@@ -45,15 +49,18 @@ class Line(gym.Env[Any, np.ndarray]):
         return np.ones(1, np.float32)
 
 
-gym.register("tests/Line-v0", Line)
+ADAPTER = ("env.adapter.success_info=success", "env.kwargs={task:go,split:train,max_steps:20}", "warm_start=null")
 
 
 @pytest.fixture
 def config_of(tiny_config: Callable[..., RunConfig]) -> Callable[..., RunConfig]:
     """Compose a tiny run in one of these environments."""
 
-    def compose(name: str, *overrides: str) -> RunConfig:
-        own = (f"env.id={__name__}:tests/{name}", "env.tasks=[go]", "policy.state_dim=2", "policy.action_dim=1")
+    def compose(kind: type[Line], *overrides: str) -> RunConfig:
+        name = f"tests/{kind.__name__}-v0"
+        if name not in gym.registry:
+            gym.register(name, kind)
+        own = (f"env.id={__name__}:{name}", "env.tasks=[go]", "policy.state_dim=2", "policy.action_dim=1")
         return tiny_config(*own, *overrides)
 
     return compose
@@ -64,9 +71,88 @@ def new_rollout(config: RunConfig) -> EmbodiedRollout:
     return EmbodiedRollout(config, 0, 1)
 
 
+class ModeUnknown(Line):
+    """Takes no render_mode."""
+
+
+class ModeRefused(Line):
+    metadata: dict[str, Any] = {"render_modes": ["human"]}  # noqa: RUF012 Gymnasium's own
+
+    def __init__(self, *, render_mode: str | None = None, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        assert render_mode is None or render_mode in self.metadata["render_modes"]
+        self.render_mode = render_mode
+
+
+class NothingDrawn(ModeRefused):
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 Gymnasium's own
+
+    def render(self) -> Any:
+        return None
+
+
+class NoRender(NothingDrawn):
+    render = gym.Env.render
+
+
+class Grey(NothingDrawn):
+    def render(self) -> Any:
+        return np.full((8, 8), 7, np.uint8)
+
+
+class Coloured(NothingDrawn):
+    def render(self) -> Any:
+        return np.full((8, 8, 3), 25 * self.steps % 256, np.uint8)
+
+
+DRAWING: dict[type[Line], str] = {
+    ModeUnknown: "TypeError: .*unexpected keyword argument 'render_mode'",
+    ModeRefused: "AssertionError: .*",
+    NoRender: "NotImplementedError",
+    NothingDrawn: r"ValueError: render\(\) gives None, not uint8 \[H, W, 3\]",
+    Grey: r"ValueError: render\(\) gives uint8 \(8, 8\), not uint8 \[H, W, 3\]",
+}
+
+
+@pytest.fixture
+def no_gl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These environments draw without GL."""
+    for module in ("embodied_rollout", "replay", "contact_sheet"):
+        monkeypatch.setattr(f"embodyflow.engines.{module}.rendering_problem", lambda: None)
+
+
+@pytest.mark.usefixtures("no_gl")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("kind", "reason"), DRAWING.items(), ids=[kind.__name__ for kind in DRAWING])
+@pytest.mark.parametrize("adapted", [False, True])
+def test_an_environment_that_does_not_draw_itself_is_told_of(
+    config_of: Callable[..., RunConfig], tmp_path: Path, kind: type[Line], reason: str, adapted: bool
+) -> None:
+    config = config_of(kind, *(ADAPTER if adapted else ()))
+    rollout = new_rollout(config)
+    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+    episode = {name: column[0] for name, column in rows.items()}
+    problems = [
+        rollout.record_video(tmp_path / "greedy.gif", num_episodes=4),
+        film(config, episode, tmp_path / "again.gif"),
+        draw_contact_sheet(config, rows, tmp_path / "sheet.png", "train"),
+    ]
+    rollout.close()
+    expected = f"env.id={__name__}:tests/{kind.__name__}-v0: gives no pictures by render_mode=rgb_array: {reason}"
+    assert all(re.fullmatch(expected, problem or "") for problem in problems), problems
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("no_gl")
+def test_no_more_goals_are_filmed_than_there_are(config_of: Callable[..., RunConfig], tmp_path: Path) -> None:
+    rollout = new_rollout(config_of(Coloured))
+    assert rollout.record_video(tmp_path / "greedy.gif", num_episodes=4) is None
+    assert iio.imread(tmp_path / "greedy.gif").shape == (1 + 4, 8, 3 * 8, 3)
+
+
 @pytest.mark.parametrize("chunk_size", [1, 5])
 def test_a_success_in_the_middle_of_a_chunk_counts(config_of: Callable[..., RunConfig], chunk_size: int) -> None:
-    config = config_of("Line-v0", f"policy.chunk_size={chunk_size}")
+    config = config_of(Line, f"policy.chunk_size={chunk_size}")
     rollout = new_rollout(config)
     rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
     assert rows["success"].all() and (rows["num_steps"] == 20).all() and not rows["terminated"].any()
