@@ -23,8 +23,8 @@ from embodyflow.config.environment import EnvConfig
 from embodyflow.engines.environments import first_task, make_env, own_tasks
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import VectorEnv
-from embodyflow.engines.vector_env_worker import STATE_KEY
 from embodyflow.errors import ConfigError
+from embodyflow.policies.observations import STATE_KEY
 
 SEED = 7
 NUM_STEPS = 40

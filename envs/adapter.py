@@ -117,9 +117,10 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         for name, source in self._images.items():
             if source == RENDER:
                 self.inner.reset(seed=0)
-                shape = self._resized(self._frame()).shape
+                shape = self._image(name).shape
             else:
                 space = _entry(self.inner.observation_space, source, f"images.{name}")
+                _require_image(f"images.{name}={source}", space)
                 shape = space.shape if self._image_size is None else (self._image_size, self._image_size, 3)
             spaces[name] = Box(0, 255, shape, np.uint8)
         if not spaces:
@@ -182,9 +183,13 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
     def _observation(self) -> Observation:
         parts = [np.ravel(_entry(self._raw, key)) for key in self._state_keys]
         observation: Observation = {"state": np.concatenate(parts, dtype=np.float32)} if parts else {}
-        for name, source in self._images.items():
-            observation[name] = self._resized(self._frame() if source == RENDER else _entry(self._raw, source))
-        return observation
+        return observation | {name: self._image(name) for name in self._images}
+
+    def _image(self, name: str) -> NDArray[np.uint8]:
+        source = self._images[name]
+        image = np.asarray(self._frame() if source == RENDER else _entry(self._raw, source))
+        _require_image(f"images.{name}={source}", image)
+        return self._resized(image)
 
     def _frame(self) -> Any:
         renderer = getattr(self.inner.unwrapped, "mujoco_renderer", None)
@@ -249,6 +254,14 @@ def _leaves(space: gym.Space[Any], prefix: str = "") -> list[str]:
 
 def _is_image(space: gym.Space[Any]) -> bool:
     return len(space.shape or ()) == 3 and space.dtype == np.uint8
+
+
+def _require_image(argument: str, found: Any) -> None:
+    """Refuse an array, or the space of one, that is no picture as a policy's camera takes it."""
+    if found.dtype != np.uint8 or len(found.shape) != 3 or found.shape[2] != 3:
+        raise ValueError(
+            f"{argument}: must be uint8 [H, W, 3], is {found.dtype} {found.shape}; wrappers can make it so"
+        )
 
 
 def _entry(tree: Any, key: str, argument: str = "state") -> Any:

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from embodyflow.config.control import ControlConfig
@@ -13,6 +14,7 @@ from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.fit import check_fits, policy_sizes
+from embodyflow.policies.observations import STATE_KEY, observation_fields
 
 ADAPTER_ID = "envs:embodyflow/Adapted-v0"
 EXAMPLE_ENV_ID = "envs:embodyflow/MetaWorld-v0"
@@ -134,12 +136,33 @@ def _culprit(env: EnvConfig, error: Exception) -> str:
 
 
 def _try_a_step(env: EnvConfig, made: gym.Env[Any, Any]) -> None:
-    """Refuse a definition of success that the first step contradicts."""
+    """Refuse a definition of success, or of what is observed, that the first step contradicts."""
     try:
-        made.reset(seed=0)
-        made.step(made.action_space.sample())
+        observations = [made.reset(seed=0)[0], made.step(made.action_space.sample())[0]]
     except ValueError as error:
         raise ConfigError(f"{_culprit(env, error)}{error}") from error
+    for observation in observations:
+        check_observation(env, made, observation)
+
+
+def check_observation(env: EnvConfig, made: gym.Env[Any, Any], observation: Any) -> None:
+    """Refuse an observation that is not what the environment's space says: written as such it would be another.
+
+    Numbers of another precision, and beyond the bounds, are taken as they are.
+
+    Raises:
+        ConfigError: an entry is missing, or has another shape or kind of numbers.
+    """
+    seen = observation if isinstance(observation, dict) else {STATE_KEY: observation}
+    for name, (shape, dtype) in observation_fields(made.observation_space).items():
+        if name not in seen:
+            raise ConfigError(f"env.id={env.id}: its observation lacks {name!r}, which its observation_space has")
+        found = np.asarray(seen[name])
+        if found.shape != shape or not np.can_cast(found.dtype, dtype, "same_kind"):
+            raise ConfigError(
+                f"env.id={env.id}: its observation {name!r} is {found.dtype} {found.shape}, its observation_space says "
+                f"{dtype} {shape}"
+            )
 
 
 def _env_spec(env_id: str) -> EnvSpec:

@@ -28,8 +28,9 @@ from embodyflow.engines.supervision import (
     Supervision,
 )
 from embodyflow.engines.vector_env_shards import InProcess, WorkerProcess
-from embodyflow.engines.vector_env_worker import Array, BufferLayout, Buffers, EnvError, EnvFn, observation_fields
+from embodyflow.engines.vector_env_worker import Array, BufferLayout, Buffers, EnvError, EnvFn
 from embodyflow.errors import ConfigError
+from embodyflow.policies.observations import observation_fields
 
 __all__ = ["ChunkStep", "EnvError", "EnvQuarantinedError", "EpisodesLostError", "Supervision", "VectorEnv"]
 

@@ -26,12 +26,10 @@ from embodyflow.child_process import receive, send
 from embodyflow.engines.mujoco_rollout import MujocoRollout
 from embodyflow.engines.mujoco_tasks import Outcome
 from embodyflow.errors import ConfigError, InfrastructureError
+from embodyflow.policies.observations import STATE_KEY, observation_fields
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
 Array = npt.NDArray[Any]
-
-STATE_KEY = "state"
-"""Name of the observation of an environment whose observation space is a plain Box."""
 
 
 class EnvError(RuntimeError):
@@ -100,21 +98,6 @@ class BufferLayout:
         fields["num_steps"] = ((n,), np.dtype(np.int64))
         fields |= {f"infos/{key}": ((n, c), np.dtype(np.float64)) for key in self.info_keys}
         return fields
-
-
-def observation_fields(space: gym.Space[Any]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Return observation key to (shape, dtype) for one environment.
-
-    Raises:
-        ConfigError: the space, or an entry of it, is no array of numbers; the message names it.
-    """
-    entries = space.spaces if isinstance(space, gym.spaces.Dict) else {STATE_KEY: space}
-    fields: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
-    for key, entry in entries.items():
-        if entry.shape is None or entry.dtype is None:
-            raise ConfigError(f"observation_space[{key!r}]: must be an array of numbers, is {entry}")
-        fields[key] = (entry.shape, entry.dtype)
-    return fields
 
 
 @dataclass(frozen=True)

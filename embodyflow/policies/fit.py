@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.configuration import ControlPolicyConfig, EmbodiedPolicyConfig
@@ -24,6 +25,11 @@ def check_fits(config: EmbodiedPolicyConfig | ControlPolicyConfig, env: gym.Env[
     for name, wanted in config.observation_shapes.items():
         if not _is(shapes.get(name), wanted):
             raise ConfigError(_misfit(name, wanted, shapes))
+        if len(wanted) == 3 and spaces[name].dtype != np.uint8:
+            raise ConfigError(
+                f"policy.cameras: the environment's {name!r} is {spaces[name].dtype}; "
+                "allowed is uint8 [H, W, 3], from 0 to 255"
+            )
     if env.action_space.shape != (config.action_dim,):
         raise ConfigError(
             f"policy.action_dim={config.action_dim}: the environment's actions have {env.action_space.shape}"

@@ -16,7 +16,9 @@ from gymnasium.spaces import Box, Dict
 from embodyflow.config import RunConfig
 from embodyflow.engines.contact_sheet import draw_contact_sheet
 from embodyflow.engines.embodied_rollout import EmbodiedRollout
+from embodyflow.engines.environments import check_environment
 from embodyflow.engines.replay import film, first_difference
+from embodyflow.errors import ConfigError
 
 DRAWS = (0, 1, "rollout")
 
@@ -59,7 +61,7 @@ def config_of(tiny_config: Callable[..., RunConfig]) -> Callable[..., RunConfig]
     def compose(kind: type[Line], *overrides: str) -> RunConfig:
         name = f"tests/{kind.__name__}-v0"
         if name not in gym.registry:
-            gym.register(name, kind)
+            gym.register(name, kind, disable_env_checker=True)  # which would find some of it itself
         own = (f"env.id={__name__}:{name}", "env.tasks=[go]", "policy.state_dim=2", "policy.action_dim=1")
         return tiny_config(*own, *overrides)
 
@@ -148,6 +150,55 @@ def test_no_more_goals_are_filmed_than_there_are(config_of: Callable[..., RunCon
     rollout = new_rollout(config_of(Coloured))
     assert rollout.record_video(tmp_path / "greedy.gif", num_episodes=4) is None
     assert iio.imread(tmp_path / "greedy.gif").shape == (1 + 4, 8, 3 * 8, 3)
+
+
+class FloatImages(Line):
+    observation_space = Dict(image=Box(0.0, 1.0, (16, 16, 3), np.float32))
+
+
+class Lying(Line):
+    """Shows floats where it says that it shows bytes: they would arrive as a black picture."""
+
+    observation_space = Dict(image=Box(0, 255, (16, 16, 3), np.uint8))
+
+    def observe(self) -> Any:
+        return {"image": np.full((16, 16, 3), 0.5)}
+
+
+class Forgetful(Line):
+    def observe(self) -> Any:
+        return {}
+
+
+def test_images_of_floats_are_refused_before_anything_starts(config_of: Callable[..., RunConfig]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of(FloatImages, "policy.state_dim=0", "policy.image_size=16", "warm_start=null")
+    assert str(caught.value) == (
+        "policy.cameras: the environment's 'image' is float32; allowed is uint8 [H, W, 3], from 0 to 255"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "message"),
+    [
+        (
+            Lying,
+            ["policy.state_dim=0", "policy.image_size=16"],
+            r"its observation 'image' is float64 \(16, 16, 3\), its observation_space says uint8 \(16, 16, 3\)",
+        ),
+        (Forgetful, [], "its observation lacks 'state', which its observation_space has"),
+    ],
+)
+def test_an_observation_that_is_not_as_declared_is_told_at_the_first_look(
+    config_of: Callable[..., RunConfig], kind: type[Line], words: list[str], message: str
+) -> None:
+    config = config_of(kind, *words)
+    rollout = new_rollout(config)
+    with pytest.raises(ConfigError, match=rf"^env.id={config.env.id}: {message}$"):
+        rollout.first_observations()
+    with pytest.raises(ConfigError, match=message):
+        check_environment(config.env)  # as by embodyflow check-env
+    rollout.close()
 
 
 @pytest.mark.parametrize("chunk_size", [1, 5])

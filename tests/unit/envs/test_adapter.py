@@ -17,12 +17,12 @@ REACHER_XML = str(Path(gym.__file__).parent / "envs" / "mujoco" / "assets" / "re
 class Corridor(gym.Env):
     """A point on a line that forgets to seed itself: x starts in [0, 1), actions in [0, 4] move it by a hundredth."""
 
-    def __init__(self, informative: bool = True) -> None:
+    def __init__(self, informative: bool = True, render_mode: str | None = None) -> None:
         self.observation_space = Dict(
             {"deep": Dict({"x": Box(-9, 9, (1,), np.float64)}), "camera": Box(0, 255, (8, 8, 3), np.uint8)}
         )
         self.action_space = Box(0.0, 4.0, (1,), np.float32)
-        self.informative = informative
+        self.informative, self.render_mode = informative, render_mode
 
     def reset(self, *, seed=None, options=None):
         self.x = self.np_random.random()
@@ -122,6 +122,36 @@ def test_images_are_resized_and_no_part_of_the_state() -> None:
     assert env.observation_space.contains(observation)
     chosen = corridor(state=["deep.x"]).reset(seed=0)[0]
     assert chosen["state"].shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("declared", "picture", "message"),
+    [
+        (Box(0.0, 1.0, (8, 8, 3), np.float32), np.ones((8, 8, 3), np.float32), r"is float32 \(8, 8, 3\)"),
+        (Box(0, 255, (8, 8), np.uint8), np.ones((8, 8), np.uint8), r"is uint8 \(8, 8\)"),
+        (Box(0, 255, (8, 8, 4), np.uint8), np.ones((8, 8, 4), np.uint8), r"is uint8 \(8, 8, 4\)"),
+        (Box(0, 255, (8, 8, 3), np.uint8), np.ones((8, 8, 3)), r"is float64 \(8, 8, 3\)"),  # not what it declares
+    ],
+)
+@pytest.mark.parametrize("source", ["camera", "render"])
+def test_an_image_that_is_not_uint8_in_three_colours_is_an_error(
+    declared: Box, picture: np.ndarray, message: str, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Camera(gym.ObservationWrapper):
+        def __init__(self, env: gym.Env) -> None:
+            super().__init__(env)
+            self.observation_space = Dict({**env.observation_space.spaces, "camera": declared})
+
+        def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
+            return {**observation, "camera": picture}
+
+        def render(self) -> np.ndarray:
+            return picture
+
+    monkeypatch.setattr(f"{__name__}.faster", Camera)
+    monkeypatch.setattr(Corridor, "metadata", {"render_modes": ["rgb_array"]})
+    with pytest.raises(ValueError, match=rf"^images.image={source}: must be uint8 \[H, W, 3\], {message}; wrappers"):
+        corridor(images={"image": source}, image_size=4, wrappers=[f"{__name__}:faster"]).reset(seed=0)
 
 
 def test_the_expert_speaks_the_environments_own_bounds() -> None:

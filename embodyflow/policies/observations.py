@@ -1,0 +1,26 @@
+"""What an environment shows, as arrays by name."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from embodyflow.errors import ConfigError
+
+STATE_KEY = "state"
+"""Name of the observation of an environment whose observation space is no Dict."""
+
+
+def observation_fields(space: gym.Space[Any]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Return observation key to (shape, dtype) for one environment.
+
+    Raises:
+        ConfigError: the space, or an entry of it, is no array of numbers; the message names it.
+    """
+    entries = space.spaces if isinstance(space, gym.spaces.Dict) else {STATE_KEY: space}
+    fields: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+    for key, entry in entries.items():
+        if entry.shape is None or entry.dtype is None:
+            raise ConfigError(f"observation_space[{key!r}]: must be an array of numbers, is {entry}")
+        fields[key] = (entry.shape, entry.dtype)
+    return fields
