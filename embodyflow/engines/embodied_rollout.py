@@ -292,7 +292,7 @@ class EmbodiedRollout(GroupRollout):
             observations.append(observation)
             actions.append(action)
             disturbed = action + self.config.warm_start.action_noise * noise.standard_normal(action.shape)
-            executed = np.clip(disturbed, -1, 1).astype(action.dtype)
+            executed = np.clip(disturbed, *self._bounds).astype(action.dtype)
             observation, _, terminated, truncated, info = env.step(executed)
             success |= bool(info["success"])
             if terminated or truncated:

@@ -12,13 +12,15 @@ from embodyflow.policies.openvla import checkpoint_openvla
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
 from embodyflow.policies.pi0.configuration_pi0 import PI0Config
 from embodyflow.policies.smolvla.configuration_smolvla import SmolVLAConfig
+from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 
 
 def check_fits(config: EmbodiedPolicyConfig | ControlPolicyConfig, env: gym.Env[Any, Any]) -> None:
     """Check that a policy of these sizes can act in the environment, and that its checkpoint is one of such a policy.
 
     Raises:
-        ConfigError: it looks at what the environment does not show, or acts in another number of dimensions.
+        ConfigError: it looks at what the environment does not show, or acts in another number of dimensions, or within
+            other bounds.
     """
     spaces = getattr(env.observation_space, "spaces", {"state": env.observation_space})
     shapes = {name: space.shape for name, space in spaces.items()}
@@ -30,14 +32,29 @@ def check_fits(config: EmbodiedPolicyConfig | ControlPolicyConfig, env: gym.Env[
                 f"policy.cameras: the environment's {name!r} is {spaces[name].dtype}; "
                 "allowed is uint8 [H, W, 3], from 0 to 255"
             )
-    if env.action_space.shape != (config.action_dim,):
+    if _action_box(env).shape != (config.action_dim,):
         raise ConfigError(
             f"policy.action_dim={config.action_dim}: the environment's actions have {env.action_space.shape}"
         )
+    if _acts_within_one(config):
+        _check_bounds(config.name, _action_box(env))
     if isinstance(config, OpenVLAConfig):
         checkpoint_openvla.check_checkpoint(config)
     if isinstance(config, SmolVLAConfig | PI0Config) and config.path is not None:
         _check_lerobots(config)
+
+
+def _acts_within_one(config: EmbodiedPolicyConfig | ControlPolicyConfig) -> bool:
+    """Say whether the policy's actions are in [-1, 1] whatever the environment: bins that no statistics scale."""
+    return isinstance(config, TinyVLAConfig) or (isinstance(config, OpenVLAConfig) and config.path is None)
+
+
+def _check_bounds(name: str, space: gym.spaces.Box) -> None:
+    if (space.low != -1).any() or (space.high != 1).any():
+        raise ConfigError(
+            f"policy.name={name}: acts in [-1, 1], the environment in [{space.low.min()}, {space.high.max()}]; "
+            "scale it by env.adapter or Gymnasium's RescaleAction"
+        )
 
 
 def _check_lerobots(config: SmolVLAConfig | PI0Config) -> None:
@@ -75,9 +92,11 @@ def policy_sizes(env: gym.Env[Any, Any]) -> dict[str, int]:
         ConfigError: its actions are no vector of numbers.
     """
     spaces = getattr(env.observation_space, "spaces", {"state": env.observation_space})
-    shape = env.action_space.shape
-    if not isinstance(env.action_space, gym.spaces.Box) or shape is None or len(shape) != 1:
-        raise ConfigError(
-            f"env: actions must be a Box of one dimension, are {env.action_space}; a wrapper can make them"
-        )
-    return {"state_dim": spaces["state"].shape[0] if "state" in spaces else 0, "action_dim": shape[0]}
+    return {"state_dim": spaces["state"].shape[0] if "state" in spaces else 0, "action_dim": _action_box(env).shape[0]}
+
+
+def _action_box(env: gym.Env[Any, Any]) -> gym.spaces.Box:
+    space = env.action_space
+    if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
+        raise ConfigError(f"env: actions must be a Box of one dimension, are {space}; a wrapper can make them")
+    return space

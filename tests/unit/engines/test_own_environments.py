@@ -11,7 +11,7 @@ import imageio.v3 as iio
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, MultiDiscrete
 
 from embodyflow.config import RunConfig
 from embodyflow.engines.contact_sheet import draw_contact_sheet
@@ -52,6 +52,8 @@ class Line(gym.Env[Any, np.ndarray]):
 
 
 ADAPTER = ("env.adapter.success_info=success", "env.kwargs={task:go,split:train,max_steps:20}", "warm_start=null")
+WITHOUT_SIZES = ("~policy.hidden_size", "~policy.num_layers")
+"""Those of the tiny run's policy, which others do not have."""
 
 
 @pytest.fixture
@@ -152,6 +154,15 @@ def test_no_more_goals_are_filmed_than_there_are(config_of: Callable[..., RunCon
     assert iio.imread(tmp_path / "greedy.gif").shape == (1 + 4, 8, 3 * 8, 3)
 
 
+class Steered(Line):
+    action_space = MultiDiscrete([3])
+
+
+def test_actions_that_are_no_numbers_in_bounds_are_refused(config_of: Callable[..., RunConfig]) -> None:
+    with pytest.raises(ConfigError, match=r"^env: actions must be a Box of one dimension, are MultiDiscrete\(\[3\]\)"):
+        config_of(Steered)
+
+
 class FloatImages(Line):
     observation_space = Dict(image=Box(0.0, 1.0, (16, 16, 3), np.float32))
 
@@ -198,6 +209,45 @@ def test_an_observation_that_is_not_as_declared_is_told_at_the_first_look(
         rollout.first_observations()
     with pytest.raises(ConfigError, match=message):
         check_environment(config.env)  # as by embodyflow check-env
+    rollout.close()
+
+
+class Wide(Line):
+    """Is moved by up to 4, to one side."""
+
+    observation_space = Dict(state=Box(-np.inf, np.inf, (2,), np.float32), image=Box(0, 255, (32, 32, 3), np.uint8))
+    action_space = Box(0.0, 4.0, (1,), np.float32)
+
+    def observe(self) -> Any:
+        return {**super().observe(), "image": np.zeros((32, 32, 3), np.uint8)}
+
+    def expert_action(self) -> np.ndarray:
+        return np.full(1, 3.5, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("tiny_vla", ()),
+        ("openvla", ("policy=tiny_openvla", "policy.chunk_size=5", *WITHOUT_SIZES, "~policy.state_dim")),
+    ],
+)
+def test_bounds_that_a_policy_of_tokens_does_not_act_in_are_refused(
+    config_of: Callable[..., RunConfig], policy: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of(Wide, *words)
+    assert str(caught.value) == (
+        f"policy.name={policy}: acts in [-1, 1], the environment in [0.0, 4.0]; scale it by "
+        "env.adapter or Gymnasium's RescaleAction"
+    )
+
+
+def test_demonstrations_are_disturbed_within_the_environments_bounds(config_of: Callable[..., RunConfig]) -> None:
+    words = ("policy=tiny_smolvla", *WITHOUT_SIZES, "policy.chunk_size=5", "warm_start.action_noise=1")
+    rollout = new_rollout(config_of(Wide, *words))
+    steps = np.diff(rollout.demonstrate()["state"][..., 0])
+    assert steps.max() == pytest.approx(4.0, abs=1e-5) and 1.0 < steps.min() < 3.0
     rollout.close()
 
 
