@@ -24,7 +24,7 @@ from embodyflow.engines.environments import first_task, make_env, own_tasks
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import VectorEnv
 from embodyflow.errors import ConfigError
-from embodyflow.policies.observations import STATE_KEY
+from embodyflow.policies.observations import entries_of
 
 SEED = 7
 NUM_STEPS = 40
@@ -301,5 +301,5 @@ def _play(env: gym.Env[Any, Any], actions: np.ndarray) -> list[tuple[bytes, floa
 
 
 def _bytes(observation: Any) -> bytes:
-    entries = observation if isinstance(observation, dict) else {STATE_KEY: observation}
+    entries = entries_of(observation)
     return b"".join(key.encode() + np.ascontiguousarray(entries[key]).tobytes() for key in sorted(entries))

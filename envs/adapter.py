@@ -110,7 +110,7 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         self._goal, self._raw = 0, None
 
     def _spaces(self) -> dict[str, gym.Space[Any]]:
-        size = sum(int(np.prod(_entry(self.inner.observation_space, key).shape or (1,))) for key in self._state_keys)
+        size = sum(_size(_entry(self.inner.observation_space, key)) for key in self._state_keys)
         spaces: dict[str, gym.Space[Any]] = {}
         if size:
             spaces["state"] = Box(-np.inf, np.inf, (size,), np.float32)
@@ -250,6 +250,12 @@ def _leaves(space: gym.Space[Any], prefix: str = "") -> list[str]:
         return [prefix]
     names = {key: f"{prefix}.{key}" if prefix else key for key in space.spaces}
     return [leaf for key, entry in space.spaces.items() for leaf in _leaves(entry, names[key])]
+
+
+def _size(space: gym.Space[Any]) -> int:
+    if space.shape is None:
+        raise ValueError(f"its observation must be made of arrays, has {space}; a wrapper can flatten it")
+    return int(np.prod(space.shape))
 
 
 def _is_image(space: gym.Space[Any]) -> bool:

@@ -31,6 +31,7 @@ from embodyflow.engines.vector_env import EnvQuarantinedError, Supervision, Vect
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Decision
 from embodyflow.policies.fit import check_fits
+from embodyflow.policies.observations import entries_of
 from embodyflow.policies.registry import build_acting_policy
 from embodyflow.seeding import derive_rng, derive_seed
 
@@ -199,7 +200,7 @@ class EmbodiedRollout(GroupRollout):
         for task, env, ids in zip(self.config.env.tasks, self.prototypes, self._instructions, strict=True):
             observation, info = env.reset(seed=0, options={"goal": 0})
             check_observation(self.config.env, env, observation)
-            seen = {name: np.asarray(value)[None] for name, value in observation.items()}
+            seen = {name: np.asarray(value)[None] for name, value in entries_of(observation).items()}
             stand_in = bool(info.get("stand_in_assets", False))
             found[task] = {"digest": digest_of({**seen, "instruction_ids": ids[None]}), "stand_in_assets": stand_in}
         return found
@@ -289,7 +290,7 @@ class EmbodiedRollout(GroupRollout):
         observations, actions, success = [], [], False
         for _ in range(self.config.env.max_steps):
             action = expert.expert_action()
-            observations.append(observation)
+            observations.append(entries_of(observation))
             actions.append(action)
             disturbed = action + self.config.warm_start.action_noise * noise.standard_normal(action.shape)
             executed = np.clip(disturbed, *self._bounds).astype(action.dtype)
@@ -300,7 +301,8 @@ class EmbodiedRollout(GroupRollout):
         if not success:
             return None
         demo = {
-            name: padded(np.stack([o[name] for o in observations]), self.config.env.max_steps) for name in observation
+            name: padded(np.stack([seen[name] for seen in observations]), self.config.env.max_steps)
+            for name in observations[0]
         }
         demo["actions"] = padded(np.stack(actions), self.config.env.max_steps)
         demo["num_steps"] = np.array(len(actions))
@@ -334,7 +336,7 @@ class EmbodiedRollout(GroupRollout):
             observation, _ = env.reset(seed=goal, options={"goal": goal})
             frames, over = [frame_of(config, env)], False
             while not over:
-                batch = {name: np.asarray(value)[None] for name, value in observation.items()}
+                batch = {name: np.asarray(value)[None] for name, value in entries_of(observation).items()}
                 batch["instruction_ids"] = self._instructions[:1]
                 for action in self._decide(batch, None, SMALLEST_BATCH).actions[0]:
                     observation, _, terminated, truncated, _ = env.step(action)

@@ -14,7 +14,7 @@ from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.fit import check_fits, policy_sizes
-from embodyflow.policies.observations import STATE_KEY, observation_fields
+from embodyflow.policies.observations import entries_of, observation_fields
 
 ADAPTER_ID = "envs:embodyflow/Adapted-v0"
 EXAMPLE_ENV_ID = "envs:embodyflow/MetaWorld-v0"
@@ -57,8 +57,8 @@ def check_embodied(config: EmbodiedConfig) -> None:
     made = _made(env)
     check_fits(config.policy, made)
     if config.progress is not None:
-        spaces = getattr(made.observation_space, "spaces", {"state": made.observation_space})
-        config.progress.embedding.check_sees({name: space.shape for name, space in spaces.items()})
+        fields = observation_fields(made.observation_space)
+        config.progress.embedding.check_sees({name: shape for name, (shape, _) in fields.items()})
     if env.adapter is not None:
         _try_a_step(env, made)
     num_goals = made.get_wrapper_attr("num_goals")
@@ -153,7 +153,7 @@ def check_observation(env: EnvConfig, made: gym.Env[Any, Any], observation: Any)
     Raises:
         ConfigError: an entry is missing, or has another shape or kind of numbers.
     """
-    seen = observation if isinstance(observation, dict) else {STATE_KEY: observation}
+    seen = entries_of(observation)
     for name, (shape, dtype) in observation_fields(made.observation_space).items():
         if name not in seen:
             raise ConfigError(f"env.id={env.id}: its observation lacks {name!r}, which its observation_space has")

@@ -26,7 +26,7 @@ from embodyflow.child_process import receive, send
 from embodyflow.engines.mujoco_rollout import MujocoRollout
 from embodyflow.engines.mujoco_tasks import Outcome
 from embodyflow.errors import ConfigError, InfrastructureError
-from embodyflow.policies.observations import STATE_KEY, observation_fields
+from embodyflow.policies.observations import STATE_KEY, entries_of, observation_fields
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
 Array = npt.NDArray[Any]
@@ -226,7 +226,7 @@ class EnvGroup:
             column[indices] = np.where(executed, _info(outcome.infos, key), 0)
 
     def _write_observation(self, index: int, observation: Any) -> None:
-        entries = observation if isinstance(observation, dict) else {STATE_KEY: observation}
+        entries = entries_of(observation)
         for key, rows in self._buffers.observation.items():
             rows[index] = entries[key]
 

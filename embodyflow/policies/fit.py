@@ -8,6 +8,7 @@ import numpy as np
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.configuration import ControlPolicyConfig, EmbodiedPolicyConfig
+from embodyflow.policies.observations import STATE_KEY, observation_fields
 from embodyflow.policies.openvla import checkpoint_openvla
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
 from embodyflow.policies.pi0.configuration_pi0 import PI0Config
@@ -22,14 +23,14 @@ def check_fits(config: EmbodiedPolicyConfig | ControlPolicyConfig, env: gym.Env[
         ConfigError: it looks at what the environment does not show, or acts in another number of dimensions, or within
             other bounds.
     """
-    spaces = getattr(env.observation_space, "spaces", {"state": env.observation_space})
-    shapes = {name: space.shape for name, space in spaces.items()}
+    fields = observation_fields(env.observation_space)
+    shapes = {name: shape for name, (shape, _) in fields.items()}
     for name, wanted in config.observation_shapes.items():
         if not _is(shapes.get(name), wanted):
             raise ConfigError(_misfit(name, wanted, shapes))
-        if len(wanted) == 3 and spaces[name].dtype != np.uint8:
+        if len(wanted) == 3 and fields[name][1] != np.uint8:
             raise ConfigError(
-                f"policy.cameras: the environment's {name!r} is {spaces[name].dtype}; "
+                f"policy.cameras: the environment's {name!r} is {fields[name][1]}; "
                 "allowed is uint8 [H, W, 3], from 0 to 255"
             )
     if _action_box(env).shape != (config.action_dim,):
@@ -72,7 +73,7 @@ def _is(shape: tuple[int, ...] | None, wanted: tuple[int | None, ...]) -> bool:
     return all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
 
 
-def _misfit(name: str, wanted: tuple[int | None, ...], shapes: Mapping[str, tuple[int, ...] | None]) -> str:
+def _misfit(name: str, wanted: tuple[int | None, ...], shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Return what is wrong with an observation, and what can be done."""
     shape, size = shapes.get(name), wanted[0]
     if name == "state":
@@ -89,10 +90,10 @@ def policy_sizes(env: gym.Env[Any, Any]) -> dict[str, int]:
     """Return the sizes that a policy for the environment has, by the names of its configuration.
 
     Raises:
-        ConfigError: its actions are no vector of numbers.
+        ConfigError: its actions are no vector of numbers, or its observations no arrays.
     """
-    spaces = getattr(env.observation_space, "spaces", {"state": env.observation_space})
-    return {"state_dim": spaces["state"].shape[0] if "state" in spaces else 0, "action_dim": _action_box(env).shape[0]}
+    shape, _ = observation_fields(env.observation_space).get(STATE_KEY, ((0,), None))
+    return {"state_dim": shape[0] if shape else 1, "action_dim": _action_box(env).shape[0]}
 
 
 def _action_box(env: gym.Env[Any, Any]) -> gym.spaces.Box:

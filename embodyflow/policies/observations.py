@@ -1,5 +1,6 @@
 """What an environment shows, as arrays by name."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -21,6 +22,14 @@ def observation_fields(space: gym.Space[Any]) -> dict[str, tuple[tuple[int, ...]
     fields: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
     for key, entry in entries.items():
         if entry.shape is None or entry.dtype is None:
-            raise ConfigError(f"observation_space[{key!r}]: must be an array of numbers, is {entry}")
+            raise ConfigError(
+                f"env: observation_space[{key!r}] must be an array of numbers, is {entry}; flatten it by a wrapper in "
+                "env.adapter.wrappers"
+            )
         fields[key] = (entry.shape, entry.dtype)
     return fields
+
+
+def entries_of(observation: Any) -> Mapping[str, Any]:
+    """Return the arrays of an observation by the names that :func:`observation_fields` gives them."""
+    return observation if isinstance(observation, dict) else {STATE_KEY: observation}

@@ -11,9 +11,10 @@ import imageio.v3 as iio
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
 from embodyflow.config import RunConfig
+from embodyflow.data.tables import digest_of
 from embodyflow.engines.contact_sheet import draw_contact_sheet
 from embodyflow.engines.embodied_rollout import EmbodiedRollout
 from embodyflow.engines.environments import check_environment
@@ -161,6 +162,50 @@ class Steered(Line):
 def test_actions_that_are_no_numbers_in_bounds_are_refused(config_of: Callable[..., RunConfig]) -> None:
     with pytest.raises(ConfigError, match=r"^env: actions must be a Box of one dimension, are MultiDiscrete\(\[3\]\)"):
         config_of(Steered)
+
+
+class Plain(Line):
+    """Shows an array, as most of Gymnasium's do."""
+
+    observation_space = Box(-np.inf, np.inf, (2,), np.float32)
+
+    def observe(self) -> Any:
+        return super().observe()["state"]
+
+
+class PlainColoured(Plain, Coloured):
+    """Draws itself, too."""
+
+
+@pytest.mark.usefixtures("no_gl")
+def test_a_plain_array_is_the_state(config_of: Callable[..., RunConfig], tmp_path: Path) -> None:
+    named, plain = (new_rollout(config_of(kind)) for kind in (Coloured, PlainColoured))
+    assert plain.first_observations() == named.first_observations()
+    assert digest_of(plain.demonstrate()) == digest_of(named.demonstrate())
+    episodes = named.training_episodes(0, 1)
+    assert digest_of(plain.play(episodes, "train", DRAWS)) == digest_of(named.play(episodes, "train", DRAWS))
+    assert plain.record_video(tmp_path / "greedy.gif", num_episodes=1) is None
+    named.close()
+    plain.close()
+
+
+class Pair(Line):
+    observation_space = Tuple((Box(-1.0, 1.0, (2,), np.float32), Discrete(2)))
+
+
+class Nested(Line):
+    observation_space = Dict(state=Dict(x=Box(-1.0, 1.0, (2,), np.float32)))
+
+
+@pytest.mark.parametrize(("kind", "found"), [(Pair, "Tuple(Box"), (Nested, "Dict('x': Box")])
+@pytest.mark.parametrize("size", ["2", "null"])
+def test_an_observation_that_is_no_array_is_refused(
+    config_of: Callable[..., RunConfig], kind: type[Line], found: str, size: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of(kind, f"policy.state_dim={size}", "policy.action_dim=null")
+    assert str(caught.value).startswith(f"env: observation_space['state'] must be an array of numbers, is {found}")
+    assert str(caught.value).endswith("; flatten it by a wrapper in env.adapter.wrappers")
 
 
 class FloatImages(Line):

@@ -4,7 +4,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 from embodyflow.config.environment import EnvConfig
 from embodyflow.engines.environments import first_task, make_env
@@ -39,6 +39,12 @@ class Corridor(gym.Env):
 
 def faster(env: gym.Env) -> gym.Env:
     return gym.wrappers.TransformReward(env, lambda reward: reward + 10)
+
+
+def paired(env: gym.Env) -> gym.Env:
+    env = gym.Wrapper(env)
+    env.observation_space = Tuple((env.observation_space, Discrete(2)))
+    return env
 
 
 def full_speed(env: gym.Env, observation: dict[str, Any]) -> list[float]:
@@ -170,6 +176,7 @@ def test_the_expert_speaks_the_environments_own_bounds() -> None:
         ({"expert": f"{__name__}:nothing"}, "has no attribute 'nothing'; must be module:function"),
         ({"split": "test"}, "split='test': must be one of train, demo, eval"),
         ({"state": []}, "nothing is left to observe"),
+        ({"wrappers": [f"{__name__}:paired"]}, "its observation must be made of arrays, has Tuple(Dict('camera': "),
     ],
 )
 def test_what_does_not_fit_is_named(arguments: dict[str, Any], message: str) -> None:
