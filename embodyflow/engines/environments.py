@@ -14,7 +14,7 @@ from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.fit import check_fits, policy_sizes
-from embodyflow.policies.observations import entries_of, observation_fields
+from embodyflow.policies.observations import COLUMNS, entries_of, observation_fields
 
 ADAPTER_ID = "envs:embodyflow/Adapted-v0"
 EXAMPLE_ENV_ID = "envs:embodyflow/MetaWorld-v0"
@@ -56,8 +56,13 @@ def check_embodied(config: EmbodiedConfig) -> None:
     env = config.env
     made = _made(env)
     check_fits(config.policy, made)
+    fields = observation_fields(made.observation_space)
+    for name in sorted(COLUMNS & fields.keys()):
+        raise ConfigError(
+            f"env: the observation {name!r} has a name that rows of episodes have another meaning for; "
+            f"allowed is any but {', '.join(sorted(COLUMNS))}"
+        )
     if config.progress is not None:
-        fields = observation_fields(made.observation_space)
         config.progress.embedding.check_sees({name: shape for name, (shape, _) in fields.items()})
     if env.adapter is not None:
         _try_a_step(env, made)

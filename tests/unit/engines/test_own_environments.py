@@ -13,6 +13,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
+import tasks
 from embodyflow.config import RunConfig
 from embodyflow.data.tables import digest_of
 from embodyflow.engines.contact_sheet import draw_contact_sheet
@@ -20,6 +21,7 @@ from embodyflow.engines.embodied_rollout import EmbodiedRollout
 from embodyflow.engines.environments import check_environment
 from embodyflow.engines.replay import film, first_difference
 from embodyflow.errors import ConfigError
+from embodyflow.policies.observations import COLUMNS
 
 DRAWS = (0, 1, "rollout")
 
@@ -206,6 +208,30 @@ def test_an_observation_that_is_no_array_is_refused(
         config_of(kind, f"policy.state_dim={size}", "policy.action_dim=null")
     assert str(caught.value).startswith(f"env: observation_space['state'] must be an array of numbers, is {found}")
     assert str(caught.value).endswith("; flatten it by a wrapper in env.adapter.wrappers")
+
+
+class Goal(Line):
+    observation_space = Dict(state=Line.observation_space["state"], goal=Box(-1.0, 1.0, (1,), np.float32))
+
+    def observe(self) -> Any:
+        return {**super().observe(), "goal": np.zeros(1, np.float32)}
+
+
+def test_an_observation_by_the_name_of_a_column_is_refused(config_of: Callable[..., RunConfig]) -> None:
+    message = "^env: the observation 'goal' has a name that rows of episodes have another meaning for; allowed is any"
+    with pytest.raises(ConfigError, match=message):
+        config_of(Goal)
+    adapted = (*ADAPTER, "+env.adapter.images.success=image", "policy.state_dim=null")
+    with pytest.raises(ConfigError, match=message.replace("goal", "success")):
+        config_of(Wide, *adapted)
+
+
+def test_every_column_of_an_episode_has_its_name_reserved(config_of: Callable[..., RunConfig]) -> None:
+    rollout = new_rollout(config_of(Line))
+    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+    rollout.close()
+    written = {name for node in tasks.__all__ for name in getattr(getattr(tasks, node), "__writes__", ())}
+    assert {*rows, *written, *tasks.episodes.TRAINED} - {"state"} <= COLUMNS
 
 
 class FloatImages(Line):
