@@ -11,6 +11,7 @@ from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary, task_summary
 from embodyflow.policies.configuration import EmbodiedPolicyConfig
+from embodyflow.policies.flow_vla.configuration_flow_vla import FlowVLAConfig
 
 
 class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
@@ -89,6 +90,18 @@ class EmbodiedConfig(GroupedConfig):
     def _progress_is_measured(self) -> "EmbodiedConfig":
         if self.progress is None and self.pipeline.source() == {"name": "embodied_srpo"}:
             raise ValueError("progress=null: must say how progress is measured with pipeline.name=embodied_srpo")
+        return self
+
+    @model_validator(mode="after")
+    def _statistics_are_to_be_had(self) -> "EmbodiedConfig":
+        policy = self.policy
+        if self.warm_start is not None or not isinstance(policy, FlowVLAConfig) or policy.path is None:
+            return self
+        if policy.normalization == "demonstrations":
+            raise ValueError(
+                "policy.normalization=demonstrations: needs a warm_start that has some; allowed is checkpoint with "
+                "warm_start=null"
+            )
         return self
 
     @property

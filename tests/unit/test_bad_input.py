@@ -163,6 +163,10 @@ MISTAKES = {
         "+env.kwargs.image_size=64",
         "policy.path=/no/folder: is no folder here, and not to be had from the hub: ",
     ),
+    "statistics of demonstrations that there are none of": (
+        "policy=smolvla policy.path=/no/folder policy.normalization=demonstrations warm_start=null env.max_steps=80",
+        "policy.normalization=demonstrations: needs a warm_start that has some; allowed is checkpoint with warm_start=",
+    ),
     "SmolVLA without noise": (
         "policy=tiny_smolvla policy.noise_level=0",
         "policy.noise_level=0: input should be greater",

@@ -17,7 +17,7 @@ class Encoder(nn.Module):
     """Maps observations to features.
 
     ``embed`` adds up the modalities, ``blocks`` (the units that FSDP shards) refine. The state is standardised by
-    statistics of the demonstrations, which are saved with the weights.
+    statistics of the demonstrations, which are saved with the weights; without demonstrations it is taken as it is.
     """
 
     def __init__(self, config: TinyVLAConfig) -> None:
@@ -99,13 +99,19 @@ class Embed(nn.Module):
         num_words = (ids != 0).sum(-1, keepdim=True).clamp(min=1)
         hidden: Tensor = self.words(ids).sum(1) / num_words
         if self.state is not None:
-            # A feature that hardly varied in the demonstrations must not explode where it does.
-            standard = ((observation["state"] - self.state_mean) / self.state_std).clamp(-5.0, 5.0)
-            hidden = hidden + self.state(standard.to(hidden.dtype))
+            hidden = hidden + self.state(self._standardised(observation["state"]).to(hidden.dtype))
         for camera, encoder in self.images.items():
             pixels = observation[camera].movedim(-1, 1).float() / 127.5 - 1.0
             hidden = hidden + encoder(pixels.to(hidden.dtype))
         return hidden
+
+    def _standardised(self, state: Tensor) -> Tensor:
+        """Return states in deviations of the demonstrations, at most 5; as they are where there were none."""
+        # A feature that hardly varied in the demonstrations must not explode where it does. Statistics that are exactly
+        # 0 and 1 are those that were never set.
+        unset = (self.state_mean == 0.0) & (self.state_std == 1.0)
+        bound = torch.where(unset, torch.inf, 5.0)
+        return ((state - self.state_mean) / self.state_std).clamp(-bound, bound)
 
 
 class Head(nn.Module):

@@ -77,6 +77,15 @@ def test_states_are_standardised_and_bounded() -> None:
     assert torch.equal(model(far), model(further))
 
 
+def test_states_are_seen_as_they_are_without_statistics(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, observation = TinyVLA(SMALL), observe(SMALL, 4)
+    model.save_pretrained(tmp_path)
+    far, further = (observation | {"state": torch.full((4, 6), x)} for x in (50.0, 5000.0))
+    for each in (model, TinyVLA.from_pretrained(tmp_path)):
+        assert not torch.allclose(each(far), each(further), atol=1e-3)
+
+
 def test_a_saved_policy_loads_as_it_was(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = TinyVLA(SMALL)
