@@ -25,6 +25,7 @@ from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import VectorEnv
 from embodyflow.errors import ConfigError
 from embodyflow.policies.observations import entries_of
+from embodyflow.seeding import LARGEST_ENV_SEED
 
 SEED = 7
 NUM_STEPS = 40
@@ -144,7 +145,7 @@ def _seeded_reset(subject: Subject) -> Finding:
     one, other = subject.make(), subject.make()
     first = _bytes(one.reset(seed=SEED)[0])
     again, elsewhere = _bytes(one.reset(seed=SEED)[0]), _bytes(other.reset(seed=SEED)[0])
-    different = _bytes(one.reset(seed=SEED + 1)[0])
+    different = _bytes(one.reset(seed=LARGEST_ENV_SEED)[0])
     one.close()
     other.close()
     if not first == again == elsewhere:

@@ -9,6 +9,10 @@ import operator
 
 import numpy as np
 
+LARGEST_ENV_SEED = 2**31 - 1
+"""Of what environments are reset by. Gymnasium's generators take any seed; those that simulators often have beside
+them, such as ``numpy.random.RandomState``, take 32 bits, some of them signed."""
+
 
 def derive_seed(*parts: int | str) -> int:
     """Return a seed in ``[0, 2**63)`` that depends on every part and on their order.

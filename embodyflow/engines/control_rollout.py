@@ -22,7 +22,7 @@ from embodyflow.engines.vector_env import ChunkStep, Supervision, VectorEnv
 from embodyflow.errors import DamageError
 from embodyflow.policies.fit import check_fits
 from embodyflow.policies.registry import build_acting_policy
-from embodyflow.seeding import derive_rng, derive_seed
+from embodyflow.seeding import LARGEST_ENV_SEED, derive_rng, derive_seed
 
 
 @dataclass
@@ -145,7 +145,7 @@ class ControlRollout:
             numbers = (self.rank * self._num_envs + envs).tolist()
             episodes = self._num_episodes[envs].tolist()
             seeds = [
-                derive_seed(self.config.seed, "episode", number, episode)
+                derive_seed(self.config.seed, "episode", number, episode) % (LARGEST_ENV_SEED + 1)
                 for number, episode in zip(numbers, episodes, strict=True)
             ]
             self._state[envs] = self._env.reset(envs.tolist(), seeds)["state"]

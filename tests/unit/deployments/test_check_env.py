@@ -26,6 +26,8 @@ class Point(gym.Env):
         self.pushed = 0.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        if self.breaks == "large seeds":
+            np.random.RandomState(4 * (seed or 0))
         super().reset(seed=None if self.breaks == "seeded reset" else seed)
         self.x = 0.0 if self.breaks == "variety" else self.np_random.random()
         if self.breaks != "restore by seed":
@@ -69,6 +71,12 @@ def test_a_broken_promise_is_found_and_a_kept_one_passes(check: str) -> None:
 
 def test_one_initial_state_for_all_seeds_is_worth_a_note() -> None:
     assert run("seeded reset", "variety").verdict == "note"
+
+
+def test_seeds_as_large_as_those_of_control_jobs_are_tried() -> None:
+    assert run("restore by seed", "large seeds").verdict == "ok"
+    with pytest.raises(ValueError, match="Seed must be between"):
+        run("seeded reset", "large seeds")
 
 
 def test_chunks_in_another_process_equal_single_steps() -> None:

@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
 from embodyflow.compose import compose_config
 from embodyflow.data.tables import digest_of
@@ -66,7 +67,7 @@ def test_gymnasium_plays_the_same(played):
     returns, truncated = [0.0], True
     for rows, row, t in steps:
         if truncated:
-            state, _ = env.reset(seed=derive_seed(0, "episode", 1, len(returns) - 1))
+            state, _ = env.reset(seed=derive_seed(0, "episode", 1, len(returns) - 1) % 2**31)
         assert np.array_equal(rows["state"][row, t], state.astype(np.float32))
         action = np.clip(rows["action_tokens"][row, t], -1, 1)
         state, reward, _, truncated, _ = env.step(action)
@@ -76,6 +77,25 @@ def test_gymnasium_plays_the_same(played):
             returns.append(0.0)
     finished = [ended.returns[1], ended_then.returns[1], ended_then.returns[3]]
     assert finished == pytest.approx(returns[:3])
+
+
+class OldPendulum(PendulumEnv):
+    """Draws by NumPy's older generator, which takes seeds of 32 bits."""
+
+    def reset(self, *, seed=None, options=None):
+        self.state = np.random.RandomState(seed).uniform(-1, 1, 2)
+        self.last_u = None
+        return self._get_obs(), {}
+
+
+gym.register("tests/OldPendulum-v0", OldPendulum)
+
+
+def test_an_environment_that_takes_seeds_of_32_bits_is_played():
+    words = [f"env.id={__name__}:tests/OldPendulum-v0", "policy.state_dim=3", "policy.action_dim=1"]
+    [(rows, ended)] = collected(compose_config([*WORDS, *words]), 0, 1)
+    assert ended.lengths == [20, 20]
+    assert len(np.unique(rows["state"][:, 0], axis=0)) == 4  # each episode from a state of its own
 
 
 def test_a_fresh_engine_collects_the_same(config, played):
