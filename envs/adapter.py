@@ -215,7 +215,7 @@ def _success(
     def by_info(reward: float, terminated: bool, info: Mapping[Any, Any]) -> bool:
         if info_key not in info:
             raise ValueError(f"success_info={info_key!r}: info has no such key; it has {', '.join(info) or 'none'}")
-        value = np.asarray(info[info_key], np.float64)  # of None, NaN
+        value = np.asarray(info[info_key], np.float64)  # NaN where it is None
         if np.isnan(value).any():
             raise ValueError(f"success_info={info_key!r}: must be true or false in every step, is {info[info_key]}")
         return bool(value)

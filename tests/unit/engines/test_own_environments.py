@@ -238,6 +238,16 @@ class FloatImages(Line):
     observation_space = Dict(image=Box(0.0, 1.0, (16, 16, 3), np.float32))
 
 
+class Watched(Line):
+    observation_space = Dict(state=Line.observation_space["state"], image=Box(0.0, 1.0, (16, 16, 3), np.float32))
+
+
+def test_progress_is_not_measured_by_images_of_floats(config_of: Callable[..., RunConfig]) -> None:
+    assert config_of(Watched).progress is None  # a policy that does not look at them may act there
+    with pytest.raises(ConfigError, match=r"^progress.embedding.camera=image: the environment has no such camera; it"):
+        config_of(Watched, "progress.embedding={name:vjepa2,path:facebook/vjepa2-vitg-fpc64-384}")
+
+
 class Lying(Line):
     """Shows floats where it says that it shows bytes: they would arrive as a black picture."""
 
