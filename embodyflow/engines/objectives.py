@@ -15,7 +15,10 @@ from embodyflow.policies.base import Critic, Policy
 
 
 class Objective(Protocol):
-    """A loss whose gradient does not depend on how a mini-batch is cut."""
+    """A loss whose gradient does not depend on how a mini-batch is cut.
+
+    Rows stay on the CPU, and so does what is added to them: a GPU holds what a micro-batch's loss reads of them.
+    """
 
     def weigh(self, rows: TensorDict, all_reduce: AllReduce) -> TensorDict:
         """Add the columns that depend on the whole mini-batch, over all ranks, to this rank's rows of it."""
@@ -50,17 +53,15 @@ class PolicyObjective:
 
     def loss(self, rows: TensorDict) -> tuple[torch.Tensor, Metrics]:
         """Return the rows' share of :func:`~embodyflow.algorithms.policy_objective`."""
+        algorithm = self._config.algorithm
         log_probs, entropy = self._policy.evaluate(rows, self._config.rollout.temperature)
-        inputs = LossInputs(
-            log_probs=log_probs.flatten(1),
-            old_log_probs=rows["old_log_probs"].flatten(1),
-            advantages=rows["advantages"].flatten(1),
-            mask=rows["loss_mask"].flatten(1),
-            entropy=entropy.flatten(1),
-            ref_log_probs=rows["ref_log_probs"].flatten(1) if self._config.algorithm.needs_reference else None,
-            selected=rows.get("selected", None),
-        )
-        return policy_objective(inputs, rows["token_weights"], self._config.algorithm)
+        names = ["old_log_probs", "advantages", "loss_mask", "token_weights"]
+        names += ["ref_log_probs"] if algorithm.needs_reference else []
+        names += ["selected"] if "selected" in set(rows.keys()) else []
+        read = {name: rows[name].to(log_probs.device).flatten(1) for name in names}
+        mask, weights = read.pop("loss_mask"), read.pop("token_weights")
+        inputs = LossInputs(log_probs=log_probs.flatten(1), entropy=entropy.flatten(1), mask=mask, **read)
+        return policy_objective(inputs, weights, algorithm)
 
 
 class ValueObjective:
@@ -82,11 +83,12 @@ class ValueObjective:
 
     def loss(self, rows: TensorDict) -> tuple[torch.Tensor, Metrics]:
         """Return the rows' share of :func:`~embodyflow.algorithms.value_objective`."""
+        values = self._critic.evaluate(rows)
         return value_objective(
-            self._critic.evaluate(rows),
-            rows["values"],
-            rows["returns"],
-            rows["loss_mask"].any(-1),
-            rows["decision_weights"],
+            values,
+            rows["values"].to(values.device),
+            rows["returns"].to(values.device),
+            rows["loss_mask"].any(-1).to(values.device),
+            rows["decision_weights"].to(values.device),
             self._config.algorithm,
         )

@@ -98,5 +98,7 @@ class TinyVLAPolicy:
             sigma: deviation of the smoothing, in bins.
             uniforms: none are drawn.
         """
-        targets = smoothed_targets(self.processor.positions(actions), self.config.num_bins, sigma)
-        return imitation_cross_entropy(self.model(observation), targets, mask)
+        seen = {name: values.to(self._device) for name, values in observation.items()}
+        positions = self.processor.positions(actions.to(self._device))
+        targets = smoothed_targets(positions, self.config.num_bins, sigma)
+        return imitation_cross_entropy(self.model(seen), targets, mask.to(self._device))

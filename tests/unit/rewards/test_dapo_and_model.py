@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from other_device import NAME, other_device
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForSequenceClassification
 
 from embodyflow.data.arithmetic import build_tokenizer
@@ -63,6 +64,14 @@ def test_a_reward_model_scores_each_response_by_itself(folder):
     assert [score.reward for score in scores] == pytest.approx(expected, abs=1e-5)
     assert sum(score.correct for score in scores) == 3
     assert reward_model(folder).score([]) == []
+
+
+def test_on_another_device_scores_are_the_same(folder):
+    samples = [replace(RIGHT, uid=n, response="1+1=02," * n) for n in range(1, 4)]
+    with other_device():
+        scores = reward_model(folder, device=NAME).score(samples)
+    expected = [score.reward for score in reward_model(folder).score(samples)]
+    assert [score.reward for score in scores] == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_template_is_what_it_reads(folder):

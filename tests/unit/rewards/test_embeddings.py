@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from other_device import NAME, other_device
 from tensordict import TensorDict
 
 from embodyflow.rewards.embeddings import build_embedding
@@ -57,6 +58,15 @@ def test_videos_are_encoded_one_by_one_and_to_their_end(model_folder: Path) -> N
     later[1, 2:] = 0
     assert torch.equal(embed(episodes({"image": later}, [6, 2, 4])), embedded)
     assert embed(rows[:0]).shape == (0, 24)
+
+
+def test_on_another_device_it_is_the_same(model_folder: Path) -> None:
+    config = VJEPA2EmbeddingConfig(path=str(model_folder))
+    rows = episodes({"image": torch.arange(3360).view(1, 2, 20, 28, 3).to(torch.uint8)}, [2])
+    with other_device():
+        embedded = build_embedding(config, NAME)(rows)
+    assert embedded.device.type == "cpu"
+    torch.testing.assert_close(embedded, build_embedding(config, "cpu")(rows), atol=1e-5, rtol=1e-5)
 
 
 def test_what_the_model_sees_is_the_middle_in_its_own_colours(model_folder: Path) -> None:
