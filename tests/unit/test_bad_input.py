@@ -59,6 +59,12 @@ MISTAKES = {
     "no demonstrations": ("warm_start.num_demos=0", "num_demos=0: input should be greater than or equal to 1"),
     "more goals than there are": ("evaluation.num_goals=300", "evaluation.num_goals=300: allowed are 1 to 256"),
     "nccl without a GPU": ("cluster.backend=nccl", "backend=nccl needs device=cuda; allowed with device=cpu is gloo"),
+    "KL in the rewards": ("+algorithm.kl.placement=reward", "algorithm.kl.placement=reward: allowed is loss"),
+    "KL of a wanted size": (
+        "+algorithm.kl.coef=0.1 +algorithm.kl.target=0.5",
+        "algorithm.kl.target=0.5: allowed is null",
+    ),
+    "its controller": ("+algorithm.kl.horizon=5", "algorithm.kl.horizon=5: allowed is 10000"),
     "no GPU for a worker": (
         "cluster=gpu cluster.gpus_per_worker=0",
         "cluster: gpus_per_worker=0: Ray would give such workers no GPU of theirs; allowed with device=cuda is a share",
