@@ -30,27 +30,28 @@ class GlobalCounts:
     row_capacity: int
 
 
-def count_tokens(mask: Tensor, all_reduce: AllReduce = one_rank) -> GlobalCounts:
+def count_tokens(mask: Tensor, row_capacity: int, all_reduce: AllReduce = one_rank) -> GlobalCounts:
     """Count a mini-batch.
 
     Args:
-        mask: bool [B, L], this rank's rows of the mini-batch, of the same width L on all ranks.
+        mask: bool [B, L], this rank's rows of the mini-batch, as wide as the longest of them.
+        row_capacity: tokens a row can hold, whichever rows are at hand.
         all_reduce: sum over ranks.
     """
     num_tokens, num_rows = all_reduce(torch.stack([mask.sum(), mask.any(1).sum()])).tolist()
-    return GlobalCounts(int(num_tokens), int(num_rows), mask.shape[1])
+    return GlobalCounts(int(num_tokens), int(num_rows), row_capacity)
 
 
 def token_weights(mask: Tensor, aggregation: Aggregation, counts: GlobalCounts) -> Tensor:
     """Return the weight of every token's loss in the mini-batch's.
 
-    With N tokens and R rows in the whole mini-batch, n in the token's row, and L the capacity of a row:
+    With N tokens and R rows in the whole mini-batch, n in the token's row, and C the capacity of a row:
 
     ====================================  =============  ==========================================
     ``token_mean``                        1 / N          DAPO: tokens weigh alike
     ``seq_mean_token_sum``                1 / R          the mean over rows of a row's sum
     ``seq_mean_token_mean``               1 / (R·n)      GRPO, GSPO: rows weigh alike
-    ``seq_mean_token_sum_norm``           1 / (R·L)      Dr.GRPO: a constant instead of the length
+    ``seq_mean_token_sum_norm``           1 / (R·C)      Dr.GRPO: a constant instead of the length
     ====================================  =============  ==========================================
 
     Args:

@@ -63,6 +63,11 @@ class ControlConfig(RunConfig):
         """An action has one log-prob, and so counts as one token."""
         return self.env.max_steps, f"an episode of env.max_steps={self.env.max_steps}"
 
+    @property
+    def row_capacity(self) -> int:
+        """One: what is trained on are decisions, each with a log-prob."""
+        return 1
+
     def summarize(self, records: Records) -> dict[str, Any]:
         """Return the returns of the first and the last iteration."""
         return return_summary(records)

@@ -112,7 +112,12 @@ class EmbodiedConfig(GroupedConfig):
     @property
     def longest_row(self) -> tuple[int, str]:
         """Action tokens of an episode of full length."""
-        return self.num_decisions * self.policy.num_action_tokens, f"an episode of env.max_steps={self.env.max_steps}"
+        return self.row_capacity, f"an episode of env.max_steps={self.env.max_steps}"
+
+    @property
+    def row_capacity(self) -> int:
+        """Action tokens of an episode of full length."""
+        return self.num_decisions * self.policy.num_action_tokens
 
     @property
     def kept_iterations(self) -> int:

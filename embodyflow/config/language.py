@@ -155,6 +155,11 @@ class LanguageConfig(GroupedConfig):
         """Return what names files of the model and of demonstrations."""
         return super().warm_start_files + (self.data.demo if isinstance(self.data, RowsConfig) else ())
 
+    @property
+    def row_capacity(self) -> int:
+        """Tokens of the longest response."""
+        return self.rollout.max_response_tokens
+
     def summarize(self, records: Records) -> dict[str, Any]:
         """Return success rates before and after, on prompts of the validation split."""
         return success_summary(records, self.iterations)

@@ -191,6 +191,11 @@ class RunConfig(Config):
         """Tokens that the longest possible row has for the policy, and what row that is."""
 
     @property
+    @abstractmethod
+    def row_capacity(self) -> int:
+        """Tokens with a log-prob that a row which is trained on can hold."""
+
+    @property
     def groups(self) -> dict[str, GroupShape]:
         """Worker groups by name."""
         trainer = self.trainer

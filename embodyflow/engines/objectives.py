@@ -41,7 +41,8 @@ class PolicyObjective:
     def weigh(self, rows: TensorDict, all_reduce: AllReduce) -> TensorDict:
         """Add ``token_weights`` and, where the loss treats some tokens apart, ``selected``; whiten the advantages."""
         algorithm, mask = self._config.algorithm, rows["loss_mask"].flatten(1)
-        rows["token_weights"] = token_weights(mask, algorithm.aggregation, count_tokens(mask, all_reduce))
+        counts = count_tokens(mask, self._config.row_capacity, all_reduce)
+        rows["token_weights"] = token_weights(mask, algorithm.aggregation, counts)
         if algorithm.whiten == "minibatch":
             advantages = whiten(rows["advantages"].flatten(1), mask, all_reduce)
             rows["advantages"] = advantages.to(rows["advantages"].dtype).view_as(rows["advantages"])
@@ -78,7 +79,8 @@ class ValueObjective:
     def weigh(self, rows: TensorDict, all_reduce: AllReduce) -> TensorDict:
         """Add ``decision_weights``."""
         mask = rows["loss_mask"].any(-1)
-        rows["decision_weights"] = token_weights(mask, "token_mean", count_tokens(mask, all_reduce))
+        counts = count_tokens(mask, self._config.row_capacity, all_reduce)
+        rows["decision_weights"] = token_weights(mask, "token_mean", counts)
         return rows
 
     def loss(self, rows: TensorDict) -> tuple[torch.Tensor, Metrics]:

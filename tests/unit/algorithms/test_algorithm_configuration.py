@@ -105,7 +105,7 @@ def test_a_loss_and_an_estimator_from_outside(outside_module):
     advantages, _ = compute_advantages(AdvantageInputs(rewards, mask, torch.tensor([0, 1])), config)
     assert advantages.tolist() == [[3.0, 3.0], [5.0, 0.0]]
     log_probs = torch.full((2, 2), -1.0, requires_grad=True)
-    weights = token_weights(mask, config.aggregation, count_tokens(mask))
+    weights = token_weights(mask, config.aggregation, count_tokens(mask, mask.shape[1]))
     loss, metrics = policy_objective(LossInputs(log_probs, log_probs.detach(), advantages, mask), weights, config)
     loss.backward()
     assert loss.item() == pytest.approx((2 + 2 + 8) / 3)

@@ -79,7 +79,7 @@ def total(results):
 
 def prepare(data, config, rows=slice(None), **all_reduce):
     mask = data.mask[rows]
-    weights = token_weights(mask, config.aggregation, count_tokens(mask, **all_reduce))
+    weights = token_weights(mask, config.aggregation, count_tokens(mask, mask.shape[1], **all_reduce))
     selected = select_tokens(data.old[rows], data.advantages[rows], mask, data.seeds[rows], config, **all_reduce)
     return weights, selected
 
@@ -166,7 +166,9 @@ def test_a_mean_of_micro_batch_means_would_fail_this():
     faulty = 0.0
     for rows in micro_batches(2):
         local = torch.zeros_like(weights)
-        local[rows] = token_weights(data.mask[rows], "token_mean", count_tokens(data.mask[rows])) / 2
+        local[rows] = (
+            token_weights(data.mask[rows], "token_mean", count_tokens(data.mask[rows], data.mask.shape[1])) / 2
+        )
         faulty = faulty + data.gradient(config, local, selected, rows)[1]
     assert (faulty - whole).norm() > 1e-2 * whole.norm()
 
@@ -182,7 +184,7 @@ def test_terms_by_hand():
         entropy=torch.tensor([[0.5, 0.7]], dtype=torch.float64),
     )
     config = AlgorithmConfig(entropy_coef=0.1, kl={"coef": 0.2, "estimator": "k2"})
-    weights = token_weights(inputs.mask, config.aggregation, count_tokens(inputs.mask))
+    weights = token_weights(inputs.mask, config.aggregation, count_tokens(inputs.mask, inputs.mask.shape[1]))
     loss, metrics = policy_objective(inputs, weights, config)
     # policy −(3 + 1)/2; KL ½(0.25 + 1)/2 = 0.3125; entropy 0.6
     assert loss.item() == pytest.approx(-2 + 0.2 * 0.3125 - 0.1 * 0.6)
@@ -204,7 +206,9 @@ def test_kl_in_the_reward_is_not_in_the_loss():
     mask = torch.ones(1, 1, dtype=torch.bool)
     inputs = LossInputs(log_probs, log_probs, torch.ones(1, 1), mask, ref_log_probs=torch.tensor([[-5.0]]))
     config = AlgorithmConfig(kl={"coef": 9.0, "estimator": "k1", "placement": "reward"})
-    loss, metrics = policy_objective(inputs, token_weights(mask, "token_mean", count_tokens(mask)), config)
+    loss, metrics = policy_objective(
+        inputs, token_weights(mask, "token_mean", count_tokens(mask, mask.shape[1])), config
+    )
     assert loss.item() == -1.0
     assert "policy/reference_kl" not in metrics
 
@@ -290,7 +294,7 @@ def value_loss(values, old, returns, mask=None, **settings):
     values, old, returns = (torch.tensor([x], dtype=torch.float64) for x in (values, old, returns))
     values.requires_grad_()
     mask = torch.ones_like(values, dtype=torch.bool) if mask is None else torch.tensor([mask])
-    weights = token_weights(mask, "token_mean", count_tokens(mask))
+    weights = token_weights(mask, "token_mean", count_tokens(mask, mask.shape[1]))
     loss, metrics = value_objective(values, old, returns, mask, weights, AlgorithmConfig(**settings))
     return loss.item(), torch.autograd.grad(loss, values)[0].tolist()[0], metrics
 

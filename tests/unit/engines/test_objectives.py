@@ -1,0 +1,43 @@
+"""What the objectives make of whole mini-batches, of each kind of job."""
+
+import pytest
+import torch
+from language_jobs import language_config
+from tensordict import TensorDict
+
+from embodyflow.algorithms.masked import one_rank
+from embodyflow.compose import compose_config
+from embodyflow.config import RunConfig
+from embodyflow.engines.objectives import PolicyObjective
+
+NORM = "algorithm.aggregation=seq_mean_token_sum_norm"
+
+
+def weights(config: RunConfig, mask: torch.Tensor) -> torch.Tensor:
+    names = ("old_log_probs", "advantages", "seed")
+    rows = TensorDict({name: torch.zeros(mask.shape) for name in names} | {"loss_mask": mask}, batch_size=[len(mask)])
+    weighed: torch.Tensor = PolicyObjective(None, config).weigh(rows, one_rank)["token_weights"]
+    return weighed
+
+
+@pytest.mark.parametrize("longest", [3, 20])
+def test_a_response_s_norm_is_the_longest_there_may_be(longest: int) -> None:
+    """Not the longest at hand, which another iteration has otherwise."""
+    config = language_config(NORM, "rollout.max_response_tokens=28")
+    mask = torch.arange(longest)[:, None].expand(2, -1, 1) < torch.tensor([longest, 2])[:, None, None]
+    assert weights(config, mask)[mask.flatten(1)].unique().tolist() == [1 / (2 * 28)]
+
+
+def test_an_episode_s_norm_is_its_full_length(tiny_config) -> None:
+    config = tiny_config(NORM)  # of 20 steps, 4 decisions of 5 actions
+    mask = torch.ones(3, config.num_decisions, config.policy.num_action_tokens, dtype=torch.bool)
+    mask[0, 1:] = False
+    expected = [pytest.approx(1 / (3 * 4 * 5 * 4))]
+    assert weights(config, mask)[mask.flatten(1)].unique().tolist() == expected
+    assert weights(config, mask[:, :2])[mask[:, :2].flatten(1)].unique().tolist() == expected
+
+
+def test_a_control_task_s_decisions_are_rows() -> None:
+    config = compose_config(["experiment=reacher", "flow=ppo", NORM])
+    mask = torch.ones(5, 1, 1, dtype=torch.bool)
+    assert weights(config, mask).unique().tolist() == [1 / 5]
