@@ -70,6 +70,7 @@ class LoRAConfig(Config):
         rank: of the adapters' products.
         alpha: the products are multiplied by alpha / rank; ``null`` means twice the rank.
         target_modules: ends of the names of the linear layers that get one; ``null`` means all in the policy's blocks.
+            What the policy leaves as it is (``policy.train_expert_only``) gets none.
     """
 
     rank: PositiveInt
@@ -84,7 +85,8 @@ class TrainerConfig(OptimizerConfig):
         num_ranks: processes of the trainer group.
         tensor_parallel_size: ranks that split the matrices of one copy of a language model and compute on the same
             rows; over the others FSDP2 shards it, and rows are cut.
-        lora: adapters that are trained in RL instead of the policy; a warm start and the critic train all weights.
+        lora: adapters that are trained in RL instead of the policy; a warm start and the critic train what they do
+            without.
         precision: of computation; weights, their sums of gradients and log-softmax are float32 whatever it is.
         activation_checkpointing: compute a block's activations again in the backward pass instead of keeping them.
         schedule: of the learning rates.

@@ -53,6 +53,7 @@ class Adapters:
             bias="none",
             target_modules=adapted_layers(policy, config),
         )
+        self._own = {name for name, value in self._model.named_parameters() if value.requires_grad}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(seed, "adapters"))
             inject_adapter_in_model(self._peft, self._model)
@@ -78,8 +79,8 @@ class Adapters:
 
     @contextmanager
     def fitting(self) -> Iterator[None]:
-        """Train all weights but the adapters, which are off."""
-        own = [value for name, value in self._model.named_parameters() if name not in self._fresh]
+        """Train what the policy has trained without adapters, which are off."""
+        own = [value for name, value in self._model.named_parameters() if name.replace(BASE, ".") in self._own]
         with self.reference():
             for value in own:
                 value.requires_grad_(True)
@@ -136,17 +137,21 @@ class Adapters:
 
 
 def adapted_layers(policy: Policy, config: LoRAConfig) -> list[str]:
-    """Return the full names of the layers that get an adapter.
+    """Return the full names of the layers that get an adapter: of those only that the policy trains.
 
     Raises:
-        ConfigError: a name of ``target_modules`` is no linear layer's, or one's whose weight has a second use.
+        ConfigError: a name of ``target_modules`` is no such linear layer's, or one's whose weight has a second use.
     """
-    linear = {name for name, module in policy.model.named_modules() if isinstance(module, nn.Linear)}
+    linear = {
+        name
+        for name, module in policy.model.named_modules()
+        if isinstance(module, nn.Linear) and module.weight.requires_grad
+    }
     if config.target_modules is None:
         inside = {id(module) for block in policy.blocks for module in block.modules()}
         chosen = [name for name, module in policy.model.named_modules() if name in linear and id(module) in inside]
         if not chosen:
-            raise ConfigError("trainer.lora: no block of the policy has a linear layer to adapt")
+            raise ConfigError("trainer.lora: no block of the policy has a linear layer that is trained")
         return chosen
     chosen = []
     for target in config.target_modules:
@@ -154,8 +159,8 @@ def adapted_layers(policy: Policy, config: LoRAConfig) -> list[str]:
         if not found:
             ends = sorted({name.rpartition(".")[2] for name in linear} - {str(number) for number in range(1000)})
             raise ConfigError(
-                f"trainer.lora.target_modules={target}: no linear layer has such a name; allowed are, for example, "
-                f"{', '.join(ends)}"
+                f"trainer.lora.target_modules={target}: no linear layer that is trained has such a name; allowed are, "
+                f"for example, {', '.join(ends)}"
             )
         chosen += found
     uses: dict[int, list[str]] = {}

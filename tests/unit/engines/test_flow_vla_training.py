@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from room_training import SMALL, assert_goes_on, assert_learns, play
-from trainers import SEED, new_trainer
+from trainers import SEED, largest_gap, new_trainer
 
 from embodyflow.compose import compose_config
 from embodyflow.config import RunConfig
@@ -98,3 +98,37 @@ def test_a_checkpoint_brings_back_weights_statistics_and_optimizer(
     close.append(trainer := new_trainer(config))
     trainer.fit(to_batch(rollout.demonstrate()), SEED)
     assert_goes_on(trainer, play(rollout, trainer), config, close, tmp_path)
+
+
+def test_adapters_leave_the_language_model_alone_where_the_expert_alone_is_trained(
+    config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer], tmp_path: Path
+) -> None:
+    words = (*WORDS[config.policy.name], "policy.train_expert_only=true", "algorithm.advantage=gae", "critic.epochs=1")
+    demos, how = to_batch(rollout.demonstrate()), {"positions": np.arange(4), "total_rows": 4, "seed": SEED}
+    close.append(trainer := new_trainer(compose_config(words)))
+    frozen = {name for name, value in trainer.policy.model.named_parameters() if not value.requires_grad}
+    assert any("vlm" in name or "paligemma." in name for name in frozen)
+    before = trainer.weights()
+    trainer.fit(demos, SEED)
+    fitted = trainer.weights()
+    trainer.close()
+    assert {name for name in fitted if not np.array_equal(fitted[name], before[name])}.isdisjoint(frozen)
+
+    adapted = compose_config([*words, "trainer.lora.rank=4"])
+    close.append(trainer := new_trainer(adapted))
+    layers = {name.partition(".lora_A.")[0] for name in trainer.policy.model.state_dict() if ".lora_A." in name}
+    assert layers and {f"{layer}.weight" for layer in layers}.isdisjoint(frozen)
+    trainer.fit(demos, SEED)
+    assert largest_gap(trainer.weights(), fitted) == 0, "a warm start is the same with adapters as without"
+    rows = play(rollout, trainer)
+    rows["values"], rows["returns"] = trainer.values(rows), rows["loss_mask"].any(-1).float()
+    trainer.save(str(tmp_path / "0"))
+    trainer.step_both(rows, **how)
+    trainer.save(str(tmp_path / "1"), whole=False)
+    expected, values = trainer.weights(), trainer.values(rows)
+    trainer.close()
+    close.append(again := new_trainer(adapted))
+    again.load_reference(str(tmp_path / "0"))
+    again.load(str(tmp_path / "1"))
+    assert largest_gap(again.weights(), expected) == 0
+    assert values.any() and torch.equal(again.values(rows), values), "the critic reads by the weights it had"

@@ -197,7 +197,7 @@ def test_a_robot_policy_has_adapters_too(tiny_config, close: Close, tmp_path: Pa
     [
         (
             ("q_proj", "qproj"),
-            r"target_modules=qproj: no linear layer has such a name; allowed are, .* q_proj, up_proj",
+            r"target_modules=qproj: no linear layer that is trained has such a name; allowed are, .* q_proj, up_proj",
         ),
         (("lm_head",), "target_modules=lm_head: its weight is also model.embed_tokens.weight"),
     ],
@@ -206,5 +206,5 @@ def test_layers_that_cannot_be_adapted_are_named(targets: tuple[str, ...], messa
     policy = build_policy(language_config().policy, "cpu")
     with pytest.raises(ConfigError, match=message):
         Adapters(policy, LoRAConfig(rank=2, target_modules=targets), seed=0, base=None)
-    with pytest.raises(ConfigError, match="no block of the policy has a linear layer"):
+    with pytest.raises(ConfigError, match="no block of the policy has a linear layer that is trained"):
         Adapters(SimpleNamespace(model=policy.model, blocks=[]), LoRAConfig(rank=2), seed=0, base=None)
