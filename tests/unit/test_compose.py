@@ -30,5 +30,5 @@ def test_a_section_without_a_kind_changes_what_it_names() -> None:
 
 
 def test_a_section_of_another_kind_is_checked_like_any_other() -> None:
-    with pytest.raises(ConfigError, match="^progress.embedding.frames: "):
+    with pytest.raises(ConfigError, match=r"^progress\.embedding\.frames: "):
         compose_config(["flow=srpo", "progress.embedding={name:vjepa2,path:facebook/x,frames:8}", *IMAGES])
