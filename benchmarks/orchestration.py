@@ -98,7 +98,7 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
         run_folder, trackers, graph = RunFolder.create(config), open_trackers(config), empty_graph()
         async with iteration_runs(flows.iteration.iteration) as runs, showing(run_id) as artifacts:
             session = Session(config, groups, buffers)
-            stages = Stages(run_folder, Ledger(run_folder.ledger_path))
+            stages = Stages(run_folder, Ledger(run_folder.ledger_path), keep_checkpoints=2)
             CURRENT_RUN.set(run := Run(session, run_folder, trackers, graph, runs, stages, artifacts))
             await session.publish_weights(0)
             one_task_run = config.pipeline.model_copy(update={"task_runs": "iteration"})

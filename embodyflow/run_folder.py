@@ -175,9 +175,29 @@ class RunFolder:
     def _stage_folder(self, iteration: int) -> Path:
         return self._stages / f"iteration-{iteration:06d}"
 
-    def drop_stages(self, iteration: int) -> None:
-        """Remove the rows of all nodes of the iteration: it is committed."""
-        shutil.rmtree(self._stage_folder(iteration), ignore_errors=True)
+    def drop_stages(self, iteration: int, keep: int) -> None:
+        """Remove the rows of all nodes of the iteration: it is committed.
+
+        What the iteration before left over for it stays as long as a checkpoint is kept from which it may have to be
+        done again.
+
+        Args:
+            iteration: its index.
+            keep: how many of the newest checkpoints are kept.
+        """
+        done = self._stage_folder(iteration)
+        for path in done.glob("*/*"):
+            if path.suffix != ".surplus":
+                path.unlink()
+        for folder in self._stages.glob("iteration-*"):
+            if _index_of(folder) <= iteration - keep or (folder == done and not any(done.glob("*/*"))):
+                shutil.rmtree(folder)
+
+    def drop_stages_after(self, iteration: int) -> None:
+        """Remove the rows of all iterations after this one: they were made with weights that are made again."""
+        for folder in self._stages.glob("iteration-*"):
+            if _index_of(folder) > iteration:
+                shutil.rmtree(folder)
 
     def new_episodes(self, iteration: int) -> Path:
         """Return an empty folder to write the iteration's episodes to; :meth:`commit_episodes` makes them count."""
@@ -202,7 +222,7 @@ class RunFolder:
     def episodes(self) -> dict[int, Path]:
         """Return the folders of iterations whose episodes are kept, oldest first."""
         folders = sorted(self._episodes.glob("iteration-*"))
-        return {int(folder.name.rpartition("-")[2]): folder for folder in folders}
+        return {_index_of(folder): folder for folder in folders}
 
     def new_checkpoint(self, iteration: int) -> Path:
         """Return an empty folder to write a checkpoint to; :meth:`commit_checkpoint` makes it count.
@@ -252,7 +272,7 @@ class RunFolder:
         folder = self.checkpoint(iteration)
         try:
             digests = self.commit_facts(iteration)["files"]
-        except (OSError, ValueError, KeyError) as error:
+        except (FileNotFoundError, ValueError, KeyError) as error:  # another error says nothing of what is there
             raise DamageError(f"{folder / 'commit.json'} is not what was written") from error
         for name, digest in digests.items():
             if not (folder / name).is_file() or _digest(folder / name) != digest:
@@ -268,7 +288,7 @@ class RunFolder:
 
     def committed(self) -> list[int]:
         """Return the iterations with a committed checkpoint, in order."""
-        return sorted(int(path.name.rpartition("-")[2]) for path in self._checkpoints.glob("iteration-*"))
+        return sorted(map(_index_of, self._checkpoints.glob("iteration-*")))
 
     def commit_facts(self, iteration: int) -> dict[str, Any]:
         """Return what :meth:`commit_checkpoint` was told."""
@@ -289,6 +309,11 @@ def unfinished_runs(run_root: Path) -> list[RunFolder]:
         except ConfigError:
             continue
     return found
+
+
+def _index_of(folder: Path) -> int:
+    """Return the iteration whose folder it is."""
+    return int(folder.name.rpartition("-")[2])
 
 
 def _files(folder: Path) -> list[Path]:

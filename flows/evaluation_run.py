@@ -6,6 +6,7 @@ from typing import Any
 from prefect.logging import get_run_logger
 
 from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.durable_files import write_durably
 from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
 from embodyflow.statistics import wilson_interval
@@ -76,7 +77,7 @@ async def _load(run: Run, policy: EvaluatedPolicy) -> str:
     digest = await run.session.publish_weights(policy.iteration or 0)
     note = run.folder.path / "weights"
     if not note.exists():
-        note.write_text(digest)
+        write_durably(note, digest)
     if note.read_text() != digest:
         raise ConfigError(
             f"run_id={run.config.run_id}: was begun with other weights than those of {policy.path}; choose another"

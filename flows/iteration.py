@@ -112,7 +112,7 @@ def begin_to_count(index: int, digests: Digests | None = None) -> None:
         "weights_digest": run.session.weights_digest,
         "digests": dict(digests or {}),
     }
-    run.stages.commit(index, facts, run.config.trainer.keep_checkpoints)
+    run.stages.commit(index, facts)
 
 
 async def _save(run: Run, index: int) -> None:

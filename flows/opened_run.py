@@ -27,7 +27,7 @@ async def opened(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> Asyn
         config: of the run.
         graph: what an iteration runs.
     """
-    stages = Stages(folder, Ledger(folder.ledger_path), config.kept_iterations)
+    stages = Stages(folder, Ledger(folder.ledger_path), config.trainer.keep_checkpoints, config.kept_iterations)
     folder.write_status("start", 0, config.iterations)
     # From the inside out: workers end first, however long the Prefect server takes to be told.
     async with showing(str(config.run_id)) as artifacts, iteration_runs(iteration) as iterations:

@@ -26,7 +26,8 @@ async def surviving(run: Run, what: str, step: Callable[[], Coroutine[Any, Any, 
     Args:
         run: whose workers do it.
         what: for the log.
-        step: what is to be done; it starts from the last commit.
+        step: what is to be done; it starts from the commit that the workers are at, which after a failure may be an
+            earlier one than before.
 
     Raises:
         Exception: whatever the step raised that is no failure of infrastructure, or the last such failure after
@@ -88,6 +89,7 @@ def newest_intact(run: Run) -> int:
         except DamageError as error:
             get_run_logger().warning("%s: the iteration is done again", error)
             run.folder.drop_checkpoint(iteration)
+            run.folder.drop_stages_after(iteration)
         else:
             return iteration
     raise AssertionError("iteration 0 is intact")

@@ -28,11 +28,13 @@ class Stages:
     Args:
         folder: of the run.
         ledger: of the run.
+        keep_checkpoints: how many of the newest checkpoints to keep.
         kept_iterations: how many iterations' episodes to keep.
     """
 
-    def __init__(self, folder: RunFolder, ledger: Ledger, kept_iterations: int = 0) -> None:
-        self._folder, self._ledger, self._kept_iterations = folder, ledger, kept_iterations
+    def __init__(self, folder: RunFolder, ledger: Ledger, keep_checkpoints: int, kept_iterations: int = 0) -> None:
+        self._folder, self._ledger = folder, ledger
+        self._keep_checkpoints, self._kept_iterations = keep_checkpoints, kept_iterations
         self._turn = asyncio.Lock()
         self._writing: list[asyncio.Task[None]] = []
 
@@ -55,24 +57,30 @@ class Stages:
         """Begin to have the node's rows on disk, and then in the ledger."""
         self._writing.append(asyncio.create_task(self._keep(work, report)))
 
-    def commit(self, iteration: int, facts: dict[str, Any], keep: int) -> None:
+    def commit(self, iteration: int, facts: dict[str, Any]) -> None:
         """Begin to make a checkpoint count whose files are written.
 
         Args:
             iteration: its index.
             facts: written beside it: ``policy_version``, ``weights_digest`` and ``digests`` of the nodes' rows.
-            keep: how many checkpoints to keep.
         """
-        self._writing.append(asyncio.create_task(self._commit(iteration, facts, keep)))
+        self._writing.append(asyncio.create_task(self._commit(iteration, facts)))
 
     async def settle(self) -> None:
         """Wait until all that was begun is on disk.
 
+        Who gives up waiting, since something else failed meanwhile, does not stop it: a commit is finished or awaited.
+
         Raises:
             OSError: something could not be written.
         """
-        writing, self._writing = self._writing, []
-        await asyncio.gather(*writing)
+        while self._writing:
+            await asyncio.wait(self._writing)
+            done = [task for task in self._writing if task.done()]
+            self._writing = [task for task in self._writing if not task.done()]
+            for error in [task.exception() for task in done]:
+                if error is not None:
+                    raise error
 
     async def committed(self, iteration: int, facts: dict[str, Any]) -> None:
         """Have the ledger say that the iteration counts, unless it does; of its rows the record of episodes is left.
@@ -84,15 +92,15 @@ class Stages:
         known = {key: facts[key] for key in ("policy_version", "weights_digest", "digests")}
         known["checkpoint"] = self._folder.checkpoint(iteration).name
         async with self._turn:
-            if self._ledger.newest("commit", iteration) is None:
+            if self._ledger.newest("commit", iteration) != known:
                 await asyncio.to_thread(self._ledger.append, "commit", iteration, known)
-            await asyncio.to_thread(self._folder.drop_stages, iteration)
+            await asyncio.to_thread(self._folder.drop_stages, iteration, self._keep_checkpoints)
             if self._kept_iterations:
                 await asyncio.to_thread(self._folder.commit_episodes, iteration, self._kept_iterations)
 
-    async def _commit(self, iteration: int, facts: dict[str, Any], keep: int) -> None:
+    async def _commit(self, iteration: int, facts: dict[str, Any]) -> None:
         async with self._turn:
-            await asyncio.to_thread(self._folder.commit_checkpoint, iteration, facts, keep)
+            await asyncio.to_thread(self._folder.commit_checkpoint, iteration, facts, self._keep_checkpoints)
         await self.committed(iteration, facts)
 
     async def _keep(self, work: NodeWork, report: NodeReport) -> None:

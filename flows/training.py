@@ -38,12 +38,8 @@ async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
     report_start(run)
     first = await surviving(run, "the start", partial(_start, run, resumed=resumed))
     for index in range(first, run.config.iterations + 1):
-        if index > first:
-            await surviving(run, f"iteration {index}", partial(run_iteration, run, index))
-            report_progress(run, index)
-        await surviving(run, f"the evaluation after iteration {index}", partial(_evaluate_if_due, run, index))
-    export = partial(run.session.export, "save_pretrained", run.folder.path / "policy")
-    await surviving(run, "the export", export)
+        await surviving(run, f"iteration {index}", partial(_reach, run, index))
+    await surviving(run, "the export", partial(_export, run))
     await run.stages.settle()
     summary = summarize(run)
     run.folder.write_summary(summary)
@@ -55,10 +51,30 @@ async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
 async def _start(run: Run, *, resumed: bool) -> int:
     """Return the iteration to go on after: the last commit's, or 0 with the policy warm-started and committed."""
     if resumed:
+        run.folder.summary_path.unlink(missing_ok=True)  # it may go on beyond its end: it is not complete any more
         last = await restore(run)
         get_run_logger().info("resumed after iteration %d", last)
         return last
     return await _begin(run)
+
+
+async def _reach(run: Run, index: int) -> None:
+    """Do what is left to do until an iteration is done and, where that is due, evaluated.
+
+    By custom that is the iteration. After a failure it is whatever comes after the commit that the run went back to,
+    which need not be the last one: its checkpoint may turn out to be damaged.
+    """
+    await _evaluate_if_due(run, run.session.policy_version)
+    for each in range(run.session.policy_version + 1, index + 1):
+        await run_iteration(run, each)
+        report_progress(run, each)
+        await _evaluate_if_due(run, each)
+
+
+async def _export(run: Run) -> None:
+    """Write the policy for others to use."""
+    await _reach(run, run.config.iterations)
+    await run.session.export("save_pretrained", run.folder.path / "policy")
 
 
 async def _evaluate_if_due(run: Run, index: int) -> None:

@@ -13,7 +13,7 @@ from embodyflow.data.metrics import Metric, mean, merge_metrics, total
 from embodyflow.data.padding import to_padded, to_ragged
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.surplus import draw_surplus
-from embodyflow.errors import SamplingError
+from embodyflow.errors import DamageError, SamplingError
 from embodyflow.node_fields import node
 from embodyflow.types import Batch, NodeOutput
 from tasks.rewards import compute_reward
@@ -47,7 +47,7 @@ def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any
     rules, rollout = worker.config.filter, worker.config.rollout
     wanted = (rules.num_groups or rollout.num_groups) // worker.world_size * rollout.group_size
     played, kept, rerolled = batch, _kept(batch, rules), list[Mapping[str, Metric]]()
-    waiting = _Surplus(call.surplus(worker.rank), call.policy_version - rules.max_staleness)
+    waiting = _Surplus(call.surplus(worker.rank), call.policy_version - rules.max_staleness, call.iteration)
     stale = waiting.take(wanted - len(kept), kept)
     wanted -= len(stale)
     while len(kept) < wanted:
@@ -79,16 +79,27 @@ class _Surplus:
     Args:
         files: where they are found and left; without, nothing is kept.
         oldest: the smallest version of the policy that they may be of.
+        iteration: this one's index; the first finds none.
     """
 
-    def __init__(self, files: tuple[Journal, Journal] | None, oldest: int) -> None:
-        self._files, self._oldest = files, oldest
+    def __init__(self, files: tuple[Journal, Journal] | None, oldest: int, iteration: int) -> None:
+        self._files, self._oldest, self._iteration = files, oldest, iteration
         self._left: list[Batch] = []
         self.metrics: dict[str, Metric] = {}
 
     def take(self, num_rows: int, like: Batch) -> Batch:
-        """Return whole groups of at most ``num_rows`` rows, without any an empty batch of the columns of ``like``."""
+        """Return whole groups of at most ``num_rows`` rows, without any an empty batch of the columns of ``like``.
+
+        Raises:
+            DamageError: what the iteration before left is not there, or not whole.
+        """
         tables = self._files[0].read() if self._files is not None else []
+        if self._files is not None and len(tables) != min(self._iteration - 1, 1):
+            before = self._iteration - 1
+            raise DamageError(
+                f"the rows that iteration {before} left over are not what was written; remove "
+                f"checkpoints/iteration-{before:06d} from the run's folder and resume, to have them made again"
+            )
         waiting = join_rows([like[:0], *(to_batch(to_padded(table)) for table in tables)])
         taken, left = draw_surplus(waiting["group_id"], waiting["policy_version"], num_rows, self._oldest)
         self._left = [waiting[left]]

@@ -44,7 +44,7 @@ def test_dapo_fills_its_batch_with_mixed_groups(runs: Runs) -> None:
 
 @pytest.mark.slow
 def test_what_dapo_has_left_over_is_trained_on_later_and_found_again_by_a_resumed_run(runs: Runs) -> None:
-    words = (*SHORT, "filter.num_groups=4", "filter.max_rerolls=30")
+    words = (*SHORT, "filter.num_groups=3", "filter.max_rerolls=30")
     runs.run("stopped", *words, flow="dapo")
     runs.resume("stopped", f"run_root={runs.root}", "iterations=3", flow="dapo")
     runs.run("straight", *words, "iterations=3", flow="dapo")

@@ -276,7 +276,7 @@ MISTAKES = {
 
 @pytest.fixture
 def run_root(tmp_path: Path) -> Path:
-    """A folder with a run that died before its first commit, one that died after it, a file, and what says it is a model."""
+    """A folder with a run that died before its first commit, one that died after it, a file, and a model's."""
     root = tmp_path / "runs"
     for name in ("old", "new"):
         (root / name).mkdir(parents=True)

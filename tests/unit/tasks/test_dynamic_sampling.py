@@ -12,7 +12,7 @@ import tasks
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import Columns, to_batch
 from embodyflow.data.metrics import as_metrics, to_floats
-from embodyflow.errors import SamplingError
+from embodyflow.errors import DamageError, SamplingError
 from embodyflow.workers.calls import NodeCall
 
 CALL = NodeCall("dynamic_sampling", "tasks:dynamic_sampling", iteration=4, seed=7)
@@ -98,6 +98,22 @@ def test_fresh_groups_go_first_and_those_that_became_too_stale_are_counted(tiny_
     assert [metrics[f"surplus/num_{what}"] for what in ("used", "waiting", "expired")] == [0, 2, 0]
     _, metrics = sample_kept(config, tmp_path, 3, [[FAILED, MIXED], [MIXED, MIXED]])
     assert [metrics[f"surplus/num_{what}"] for what in ("used", "waiting", "expired")] == [0, 2, 2]
+
+
+@pytest.mark.parametrize("damage", ["changed", "gone"])
+def test_what_waits_and_is_not_what_was_written_is_not_taken_for_nothing(
+    tiny_config, tmp_path: Path, damage: str
+) -> None:
+    sample_kept(tiny_config(), tmp_path, 1, [[FAILED, MIXED], [MIXED, MIXED]])
+    [path] = tmp_path.glob("2/*.surplus")
+    if damage == "gone":
+        path.unlink()
+    else:
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+    with pytest.raises(DamageError, match=r"iteration 1 left over .* remove checkpoints/iteration-000001 "):
+        sample_kept(tiny_config(), tmp_path, 2, [[FAILED, MIXED]])
 
 
 def test_nothing_waits_for_a_policy_that_may_not_be_stale(tiny_config, tmp_path: Path) -> None:
