@@ -128,6 +128,16 @@ class LanguageConfig(GroupedConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _attention_has_a_kernel(self) -> "LanguageConfig":
+        attention, device, precision = self.policy.attn_implementation, self.cluster.device, self.trainer.precision
+        if attention == "flash_attention_2" and (device, precision) != ("cuda", "bfloat16"):
+            raise ValueError(
+                f"policy.attn_implementation={attention} needs cluster.device=cuda and trainer.precision=bfloat16, "
+                f"not {device} and {precision}; allowed here are sdpa and eager"
+            )
+        return self
+
     @property
     def precisions(self) -> dict[str, str]:
         """Those of trainer and generation engine; a server's is its own affair."""

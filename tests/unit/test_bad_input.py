@@ -59,6 +59,10 @@ MISTAKES = {
     "no demonstrations": ("warm_start.num_demos=0", "num_demos=0: input should be greater than or equal to 1"),
     "more goals than there are": ("evaluation.num_goals=300", "evaluation.num_goals=300: allowed are 1 to 256"),
     "nccl without a GPU": ("cluster.backend=nccl", "backend=nccl needs device=cuda; allowed with device=cpu is gloo"),
+    "flash attention in float32": (
+        "experiment=math cluster=gpu policy.attn_implementation=flash_attention_2",
+        "policy.attn_implementation=flash_attention_2 needs cluster.device=cuda and trainer.precision=bfloat16",
+    ),
     "KL in the rewards": ("+algorithm.kl.placement=reward", "algorithm.kl.placement=reward: allowed is loss"),
     "KL of a wanted size": (
         "+algorithm.kl.coef=0.1 +algorithm.kl.target=0.5",

@@ -22,7 +22,7 @@ class CausalLMCritic:
 
     def __init__(self, config: CausalLMConfig, device: str) -> None:
         self.model: torch.nn.Module = build_value_model(config, build_tokenizer(config)).to(device)
-        self._device = device
+        self._device, self._attention = device, config.attn_implementation
 
     @property
     def blocks(self) -> Sequence[torch.nn.Module]:
@@ -31,7 +31,7 @@ class CausalLMCritic:
 
     def evaluate(self, batch: TensorDict) -> torch.Tensor:
         """Return the value before each token of the responses, float32 ``[N, R]``; zero after their ends."""
-        packed = pack_rows(batch, self._device)
+        packed = pack_rows(batch, self._device, self._attention)
         values = before_responses(self.model, packed)[:, 0]
         blank = values.new_zeros(batch["loss_mask"].shape[:2])
         if not len(packed.targets):

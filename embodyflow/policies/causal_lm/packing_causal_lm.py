@@ -1,7 +1,9 @@
 """Rows of different lengths as a batch without much padding.
 
 Sequences are laid one after the other in lines as long as the longest of them. Their positions begin anew, which is how
-transformers knows that they must not see each other: its attention masks become block-diagonal.
+transformers knows that they must not see each other: its attention masks become block-diagonal. Where attention has no
+mask (``flash_attention_2``) it heeds positions in a batch of one line alone, so that all are laid in one, which costs
+nothing there: attention is computed sequence by sequence.
 """
 
 from collections.abc import Sequence
@@ -32,17 +34,24 @@ class Packed:
     targets: torch.Tensor
 
 
-def pack_rows(batch: TensorDict, device: str) -> Packed:
+def pack_rows(batch: TensorDict, device: str, attention: str) -> Packed:
     """Pack the prompts and responses of language rows (:mod:`embodyflow.types`), each but its last token.
 
     Without any rows there is one line of one token: a sharded model's forward pass is a collective, and a rank without
     rows takes part.
+
+    Args:
+        batch: language rows.
+        device: of the result.
+        attention: which implementation of transformers the model has.
     """
     prompts, responses = batch["prompt_tokens"].cpu().numpy(), batch["action_tokens"][..., 0].cpu().numpy()
     num_prompt, num_response = batch["prompt_length"].cpu().numpy(), batch["response_length"].cpu().numpy()
     lengths = num_prompt + np.maximum(num_response - 1, 0)  # nothing comes after a response's last token
-    lines = first_fit(lengths.tolist())
-    width = int(lengths.max(initial=1))
+    if attention == "flash_attention_2" and len(lengths):
+        lines, width = [list(range(len(lengths)))], int(lengths.sum())
+    else:
+        lines, width = first_fit(lengths.tolist()), int(lengths.max(initial=1))
     ids, positions = np.zeros((2, max(len(lines), 1), width), np.int64)
     before: list[np.ndarray] = [np.zeros((4, 0), np.int64)]
     for number, line in enumerate(lines):

@@ -55,7 +55,7 @@ class CausalLMPolicy:
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probs and entropy, float32 ``[N, R, 1]``, of a batch's responses; zero outside its mask."""
-        packed = pack_rows(batch, self._device)
+        packed = pack_rows(batch, self._device, self.config.attn_implementation)
         logits = before_responses(self.model, packed)
         shape = batch["loss_mask"].shape
         if not len(packed.targets):

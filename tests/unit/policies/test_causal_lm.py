@@ -1,6 +1,7 @@
 """A language model as a policy: packed rows against rows by themselves, and folders that transformers loads."""
 
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tensordict import TensorDict
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.modeling_flash_attention_utils import _is_packed_sequence, prepare_fa_kwargs_from_position_ids
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from embodyflow.config.generation import HFConfig
 from embodyflow.data.batches import to_batch
@@ -101,12 +105,38 @@ LENGTHS = [(7, 30), (3, 4), (5, 1), (9, 12), (2, 2), (8, 25), (1, 9)]
 def test_packed_rows_are_what_they_are_by_themselves(attention: str) -> None:
     torch.manual_seed(0)
     policy, batch = CausalLMPolicy(config_of(attn_implementation=attention), "cpu"), rows(LENGTHS)
-    packed = pack_rows(batch, "cpu")
+    packed = pack_rows(batch, "cpu", attention)
     # 111 tokens, which padded to the longest row would be 252; after the last token of each row nothing comes.
     assert packed.input_ids.shape == (4, 36)
     for mine, expected in zip(policy.evaluate(batch, 0.7), one_by_one(policy, batch, 0.7), strict=True):
         assert mine.shape == (7, 30, 1) and mine.dtype == torch.float32
         torch.testing.assert_close(mine, expected, atol=1e-5, rtol=0)
+
+
+def flash_attention(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **arguments: Any) -> Any:
+    """Attend as transformers has flash-attn do it, by its own reading of positions and without a mask."""
+    assert attention_mask is None
+    batch_size, position_ids, ends = len(query), arguments["position_ids"], [query.shape[2]]
+    if _is_packed_sequence(position_ids, batch_size):
+        (starts, _), _ = prepare_fa_kwargs_from_position_ids(position_ids)
+        ends = starts[1:].tolist()
+    sequences = [[each[:, :, start:end] for each in (query, key, value)] for start, end in pairwise([0, *ends])]
+    mixed = [scaled_dot_product_attention(*each, is_causal=True, enable_gqa=True) for each in sequences]
+    return torch.cat(mixed, dim=2).transpose(1, 2), None
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, LENGTHS[:1], LENGTHS[:2] * 2], ids=["many rows", "one row", "twice two"])
+def test_rows_do_not_see_each_other_by_flash_attention(
+    lengths: list[tuple[int, int]], policy: CausalLMPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = rows(lengths)
+    expected = one_by_one(policy, batch, 0.7)
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", flash_attention)
+    monkeypatch.setattr(policy.model.config, "_attn_implementation_internal", "flash_attention_2")
+    monkeypatch.setattr(policy, "config", config_of(attn_implementation="flash_attention_2"))
+    for mine, theirs in zip(policy.evaluate(batch, 0.7), expected, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=0)
+    assert policy.evaluate(batch[:0], 0.7)[0].shape == (0, *batch["loss_mask"].shape[1:])
 
 
 def test_the_gradient_of_packed_rows_is_the_sum_of_the_rows_own(policy: CausalLMPolicy) -> None:
