@@ -13,7 +13,7 @@ from embodyflow.types import Batch, NodeOutput
 from tasks.critic import compute_value
 
 OF_A_DECISION = ("state", "action_tokens", "log_probs", "loss_mask", "advantages", "values", "returns")
-OF_A_ROW = ("group_id", "policy_version", "seed", "instruction_ids")
+OF_A_ROW = ("group_id", "policy_version", "instruction_ids")
 
 
 @node(
@@ -62,12 +62,16 @@ def value_steps(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any)
     return compute_value(batch, worker=worker)
 
 
-@node(reads=("uid", *OF_A_ROW, *OF_A_DECISION), writes=())
+@node(reads=("uid", "seed", *OF_A_ROW, *OF_A_DECISION), writes=())
 def split_decisions(batch: Batch, config: Any = None, **kwargs: Any) -> NodeOutput:
-    """Make every decision a row, so that mini-batches are drawn of decisions; T is 1 from here on."""
+    """Make every decision a row, so that mini-batches are drawn of decisions; T is 1 from here on.
+
+    Each gets a seed of its own: what is drawn of its token is not what is drawn of its row's others.
+    """
     decided = batch["loss_mask"].any(-1)
     row, step = decided.nonzero(as_tuple=True)
     columns: dict[str, torch.Tensor] = {name: batch[name][decided].unsqueeze(1) for name in OF_A_DECISION}
     columns |= {name: batch[name][row] for name in OF_A_ROW}
     columns["uid"] = batch["uid"][row] + step
+    columns["seed"] = batch["seed"][row] ^ columns["uid"]
     return NodeOutput(Batch(columns, batch_size=[len(row)]))

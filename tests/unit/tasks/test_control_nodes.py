@@ -6,12 +6,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import tasks
+import tasks.control
+from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.covariance import select_tokens
 from embodyflow.algorithms.masked import one_rank
 from embodyflow.compose import compose_config
 from embodyflow.data.batches import to_batch
+from embodyflow.types import Batch
 from embodyflow.workers.calls import NodeCall
 
 
@@ -63,10 +68,25 @@ def test_every_decision_becomes_a_row():
     batch = tasks.compute_advantage(tasks.value_steps(rows(), worker=worker).batch, worker=worker).batch
     split = tasks.split_decisions(batch).batch
     assert split["uid"].tolist() == [10, 11, 20, 21, 30]
-    assert split["seed"].tolist() == [7, 7, 8, 8, 9]
+    assert len(split["seed"].unique()) == 5
     assert split["state"][:, 0, 0].tolist() == [0, 2, 4, 6, 8]
     assert split["returns"][:, 0].tolist() == batch["returns"][batch["loss_mask"].any(-1)].tolist()
     assert split["loss_mask"].all() and split["loss_mask"].shape == (5, 1, 1)
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0.003, 3), (0.25, 250)])
+def test_a_loss_that_draws_tokens_draws_them_decision_by_decision(fraction: float, expected: int) -> None:
+    """Ten pieces of five environments, of a hundred steps each."""
+    steps = torch.randn(10, 100, 1, generator=torch.Generator().manual_seed(0))
+    columns = dict.fromkeys(tasks.control.OF_A_DECISION, steps) | {"loss_mask": torch.ones(10, 100, 1).bool()}
+    columns |= dict.fromkeys(tasks.control.OF_A_ROW, torch.zeros(10))
+    columns |= {"uid": 100 * torch.arange(10), "seed": torch.arange(10) % 5 + 2**62}
+    split = tasks.split_decisions(Batch(columns, batch_size=[10])).batch
+    algorithm = AlgorithmConfig(loss="clip_cov", covariance={"fraction": fraction, "low": 0, "high": 1e9})
+    selected = select_tokens(
+        *(split[name].flatten(1) for name in ("log_probs", "advantages", "loss_mask")), split["seed"], algorithm
+    )
+    assert selected.sum() == expected, "all vary with their advantage, and so many are asked for"
 
 
 def test_steps_are_counted_and_returns_averaged():
