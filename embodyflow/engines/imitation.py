@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.config.language import LanguageConfig
 from embodyflow.config.run import WarmStartConfig
-from embodyflow.data.metrics import Metric, last, mean
+from embodyflow.data.metrics import Metric, last, total
 from embodyflow.policies.base import ImitatingPolicy, Policy
 from embodyflow.seeding import derive_rng
 
@@ -130,6 +130,8 @@ def imitate(
 ) -> dict[str, Metric]:
     """Fit a sharded model to the samples; every rank holds them all and takes its part of each batch.
 
+    Of ``sft/loss``, the mean over tokens in the last steps, each part says its own share.
+
     Args:
         model: of the policy that the samples were made for.
         samples: of the demonstrations.
@@ -151,4 +153,4 @@ def imitate(
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    return {"sft/loss": mean(float(np.mean(losses[-50:]))), "sft/num_samples": last(len(samples))}
+    return {"sft/loss": total(float(np.mean(losses[-50:]))), "sft/num_samples": last(len(samples))}

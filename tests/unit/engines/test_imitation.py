@@ -3,9 +3,11 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 from tensordict import TensorDict
 
+from embodyflow.data.metrics import merge_metrics
 from embodyflow.engines.imitation import Steps, imitate
 
 
@@ -61,3 +63,31 @@ def test_a_sample_has_the_same_draws_on_whichever_rank_it_is() -> None:
     values = np.array([uniforms for step in whole for _, uniforms in step])
     assert values.shape == (20, 3) and len(np.unique(values)) == 60 and (values >= 0).all() and (values < 1).all()
     assert draws(0, 1, seed=8) != whole
+
+
+class Shifted:
+    """Samples whose loss is their own number of tokens times what all have in common."""
+
+    num_draws = 0
+
+    def __init__(self, level: torch.nn.Parameter) -> None:
+        self._level = level
+
+    def __len__(self) -> int:
+        return 9
+
+    def num_targets(self, chosen: np.ndarray) -> int:
+        return int((1 + chosen).sum())
+
+    def loss(self, chosen: np.ndarray, uniforms: np.ndarray) -> torch.Tensor:
+        return self._level * self.num_targets(chosen)
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 3])
+def test_the_loss_is_the_mean_over_tokens_however_many_ranks_there_are(tiny_config, num_parts: int) -> None:
+    config = tiny_config("warm_start.steps=1", "warm_start.batch_size=7").warm_start
+    parts = []
+    for part in range(num_parts):
+        model = torch.nn.ParameterList([torch.full((), 1.5)])
+        parts.append(imitate(model, Shifted(model[0]), config, seed=0, part=part, num_parts=num_parts))
+    assert merge_metrics(parts)["sft/loss"].value == pytest.approx(1.5)
