@@ -70,8 +70,10 @@ def other_device() -> Iterator[None]:
     torch.__future__.set_swap_module_params_on_conversion(True)  # so that tied weights stay tied when they are taken
     with _Made(), _Computed(), warnings.catch_warnings(), patch.object(adam, "_device_dtype_check_for_fused"):
         warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter")  # torch takes it for empty
-        yield
-    torch.__future__.set_swap_module_params_on_conversion(before)
+        try:
+            yield
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(before)
 
 
 class _Computed(TorchDispatchMode):
