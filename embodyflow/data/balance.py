@@ -34,6 +34,28 @@ def spread(shards: Sequence[ShardRef], costs: ArrayLike, num_ranks: int, groups:
     return _rank_inputs(shards, rank_of_unit[unit_of_row], num_ranks)
 
 
+def cut_between_groups(shards: Sequence[ShardRef], groups: ArrayLike, num_ranks: int) -> list[RankInput]:
+    """Cut the rows of all shards into ranges of whole groups, of as nearly equal numbers of rows as those allow.
+
+    Where the even cut is between groups it is that of :func:`~embodyflow.data.plan.split_evenly`. Groups whose rows
+    are not side by side stand where their first row does.
+
+    Args:
+        shards: the source, its rows counted through in this order.
+        groups: int64 [N], group of each row.
+        num_ranks: of the target.
+    """
+    _, first_row, group_of_row, sizes = np.unique(
+        np.asarray(groups), return_index=True, return_inverse=True, return_counts=True
+    )
+    order = np.argsort(first_row)
+    ends = np.cumsum([0, *sizes[order]])
+    cuts = [np.abs(ends - ends[-1] * rank // num_ranks).argmin() for rank in range(1, num_ranks)]
+    rank_of_group = np.empty(len(order), np.int64)
+    rank_of_group[order] = np.searchsorted(cuts, np.arange(len(order)), side="right")
+    return _rank_inputs(shards, rank_of_group[group_of_row], num_ranks)
+
+
 def balance(
     shards: Sequence[ShardRef],
     costs: ArrayLike,

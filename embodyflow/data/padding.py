@@ -34,10 +34,13 @@ def to_padded(columns: Mapping[str, Column]) -> Table:
 
 
 def facts_of(columns: Mapping[str, Column]) -> RowFacts | None:
-    """Return the tokens of language rows, prompt and response, and their groups; ``None`` of other rows."""
-    if RESPONSE not in columns or "group_id" not in columns:
+    """Return rows' groups, and the tokens of language rows, prompt and response; ``None`` of rows without groups."""
+    if "group_id" not in columns:
         return None
-    prompts, responses, groups = (np.asarray(columns[name], np.int64) for name in (PROMPT, RESPONSE, "group_id"))
+    groups = np.asarray(columns["group_id"], np.int64)
+    if RESPONSE not in columns:
+        return RowFacts(None, groups)
+    prompts, responses = (np.asarray(columns[name], np.int64) for name in (PROMPT, RESPONSE))
     return RowFacts(prompts + responses, groups)
 
 

@@ -82,11 +82,11 @@ class RowFacts:
     """What a plan may know of rows besides their number.
 
     Attributes:
-        num_tokens: int64 [N], of each row.
+        num_tokens: int64 [N], of each row; ``None`` of rows that do not differ in length.
         group_id: int64 [N], of each row.
     """
 
-    num_tokens: Index
+    num_tokens: Index | None
     group_id: Index
 
 

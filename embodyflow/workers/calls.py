@@ -106,7 +106,7 @@ class NodeResult:
         digest: SHA-256 of the output columns, empty without output.
         seconds: spent in the node function and in moving its rows.
         logs: what the function logged.
-        facts: of its output rows, where they differ in length.
+        facts: of its output rows, where they have groups.
     """
 
     shard: ShardRef | None

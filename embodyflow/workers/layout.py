@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from embodyflow.data.balance import spread
+from embodyflow.data.balance import cut_between_groups, spread
 from embodyflow.data.metrics import Metric, maximum
 from embodyflow.data.partition import attention_cost, imbalance
 from embodyflow.data.plan import Index, RankInput, RowFacts, ShardRef, cut_like, keep_layout, replicate, split_evenly
@@ -27,7 +27,7 @@ class Rows:
         node_id: the node.
         group: whose ranks hold it.
         shards: one per rank; none of a node that passes no rows on.
-        facts: of the rows, shard after shard, where they differ in length.
+        facts: of the rows, shard after shard, where they have groups.
         order: int64 [N], positions in the whole batch of the rows that the shards hold, one after another; ``None`` as
             they stand.
     """
@@ -50,7 +50,8 @@ def plan_inputs(
     """Return each parent's rows by rank: where several parents meet, a rank gets the same rows of all of them.
 
     Rows stay on the ranks they are on. Where they go to another group, those that differ in length are spread for
-    equal work, groups whole, and all others are cut into as many on each rank.
+    equal work and all others are cut into as many on each rank, groups of rows whole: nodes compare a group's rows
+    with each other, and its ranks do not all talk to each other.
 
     Args:
         node_id: that they are for.
@@ -78,13 +79,27 @@ def plan_inputs(
     first = with_rows[0]
     if first.group == group and len(first.shards) == num_ranks:
         lead = keep_layout(first.shards, first.order)
-    elif first.facts is not None and first.order is None and num_ranks > 1:
-        tokens = first.facts.num_tokens
-        lead = spread(first.shards, attention_cost(tokens), num_ranks, first.facts.group_id)
-        metrics["balance/token_imbalance"] = maximum(imbalance([tokens[part.positions].sum() for part in lead]))
+    elif num_ranks > 1 and (known := next((each for each in with_rows if each.facts is not None), None)):
+        facts = _in_order(known)
+        if facts.num_tokens is None:
+            lead = cut_between_groups(known.shards, facts.group_id, num_ranks)
+        else:
+            lead = spread(known.shards, attention_cost(facts.num_tokens), num_ranks, facts.group_id)
+            loads = [facts.num_tokens[part.positions].sum() for part in lead]
+            metrics["balance/token_imbalance"] = maximum(imbalance(loads))
     else:
         lead = split_evenly(first.shards, num_ranks)
     return [cut_like(lead, parent.shards, parent.order) for parent in parents], metrics
+
+
+def _in_order(rows: Rows) -> RowFacts:
+    """Return the facts of rows in the order of the whole batch."""
+    facts = rows.facts
+    assert facts is not None
+    if rows.order is None:
+        return facts
+    row_at = np.argsort(rows.order)
+    return RowFacts(None if facts.num_tokens is None else facts.num_tokens[row_at], facts.group_id[row_at])
 
 
 def order_of(inputs: Sequence[RankInput], shards: Sequence[ShardRef]) -> Index | None:
@@ -106,5 +121,6 @@ def join_facts(ranks: Sequence[RowFacts | None]) -> RowFacts | None:
     known = [facts for facts in ranks if facts is not None]
     if not known or len(known) < len(ranks):
         return None
-    columns = zip(*((facts.num_tokens, facts.group_id) for facts in known), strict=True)
-    return RowFacts(*(np.concatenate(column) for column in columns))
+    tokens = [facts.num_tokens for facts in known if facts.num_tokens is not None]
+    groups = np.concatenate([facts.group_id for facts in known])
+    return RowFacts(np.concatenate(tokens) if len(tokens) == len(known) else None, groups)

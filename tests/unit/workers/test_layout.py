@@ -1,12 +1,15 @@
 """Which rows ranks get, planned from reports made by hand: no process is needed for it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embodyflow.data.padding import facts_of
 from embodyflow.data.plan import RankInput, RowFacts, ShardRef
 from embodyflow.workers.layout import Layout, Rows, join_facts, order_of, plan_inputs
 
@@ -55,6 +58,49 @@ def test_siblings_stay_together() -> None:
     [parts], _ = plan_inputs("advantage", Layout.SPLIT, "trainer", 2, [rollout])
     ranks = read(rollout, parts)
     assert all({row ^ 1 for row in rank} == set(rank) for rank in ranks)
+
+
+def episodes(groups: Sequence[int]) -> RowFacts | None:
+    return facts_of({"group_id": np.array(groups)})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_ranks", "cut"),
+    [
+        ([4, 4, 4], 2, [4, 8]),
+        ([4, 4, 4, 4], 2, [8, 8]),  # as without groups
+        ([1, 1, 1, 1, 1], 3, [1, 2, 2]),
+        ([4, 4, 4], 4, [4, 0, 4, 4]),
+        ([1, 6, 1], 2, [1, 7]),
+        ([], 2, [0, 0]),
+    ],
+)
+def test_episodes_are_cut_between_their_groups(sizes: list[int], num_ranks: int, cut: list[int]) -> None:
+    groups = [7 - index for index, size in enumerate(sizes) for _ in range(size)]
+    sampling = output("sampling", "rollout", [len(groups)], episodes(groups))
+    [parts], metrics = plan_inputs("advantage", Layout.SPLIT, "trainer", num_ranks, [sampling])
+    bounds = np.cumsum([0, *cut]).tolist()
+    assert read(sampling, parts) == [[*range(*bound)] for bound in pairwise(bounds)] and metrics == {}
+    assert all(part.slices and part.total_rows == len(groups) for part in parts)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=24), st.booleans(), st.integers(1, 4), st.integers(1, 4))
+def test_groups_stay_whole_however_often_rows_move(groups: list[int], differ: bool, first: int, second: int) -> None:
+    """Also those whose rows are not side by side, and where the parent that is named first tells no groups."""
+    facts = RowFacts(np.arange(1, len(groups) + 1), np.array(groups)) if differ else episodes(groups)
+    rows = output("rollout", "rollout", [len(groups)], facts)
+    progress = output("progress", "rollout", [len(groups)])
+    for group, num_ranks in (("trainer", first), ("rollout", second), ("trainer", first)):
+        parents = [rows] if rows.order is not None else [progress, rows]
+        parts = plan_inputs("node", Layout.SPLIT, group, num_ranks, parents)[0][-1]
+        ranks = read(rows, parts)
+        assert sorted(row for rank in ranks for row in rank) == list(range(len(groups)))
+        held = [{groups[row] for row in rank} for rank in ranks]
+        assert sum(map(len, held)) == len(set(groups)), "a group is on two ranks"
+        positions = np.concatenate([part.positions for part in parts])
+        lengths = None if facts is None or facts.num_tokens is None else facts.num_tokens[positions]
+        moved = passed_on("node", group, parts)
+        rows = replace(moved, facts=RowFacts(lengths, np.array(groups)[positions]))
 
 
 def test_rows_of_equal_length_are_cut_in_order() -> None:
