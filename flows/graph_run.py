@@ -33,7 +33,8 @@ class GraphRun:
 
     When a buffer dies, the rows it held are made again: the node that wrote them runs on its recorded inputs, which
     gives the same rows, and so do the nodes above it as far as their rows are lost too. Whoever missed the rows then
-    runs again. A node that changes weights is never run twice: its loss ends the run, to be resumed after its commit.
+    runs again. A node that changes weights is never run twice, nor one that uses the trainer's once those may have
+    changed: their rows would be others. Such a loss ends the pass, to be done again from the last commit.
 
     Args:
         graph: the nodes.
@@ -75,23 +76,30 @@ class GraphRun:
                 running[node_id] = group.create_task(run_after_parents(self._graph.nodes[node_id]))
         return self._reports
 
-    async def _run(self, node: Node) -> NodeReport:
-        """Run a node; what it misses is made again first."""
+    async def _run(self, node: Node, lost: ShardLostError | None = None) -> NodeReport:
+        """Run a node, or run it again because of what was lost; what it misses is made again first."""
         for attempt in range(MAX_LOSSES + 1):
             parents = {parent: self._reports[parent] for parent in node.dependencies}
+            self._has_trained |= changes_weights(node)  # from here on: it may fail with its step taken
             try:
                 # What fails in the middle of training is tried again from the last commit, not from where it stands.
                 retries = 0 if changes_weights(node) else node.retries
                 report = await self._run_node(self._work(node), list(parents.values()), retries=retries)
-            except ShardLostError as lost:
-                if attempt == MAX_LOSSES:
+            except ShardLostError as error:
+                if attempt == MAX_LOSSES or changes_weights(node):
                     raise
+                lost = error
                 logging.getLogger(__name__).warning("%s misses rows: %s", node.node_id, lost)
                 await self._make_again(lost, node, parents)
             else:
-                self._has_trained |= changes_weights(node)
+                if lost is not None and self._would_differ(node):  # another branch may have trained meanwhile
+                    raise lost
                 return report
         raise AssertionError("unreachable")
+
+    def _would_differ(self, node: Node) -> bool:
+        """Say whether the node, run again, may see other weights than the first time."""
+        return changes_weights(node) or (self._has_trained and group_of(node) == "trainer")
 
     async def _make_again(self, lost: ShardLostError, reader: Node, read: dict[str, NodeReport]) -> None:
         """Make the lost shard again, unless another branch has done so since ``read``."""
@@ -102,13 +110,13 @@ class GraphRun:
             await self._publish_weights()
             return
         node = self._graph.nodes[rest.rpartition("/")[0]]
-        if changes_weights(node):
+        if self._would_differ(node):
             raise lost
         if node is reader:  # its own output did not reach the buffer
             return
         async with self._making[node.node_id]:
             if self._reports[node.node_id] is read[node.node_id]:
-                self._reports[node.node_id] = await self._run(node)
+                self._reports[node.node_id] = await self._run(node, lost)
 
     def _work(self, node: Node) -> NodeWork:
         kept = group_of(node) == "rollout"
