@@ -15,7 +15,7 @@ WORDS = (
         "env.max_steps=16",
     ),
     *("env.adapter.success_info=is_success", "+env.adapter.images.image=camera", "env.adapter.state=[dot]"),
-    *("env.adapter.expert=picture_room:straight", "policy=tiny_openvla", "evaluation.video=false"),
+    *("env.adapter.expert=picture_room:straight", "policy=tiny_openvla"),
 )
 """The words of a run of a small OpenVLA-OFT in it."""
 

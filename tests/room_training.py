@@ -71,6 +71,7 @@ def run_to_its_export(runs: Runs, run_id: str, *words: str) -> Path:
     process = runs.start(*RUN, *words, f"run_root={runs.root}", f"run_id={run_id}")
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output[-4000:]
+    assert "no episode video: " in output, "the room does not draw itself"
     records = runs.metrics(run_id)
     digests = [record["weights_digest"] for record in records if "weights_digest" in record]
     assert len(set(digests)) == len(digests) == 2, "the weights never changed"
