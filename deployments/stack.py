@@ -99,7 +99,7 @@ class Stack:
         ignore_signals()
         try:
             self._stop_flow_runs()
-        except OSError as error:  # the next stack ends what is left
+        except (OSError, ConfigError) as error:  # no answer, or none of Prefect's: the next stack ends what is left
             print(f"warning: the Prefect server was not told that its runs are over: {error}", file=sys.stderr)
         finally:
             stop_processes(self._processes.values(), grace=5.0)

@@ -53,6 +53,8 @@ def test_ctrl_c_ends_a_run_and_everything_with_it(project: Project) -> None:
     assert eventually((project.root / "runs" / "long" / "metrics.jsonl").exists, 200.0)
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     assert len(family) > 5
+    second = project.embodyflow("run", "iterations=1", "run_id=second")  # it would be killed with the first one's stack
+    assert second.returncode == 2 and "share the stack of `embodyflow up`" in second.stderr
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
@@ -133,6 +135,7 @@ def test_a_killed_stack_dies_whole_and_the_next_ends_its_runs_or_resumes_them(pr
 
 
 def test_what_the_user_runs_is_used_and_left_alone(project: Project, tmp_path: Path) -> None:
+    """But for a run that a killed stack has left on their server."""
     with socket.create_server(("127.0.0.1", 0)) as ray, socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
         free.close()
@@ -150,6 +153,19 @@ def test_what_the_user_runs_is_used_and_left_alone(project: Project, tmp_path: P
             assert (state["api_url"], state["ray_address"]) == (url, project.env["RAY_ADDRESS"])
             assert list(dict(state["processes"])) == ["prefect-worker"]  # type: ignore[call-overload]
             assert not (project.root / "prefect.toml").exists()
+
+            parameters = json.dumps({"run_id": "left", "iterations": 10000})
+            project.prefect("deployment", "run", "grpo/embodied", "--params", parameters)
+            assert eventually((project.root / "runs" / "left" / "metrics.jsonl").exists, 60.0)
+            [flow] = post(f"{url}/flows/filter", {"flows": {"name": {"any_": ["grpo"]}}})
+            theirs = {"name": "theirs", "flow_id": flow["id"], "state": {"type": "RUNNING", "name": "Running"}}
+            post(f"{url}/flow_runs/", theirs)
+            family = [project.launcher(), *project.launcher().children(recursive=True)]
+            project.launcher().kill()
+            assert eventually(lambda: all_gone(family), 30.0)
+            assert project.embodyflow("up", "--detach").returncode == 0
+            assert eventually(lambda: project.flow_run("CRASHED", "left"), 10.0)
+            assert project.flow_run("RUNNING", "theirs")
 
             assert project.embodyflow("down").returncode == 0
             assert is_healthy(url)
