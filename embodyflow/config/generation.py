@@ -49,7 +49,8 @@ class VLLMConfig(EngineConfig):
         max_num_seqs: completions under way at the same time.
         max_num_batched_tokens: of one step; ``null`` leaves it to vLLM.
         tensor_parallel_size: GPUs (processes on a CPU) that the model is split over.
-        gpu_memory_utilization: share of a GPU's memory for weights and cache, where kv_cache_memory_bytes is null.
+        gpu_memory_utilization: share of a GPU's memory for weights and cache. So much must be free at the start, also
+            where kv_cache_memory_bytes says how large the cache is.
         kv_cache_memory_bytes: of the key-value cache of each device. ``null`` on a CPU means ``2**28``.
         enforce_eager: without torch.compile and CUDA graphs: starts sooner, and runs slower on a GPU. ``null`` means
             on a CPU.

@@ -1,6 +1,7 @@
 """vLLM as the rollouts' engine: what it is given by a trainer that trains, and a whole run with it."""
 
 import importlib.util
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -42,6 +43,7 @@ class Synced:
         self._rows: Batch = rows_to_train_on(config, self.trainer)
         self.trainer.policy_weights.export(folder)
         self._engine = EngineProcess(VLLM, folder, prepare)
+        shutil.rmtree(folder)  # as a rollout worker does
         self._sequences = probe_sequences(config.seed, len(self.trainer.policy.tokenizer))
         self.version = 0
 
