@@ -82,9 +82,7 @@ class GraphRun:
             parents = {parent: self._reports[parent] for parent in node.dependencies}
             self._has_trained |= changes_weights(node)  # from here on: it may fail with its step taken
             try:
-                # What fails in the middle of training is tried again from the last commit, not from where it stands.
-                retries = 0 if changes_weights(node) else node.retries
-                report = await self._run_node(self._work(node), list(parents.values()), retries=retries)
+                report = await self._run_node(self._work(node), list(parents.values()), retries=node.retries)
             except ShardLostError as error:
                 if attempt == MAX_LOSSES or changes_weights(node):
                     raise

@@ -54,7 +54,7 @@ class Pipeline:
             node_type: what the node does, and so where it runs.
             node_role: which part of the algorithm it plays.
             only_forward_compute: the node uses weights and never changes them.
-            retries: how often the node is run again after it fails.
+            retries: how often the node is run again after it fails; a node that trains never is.
             timeout_seconds: how long it may take; ``None`` means as long as the cluster's ``node_timeout``.
             reads: columns it needs; ``None`` means those the function declares.
             writes: columns it adds; ``None`` means those the function declares.

@@ -72,7 +72,7 @@ class Node(BaseModel):
     config: dict[str, JsonValue] = {}
     """Given to the function as its `config`."""
     retries: Annotated[int, Field(ge=0, strict=True)] = 0
-    """How often it is run again after it fails."""
+    """How often it is run again after it fails; a node that trains never is."""
     timeout_seconds: Annotated[float, Field(gt=0, strict=True)] | None = None
     """How long it may take; null means as long as the cluster's node_timeout."""
     reads: tuple[str, ...] | None = None
@@ -86,3 +86,12 @@ class Node(BaseModel):
         if role is not NodeRole.DEFAULT and info.data.get("node_type") is NodeType.DATA_LOAD:
             raise ValueError(f"{role} is not allowed on {NodeType.DATA_LOAD}; allowed there is {NodeRole.DEFAULT}")
         return role
+
+    @field_validator("retries")
+    @classmethod
+    def _trains_once(cls, retries: int, info: ValidationInfo) -> int:
+        known = info.data
+        trains = known.get("node_type") is NodeType.MODEL_TRAIN and known.get("only_forward_compute") is False
+        if retries and trains:
+            raise ValueError("a node that trains is applied once, and allows 0; recovery goes back to the last commit")
+        return retries

@@ -61,7 +61,8 @@ class WorkerGroup:
         self._engine, self._config, self._buffers = shape.engine, config, buffers
         self._places, self._is_collective = places, is_collective
         self._num_starts = 0
-        self._replacing = asyncio.Lock()
+        self._replacing, self._model = asyncio.Lock(), asyncio.Lock()
+        self._out_of_step_by: str | None = None
         self._ranks = [self._spawn(rank, shape.num_ranks) for rank in range(shape.num_ranks)]
         self.pids: dict[int, int] = {}
 
@@ -87,17 +88,25 @@ class WorkerGroup:
 
         Args:
             calls: one per rank.
-            beside_others: the node needs no model, so other nodes may run on the ranks meanwhile.
+            beside_others: the node needs no model, so other nodes may run on the ranks meanwhile; with one, it waits
+                for its turn, which its time limit does not count.
 
         Raises:
             NodeTimeoutError: it took longer than it may; the message names the node.
-            WorkerLostError: a rank died that cannot be replaced by itself, or died again and again.
+            WorkerLostError: a rank died that cannot be replaced by itself, or died again and again; or the ranks share
+                a model, and a node before failed on one of them while the others computed.
             Exception: whatever the node function raised on the first rank that failed.
         """
-        method = "run_compute_node" if beside_others else "run_node"
-        waits = [self._run_rank(rank, method, call) for rank, call in enumerate(calls)]
-        # The rank interrupts Python code itself; what hangs in native code is given up here.
-        return await self._within(_together(waits), calls[0].node_id, calls[0].timeout + INTERRUPT_SECONDS)
+        if beside_others:
+            return await self._on_every_rank("run_compute_node", calls)
+        async with self._model:
+            self._check_in_step()
+            try:
+                return await self._on_every_rank("run_node", calls)
+            except BaseException:
+                if self._is_collective and len(self) > 1:  # some may wait for one that will never come
+                    self._out_of_step_by = calls[0].node_id
+                raise
 
     async def call(self, method: str, *args: Any) -> list[Any]:
         """Call ``method`` on every rank with the same arguments and return the answers in rank order.
@@ -119,6 +128,7 @@ class WorkerGroup:
         """Form the ranks' torch.distributed group on a free port of rank 0's machine, their models as at the start."""
         address = await self.call_rank(0, "free_address")
         await self.call("connect", address)
+        self._out_of_step_by = None
 
     async def mend(self) -> None:
         """Replace every rank that is gone or does not answer."""
@@ -132,6 +142,15 @@ class WorkerGroup:
         """End the ranks' processes now."""
         for rank in self._ranks:
             ray.kill(rank)
+
+    def _check_in_step(self) -> None:
+        if self._out_of_step_by is not None:
+            raise WorkerLostError(f"the {self.role} group is out of step: node {self._out_of_step_by} failed on a rank")
+
+    async def _on_every_rank(self, method: str, calls: Sequence[NodeCall]) -> list[NodeResult]:
+        waits = [self._run_rank(rank, method, call) for rank, call in enumerate(calls)]
+        # The rank interrupts Python code itself; what hangs in native code is given up here.
+        return await self._within(_together(waits), calls[0].node_id, calls[0].timeout + INTERRUPT_SECONDS)
 
     async def _run_rank(self, rank: int, method: str, call: NodeCall) -> NodeResult:
         for attempt in range(MAX_RESTARTS + 1):

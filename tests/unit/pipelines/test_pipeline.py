@@ -169,6 +169,19 @@ def test_one_report_holds_every_problem():
     assert len(found) == 9
 
 
+def test_a_node_that_trains_is_not_run_again():
+    def graph(node_type: str, only_forward_compute: bool) -> Pipeline:
+        return Pipeline("p").add_node(
+            "a", func=source, node_type=node_type, only_forward_compute=only_forward_compute, retries=2
+        )
+
+    assert messages(graph("MODEL_TRAIN", False)) == [
+        "node 'a': retries=2: a node that trains is applied once, and allows 0; recovery goes back to the last commit"
+    ]
+    assert graph("MODEL_TRAIN", True).build().nodes["a"].retries == 2
+    assert graph("MODEL_INFERENCE", False).build().nodes["a"].retries == 2
+
+
 def test_two_separate_cycles_are_both_printed():
     pipeline = Pipeline("p").add_node("a", func=source, deps=["a"])
     pipeline.add_node("x", func=source, deps=["z"]).add_node("y", func=source, deps=["x"])

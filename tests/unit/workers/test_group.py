@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import ray
 from embodyflow.config import RunConfig
 from embodyflow.config.run import GroupShape
 from embodyflow.errors import WorkerLostError
+from embodyflow.workers import group as group_module
 from embodyflow.workers.calls import NodeCall
 from embodyflow.workers.group import WorkerGroup
 
@@ -53,7 +55,7 @@ class Rank:
     def __init__(self, pid: int, node: Callable[[], Any] = lambda: "done", start: Callable[[], Any] = lambda: None):
         self.pid, self.num_nodes, self.has_started = pid, 0, False
         self._node, self._start = node, start
-        for method in (self._run_node, self._ready):
+        for method in (self._run_node, self._ready, self._free_address, self._connect):
             setattr(self, method.__name__.removeprefix("_"), SimpleNamespace(remote=self._remote(method)))
         self.stacks = self.ready
 
@@ -69,6 +71,12 @@ class Rank:
         self.has_started = True
         return self.pid
 
+    async def _free_address(self) -> str:
+        return "here:1"
+
+    async def _connect(self, address: str) -> None:
+        assert address == "here:1"
+
     async def _done(self, work: Callable[[], Any]) -> Any:
         result = work()
         return await result if asyncio.iscoroutine(result) else result
@@ -79,7 +87,8 @@ class Group(WorkerGroup):
 
     def __init__(self, config: RunConfig, *ranks: list[Rank], is_collective: bool = False) -> None:
         self._waiting = [list(each) for each in ranks]
-        super().__init__("rollout", GroupShape("engine", len(ranks)), config, {}, is_collective=is_collective)
+        shape, places = GroupShape("engine", len(ranks)), [{}] * len(ranks)
+        super().__init__("rollout", shape, config, {}, places, is_collective=is_collective)
 
     def _spawn(self, rank: int, num_ranks: int) -> Rank:
         return self._waiting[rank].pop(0)
@@ -166,6 +175,49 @@ def test_a_node_that_fails_on_one_rank_goes_on_on_none(
         group.run()
     assert successor.num_nodes == 0
     assert successor.has_started == (sibling in killed)  # begun before, and never given the call
+
+
+def test_nodes_with_a_model_take_turns_and_waiting_is_not_running(
+    tiny_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_module, "INTERRUPT_SECONDS", 0.0)
+    busy = asyncio.Lock()
+
+    async def one_at_a_time() -> str:
+        async with busy:
+            await asyncio.sleep(0.5)
+        return "done"
+
+    group = Group(tiny_config(), [Rank(1, one_at_a_time)])
+
+    async def both() -> list[list[Any]]:
+        return await asyncio.gather(*(group.run_node([replace(CALL, timeout=0.8)]) for _ in range(2)))
+
+    assert asyncio.run(both()) == [["done"], ["done"]]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_ranks_that_share_a_model_go_on_after_a_failure_once_they_are_in_step(
+    num_ranks: int, tiny_config: Callable[..., RunConfig]
+) -> None:
+    """One that fails has entered fewer collectives than its sibling, which would meet those of the next node."""
+    failures = [LookupError("the drawer")]
+
+    def fail_once() -> str:
+        if failures:
+            raise failures.pop()
+        return "done"
+
+    ranks = [Rank(1, fail_once), Rank(2)][:num_ranks]
+    group = Group(tiny_config(), *([rank] for rank in ranks), is_collective=True)
+    with pytest.raises(LookupError):
+        group.run()
+    if num_ranks > 1:
+        with pytest.raises(WorkerLostError, match=r"the rollout group is out of step: node node failed on a rank$"):
+            group.run()
+        assert [rank.num_nodes for rank in ranks] == [1, 1]
+        asyncio.run(group.connect())
+    assert group.run() == ["done"] * num_ranks
 
 
 def test_one_that_was_being_replaced_is_known_once_the_group_is_mended(
