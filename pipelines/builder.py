@@ -33,7 +33,7 @@ class Pipeline:
         self,
         node_id: str,
         func: str | Callable[..., Any],
-        deps: Sequence[str] = (),
+        deps: Sequence[str] | None = None,
         config: Mapping[str, Any] | None = None,
         *,
         node_type: NodeType | str = NodeType.COMPUTE,
@@ -67,7 +67,7 @@ class Pipeline:
         self._specs[node_id] = {
             "node_id": node_id,
             "executable_ref": func,
-            "dependencies": deps,
+            "dependencies": () if deps is None else deps,
             "config": {} if config is None else config,
             "node_type": node_type,
             "node_role": node_role,

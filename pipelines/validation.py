@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from embodyflow.errors import ConfigError
 from embodyflow.node_fields import declared
+from embodyflow.node_functions import bind
 from embodyflow.references import reference_to, resolve
 from pipelines.node import Node
 
@@ -131,15 +132,14 @@ def _find_functions(specs: Sequence[Any]) -> tuple[list[Any], dict[str, Callable
 
 
 def _resolve_function(reference: str) -> Callable[..., Any]:
-    """Return the function if a worker can call it as ``function(batch, config, worker=…, call=…)``."""
+    """Return the function if a worker can call it with ``batch``, ``config``, ``worker`` and ``call``."""
     function = resolve(reference)
     if not callable(function):
         raise TypeError(f"{reprlib.repr(function)} is not callable")
-    signature = inspect.signature(function)
-    if next(iter(signature.parameters), None) == "self":
+    if next(iter(inspect.signature(function).parameters), None) == "self":
         raise TypeError("is a method of an instance; make it a static method or a function")
     try:
-        signature.bind(None, {}, worker=None, call=None)
+        bind(function, None, {}, worker=None, call=None)
     except TypeError as error:
         raise TypeError(f"must accept (batch, config=None, **kwargs): {error}") from error
     return function

@@ -21,6 +21,7 @@ from embodyflow.data.plan import RowFacts, ShardRef
 from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import digest_of, join_columns
 from embodyflow.errors import WorkerLostError
+from embodyflow.node_functions import bind
 from embodyflow.references import resolve
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.calls import LogLine, NodeCall, NodeResult
@@ -132,7 +133,9 @@ class Worker:
             if parts := [part for part in call.parents if part.slices]:  # a parent may pass no rows on
                 batch = to_batch(to_padded(join_columns([self._buffer.get(part) for part in parts])))
             with self._weights_untouched(call):
-                output = resolve(call.function)(batch, call.config, worker=self._engine, call=call)
+                function = resolve(call.function)
+                arguments = bind(function, batch, call.config, worker=self._engine, call=call)
+                output = function(*arguments.args, **arguments.kwargs)
             shard, digest, facts = None, "", None
             if output.batch is not None and call.passes_rows_on:
                 columns = to_ragged(to_columns(output.batch))

@@ -77,7 +77,7 @@ def keep_some(batch: Any, config: Any = None, *, worker: Any, **kwargs: Any) -> 
     return NodeOutput(batch[: config["rows"] - worker.rank])
 
 
-def add_column(batch: Any, config: Any = None, **kwargs: Any) -> NodeOutput:
+def add_column(config: Any, batch: Any, **kwargs: Any) -> NodeOutput:  # in an order of its own
     batch[config["column"]] = batch["uid"] * config["factor"]
     return NodeOutput(batch)
 

@@ -29,6 +29,7 @@ LAYERS = (
         "embodyflow.errors",
         "embodyflow.references",
         "embodyflow.node_fields",
+        "embodyflow.node_functions",
         "embodyflow.statistics",
     ),
 )
