@@ -24,7 +24,7 @@ class NodeCall:
         passes_rows_on: what the rank makes is the group's output; its siblings that get the same rows make the same.
         weights: the policy weights the node must act with, where it acts with any but the trainer's own.
         policy_version: version of those weights.
-        only_forward_compute: the node must leave the engine's weights as they are.
+        only_forward_compute: the node must leave the engine's weights as they are, which is checked.
         trains: it changes the engine's weights, which a rank does once: asked again, it answers as the first time.
         timeout: seconds it may take.
         stage: folder in which the node's rows are kept on disk; ``None`` keeps them in the buffer alone.

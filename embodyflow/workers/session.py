@@ -109,7 +109,8 @@ class Session:
                 passes_rows_on=rank % per_copy == 0,
                 weights=self._weights if name == "rollout" else None,
                 policy_version=self.policy_version,
-                only_forward_compute=work.only_forward_compute,
+                # Only the trainer's weights can be told apart, and only its own nodes can have changed them.
+                only_forward_compute=work.only_forward_compute and work.needs_model and name == "trainer",
                 trains=work.trains,
                 stage=work.stage,
                 next_stage=work.next_stage,

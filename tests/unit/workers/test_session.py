@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import total
 from embodyflow.data.plan import ShardRef
@@ -31,6 +33,20 @@ class Ranks:
         shard = ShardRef(f"1/{call.node_id}/{rank}", "host", num_rows) if call.passes_rows_on else None
         digest, lines = f"digest {rank}" * call.passes_rows_on, (LogLine(20, float(rank), f"rank {rank}"),)
         return NodeResult(shard, {"rows": total(num_rows)}, {"rank": rank}, digest, seconds=float(rank), logs=lines)
+
+
+@pytest.mark.parametrize(
+    ("group", "needs_model", "checked"), [("trainer", True, True), ("trainer", False, False), ("rollout", True, False)]
+)
+def test_weights_are_compared_around_the_trainers_own_nodes(
+    group: str, needs_model: bool, checked: bool, tiny_config: Callable[..., RunConfig]
+) -> None:
+    """A rollout worker has no hashes of its weights; and beside a node without a model another may train."""
+    ranks = Ranks()
+    session = Session(tiny_config(), {"rollout": ranks, "trainer": ranks}, {})  # type: ignore[dict-item]
+    work = NodeWork("node", "f", group, 1, needs_model=needs_model, only_forward_compute=True)
+    asyncio.run(session.run_node(work))
+    assert {call.only_forward_compute for call in ranks.calls} == {checked}
 
 
 def test_what_ranks_of_one_copy_answer_counts_once(tiny_config: Callable[..., RunConfig]) -> None:
