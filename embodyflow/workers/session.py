@@ -107,7 +107,8 @@ class Session:
                 parents=tuple(ranks[rank] for ranks in inputs),
                 config=work.config,
                 passes_rows_on=rank % per_copy == 0,
-                weights=self._weights if name == "rollout" else None,
+                # A node without a model runs beside others, under whose feet it must not load any.
+                weights=self._weights if name == "rollout" and work.needs_model else None,
                 policy_version=self.policy_version,
                 # Only the trainer's weights can be told apart, and only its own nodes can have changed them.
                 only_forward_compute=work.only_forward_compute and work.needs_model and name == "trainer",

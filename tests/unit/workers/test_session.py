@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,8 @@ from embodyflow.data.plan import ShardRef
 from embodyflow.workers.calls import LogLine, NodeCall, NodeResult
 from embodyflow.workers.layout import Layout
 from embodyflow.workers.session import NodeReport, NodeWork, Session
+
+WEIGHTS = ShardRef("weights/7", "host", 1)
 
 
 class Ranks:
@@ -27,6 +30,10 @@ class Ranks:
     async def run_node(self, calls: Sequence[NodeCall], *, beside_others: bool) -> list[NodeResult]:
         self.calls = list(calls)
         return [self._answer(rank, call) for rank, call in enumerate(calls)]
+
+    async def call(self, method: str, version: int) -> list[Any]:
+        assert method == "publish_weights"
+        return [(WEIGHTS, "digest")] + [None] * 3
 
     def _answer(self, rank: int, call: NodeCall) -> NodeResult:
         num_rows = len(call.positions)
@@ -47,6 +54,22 @@ def test_weights_are_compared_around_the_trainers_own_nodes(
     work = NodeWork("node", "f", group, 1, needs_model=needs_model, only_forward_compute=True)
     asyncio.run(session.run_node(work))
     assert {call.only_forward_compute for call in ranks.calls} == {checked}
+
+
+@pytest.mark.parametrize(
+    ("group", "needs_model", "sent"), [("rollout", True, True), ("rollout", False, False), ("trainer", True, False)]
+)
+def test_new_weights_go_to_rollout_nodes_with_a_model(
+    group: str, needs_model: bool, sent: bool, tiny_config: Callable[..., RunConfig]
+) -> None:
+    """A node without one runs beside others, and two that load weights at the same time would mix them up."""
+    rollout, trainer = Ranks(), Ranks()
+    session = Session(tiny_config(), {"rollout": rollout, "trainer": trainer}, {})  # type: ignore[dict-item]
+    asyncio.run(session.publish_weights(7))
+    asyncio.run(session.run_node(NodeWork("node", "f", group, 1, needs_model=needs_model)))
+    calls = {"rollout": rollout, "trainer": trainer}[group].calls
+    assert {call.weights for call in calls} == {WEIGHTS if sent else None}
+    assert {call.policy_version for call in calls} == {7}
 
 
 def test_what_ranks_of_one_copy_answer_counts_once(tiny_config: Callable[..., RunConfig]) -> None:
