@@ -24,21 +24,28 @@ def show_plan(options: argparse.Namespace) -> int:
     draw = PICTURES.get(options.picture.suffix) if options.picture is not None else None
     if options.picture is not None and draw is None:
         raise ConfigError(f"--picture={options.picture}: allowed are files ending in {', '.join(PICTURES)}")
+    if options.device_gib is not None and not options.model:
+        raise ConfigError(f"--device-gib={options.device_gib:g}: needs --model, the parameters to fit in, such as 7B")
     config = compose_config([f"flow={options.flow}", *words])
     check_fit(config)
     cluster = Cluster(options.nodes, options.cpus, options.gpus, options.device_gib)
     model = ModelSize(parse_num_params(options.model, "--model")) if options.model else ModelSize()
+    dtype = config.precisions.get("rollout.generation.dtype", "float32")
     settings = PlanSettings(
         placement=options.placement,
+        branches="serial",  # as they run: every node on all ranks of its group
         rollout_layout=Layout(tensor=options.tensor_parallel),
         train_layout=Layout(tensor=config.trainer.tensor_parallel_size),
         model=model,
+        rollout_bytes=4 if dtype == "float32" else 2,
     )
     graph = load_pipeline(**config.pipeline.source())
     planned = plan(graph, cluster, settings)
     devices = f"{options.gpus} GPUs" if options.gpus else f"{options.cpus} cores"
     print(f"{graph.graph_id} on {options.nodes} × {devices}\n")
     print(to_table(planned))
+    if options.model:
+        print("Memory is that of weights and optimizers, without activations, key-value caches and simulators.\n")
     print(to_mermaid(graph, planned))
     if draw is not None:
         options.picture.write_text(draw(graph, planned))

@@ -8,7 +8,7 @@ from typing import Any
 
 from embodyflow.errors import ShardLostError
 from embodyflow.workers.session import NodeReport, NodeWork
-from pipelines import Node, NodeRole, NodeType, TaskGraph
+from pipelines import Node, NodeRole, TaskGraph
 
 RunNode = Callable[..., Coroutine[Any, Any, NodeReport]]
 
@@ -21,11 +21,6 @@ def group_of(node: Node) -> str | None:
     if not node.node_type.is_model:
         return None
     return "rollout" if node.node_role is NodeRole.ROLLOUT else "trainer"
-
-
-def changes_weights(node: Node) -> bool:
-    """Say whether running the node twice would train twice."""
-    return node.node_type is NodeType.MODEL_TRAIN and not node.only_forward_compute
 
 
 class GraphRun:
@@ -80,11 +75,11 @@ class GraphRun:
         """Run a node, or run it again because of what was lost; what it misses is made again first."""
         for attempt in range(MAX_LOSSES + 1):
             parents = {parent: self._reports[parent] for parent in node.dependencies}
-            self._has_trained |= changes_weights(node)  # from here on: it may fail with its step taken
+            self._has_trained |= node.changes_weights  # from here on: it may fail with its step taken
             try:
                 report = await self._run_node(self._work(node), list(parents.values()), retries=node.retries)
             except ShardLostError as error:
-                if attempt == MAX_LOSSES or changes_weights(node):
+                if attempt == MAX_LOSSES or node.changes_weights:
                     raise
                 lost = error
                 logging.getLogger(__name__).warning("%s misses rows: %s", node.node_id, lost)
@@ -97,7 +92,7 @@ class GraphRun:
 
     def _would_differ(self, node: Node) -> bool:
         """Say whether the node, run again, may see other weights than the first time."""
-        return changes_weights(node) or (self._has_trained and group_of(node) == "trainer")
+        return node.changes_weights or (self._has_trained and group_of(node) == "trainer")
 
     async def _make_again(self, lost: ShardLostError, reader: Node, read: dict[str, NodeReport]) -> None:
         """Make the lost shard again, unless another branch has done so since ``read``."""
@@ -125,8 +120,8 @@ class GraphRun:
             iteration=self._iteration,
             config=node.config,
             needs_model=node.node_type.is_model,
-            only_forward_compute=node.only_forward_compute,
-            trains=changes_weights(node),
+            only_forward_compute=node.only_forward_compute or node.node_role is NodeRole.REFERENCE,
+            trains=node.changes_weights,
             timeout=node.timeout_seconds,
             stage=self._place(self._iteration, node.node_id) if kept else None,
             next_stage=self._place(self._iteration + 1, node.node_id) if kept else None,

@@ -1,7 +1,8 @@
 """How much memory a model takes on each worker: an estimate, to choose a placement before there is a cluster.
 
 Per parameter: 16 bytes to train it (weights 4, gradients 4, Adam's two moments 8, in fp32; mixed precision,
-with 16-bit weights and gradients beside fp32 master weights, comes to the same), 2 to run it in 16 bits.
+with 16-bit weights and gradients beside fp32 master weights, comes to the same), 4 where the trainer only runs it, as
+the reference; what it takes where rows are rolled out says the generation engine's dtype.
 Activations: 34 bytes for each token, hidden unit and layer (arXiv:2205.05198, section 4, without the
 attention matrix, which flash attention does not store). Key-value caches and simulators come on top.
 """
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from embodyflow.errors import ConfigError
 
 TRAINING_BYTES = 16
-INFERENCE_BYTES = 2
+FORWARD_BYTES = 4
 ACTIVATION_BYTES = 34
 _SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
@@ -55,8 +56,3 @@ def training_bytes(model: ModelSize, num_ranks: int, model_parallel: int) -> flo
     """
     tokens = model.micro_batch_tokens * model.hidden_size * model.num_layers
     return TRAINING_BYTES * model.num_params / num_ranks + ACTIVATION_BYTES * tokens / model_parallel
-
-
-def inference_bytes(model: ModelSize, num_shards: int) -> float:
-    """Return the bytes per worker of a model's 16-bit weights, cut into ``num_shards``."""
-    return INFERENCE_BYTES * model.num_params / num_shards

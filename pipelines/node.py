@@ -80,6 +80,11 @@ class Node(BaseModel):
     writes: tuple[str, ...] | None = None
     """Columns it adds; null means those that the function declares."""
 
+    @property
+    def changes_weights(self) -> bool:
+        """Whether running the node twice would train twice."""
+        return _trains(self.node_type, self.node_role, self.only_forward_compute)
+
     @field_validator("node_role")
     @classmethod
     def _role_fits_type(cls, role: NodeRole, info: ValidationInfo) -> NodeRole:
@@ -90,8 +95,12 @@ class Node(BaseModel):
     @field_validator("retries")
     @classmethod
     def _trains_once(cls, retries: int, info: ValidationInfo) -> int:
-        known = info.data
-        trains = known.get("node_type") is NodeType.MODEL_TRAIN and known.get("only_forward_compute") is False
-        if retries and trains:
+        what = (info.data.get(key) for key in ("node_type", "node_role", "only_forward_compute"))
+        if retries and _trains(*what):
             raise ValueError("a node that trains is applied once, and allows 0; recovery goes back to the last commit")
         return retries
+
+
+def _trains(node_type: NodeType | None, role: NodeRole | None, only_forward_compute: bool | None) -> bool:
+    """Say whether such a node changes weights; ``None`` is what is not known. Those of the reference never change."""
+    return node_type is NodeType.MODEL_TRAIN and role is not NodeRole.REFERENCE and only_forward_compute is False

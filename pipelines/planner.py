@@ -11,7 +11,7 @@ from typing import Literal
 from embodyflow.errors import ConfigError
 from pipelines.chains import Chain, split, whole
 from pipelines.graph import TaskGraph
-from pipelines.memory import ModelSize, inference_bytes, parse_num_params, training_bytes
+from pipelines.memory import FORWARD_BYTES, ModelSize, parse_num_params, training_bytes
 from pipelines.node import Node, NodeRole, NodeType
 
 Ranks = tuple[int, ...]
@@ -85,6 +85,7 @@ class PlanSettings:
             ``even`` in the order of the chains' ids.
         rollout_layout, train_layout: how groups cut their model.
         model: of every model node; a node's ``config.model_params`` overrides the number of parameters.
+        rollout_bytes: of a parameter where rows are rolled out: 4 in float32, 2 in 16 bits.
     """
 
     placement: Literal["colocated", "disaggregated", "hybrid"] = "colocated"
@@ -94,6 +95,7 @@ class PlanSettings:
     rollout_layout: Layout = Layout()
     train_layout: Layout = Layout()
     model: ModelSize = field(default_factory=ModelSize)
+    rollout_bytes: int = 4
 
     def layout_of(self, node: Node) -> Layout:
         """Return how the node's group cuts its model; other nodes have none to cut."""
@@ -269,6 +271,8 @@ def _rolls_out(node: Node) -> bool:
 
 def _bytes_of(node: Node, num_ranks: int, settings: PlanSettings) -> float:
     model, cut = settings.model_of(node), settings.layout_of(node).model_parallel
-    if node.node_type is NodeType.MODEL_TRAIN and not node.only_forward_compute:
+    if node.changes_weights:
         return training_bytes(model, num_ranks, cut)
-    return inference_bytes(model, cut if _rolls_out(node) else num_ranks)
+    if _rolls_out(node):
+        return settings.rollout_bytes * model.num_params / cut
+    return FORWARD_BYTES * model.num_params / num_ranks

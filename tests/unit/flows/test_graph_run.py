@@ -29,11 +29,13 @@ class Pass:
 
     Attributes:
         ran: the nodes, as they began.
+        works: what each was asked to do.
     """
 
     def __init__(self, reader: str, seconds: Callable[[str, int], float] = lambda name, count: 0.0) -> None:
         self._reader, self._seconds = reader, seconds
         self.ran: list[str] = []
+        self.works: list[NodeWork] = []
 
     def over(self, graph: TaskGraph) -> None:
         async def publish() -> None:
@@ -42,6 +44,7 @@ class Pass:
         asyncio.run(GraphRun(graph, 1, self._run_node, publish, lambda _, node_id: node_id).run())
 
     async def _run_node(self, work: NodeWork, parents: list[NodeReport], *, retries: int) -> NodeReport:
+        self.works.append(work)
         self.ran.append(work.node_id)
         count = self.ran.count(work.node_id)
         await asyncio.sleep(self._seconds(work.node_id, count))
@@ -92,3 +95,12 @@ def test_a_training_node_that_misses_its_rows_is_not_run_again() -> None:
     with pytest.raises(ExceptionGroup):
         passed.over(graph)
     assert passed.ran == ["old_log_prob", "train"]
+
+
+def test_the_reference_is_made_again_by_a_node_that_is_held_to_leave_it_alone() -> None:
+    reference = TRAIN | {"node_role": NodeRole.REFERENCE, "retries": 1}
+    graph = graph_of(old_log_prob=((), reference), report=(["old_log_prob"], HERE))
+    passed = Pass("report")
+    passed.over(graph)
+    assert passed.ran == ["old_log_prob", "report", "old_log_prob", "report"]
+    assert [(work.trains, work.only_forward_compute) for work in passed.works[:2]] == [(False, True), (False, False)]

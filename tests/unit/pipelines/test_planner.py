@@ -1,6 +1,7 @@
 """The planner: chains, shares, seats, groups, ranks and memory, against numbers worked by hand."""
 
 import shutil
+from dataclasses import replace
 from itertools import combinations
 from xml.etree import ElementTree
 
@@ -233,14 +234,21 @@ def test_a_group_that_the_layout_does_not_divide_is_refused():
 
 def test_memory_of_a_7b_model_by_hand():
     size = ModelSize(7e9, hidden_size=4096, num_layers=32, micro_batch_tokens=1000)
-    settings = PlanSettings(placement="disaggregated", model=size, rollout_layout=Layout(tensor=2))
+    settings = PlanSettings(placement="disaggregated", model=size, rollout_layout=Layout(tensor=2), rollout_bytes=2)
     planned = plan(load_pipeline("grpo"), Cluster(1, 16, 8, device_gib=24), settings)
     rollout = 2 * 7e9 / 2
     trained = 16 * 7e9 / 4 + 34 * 1000 * 4096 * 32
-    reference = 2 * 7e9 / 4
+    reference = 4 * 7e9 / 4
     assert planned.memory == pytest.approx([rollout] * 4 + [trained + reference] * 4)
     assert not planned.fits and "Does not fit: a device has 24 GiB." in to_table(planned)
-    assert plan(load_pipeline("grpo"), Cluster(1, 16, 8, device_gib=36), settings).fits
+    assert plan(load_pipeline("grpo"), Cluster(1, 16, 8, device_gib=37), settings).fits
+    in_float32 = plan(load_pipeline("grpo"), Cluster(1, 16, 8), replace(settings, rollout_bytes=4))
+    assert in_float32.memory[0] == 2 * rollout
+
+
+def test_a_reference_takes_no_memory_for_training():
+    node = {"node_type": TRAIN, "node_role": NodeRole.REFERENCE, "config": {"model_params": "1B"}}
+    assert plan(graph_of("a", a=node), Cluster(1, 2)).memory == [2e9, 2e9]
 
 
 def test_tensor_parallel_ranks_share_activations():
