@@ -3,10 +3,28 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    JsonValue,
+    StrictBool,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 NodeId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=100)]
-Reference = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
+Reference = Annotated[
+    str,
+    # In a file a dot may stand for the colon; what is checked here has had it replaced.
+    Field(
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",
+        json_schema_extra={"pattern": r"^[A-Za-z_][\w.]*[.:][A-Za-z_][\w.]*$"},
+    ),
+]
 
 
 class _Name(StrEnum):
@@ -19,6 +37,13 @@ class _Name(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> "_Name | None":
         return cls.__members__.get(value.upper()) if isinstance(value, str) else None
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Tell editors of lower case too."""
+        described = handler(schema)
+        handler.resolve_ref_schema(described)["enum"] = [*cls.__members__, *map(str.lower, cls.__members__)]
+        return described
 
 
 class NodeType(_Name):

@@ -99,7 +99,7 @@ def parse_nodes(specs: Sequence[Any]) -> tuple[list[Node], list[Problem]]:
     nodes: list[Node] = []
     problems: list[Problem] = []
     for index, spec in enumerate(specs):
-        name = _name(spec, index)
+        name = name_of(spec, index)
         if not isinstance(spec, Mapping):
             problems.append(Problem(name, f"must be a mapping, not {reprlib.repr(spec)}"))
             continue
@@ -120,7 +120,7 @@ def _find_functions(specs: Sequence[Any]) -> tuple[list[Any], dict[str, Callable
         if not isinstance(function, str) and not callable(function):
             named.append(spec)  # no function at all: parse_nodes says so
             continue
-        name = _name(spec, index)
+        name = name_of(spec, index)
         try:
             reference = reference_to(function)
             functions[name] = _resolve_function(reference)
@@ -161,7 +161,7 @@ def _explain(detail: Mapping[str, Any]) -> str:
 def structure_problems(specs: Sequence[Any]) -> list[Problem]:
     """Find duplicate ids, dependencies that do not exist and cycles."""
     problems: list[Problem] = []
-    names = [_name(spec, index) for index, spec in enumerate(specs)]
+    names = [name_of(spec, index) for index, spec in enumerate(specs)]
     for name, count in Counter(names).items():
         if count > 1:
             problems.append(Problem(name, f"node_id: duplicate, used {count} times"))
@@ -229,7 +229,7 @@ def ancestors(name: str, parents: Mapping[str, Sequence[str]]) -> list[str]:
     return list(found)
 
 
-def _name(spec: Any, index: int) -> str:
+def name_of(spec: Any, index: int) -> str:
     """Return the node's id, or its place where it has none that could be shown."""
     name = spec.get("node_id") if isinstance(spec, Mapping) else None
     return name if isinstance(name, str) and name else f"nodes[{index}]"
