@@ -1,6 +1,5 @@
 """What a stack keeps in the project folder."""
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import yaml
 
 from deployments.processes import find_process
 from embodyflow.errors import ConfigError
+from embodyflow.file_lock import held
 
 _TOML_MARK = "# Written by `embodyflow up`; removed by `embodyflow down`.\n"
 
@@ -113,17 +113,10 @@ class StackFolder:
             ConfigError: another process has it; the message names it.
         """
         self.private.mkdir(exist_ok=True)
-        with (self.private / "stack.lock").open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                raise ConfigError(
-                    f"{self.root}: a stack is up (process {file.read()}); `embodyflow down` stops it"
-                ) from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+        with held(
+            self.private / "stack.lock",
+            lambda pid: f"{self.root}: a stack is up (process {pid}); `embodyflow down` stops it",
+        ):
             yield
 
     def read_state(self) -> StackState | None:

@@ -18,7 +18,6 @@
         videos/, plots/, examples/, tensorboard/
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -33,6 +32,7 @@ import yaml
 from embodyflow.config import RunConfig
 from embodyflow.durable_files import flush, make_folder, whole_lines, write_atomically, write_durably
 from embodyflow.errors import ConfigError, DamageError, DiskFullError
+from embodyflow.file_lock import held
 
 
 class RunFolder:
@@ -94,17 +94,10 @@ class RunFolder:
         Raises:
             ConfigError: another one does; the message names it.
         """
-        with (self.path / ".lock").open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                raise ConfigError(
-                    f"run_id={self.path.name}: process {file.read()} is at work on this run; wait for its end"
-                ) from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+        with held(
+            self.path / ".lock",
+            lambda pid: f"run_id={self.path.name}: process {pid} is at work on this run; wait for its end",
+        ):
             yield
 
     def config(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ LAYERS = (
     ("embodyflow.engines",),
     ("embodyflow.config", "embodyflow.ledger"),
     ("embodyflow.rewards",),  # which shapes them by formulas of embodyflow.algorithms
-    ("embodyflow.policies", "embodyflow.data", "embodyflow.algorithms"),
+    ("embodyflow.policies", "embodyflow.data", "embodyflow.algorithms", "embodyflow.file_lock"),
     (
         "embodyflow.types",
         "embodyflow.child_process",
