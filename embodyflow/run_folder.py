@@ -4,17 +4,19 @@
 
     runs/<run_id>/
         config.yaml       the resolved configuration
+        flow_run          the Prefect flow run that has made the folder
         metrics.jsonl     one line per iteration (0 is before the first)
         status.json       stage and iteration, for whoever watches
         processes.json    which process is what, of the last that worked on the run
         summary.json      written at the end
         ledger.jsonl      what counts as done: see :mod:`embodyflow.ledger`
         checkpoints/iteration-000005/   complete as soon as it has that name
-        stages/iteration-000006/<node>/ rows of an iteration that is not committed yet
+        stages/iteration-000006/<node>/ rows of an iteration that is not committed yet, and what was left over for it
         open_episodes/    of a control job: episodes that go on over iterations
         episodes/iteration-000005/      how its episodes went: :mod:`embodyflow.episode_record`
         observations.json  digest of what the policy is shown first of each task
-        evaluation.json    of an evaluation: success by task
+        evaluation.json    of an evaluation: success by task; until it is there, evaluated/ has what is evaluated
+        policy/            the policy as it was exported at the end
         videos/, plots/, examples/, tensorboard/
 """
 
