@@ -78,9 +78,10 @@ class Stages:
             await asyncio.wait(self._writing)
             done = [task for task in self._writing if task.done()]
             self._writing = [task for task in self._writing if not task.done()]
-            for error in [task.exception() for task in done]:
-                if error is not None:
-                    raise error
+            if errors := [error for task in done if (error := task.exception()) is not None]:
+                for other in errors[1:]:
+                    errors[0].add_note(f"and at the same time: {other}")
+                raise errors[0]
 
     async def committed(self, iteration: int, facts: dict[str, Any]) -> None:
         """Have the ledger say that the iteration counts, unless it does; of its rows the record of episodes is left.

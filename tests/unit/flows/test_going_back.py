@@ -161,3 +161,22 @@ def test_rows_that_wait_are_kept_no_longer_than_checkpoints(
     kept = sorted(path.relative_to(config.run_dir / "stages") for path in config.run_dir.glob("stages/*/*/*"))
     assert [str(path.parent.parent) for path in kept] == [f"iteration-00000{index}" for index in (2, 3, 4, 5)]
     assert {path.name for path in kept} == {"0.surplus"}
+
+
+def test_all_that_could_not_be_written_is_told(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_in(RunFolder(tmp_path), config_of(tiny_config, tmp_path, "mine"))
+
+    def refuse(folder: RunFolder, iteration: int, *_: Any) -> None:
+        raise OSError(f"no room for {iteration}")
+
+    async def commit_twice() -> None:
+        run.stages.commit(1, {})
+        run.stages.commit(2, {})
+        await run.stages.settle()
+
+    monkeypatch.setattr(RunFolder, "commit_checkpoint", refuse)
+    with pytest.raises(OSError, match="no room for 1") as failure:
+        asyncio.run(commit_twice())
+    assert failure.value.__notes__ == ["and at the same time: no room for 2"]
