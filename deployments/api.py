@@ -26,9 +26,8 @@ TIMEOUT = 10.0
 PAUSES = (0.2, 0.8, 3.2)
 """Seconds before a request is made again that was answered by 503: another one had locked the SQLite database."""
 RESUME_TAG = "resume"
-WORKER_LABEL = (
-    "prefect.worker.name"  # Prefect's worker puts it on a run that it starts; the pid beside is a bare number
-)
+WORKER_LABEL = "prefect.worker.name"
+"""What Prefect's worker puts on a run that it starts; the process id beside is a bare number, of no machine."""
 
 
 class PrefectApi:
