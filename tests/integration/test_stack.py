@@ -119,7 +119,7 @@ def test_a_killed_stack_dies_whole_and_the_next_ends_its_runs_or_resumes_them(pr
         parameters = json.dumps({"run_id": name, "iterations": 10000})
         project.prefect("deployment", "run", f"grpo/{name}", "--params", parameters)
     for name in ("embodied", "embodied-nightly"):
-        assert eventually((project.root / "runs" / name / "metrics.jsonl").exists, 180.0)
+        assert eventually((project.root / "runs" / name / "metrics.jsonl").exists, 60.0)
     family = [project.launcher(), *project.launcher().children(recursive=True)]
 
     project.launcher().kill()

@@ -87,7 +87,7 @@ def run_out_of_time(batch: Any, config: Any = None, **kwargs: Any) -> NodeOutput
 
 
 def note_the_gpu(batch: Any, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
-    """Leave a file that says which GPU Ray shows this worker; it has one rank's number and its group."""
+    """Leave a file, named after the worker, that says which GPU Ray shows it."""
     group = "trainer" if hasattr(worker, "connect") else "rollout"
     (Path(config["folder"]) / f"{group}-{worker.rank}").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
     return NodeOutput(None)
