@@ -215,9 +215,12 @@ def test_a_dead_buffer_is_told_by_the_shards_it_held(ranks: list[Any], buffers: 
 def test_a_ray_node_that_goes_takes_its_buffer_with_it(cluster: Cluster, ranks: list[Any]) -> None:
     node = cluster.add_node(num_cpus=1)
     buffers = start_buffers("leaving", BufferConfig())
-    pin = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
-    shard = get(Rank.options(scheduling_strategy=pin).remote(buffers).put.remote("1/node/0", 0, 10))
-    reader = Rank.remote(buffers)
+    stays = next(node_id for node_id in buffers if node_id != node.node_id)
+    writer, reader = (
+        Rank.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)).remote(buffers)
+        for node_id in (node.node_id, stays)  # Ray might put the reader, too, on the node that goes
+    )
+    shard = get(writer.put.remote("1/node/0", 0, 10))
     assert len(asyncio.run(call_buffers(buffers, "pid"))) == len(buffers) == 4
     pid = get(buffers[node.node_id].pid.remote())
     cluster.remove_node(node, allow_graceful=False)
