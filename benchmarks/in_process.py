@@ -27,8 +27,8 @@ from embodyflow.engines.embodied_rollout import EmbodiedRollout
 from embodyflow.engines.fsdp_trainer import FSDPTrainer
 from embodyflow.references import resolve
 from embodyflow.seeding import derive_seed
-from flows.graph_run import group_of
 from pipelines import load_pipeline
+from pipelines.groups import runs_on
 
 
 class InProcessRun:
@@ -55,14 +55,12 @@ class InProcessRun:
     def iterate(self, iteration: int) -> dict[str, float]:
         """Run the nodes of an iteration one after the other, as a rank of one would; return their metrics."""
         outputs: dict[str, Any] = {}
-        where: dict[str, str] = {}
         metrics = []
         for node_id in self._graph.get_execution_order():
             node = self._graph.nodes[node_id]
             parents = [to_columns(outputs[parent]) for parent in node.dependencies]
-            where[node_id] = group_of(node) or where[node.dependencies[0]]
             rows = to_batch(join_columns(parents)) if parents else None
-            worker = {"rollout": self.rollout, "trainer": self.trainer}[where[node_id]]
+            worker = {"rollout": self.rollout, "trainer": self.trainer}[runs_on(self._graph, node_id)]
             call = self._call(iteration, node_id, 0 if rows is None else len(rows))
             output = resolve(node.executable_ref)(rows, node.config, worker=worker, call=call)
             outputs[node_id] = output.batch

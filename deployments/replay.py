@@ -62,7 +62,7 @@ def replay(path: Path, uid: int) -> int:
     episode, console = _row(episodes, row), Console()
     console.print(_facts(config, iteration, episodes, episode))
     if episode["trained"]:
-        console.print(_decisions(config, episode))
+        console.print(_decisions(config, episode, _kl_coef(folder, config, iteration)))
     difference = first_difference(config, episode)
     if difference is not None:
         print(f"replay: not what is on record; {difference}", file=sys.stderr)
@@ -127,7 +127,13 @@ def _facts(config: EmbodiedConfig, iteration: int, episodes: Episodes, episode: 
     return table
 
 
-def _decisions(config: EmbodiedConfig, episode: dict[str, Any]) -> Table:
+def _kl_coef(folder: RunFolder, config: EmbodiedConfig, iteration: int) -> float:
+    """Return the KL term's coefficient in an iteration; where it was adapted it is among the iteration's metrics."""
+    lines = {line["iteration"]: line for line in folder.metrics()}
+    return float(lines.get(iteration, {}).get("policy/kl_coef", config.algorithm.kl.coef))
+
+
+def _decisions(config: EmbodiedConfig, episode: dict[str, Any], kl_coef: float) -> Table:
     """Return reward, advantage and loss decision by decision, as the first optimizer step met them: at a ratio of 1."""
     algorithm = config.algorithm
     mask = torch.from_numpy(episode["loss_mask"])
@@ -141,8 +147,8 @@ def _decisions(config: EmbodiedConfig, episode: dict[str, Any]) -> Table:
         "KL to reference": kl,
         f"loss ({algorithm.loss})": _policy_loss(config, old, advantages, mask),
     }
-    if algorithm.kl.coef:
-        columns[f"{algorithm.kl.coef:g} x KL"] = algorithm.kl.coef * kl
+    if algorithm.has_kl_loss:
+        columns[f"{kl_coef:g} x KL"] = kl_coef * kl
     table = Table(
         "decision", "tokens", *columns, box=None, title="sums over the tokens of a decision; advantages are means"
     )

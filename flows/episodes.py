@@ -7,8 +7,8 @@ from prefect.logging import get_run_logger
 
 from embodyflow.errors import ShardLostError
 from embodyflow.workers.session import NodeReport, NodeWork
-from flows.graph_run import group_of
 from flows.nodes import Run
+from pipelines.groups import group_of
 
 
 async def keep_episodes(run: Run, index: int, reports: Mapping[str, NodeReport]) -> None:

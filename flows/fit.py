@@ -2,32 +2,39 @@
 
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
-from pipelines import BUILT_IN, NodeRole, load_pipeline
+from pipelines import BUILT_IN, NodeRole, TaskGraph, load_pipeline
+from pipelines.groups import runs_on
 
 PIPELINES = {
-    "grpo": ("embodied_grpo", "grpo", "language_grpo"),
-    "ppo": ("ppo", "ppo_control"),
+    "grpo": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
+    "ppo": ("ppo", "ppo_control", "ppo_kl_reward"),
     "dapo": ("embodied_dapo", "dapo"),
     "srpo": ("embodied_srpo",),
-    "gspo": ("embodied_grpo", "grpo", "language_grpo"),
-    "cpgd": ("embodied_grpo", "grpo", "language_grpo"),
+    "gspo": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
+    "cpgd": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
 }
 """The built-in pipelines that each training flow runs; beside them it runs any graph of the user's own."""
 
+ADVANTAGE, KL_PENALTY, REFERENCE = "tasks:compute_advantage", "tasks:apply_kl_penalty", "tasks:compute_ref_log_prob"
+
 
 def check_fit(config: RunConfig) -> None:
-    """Check that the flow runs this pipeline, and that the pipeline has a critic if, and only if, one is needed.
+    """Check that the flow runs this pipeline, and that the pipeline has what the algorithm asks for, and no more.
 
     Raises:
         ConfigError: one line that names the key and what is allowed; or the graph is wrong, one line per problem.
     """
     source = config.pipeline.source()
-    if "name" in source:  # a built-in graph is right; loading it would import torch first
+    if "name" in source:
         _check_name(source["name"], config)
-        has_critic = config.flow == "ppo"
-    else:
-        has_critic = any(node.node_role is NodeRole.CRITIC for node in load_pipeline(**source).nodes.values())
-    _check_sums(config)
+    graph = load_pipeline(**source)
+    _check_sums(graph, config)
+    _check_critic(graph, config)
+    _check_kl(graph, config)
+
+
+def _check_critic(graph: TaskGraph, config: RunConfig) -> None:
+    has_critic = any(node.node_role is NodeRole.CRITIC for node in graph.nodes.values())
     if config.algorithm.needs_critic != has_critic:
         raise ConfigError(
             f"algorithm.advantage={config.algorithm.advantage}: needs "
@@ -36,15 +43,46 @@ def check_fit(config: RunConfig) -> None:
         )
 
 
-def _check_sums(config: RunConfig) -> None:
+def _check_sums(graph: TaskGraph, config: RunConfig) -> None:
     """Refuse sums over all rows on rollout workers, which do not talk to each other."""
-    on_rollout_workers = "name" in config.pipeline.source() and config.flow != "ppo"
+    on_rollout_workers = any(runs_on(graph, node_id) == "rollout" for node_id in _nodes_of(graph, ADVANTAGE))
     if config.algorithm.needs_whole_batch and on_rollout_workers and config.rollout.num_workers > 1:
         raise ConfigError(
             f"rollout.num_workers={config.rollout.num_workers}: algorithm.advantage={config.algorithm.advantage} takes "
-            "sums over all rows, which rollout workers cannot; allowed is 1, or a graph of your own whose advantage "
-            "comes after a node of the trainer"
+            "sums over all rows, which rollout workers cannot; allowed is 1, or a pipeline whose advantage comes after "
+            "a node of the trainer: grpo_kl_reward with algorithm.kl.placement=reward, or a graph of your own"
         )
+
+
+def _check_kl(graph: TaskGraph, config: RunConfig) -> None:
+    """Check that the KL term is applied once, where it is said to be."""
+    kl, penalties = config.algorithm.kl, _nodes_of(graph, KL_PENALTY)
+    if kl.coef > 0 and not _nodes_of(graph, REFERENCE):
+        raise ConfigError(f"algorithm.kl.coef={kl.coef:g}: allowed is 0; the pipeline has no reference ({REFERENCE})")
+    if kl.placement == "loss" and penalties:
+        raise ConfigError(
+            f"algorithm.kl.placement=loss: allowed is reward; the pipeline subtracts the KL term (node {penalties[0]})"
+        )
+    if kl.placement == "reward" and not penalties:
+        ready = [name for name in PIPELINES[config.flow] if name.endswith("_kl_reward") and name in config.pipelines]
+        also = "".join(f", pipeline.name={name}" for name in ready)
+        raise ConfigError(
+            "algorithm.kl.placement=reward: the pipeline does not subtract the KL term from the rewards; allowed are "
+            f"placement=loss{also}, a graph of your own with {KL_PENALTY}"
+        )
+    for node_id in penalties:
+        if runs_on(graph, node_id) == "rollout":
+            raise ConfigError(
+                f"node {node_id!r}: {KL_PENALTY} runs where its first parent's rows are, on rollout workers; the "
+                f"coefficient is the trainer's, so its first parent must be a node of the trainer, as {REFERENCE} is"
+            )
+    for node_id in _nodes_of(graph, ADVANTAGE):
+        if not set(penalties) <= set(graph.ancestors(node_id)):
+            raise ConfigError(f"node {node_id!r}: must come after {KL_PENALTY}, which changes the rewards it reads")
+
+
+def _nodes_of(graph: TaskGraph, function: str) -> list[str]:
+    return [node_id for node_id, node in graph.nodes.items() if node.executable_ref == function]
 
 
 def _check_name(name: str, config: RunConfig) -> None:

@@ -9,18 +9,12 @@ from typing import Any
 from embodyflow.errors import ShardLostError
 from embodyflow.workers.session import NodeReport, NodeWork
 from pipelines import Node, NodeRole, TaskGraph
+from pipelines.groups import group_of
 
 RunNode = Callable[..., Coroutine[Any, Any, NodeReport]]
 
 MAX_LOSSES = 3
 """How often a node is tried again because rows were lost, before the run ends."""
-
-
-def group_of(node: Node) -> str | None:
-    """Return the worker group that has the node's model; ``None`` for a node without, which runs where its rows are."""
-    if not node.node_type.is_model:
-        return None
-    return "rollout" if node.node_role is NodeRole.ROLLOUT else "trainer"
 
 
 class GraphRun:

@@ -17,6 +17,8 @@ BUILT_IN = {
     "embodied_grpo": "pipelines.embodied_grpo:embodied_grpo",
     "embodied_dapo": "pipelines.embodied_dapo:embodied_dapo",
     "embodied_srpo": "pipelines.embodied_srpo:embodied_srpo",
+    "grpo_kl_reward": "pipelines.grpo_kl_reward:grpo_kl_reward",
+    "ppo_kl_reward": "pipelines.ppo_kl_reward:ppo_kl_reward",
 }
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from embodyflow.algorithms.advantages import AdvantageInputs, compute_advantages
+from embodyflow.algorithms.kl import subtract_kl
 from embodyflow.algorithms.shaping import place_on_last_token
 from embodyflow.data.metrics import Metric, mean
 from embodyflow.node_fields import node
@@ -28,6 +29,21 @@ def judged(batch: Batch, split: str, worker: Any) -> tuple[Batch, dict[str, Metr
         return batch, {}, []
     rows, metrics, examples = worker.judge(batch, split)
     return rows, metrics, examples
+
+
+@node(reads=("rewards", "loss_mask", "old_log_probs", "ref_log_probs"), writes=("rewards",))
+def apply_kl_penalty(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
+    """Subtract the KL to the reference policy from each token's reward, for ``algorithm.kl.placement=reward``.
+
+    The coefficient is the trainer's, so the node runs where the trainer is: after ``compute_ref_log_prob``.
+    """
+    mask = batch["loss_mask"]
+    rewards, log_probs, reference = (batch[name].flatten(1) for name in ("rewards", "old_log_probs", "ref_log_probs"))
+    settings = worker.config.algorithm.kl
+    rewards, kl = subtract_kl(rewards, log_probs, reference, mask.flatten(1), worker.kl_coef, settings)
+    batch["rewards"] = rewards.view(mask.shape)
+    total, count = (number.item() for number in kl["policy/reference_kl"])
+    return NodeOutput(batch, {"reward/kl_penalty": mean(worker.kl_coef * total / max(count, 1), count)})
 
 
 @node(reads=("rewards", "loss_mask", "group_id"), writes=("advantages", "returns"))

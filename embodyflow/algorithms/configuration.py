@@ -24,8 +24,8 @@ class KLConfig(_Config):
     Attributes:
         coef: its coefficient, the initial one if adaptive; 0 turns the term and the reference policy off.
         estimator: of the divergence; ``+`` gives it the gradient of ``k2`` (straight-through).
-        placement: added to the loss, or subtracted from the rewards.
-        target: divergence that the adaptive controller steers to; ``null`` keeps the coefficient fixed.
+        placement: added to the loss, or subtracted from the rewards by a node of the pipeline before its advantages.
+        target: divergence per token that the adaptive controller steers to; ``null`` keeps the coefficient fixed.
         measured_share: of the rows, whose distance to the reference is measured where ``coef`` is 0; what the reference
             says of the others is NaN.
         horizon: rows after which a fully deviating controller would have doubled the coefficient, about.
@@ -45,8 +45,12 @@ class KLConfig(_Config):
                 f"estimator={self.estimator} differs in its gradient only and a reward has none; "
                 "allowed with placement=reward are k1, k2, k3, abs"
             )
+        if self.placement == "reward" and self.coef == 0:
+            raise ValueError("placement=reward subtracts coef × KL from the rewards, so coef must be > 0")
         if self.target is not None and self.coef == 0:
             raise ValueError("target adapts coef by factors, so coef must be > 0")
+        if self.target is None and self.horizon != type(self).model_fields["horizon"].default:
+            raise ValueError(f"horizon={self.horizon} is of the controller that steers to a target, and target is null")
         return self
 
 
@@ -186,3 +190,8 @@ class AlgorithmConfig(_Config):
     def needs_reference(self) -> bool:
         """Whether the reference policy's log-probs are read."""
         return self.kl.coef > 0
+
+    @property
+    def has_kl_loss(self) -> bool:
+        """Whether the KL term is a part of the loss."""
+        return self.kl.coef > 0 and self.kl.placement == "loss"

@@ -41,7 +41,7 @@ def policy_objective(
     }
     if inputs.entropy is not None:
         metrics["policy/entropy"] = token_mean(inputs.entropy, mask)
-    if config.needs_reference and config.kl.placement == "loss":
+    if config.has_kl_loss:
         reference = _required(inputs.ref_log_probs, "ref_log_probs", f"kl.coef={config.kl.coef}")
         kl = estimate_kl(inputs.log_probs, reference, config.kl.estimator)
         metrics["policy/reference_kl"] = token_mean(kl, mask)

@@ -59,7 +59,10 @@ class EmbodiedConfig(GroupedConfig):
 
     kind: ClassVar[str] = "embodied"
     rollout_engine: ClassVar[str] = "embodyflow.engines.embodied_rollout:EmbodiedRollout"
-    pipelines: ClassVar[tuple[str, ...]] = ("grpo", "ppo", "embodied_grpo", "embodied_dapo", "embodied_srpo")
+    pipelines: ClassVar[tuple[str, ...]] = (
+        *("grpo", "ppo", "embodied_grpo", "embodied_dapo", "embodied_srpo"),
+        *("grpo_kl_reward", "ppo_kl_reward"),
+    )
     check: ClassVar[str] = "embodyflow.engines.environments:check_embodied"
     notes_observations: ClassVar[bool] = True
     warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "env", "policy", "warm_start"})

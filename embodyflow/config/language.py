@@ -83,7 +83,7 @@ class LanguageConfig(GroupedConfig):
     kind: ClassVar[str] = "language"
     rollout_engine: ClassVar[str] = "embodyflow.engines.language_rollout:LanguageRollout"
     trainer_engine: ClassVar[str] = "embodyflow.engines.language_trainer:LanguageTrainer"
-    pipelines: ClassVar[tuple[str, ...]] = ("language_grpo", "grpo", "ppo", "dapo")
+    pipelines: ClassVar[tuple[str, ...]] = ("language_grpo", "grpo", "ppo", "dapo", "grpo_kl_reward", "ppo_kl_reward")
     check: ClassVar[str] = "embodyflow.engines.language_checks:check_language"
     splits_models: ClassVar[bool] = True
     warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "data", "policy", "warm_start"})

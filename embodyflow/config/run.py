@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, get_args
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from embodyflow.algorithms.configuration import AlgorithmConfig, KLConfig
+from embodyflow.algorithms.configuration import AlgorithmConfig
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt, RunName
 from embodyflow.config.cluster import ClusterConfig, TrackingConfig
 from embodyflow.config.pipeline import FilterConfig, PipelineConfig
@@ -152,17 +152,6 @@ class RunConfig(Config):
                 f"trainer.tensor_parallel_size={self.trainer.tensor_parallel_size}: allowed is 1 with "
                 f"policy.name={self.policy.name}; only language models (causal_lm) can be split"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _kl_term_is_applied(self) -> "RunConfig":
-        kl, fixed = self.algorithm.kl, KLConfig()
-        for name in ("placement", "target", "horizon"):
-            if getattr(kl, name) != (allowed := getattr(fixed, name)):
-                raise ValueError(
-                    f"algorithm.kl.{name}={getattr(kl, name)}: allowed is {'null' if allowed is None else allowed}; no "
-                    "pipeline subtracts the KL term from rewards or adapts its coefficient yet"
-                )
         return self
 
     @model_validator(mode="after")

@@ -1,6 +1,6 @@
 """The trainer engine: policy, reference and critic, sharded by FSDP2 over the ranks of a torch.distributed group."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,9 @@ class FSDPTrainer:
         for each in self._models():
             self._shard(each)
         self._read_weights()
-        objective = PolicyObjective(self.policy, config)
+        self._objective = PolicyObjective(self.policy, config)
         self._learners["policy"] = Learner(
-            self.policy.model, objective, "train", config.trainer, config.trainer, self._mesh
+            self.policy.model, self._objective, "train", config.trainer, config.trainer, self._mesh
         )
         if self.critic is not None:
             value_objective = ValueObjective(self.critic, config)
@@ -105,11 +105,7 @@ class FSDPTrainer:
             seed: of the mini-batches.
             iteration: index of the iteration, from 1, which the learning rate may depend on.
         """
-        rate = self._rate(iteration)
-        metrics = self._learners["policy"].train(
-            batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate
-        )
-        return metrics | {"train/learning_rate": last(rate * self.config.trainer.learning_rate)}
+        return self._train_policy(batch, positions, total_rows, seed, iteration)
 
     def step_both(
         self, batch: TensorDict, *, positions: np.ndarray, total_rows: int, seed: int, iteration: int = 1
@@ -118,10 +114,7 @@ class FSDPTrainer:
 
         One norm over both gradients is clipped. The epochs are those of the policy.
         """
-        rate = self._rate(iteration)
-        learner, beside = self._learners["policy"], [self._learners["critic"]]
-        metrics = learner.train(batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate, beside=beside)
-        return metrics | {"train/learning_rate": last(rate * self.config.trainer.learning_rate)}
+        return self._train_policy(batch, positions, total_rows, seed, iteration, beside=[self._learners["critic"]])
 
     def step_critic(
         self, batch: TensorDict, *, positions: np.ndarray, total_rows: int, seed: int, iteration: int = 1
@@ -129,6 +122,11 @@ class FSDPTrainer:
         """Train the critic on rows with ``values`` and ``returns``; otherwise as :meth:`step`."""
         rate = self._rate(iteration)
         return self._learners["critic"].train(batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate)
+
+    @property
+    def kl_coef(self) -> float:
+        """The KL term's present coefficient; after each training of the policy the adaptive controller changes it."""
+        return self._objective.kl_coef
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the elementwise sum over all parts of a batch; every rank calls it."""
@@ -199,6 +197,8 @@ class FSDPTrainer:
         load_checkpoint(state, checkpoint_id=folder)
         for name, learner in self._learners.items():
             learner.load_state_dict(state[name])
+        if "kl_coef" in state:
+            self._objective.kl_coef = state["kl_coef"].item()
 
     def load_reference(self, folder: str) -> None:
         """Restore what the policy was when RL began from the checkpoint of iteration 0."""
@@ -208,6 +208,24 @@ class FSDPTrainer:
         """Leave the process group."""
         if dist.is_initialized():
             dist.destroy_process_group()
+
+    def _train_policy(
+        self,
+        batch: TensorDict,
+        positions: np.ndarray,
+        total_rows: int,
+        seed: int,
+        iteration: int,
+        beside: Sequence[Learner] = (),
+    ) -> dict[str, Metric]:
+        """Take the policy's steps of an iteration, then have the KL controller see what it was trained on."""
+        rate, kl_coef = self._rate(iteration), self.kl_coef
+        learner = self._learners["policy"]
+        metrics = learner.train(batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate, beside=beside)
+        self._objective.adapt_kl_coef(batch, total_rows, self.all_reduce)
+        if self.config.algorithm.kl.target is not None:
+            metrics["policy/kl_coef"] = last(kl_coef)
+        return metrics | {"train/learning_rate": last(rate * self.config.trainer.learning_rate)}
 
     def _log_probs(self, policy: Policy, batch: TensorDict, temperature: float) -> torch.Tensor:
         return self._in_parts(lambda rows: policy.evaluate(rows, temperature)[0], batch)
@@ -238,7 +256,10 @@ class FSDPTrainer:
         return self.config.trainer.schedule.fraction(iteration, self.config.iterations)
 
     def _state_dict(self) -> dict[str, Any]:
-        return {name: learner.state_dict() for name, learner in self._learners.items()}
+        state: dict[str, Any] = {name: learner.state_dict() for name, learner in self._learners.items()}
+        if self.config.algorithm.kl.target is not None:  # otherwise it is what the configuration says
+            state["kl_coef"] = torch.tensor(self.kl_coef, dtype=torch.float64)
+        return state
 
     def _restart_from_policy(self) -> None:
         """Make the policy as it is now the reference and the critic's start, and forget what optimizers remember."""

@@ -7,6 +7,7 @@ from tensordict import TensorDict
 
 from embodyflow.algorithms.aggregation import count_tokens, token_weights
 from embodyflow.algorithms.covariance import select_tokens
+from embodyflow.algorithms.kl import estimate_kl, update_kl_coef
 from embodyflow.algorithms.losses import LossInputs
 from embodyflow.algorithms.masked import AllReduce, Metrics, whiten
 from embodyflow.algorithms.objective import policy_objective, value_objective
@@ -33,10 +34,14 @@ class PolicyObjective:
     Args:
         policy: in training.
         config: of the run.
+
+    Attributes:
+        kl_coef: the KL term's present coefficient, which is all that the adaptive controller remembers.
     """
 
     def __init__(self, policy: Policy, config: RunConfig) -> None:
         self._policy, self._config = policy, config
+        self.kl_coef = config.algorithm.kl.coef
 
     def weigh(self, rows: TensorDict, all_reduce: AllReduce) -> TensorDict:
         """Add ``token_weights`` and, where the loss treats some tokens apart, ``selected``; whiten the advantages."""
@@ -57,12 +62,29 @@ class PolicyObjective:
         algorithm = self._config.algorithm
         log_probs, entropy = self._policy.evaluate(rows, self._config.rollout.temperature)
         names = ["old_log_probs", "advantages", "loss_mask", "token_weights"]
-        names += ["ref_log_probs"] if algorithm.needs_reference else []
+        names += ["ref_log_probs"] if algorithm.has_kl_loss else []
         names += ["selected"] if "selected" in set(rows.keys()) else []
         read = {name: rows[name].to(log_probs.device).flatten(1) for name in names}
         mask, weights = read.pop("loss_mask"), read.pop("token_weights")
         inputs = LossInputs(log_probs=log_probs.flatten(1), entropy=entropy.flatten(1), mask=mask, **read)
-        return policy_objective(inputs, weights, algorithm)
+        return policy_objective(inputs, weights, algorithm, self.kl_coef)
+
+    def adapt_kl_coef(self, rows: TensorDict, total_rows: int, all_reduce: AllReduce) -> None:
+        """Have the adaptive controller, where there is one, see an iteration's rows; every rank calls it.
+
+        Args:
+            rows: this rank's, with ``old_log_probs``, ``ref_log_probs`` and ``loss_mask``.
+            total_rows: rows of all ranks.
+            all_reduce: sum over the ranks.
+        """
+        kl = self._config.algorithm.kl
+        if kl.target is None:
+            return
+        mask = rows["loss_mask"]
+        divergence = estimate_kl(rows["old_log_probs"], rows["ref_log_probs"], kl.estimator).double()
+        total, count = all_reduce(torch.stack([divergence.masked_fill(~mask, 0.0).sum(), mask.sum().double()]))
+        if count > 0:
+            self.kl_coef = update_kl_coef(self.kl_coef, (total / count).item(), total_rows, kl)
 
 
 class ValueObjective:

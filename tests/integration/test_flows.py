@@ -33,6 +33,20 @@ def test_ppo_trains_policy_and_critic(runs: Runs) -> None:
     assert line["critic/value"] == 0 and line["critic/loss"] > 0
 
 
+def test_ppo_with_the_kl_in_its_rewards_is_steered_and_resumed_to_the_bit(runs: Runs) -> None:
+    kl = ("coef=0.1", "placement=reward", "estimator=k1", "target=0.05", "horizon=100")
+    words = (*SHORT[1:], "pipeline.name=ppo_kl_reward", "trainer.epochs=2", *(f"algorithm.kl.{word}" for word in kl))
+    runs.run("straight", *words, "iterations=2", flow="ppo")
+    lines = runs.metrics("straight")[1:3]
+    assert [line["reward/kl_penalty"] != 0 for line in lines] == [False, True], "the policy begins as the reference"
+    # At first it is nearer than it may be, so the coefficient falls as fast as it may.
+    assert [line["policy/kl_coef"] for line in lines] == [0.1, pytest.approx(0.1 * (1 - 0.2 * 16 / 100))]
+    runs.run("resumed", *words, "iterations=1", flow="ppo")
+    runs.resume("resumed", f"run_root={runs.root}", "iterations=2", flow="ppo")
+    assert runs.summary("resumed")["weights_digest"] == runs.summary("straight")["weights_digest"]
+    assert [line for line in runs.metrics("resumed") if "digests" in line] == lines
+
+
 def test_dapo_fills_its_batch_with_mixed_groups(runs: Runs) -> None:
     line = trained(runs, "dapo", "filter.num_groups=4", "filter.max_rerolls=30")
     assert line["groups/num_kept_rows"] == 16

@@ -45,11 +45,11 @@ def step_once(rank: int, config: RunConfig, addresses: list[str], world_size: in
         torch.set_default_dtype(dtype)
         trainer = FSDPTrainer(config_of(config, cut), rank, world_size)
         trainer.connect(address)
-        start, rows = weights_of(trainer), rows_of(config, dtype)
+        start, rows = weights_of(trainer) | {"controller.kl_coef": np.array([0.1])}, rows_of(config, dtype)
         first, end = (NUM_ROWS * each // world_size for each in (rank, rank + 1))
         for step in (trainer.step, trainer.step_critic, trainer.step_both):
             step(rows[first:end], positions=np.arange(first, end), total_rows=NUM_ROWS, seed=0)
-        stepped = weights_of(trainer)
+        stepped = weights_of(trainer) | {"controller.kl_coef": np.array([trainer.kl_coef])}
         trainer.close()
         if rank == 0:
             save_file(start, folder / f"{dtype}-start.safetensors")
@@ -74,11 +74,14 @@ def distance(left: dict[str, np.ndarray], right: dict[str, np.ndarray], model: s
 
 
 def test_parameters_after_a_step_do_not_depend_on_the_cut(tiny_config, tmp_path: Path) -> None:
-    config = tiny_config("algorithm.advantage=gae", "+algorithm.kl.coef=0.1", "algorithm.entropy_coef=0.01")
+    config = tiny_config(
+        *("algorithm.advantage=gae", "algorithm.entropy_coef=0.01"),
+        *("algorithm.kl.coef=0.1", "algorithm.kl.target=0.005", "algorithm.kl.horizon=100"),
+    )
     for world_size in (1, 2):
         addresses = [free_address() for _ in CASES]
         mp.spawn(step_once, (config, addresses, world_size, tmp_path), nprocs=world_size)
-    for dtype, model in itertools.product(TOLERANCE, ("policy", "critic")):
+    for dtype, model in itertools.product(TOLERANCE, ("policy", "critic", "controller")):
         start, whole = (load_file(tmp_path / f"{dtype}-{name}.safetensors") for name in ("start", "1-rows=null"))
         moved = distance(whole, start, model)
         gaps = {

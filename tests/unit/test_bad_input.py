@@ -63,12 +63,12 @@ MISTAKES = {
         "experiment=math cluster=gpu policy.attn_implementation=flash_attention_2",
         "policy.attn_implementation=flash_attention_2 needs cluster.device=cuda and trainer.precision=bfloat16",
     ),
-    "KL in the rewards": ("+algorithm.kl.placement=reward", "algorithm.kl.placement=reward: allowed is loss"),
-    "KL of a wanted size": (
-        "+algorithm.kl.coef=0.1 +algorithm.kl.target=0.5",
-        "algorithm.kl.target=0.5: allowed is null",
+    "KL in the rewards": (
+        "algorithm.kl.coef=0.1 algorithm.kl.placement=reward",
+        "algorithm.kl.placement=reward: the pipeline does not subtract the KL term from the rewards; allowed are "
+        "placement=loss, pipeline.name=grpo_kl_reward, a graph of your own with tasks:apply_kl_penalty",
     ),
-    "its controller": ("+algorithm.kl.horizon=5", "algorithm.kl.horizon=5: allowed is 10000"),
+    "a controller of nothing": ("algorithm.kl.target=0.5", "algorithm.kl: target adapts coef by factors, so coef must"),
     "no GPU for a worker": (
         "cluster=gpu cluster.gpus_per_worker=0",
         "cluster: gpus_per_worker=0: Ray would give such workers no GPU of theirs; allowed with device=cuda is a share",

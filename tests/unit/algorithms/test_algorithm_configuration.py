@@ -44,6 +44,8 @@ def refused(**settings):
         ({"gamma": 1.5}, ["gamma", "less than or equal to 1"]),
         ({"clip_hihg": 0.3}, ["clip_hihg", "Extra inputs"]),
         ({"kl": {"coef": 0.1, "estimator": "k3+", "placement": "reward"}}, ["k3+", "k1, k2, k3, abs"]),
+        ({"kl": {"placement": "reward"}}, ["placement=reward", "coef must be > 0"]),
+        ({"kl": {"coef": 0.1, "horizon": 5}}, ["horizon=5", "target is null"]),
         ({"kl": {"target": 0.1}}, ["coef must be > 0"]),
         ({"covariance": {"low": 5.0, "high": 5.0}}, ["low=5.0 must be less than high=5.0"]),
     ],

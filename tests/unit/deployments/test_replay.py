@@ -85,6 +85,21 @@ def test_an_episode_played_again_is_the_one_on_record(run: Path, capsys, monkeyp
     assert "no: its group was dropped" in capsys.readouterr().out
 
 
+def test_the_kl_is_shown_with_the_coefficient_of_its_iteration(run: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setattr(engine, "rendering_problem", lambda: "no renderer here")
+    uid = read_uids(run)[1]
+    assert replay(run, uid) == 0
+    assert "0.1 x KL" in capsys.readouterr().out
+    try:
+        RunFolder(run).append_metrics({"iteration": 1, "policy/kl_coef": 0.25})
+        assert replay(run, uid) == 0
+    finally:
+        RunFolder(run).metrics_path.unlink()
+    out = capsys.readouterr().out
+    assert "0.25 x KL" in out and "0.1 x KL" not in out
+
+
 def read_uids(run: Path) -> list[int]:
     return [int(uid) for _, episodes in read_episodes(RunFolder(run)) for uid in episodes["uid"]]
 

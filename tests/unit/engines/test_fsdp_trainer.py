@@ -131,6 +131,36 @@ def test_a_restored_trainer_goes_on_as_if_nothing_had_happened(
     assert digest_of(trainer.weights()) == expected
 
 
+def test_the_kl_coefficient_is_steered_and_restored(tiny_config, close: list[FSDPTrainer], tmp_path: Path) -> None:
+    config = tiny_config("algorithm.kl.coef=0.2", "algorithm.kl.target=0.005", "algorithm.kl.horizon=30")
+    close.append(trainer := new_trainer(config))
+    rows = rows_for(config, 6)
+    difference = (rows["ref_log_probs"] - rows["old_log_probs"]).double().numpy()[rows["loss_mask"].numpy()]
+    error = (np.exp(difference) - difference - 1).mean() / 0.005 - 1
+    assert 0.005 < abs(error) < 0.2, "the controller would clip it"
+    step = {"positions": np.arange(6), "total_rows": 6, "seed": SEED}
+    trainer.save(str(tmp_path / "0"))
+    assert trainer.step(rows, **step)["policy/kl_coef"].value == 0.2, "what it was trained with"
+    assert trainer.kl_coef == pytest.approx(0.2 * (1 + error * 6 / 30))
+    trainer.save(str(tmp_path / "1"))
+    trainer.step(rows, **step)
+    steered, expected = trainer.kl_coef, digest_of(trainer.weights())
+
+    def from_checkpoint(*words: str) -> FSDPTrainer:
+        close.append(trainer := new_trainer(tiny_config("algorithm.kl.coef=0.2", *words)))
+        trainer.load_reference(str(tmp_path / "0"))
+        trainer.load(str(tmp_path / "1"))
+        trainer.step(rows, **step)
+        return trainer
+
+    trainer.close()
+    restored = from_checkpoint("algorithm.kl.target=0.005", "algorithm.kl.horizon=30")
+    assert (restored.kl_coef, digest_of(restored.weights())) == (steered, expected)
+    restored.close()
+    fixed = from_checkpoint()
+    assert fixed.kl_coef == 0.2 and digest_of(fixed.weights()) != expected, "the coefficient makes no difference"
+
+
 def test_an_exported_policy_is_loaded_by_its_from_pretrained(
     tiny_config, close: list[FSDPTrainer], tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def test_what_is_asked_for_after_the_flow_wins(tmp_path: Path) -> None:
     assert ask("grpo", f"run_root={tmp_path}", "pipeline.name=grpo").pipeline.name == "grpo"
 
 
+KL_IN_REWARD = ["algorithm.kl.coef=0.1", "algorithm.kl.placement=reward"]
 GRAPH = """
 dag_id: mine
 nodes:
@@ -50,6 +51,20 @@ nodes:
   - {node_id: reward, executable_ref: "tasks:compute_reward", node_type: compute, dependencies: [rollout]}
   - {node_id: value, executable_ref: "tasks:compute_value", node_type: model_train, node_role: critic,
      dependencies: [reward], only_forward_compute: true}
+"""
+LOG_PROBS = """
+dag_id: mine
+nodes:
+  - {node_id: rollout, executable_ref: "tasks:generate", node_type: model_inference, node_role: rollout}
+  - {node_id: reward, executable_ref: "tasks:compute_reward", node_type: compute, dependencies: [rollout]}
+  - {node_id: old, executable_ref: "tasks:compute_old_log_prob", node_type: model_train, node_role: actor,
+     dependencies: [reward], only_forward_compute: true}
+  - {node_id: ref, executable_ref: "tasks:compute_ref_log_prob", node_type: model_train, node_role: reference,
+     dependencies: [old]}
+"""
+KL = """
+  - {node_id: kl, executable_ref: "tasks:apply_kl_penalty", node_type: compute, dependencies: [%s]}
+  - {node_id: advantage, executable_ref: "tasks:compute_advantage", node_type: compute, dependencies: [%s]}
 """
 
 
@@ -79,6 +94,43 @@ nodes:
             "grpo",
             ["algorithm.advantage=reinforce_plus_plus"],
             "rollout.num_workers=2: algorithm.advantage=reinforce_plus_plus takes sums over all rows",
+        ),
+        (
+            "grpo",
+            ["algorithm.advantage=reinforce_plus_plus", "pipeline.yaml={elsewhere}", *KL_IN_REWARD],
+            "rollout.num_workers=2: algorithm.advantage=reinforce_plus_plus takes sums over all rows",
+        ),
+        (
+            "grpo",
+            ["pipeline.name=grpo_kl_reward", "algorithm.kl.coef=0.1"],
+            "algorithm.kl.placement=loss: allowed is reward; the pipeline subtracts the KL term (node kl_penalty)",
+        ),
+        (
+            "ppo",
+            KL_IN_REWARD,
+            "algorithm.kl.placement=reward: the pipeline does not subtract the KL term from the rewards; allowed are "
+            "placement=loss, pipeline.name=ppo_kl_reward, a graph of your own with tasks:apply_kl_penalty",
+        ),
+        (
+            "dapo",
+            KL_IN_REWARD,
+            "algorithm.kl.placement=reward: the pipeline does not subtract the KL term from the rewards; allowed are "
+            "placement=loss, a graph of your own",
+        ),
+        (
+            "ppo",
+            ["pipeline.yaml={graph}", "algorithm.kl.coef=0.1"],
+            "algorithm.kl.coef=0.1: allowed is 0; the pipeline has no reference (tasks:compute_ref_log_prob)",
+        ),
+        (
+            "grpo",
+            ["pipeline.yaml={elsewhere}", *KL_IN_REWARD],
+            "node 'kl': tasks:apply_kl_penalty runs where its first parent's rows are, on rollout workers",
+        ),
+        (
+            "grpo",
+            ["pipeline.yaml={beside}", *KL_IN_REWARD],
+            "node 'advantage': must come after tasks:apply_kl_penalty, which changes the rewards it reads",
         ),
         (
             "grpo",
@@ -139,14 +191,40 @@ nodes:
     ],
 )
 def test_what_does_not_fit_is_one_line(flow: str, words: list[str], answer: str, tmp_path: Path) -> None:
-    (tmp_path / "graph.yaml").write_text(GRAPH)
+    graphs = {
+        "graph": GRAPH,
+        "elsewhere": LOG_PROBS + KL % ("reward, ref", "kl"),
+        "beside": LOG_PROBS + KL % ("ref", "ref"),
+    }
+    files = {name: tmp_path / f"{name}.yaml" for name in graphs}
+    for name, text in graphs.items():
+        files[name].write_text(text)
     old = RunFolder.create(ask("grpo", f"run_root={tmp_path}", "run_id=old"))
     old.new_checkpoint(0)
     old.commit_checkpoint(0, {}, keep=1)
     with pytest.raises(ConfigError) as caught:
-        ask(flow, f"run_root={tmp_path}", *(word.format(graph=tmp_path / "graph.yaml") for word in words))
+        ask(flow, f"run_root={tmp_path}", *(word.format(**files) for word in words))
     assert str(caught.value).startswith(answer)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("flow", "words"),
+    [
+        ("grpo", ["pipeline.name=grpo_kl_reward"]),
+        ("grpo", ["pipeline.name=grpo_kl_reward", "algorithm.advantage=reinforce_plus_plus"]),
+        ("gspo", ["experiment=math", "pipeline.name=grpo_kl_reward"]),
+        ("ppo", ["experiment=math", "pipeline.name=ppo_kl_reward", "algorithm.kl.target=0.05"]),
+        ("grpo", ["pipeline.yaml={graph}"]),
+    ],
+)
+def test_the_kl_term_goes_into_the_rewards_with_a_pipeline_that_puts_it_there(
+    flow: str, words: list[str], tmp_path: Path
+) -> None:
+    graph = tmp_path / "graph.yaml"
+    graph.write_text(LOG_PROBS + KL % ("ref, reward", "kl"))
+    config = ask(flow, f"run_root={tmp_path}", *KL_IN_REWARD, *(word.format(graph=graph) for word in words))
+    assert config.algorithm.kl.placement == "reward" and not config.algorithm.has_kl_loss
 
 
 def test_a_graph_of_ones_own_runs_in_the_flow_whose_algorithm_it_fits(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 
 import tasks
 from embodyflow.algorithms.masked import one_rank
+from embodyflow.compose import compose_config
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import as_metrics, to_floats
@@ -49,6 +50,21 @@ def test_every_verb_is_exported_and_says_what_it_reads_and_writes() -> None:
         function = getattr(tasks, name)
         assert declared(function, "__reads__") is not None and declared(function, "__writes__") is not None, name
     assert sorted(tasks.__all__) == tasks.__all__ and all(hasattr(tasks, name) for name in tasks.__all__)
+
+
+def test_the_kl_to_the_reference_is_subtracted_from_each_token_s_reward() -> None:
+    words = ("algorithm.kl.coef=0.1", "algorithm.kl.estimator=k1", "algorithm.kl.placement=reward")
+    worker = SimpleNamespace(kl_coef=0.5, config=compose_config(["flow=ppo", *words]))  # adapted since it began
+    batch = tasks.compute_reward(rows([1, 0], [0, 0], num_tokens=[3, 2])).batch
+    assert batch is not None
+    batch["old_log_probs"] = torch.tensor([[[-1.0, -2.0], [-3.0, 9.0]], [[-1.0, -1.0], [9.0, 9.0]]])
+    batch["ref_log_probs"] = torch.tensor([[[-1.5, -1.0], [-3.0, torch.nan]], [[-3.0, -1.0], [torch.nan, 0.0]]])
+    output = tasks.apply_kl_penalty(batch, worker=worker)
+    assert output.batch is not None
+    assert output.batch["rewards"].flatten(1).tolist() == [[-0.25, 0.5, 1, 0], [-1, 0, 0, 0]]
+    assert numbers(output) == {"reward/kl_penalty": pytest.approx(0.5 * (0.5 - 1 + 0 + 2 + 0) / 5)}
+    none = tasks.apply_kl_penalty(batch[:0], worker=worker)
+    assert numbers(none) == {"reward/kl_penalty": 0}
 
 
 def test_the_reward_is_the_outcome_on_the_last_executed_token() -> None:

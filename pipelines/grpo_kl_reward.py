@@ -1,0 +1,21 @@
+"""GRPO, or any estimator without a critic, with the KL to the reference policy in the rewards (arXiv:2501.03262)."""
+
+from pipelines.builder import Pipeline
+from pipelines.graph import TaskGraph
+from pipelines.node import NodeRole, NodeType
+from pipelines.policy_update import add_kl_penalty, add_train_actor
+
+
+def grpo_kl_reward() -> TaskGraph:
+    """Return the graph, for ``algorithm.kl.placement=reward``.
+
+    rollout → reward → old_log_prob → ref_log_prob → kl_penalty → advantage → train_actor
+
+    Advantages are the trainer's to compute, whose ranks can add up: ``reinforce_plus_plus`` whitens over all of them.
+    """
+    pipeline = (
+        Pipeline("grpo_kl_reward", "GRPO with the KL in the rewards")
+        .add_node("rollout", func="tasks:generate", node_type=NodeType.MODEL_INFERENCE, node_role=NodeRole.ROLLOUT)
+        .add_node("reward", func="tasks:compute_reward", deps=["rollout"], node_role=NodeRole.REWARD)
+    )
+    return add_train_actor(add_kl_penalty(pipeline, after="reward"), after="advantage").build()
