@@ -20,11 +20,12 @@
         videos/, plots/, examples/, tensorboard/
 """
 
+import errno
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,26 +55,41 @@ class RunFolder:
         self._episodes = path / "episodes"
 
     @classmethod
-    def create(cls, config: RunConfig) -> "RunFolder":
-        """Make the folder of a new run.
+    def create(cls, config: RunConfig, notes: Mapping[str, str] | None = None) -> "RunFolder":
+        """Make the folder of a new run: whole, or not at all where this process is killed meanwhile.
+
+        Args:
+            config: of the run.
+            notes: texts of files in it, by name.
 
         Raises:
-            ConfigError: a run of that name exists.
+            ConfigError: a run of that name exists, or the folder cannot be made.
         """
         path = config.run_dir
+        aside = _beside(path)
+        settings = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
         try:
             make_folder(path.parent)
-            path.mkdir()
+            aside.mkdir(exist_ok=True)
+            for name, text in {"config.yaml": settings, **(notes or {})}.items():
+                write_durably(aside / name, text)
+            aside.replace(path)
             flush(path.parent)
-        except FileExistsError:
-            raise ConfigError(
-                f"run_id={config.run_id}: {path} exists; choose another run_id or resume={config.run_id}"
-            ) from None
         except OSError as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise ConfigError(
+                    f"run_id={config.run_id}: {path} exists; choose another run_id or resume={config.run_id}"
+                ) from None
             raise ConfigError(f"run_root={config.run_root}: {path} cannot be made: {error.strerror}") from error
-        folder = cls(path)
-        write_durably(path / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-        return folder
+        return cls(path)
+
+    def remove(self) -> None:
+        """Remove the run: whole, or not at all where this process is killed meanwhile."""
+        aside = _beside(self.path)
+        self.path.replace(aside)
+        flush(self.path.parent)
+        shutil.rmtree(aside)
 
     @classmethod
     def open(cls, run_root: str, run_id: str) -> "RunFolder":
@@ -84,7 +100,7 @@ class RunFolder:
         """
         path = Path(run_root) / run_id
         if not (path / "config.yaml").is_file():
-            known = sorted(p.parent.name for p in Path(run_root).glob("*/config.yaml"))
+            known = sorted(p.parent.name for p in Path(run_root).glob("[!.]*/config.yaml"))
             shown = ", ".join(known[-5:]) or "none yet"
             raise ConfigError(f"resume={run_id}: there is no such run in {run_root}/; allowed are {shown}")
         return cls(path)
@@ -289,6 +305,11 @@ class RunFolder:
         """Return what :meth:`commit_checkpoint` was told."""
         facts: dict[str, Any] = json.loads((self.checkpoint(iteration) / "commit.json").read_text())
         return facts
+
+
+def _beside(path: Path) -> Path:
+    """Return where a run's folder is made or removed; no run has such a name."""
+    return path.with_name(f".{path.name}.{os.getpid()}")
 
 
 def unfinished_runs(run_root: Path) -> list[RunFolder]:

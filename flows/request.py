@@ -1,6 +1,5 @@
 """What a run is asked for, checked before anything is started."""
 
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -11,7 +10,6 @@ from pydantic import Field
 
 from embodyflow.compose import compose_config, experiments, validate_config
 from embodyflow.config import RunConfig
-from embodyflow.durable_files import write_durably
 from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
 from flows.fit import check_fit
@@ -137,9 +135,7 @@ def open_folder(request: RunRequest, config: RunConfig) -> RunFolder:
     """Return the run's folder: the one to resume, or a new one, which notes the flow run that has made it."""
     if request.resume is not None:
         return RunFolder(config.run_dir)
-    folder = RunFolder.create(config)
-    write_durably(folder.path / MAKER, str(flow_run.id))
-    return folder
+    return RunFolder.create(config, {MAKER: str(flow_run.id)})
 
 
 def flow_run_name() -> str:
@@ -173,7 +169,7 @@ def of_this_flow_run(request: RunRequest) -> RunRequest:
                 flow=request.flow,
             )
         with folder.locked():
-            shutil.rmtree(folder.path)  # nothing in it counts
+            folder.remove()  # nothing in it counts
     return request
 
 

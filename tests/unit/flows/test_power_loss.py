@@ -17,7 +17,7 @@ from lossy_disk import Disk, Promise, Recorder, lay_out, trees_after
 from embodyflow.config import RunConfig
 from embodyflow.ledger import Ledger
 from embodyflow.run_folder import RunFolder
-from flows import nodes, recovery, stages
+from flows import nodes, recovery, request, stages
 
 ITERATIONS = 2
 
@@ -115,6 +115,40 @@ def test_a_power_failure_after_any_write(
                 assert_goes_on(in_memory / "disk", config, promised, undisturbed)
                 shutil.rmtree(in_memory / "disk")
     assert len(promised) == 2 * ITERATIONS + 1 and len(seen) > 200, len(seen)
+
+
+class FlowRun:
+    """A Prefect flow run in its first attempt or a later one."""
+
+    def __init__(self, run_count: int) -> None:
+        self.run_count, self.id = run_count, "0123456789abcdef"
+
+
+def test_a_power_failure_before_anything_counted(
+    tmp_path: Path, in_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flow run makes its folder, is tried again and makes another: its next attempt begins, whatever was left."""
+
+    def begin_in(root: Path, run_count: int) -> RunFolder:
+        monkeypatch.setattr(request, "flow_run", FlowRun(run_count))
+        asked = request.of_this_flow_run(request.RunRequest(run_id="mine", overrides=(f"run_root={root}/runs",)))
+        return request.open_folder(asked, request.check(asked))
+
+    recorder = Recorder(tmp_path)
+    with recorder.recording():
+        begin_in(tmp_path, run_count=1)
+        begin_in(tmp_path, run_count=2)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    disk, rng, seen = Disk(), random.Random(0), set[int]()
+    for step in recorder.steps:
+        disk.take(step)
+        for tree in trees_after(disk, rng, num_draws=1):
+            if (key := hash(tuple(tree.items()))) not in seen:
+                seen.add(key)
+                lay_out(tree, in_memory / "disk")
+                assert begin_in(in_memory / "disk", run_count=3).config()["run_id"] == "mine"
+                shutil.rmtree(in_memory / "disk")
+    assert len(seen) > 20, len(seen)
 
 
 def assert_goes_on(root: Path, config: RunConfig, promised: set[tuple[str, int]], undisturbed: tuple[Any, ...]) -> None:
