@@ -88,8 +88,9 @@ class WorkerGroup:
 
         Args:
             calls: one per rank.
-            beside_others: the node needs no model, so other nodes may run on the ranks meanwhile; with one, it waits
-                for its turn, which its time limit does not count.
+            beside_others: the node needs no model, so other nodes may run on the ranks meanwhile. With one it waits for
+                its turn, which its time limit does not count; so does every node of ranks that add up among
+                themselves, where the sums of one must not meet those of another.
 
         Raises:
             NodeTimeoutError: it took longer than it may; the message names the node.
@@ -97,14 +98,14 @@ class WorkerGroup:
                 a model, and a node before failed on one of them while the others computed.
             Exception: whatever the node function raised on the first rank that failed.
         """
-        if beside_others:
+        if beside_others and not self._ranks_meet:
             return await self._on_every_rank("run_compute_node", calls)
         async with self._model:
             self._check_in_step()
             try:
                 return await self._on_every_rank("run_node", calls)
             except BaseException:
-                if self._is_collective and len(self) > 1:  # some may wait for one that will never come
+                if self._ranks_meet:  # some may wait for one that will never come
                     self._out_of_step_by = calls[0].node_id
                 raise
 
@@ -143,6 +144,11 @@ class WorkerGroup:
         for rank in self._ranks:
             ray.kill(rank)
 
+    @property
+    def _ranks_meet(self) -> bool:
+        """Whether a node on one rank waits for its siblings on others."""
+        return self._is_collective and len(self) > 1
+
     def _check_in_step(self) -> None:
         if self._out_of_step_by is not None:
             raise WorkerLostError(f"the {self.role} group is out of step: node {self._out_of_step_by} failed on a rank")
@@ -171,7 +177,7 @@ class WorkerGroup:
         except IS_GONE as error:
             raise WorkerLostError(f"a worker of the {self.role} group is gone: {first_line(error)}") from error
         except Exception as error:
-            if self._is_collective and len(self._ranks) > 1 and await self._any_dead():
+            if self._ranks_meet and await self._any_dead():
                 # Its siblings fail in their collectives, each in its own way, and may be heard of first.
                 raise WorkerLostError(f"a worker of the {self.role} group is gone") from error
             raise

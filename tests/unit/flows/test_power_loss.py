@@ -1,6 +1,7 @@
 """Whatever a power failure leaves of a run, after whichever write: what counted counts, and the run ends the same."""
 
 import asyncio
+import functools
 import logging
 import os
 import random
@@ -14,6 +15,7 @@ import pytest
 from counting_run import begin, iterate, run_in, work_of
 from lossy_disk import Disk, Promise, Recorder, lay_out, trees_after
 
+from embodyflow.compose import compose_config
 from embodyflow.config import RunConfig
 from embodyflow.ledger import Ledger
 from embodyflow.run_folder import RunFolder
@@ -139,6 +141,8 @@ def test_a_power_failure_before_anything_counted(
         begin_in(tmp_path, run_count=1)
         begin_in(tmp_path, run_count=2)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    compose = functools.cache(lambda *words: compose_config(words))  # the same words each time
+    monkeypatch.setattr(request, "compose_config", lambda words: compose(*words))
     disk, rng, seen = Disk(), random.Random(0), set[int]()
     for step in recorder.steps:
         disk.take(step)

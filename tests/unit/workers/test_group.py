@@ -57,6 +57,7 @@ class Rank:
         self._node, self._start = node, start
         for method in (self._run_node, self._ready, self._free_address, self._connect):
             setattr(self, method.__name__.removeprefix("_"), SimpleNamespace(remote=self._remote(method)))
+        self.run_compute_node = SimpleNamespace(remote=self._remote(self._run_node))
         self.stacks = self.ready
 
     def _remote(self, method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Answer]:
@@ -194,6 +195,29 @@ def test_nodes_with_a_model_take_turns_and_waiting_is_not_running(
         return await asyncio.gather(*(group.run_node([replace(CALL, timeout=0.8)]) for _ in range(2)))
 
     assert asyncio.run(both()) == [["done"], ["done"]]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_node_without_a_model_runs_beside_others_unless_it_may_meet_their_sums(
+    num_ranks: int, tiny_config: Callable[..., RunConfig]
+) -> None:
+    """Ranks add up in one order; side by side, one rank might begin with the one node, one with the other."""
+    running = [0, 0]  # now, and at the most
+
+    async def watch() -> str:
+        running[0] += 1
+        running[1] = max(running)
+        await asyncio.sleep(0.05)
+        running[0] -= 1
+        return "done"
+
+    group = Group(tiny_config(), [Rank(1, watch)], *([Rank(2)] for _ in range(num_ranks - 1)), is_collective=True)
+
+    async def both() -> list[list[Any]]:
+        return await asyncio.gather(*(group.run_node([CALL] * num_ranks, beside_others=each) for each in (False, True)))
+
+    assert asyncio.run(both()) == [["done"] * num_ranks] * 2
+    assert running == [0, 2 if num_ranks == 1 else 1]
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
