@@ -2,6 +2,7 @@
 # make run SEED=3   make run ARGS="iterations=5 trainer.epochs=2"   make run EXPERIMENT=embodied
 # make up, down     the local stack by itself: Ray, Prefect server, Prefect worker, deployments
 # make test, lint   what .ci/run runs
+# make slow         the integration tests that CI leaves out: 39, some half an hour
 # make chaos        every part of a run killed at every node: 209 tests, some two hours on two cores
 #
 # Needs Python 3.11 or 3.12 with venv and pip, make, git. Everything is installed into .venv.
@@ -19,7 +20,7 @@ INSTALLED := .venv/installed-$(EXTRAS)
 # While a run starts and ends it leaves one of two cores idle.
 TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 
-.PHONY: install run up down test chaos lint clean rendering
+.PHONY: install run up down test slow chaos lint clean rendering
 
 install: $(INSTALLED)
 
@@ -35,6 +36,9 @@ down:
 test: install
 	$(BIN)/python -m pytest tests/unit -m "not slow and not gpu" $(TWO_AT_ONCE)
 	$(BIN)/python -m pytest tests/integration tests/chaos -m "not slow and not gpu" $(TWO_AT_ONCE) --durations=12
+
+slow: install
+	$(BIN)/python -m pytest tests/integration -m "slow and not gpu" $(TWO_AT_ONCE)
 
 chaos: install
 	$(BIN)/python -m pytest tests/chaos --numprocesses 2

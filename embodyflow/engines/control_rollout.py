@@ -18,6 +18,7 @@ from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric
 from embodyflow.engines.environments import make_env
 from embodyflow.engines.open_episodes import OpenEpisodes, OpenEpisodesFolder
+from embodyflow.engines.repeatable import repeat_numbers
 from embodyflow.engines.vector_env import ChunkStep, Supervision, VectorEnv
 from embodyflow.errors import DamageError
 from embodyflow.policies.fit import check_fits
@@ -44,6 +45,7 @@ class ControlRollout:
 
     def __init__(self, config: ControlConfig, rank: int, world_size: int) -> None:
         torch.set_num_threads(1)
+        repeat_numbers(config.cluster.device)
         self.config, self.rank, self.world_size = config, rank, world_size
         self._num_envs, self._num_steps = config.rollout.envs_per_worker, config.rollout.num_steps
         self._env = VectorEnv(

@@ -22,6 +22,7 @@ from embodyflow.engines.learner import Learner, micro_batches
 from embodyflow.engines.mesh import Mesh
 from embodyflow.engines.objectives import PolicyObjective, ValueObjective
 from embodyflow.engines.policy_weights import AllWeights, PolicyWeights
+from embodyflow.engines.repeatable import repeat_numbers
 from embodyflow.engines.sharding import reshard, shard
 from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.registry import build_critic, build_policy
@@ -41,6 +42,7 @@ class FSDPTrainer:
     def __init__(self, config: RunConfig, rank: int, world_size: int) -> None:
         torch.set_num_threads(1)
         keep_freed_memory()
+        repeat_numbers(config.cluster.device)
         self.config, self.rank, self.world_size = config, rank, world_size
         self._build_models()
 

@@ -7,6 +7,7 @@ import torch
 
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.data.metrics import Metric
+from embodyflow.engines.repeatable import repeat_numbers
 from embodyflow.errors import ConfigError
 
 REROLL_STRIDE = 2**40
@@ -55,6 +56,7 @@ class GroupRollout:
 
     def __init__(self, config: GroupedConfig, rank: int, world_size: int) -> None:
         torch.set_num_threads(1)
+        repeat_numbers(config.cluster.device)
         self.rank, self.world_size = rank, world_size
         self._advantage = config.algorithm.advantage
 

@@ -33,14 +33,21 @@ RUNS: dict[str, tuple[str, Sequence[str]]] = {
 def test_a_run_trains_and_is_resumed(name: str, tmp_path: Path, prefect_api: str) -> None:
     flow, words = RUNS[name]
     runs = Runs(tmp_path, prefect_api)
-    words = (*words, "cluster=gpu", "rollout.num_workers=1", f"run_root={runs.root}", f"run_id={name}", "iterations=2")
-    output, _ = (process := runs.start(*words, flow=flow)).communicate(timeout=280)
-    assert process.returncode == 0, output[-4000:]
+    words = (*words, "cluster=gpu", "rollout.num_workers=1", "trainer.schedule.name=constant", f"run_root={runs.root}")
+
+    def run(run_id: str, iterations: int) -> None:
+        process = runs.start(*words, f"run_id={run_id}", f"iterations={iterations}", flow=flow)
+        output, _ = process.communicate(timeout=280)
+        assert process.returncode == 0, output[-4000:]
+
+    run(name, 2)
     runs.resume(name, f"run_root={runs.root}", "iterations=3", flow=flow)
     digests = [record["weights_digest"] for record in runs.records(name) if "weights_digest" in record]
     assert len(set(digests)) == len(digests) >= 3, "the weights never changed"
     assert (runs.root / name / "policy" / "model.safetensors").is_file()
     assert json.loads((runs.root / name / "summary.json").read_text())["iterations"] == 3
+    run("straight", 3)
+    assert runs.summary("straight")["weights_digest"] == runs.summary(name)["weights_digest"], "not to the bit"
     runs.assert_nothing_runs(seconds=30)
 
 
