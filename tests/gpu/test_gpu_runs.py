@@ -29,6 +29,7 @@ RUNS: dict[str, tuple[str, Sequence[str]]] = {
 }
 
 
+@pytest.mark.timeout(900)  # three runs
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_trains_and_is_resumed(name: str, tmp_path: Path, prefect_api: str) -> None:
     flow, words = RUNS[name]
