@@ -2,7 +2,7 @@
 # make run SEED=3   make run ARGS="iterations=5 trainer.epochs=2"   make run EXPERIMENT=embodied
 # make up, down     the local stack by itself: Ray, Prefect server, Prefect worker, deployments
 # make test, lint   what .ci/run runs
-# make slow         the integration tests that CI leaves out: 39, some half an hour
+# make slow         the tests that CI leaves out, some half an hour
 # make chaos        every part of a run killed at every node: 209 tests, some two hours on two cores
 #
 # Needs Python 3.11 or 3.12 with venv and pip, make, git. Everything is installed into .venv.
@@ -38,7 +38,7 @@ test: install
 	$(BIN)/python -m pytest tests/integration tests/chaos -m "not slow and not gpu" $(TWO_AT_ONCE) --durations=12
 
 slow: install
-	$(BIN)/python -m pytest tests/integration -m "slow and not gpu" $(TWO_AT_ONCE)
+	$(BIN)/python -m pytest tests/unit tests/integration -m "slow and not gpu" $(TWO_AT_ONCE)
 
 chaos: install
 	$(BIN)/python -m pytest tests/chaos --numprocesses 2

@@ -129,8 +129,9 @@ def _facts(config: EmbodiedConfig, iteration: int, episodes: Episodes, episode: 
 
 def _kl_coef(folder: RunFolder, config: EmbodiedConfig, iteration: int) -> float:
     """Return the KL term's coefficient in an iteration; where it was adapted it is among the iteration's metrics."""
-    lines = {line["iteration"]: line for line in folder.metrics()}
-    return float(lines.get(iteration, {}).get("policy/kl_coef", config.algorithm.kl.coef))
+    of_iteration = (line for line in folder.metrics() if line["iteration"] == iteration)
+    coefs = (line["policy/kl_coef"] for line in of_iteration if "policy/kl_coef" in line)  # evaluations have a line too
+    return float(next(coefs, config.algorithm.kl.coef))
 
 
 def _decisions(config: EmbodiedConfig, episode: dict[str, Any], kl_coef: float) -> Table:
@@ -147,7 +148,7 @@ def _decisions(config: EmbodiedConfig, episode: dict[str, Any], kl_coef: float) 
         "KL to reference": kl,
         f"loss ({algorithm.loss})": _policy_loss(config, old, advantages, mask),
     }
-    if algorithm.has_kl_loss:
+    if algorithm.kl.coef > 0:
         columns[f"{kl_coef:g} x KL"] = kl_coef * kl
     table = Table(
         "decision", "tokens", *columns, box=None, title="sums over the tokens of a decision; advantages are means"

@@ -70,7 +70,8 @@ class RunFolder:
         settings = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
         try:
             make_folder(path.parent)
-            aside.mkdir(exist_ok=True)
+            shutil.rmtree(aside, ignore_errors=True)  # of a process that had the same number
+            aside.mkdir()
             for name, text in {"config.yaml": settings, **(notes or {})}.items():
                 write_durably(aside / name, text)
             aside.replace(path)
@@ -87,6 +88,7 @@ class RunFolder:
     def remove(self) -> None:
         """Remove the run: whole, or not at all where this process is killed meanwhile."""
         aside = _beside(self.path)
+        shutil.rmtree(aside, ignore_errors=True)  # of a process that had the same number
         self.path.replace(aside)
         flush(self.path.parent)
         shutil.rmtree(aside)
@@ -315,7 +317,7 @@ def _beside(path: Path) -> Path:
 def unfinished_runs(run_root: Path) -> list[RunFolder]:
     """Return the runs that have committed something and are neither complete nor being worked on, newest last."""
     found = []
-    for path in sorted(run_root.glob("*/ledger.jsonl"), key=lambda path: path.stat().st_mtime):
+    for path in sorted(run_root.glob("[!.]*/ledger.jsonl"), key=lambda path: path.stat().st_mtime):
         folder = RunFolder(path.parent)
         if folder.summary_path.exists() or not folder.committed():
             continue

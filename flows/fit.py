@@ -1,5 +1,7 @@
 """Whether flow, pipeline and algorithm belong together."""
 
+import re
+
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
 from pipelines import BUILT_IN, NodeRole, TaskGraph, load_pipeline
@@ -15,7 +17,7 @@ PIPELINES = {
 }
 """The built-in pipelines that each training flow runs; beside them it runs any graph of the user's own."""
 
-ADVANTAGE, KL_PENALTY, REFERENCE = "tasks:compute_advantage", "tasks:apply_kl_penalty", "tasks:compute_ref_log_prob"
+ADVANTAGE, KL_PENALTY = "compute_advantage", "compute_kl_penalty"
 
 
 def check_fit(config: RunConfig) -> None:
@@ -56,33 +58,34 @@ def _check_sums(graph: TaskGraph, config: RunConfig) -> None:
 
 def _check_kl(graph: TaskGraph, config: RunConfig) -> None:
     """Check that the KL term is applied once, where it is said to be."""
-    kl, penalties = config.algorithm.kl, _nodes_of(graph, KL_PENALTY)
-    if kl.coef > 0 and not _nodes_of(graph, REFERENCE):
-        raise ConfigError(f"algorithm.kl.coef={kl.coef:g}: allowed is 0; the pipeline has no reference ({REFERENCE})")
-    if kl.placement == "loss" and penalties:
+    placement, penalties = config.algorithm.kl.placement, _nodes_of(graph, KL_PENALTY)
+    if placement == "loss" and penalties:
         raise ConfigError(
-            f"algorithm.kl.placement=loss: allowed is reward; the pipeline subtracts the KL term (node {penalties[0]})"
+            f"algorithm.kl.placement=loss: allowed is reward; the pipeline takes the KL term from the rewards (node "
+            f"{penalties[0]})"
         )
-    if kl.placement == "reward" and not penalties:
+    if placement == "reward" and not penalties:
         ready = [name for name in PIPELINES[config.flow] if name.endswith("_kl_reward") and name in config.pipelines]
         also = "".join(f", pipeline.name={name}" for name in ready)
         raise ConfigError(
-            "algorithm.kl.placement=reward: the pipeline does not subtract the KL term from the rewards; allowed are "
-            f"placement=loss{also}, a graph of your own with {KL_PENALTY}"
+            "algorithm.kl.placement=reward: the pipeline does not take the KL term from the rewards; allowed are "
+            f"placement=loss{also}, a graph of your own with tasks:{KL_PENALTY}"
         )
     for node_id in penalties:
         if runs_on(graph, node_id) == "rollout":
             raise ConfigError(
-                f"node {node_id!r}: {KL_PENALTY} runs where its first parent's rows are, on rollout workers; the "
-                f"coefficient is the trainer's, so its first parent must be a node of the trainer, as {REFERENCE} is"
+                f"node {node_id!r}: tasks:{KL_PENALTY} runs where its first parent's rows are, on rollout workers; the "
+                "coefficient is the trainer's, so its first parent must be a node of the trainer"
             )
     for node_id in _nodes_of(graph, ADVANTAGE):
-        if not set(penalties) <= set(graph.ancestors(node_id)):
-            raise ConfigError(f"node {node_id!r}: must come after {KL_PENALTY}, which changes the rewards it reads")
+        if penalties and not set(penalties) & set(graph.ancestors(node_id)):
+            raise ConfigError(f"node {node_id!r}: must come after tasks:{KL_PENALTY}, which it would know nothing of")
 
 
 def _nodes_of(graph: TaskGraph, function: str) -> list[str]:
-    return [node_id for node_id, node in graph.nodes.items() if node.executable_ref == function]
+    """Return the nodes that run a function of ``tasks``, by whichever of its names: in it, or in a module of it."""
+    name = re.compile(rf"tasks(\.\w+)?:{function}")
+    return [node_id for node_id, node in graph.nodes.items() if name.fullmatch(node.executable_ref)]
 
 
 def _check_name(name: str, config: RunConfig) -> None:

@@ -29,10 +29,10 @@ def add_log_probs(pipeline: Pipeline, after: str) -> Pipeline:
 
 
 def add_kl_penalty(pipeline: Pipeline, after: str) -> Pipeline:
-    """Append ``old_log_prob → ref_log_prob → kl_penalty → advantage`` to the node ``after``, with the rewards."""
+    """Append ``old_log_prob → ref_log_prob → kl_penalty → advantage`` to the node ``after``."""
     return (
         add_log_probs(pipeline, after)
-        .add_node("kl_penalty", func="tasks:apply_kl_penalty", deps=["ref_log_prob"], node_role=NodeRole.REWARD)
+        .add_node("kl_penalty", func="tasks:compute_kl_penalty", deps=["ref_log_prob"], node_role=NodeRole.REWARD)
         .add_node("advantage", func="tasks:compute_advantage", deps=["kl_penalty"], node_role=NodeRole.ADVANTAGE)
     )
 

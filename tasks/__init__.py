@@ -12,15 +12,15 @@ from tasks.episodes import keep_episodes
 from tasks.evaluation import contact_sheet, evaluate_policy, observe, play_evaluation, record_video
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
 from tasks.progress import score_progress
-from tasks.rewards import apply_kl_penalty, compute_advantage, compute_reward
+from tasks.rewards import compute_advantage, compute_kl_penalty, compute_reward
 from tasks.rollout import demonstrate, generate
 from tasks.sampling import dynamic_sampling, embodied_sampling
 from tasks.training import fit, train_actor
 
 __all__ = [
-    "apply_kl_penalty",
     "collect_steps",
     "compute_advantage",
+    "compute_kl_penalty",
     "compute_old_log_prob",
     "compute_ref_log_prob",
     "compute_reward",

@@ -12,6 +12,7 @@ TRAINED = (
     "scores",
     "progress_distance",
     "rewards",
+    "kl_penalty",
     "advantages",
     "returns",
     "values",

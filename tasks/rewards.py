@@ -3,7 +3,7 @@
 from typing import Any
 
 from embodyflow.algorithms.advantages import AdvantageInputs, compute_advantages
-from embodyflow.algorithms.kl import subtract_kl
+from embodyflow.algorithms.kl import kl_penalty
 from embodyflow.algorithms.shaping import place_on_last_token
 from embodyflow.data.metrics import Metric, mean
 from embodyflow.node_fields import node
@@ -31,27 +31,31 @@ def judged(batch: Batch, split: str, worker: Any) -> tuple[Batch, dict[str, Metr
     return rows, metrics, examples
 
 
-@node(reads=("rewards", "loss_mask", "old_log_probs", "ref_log_probs"), writes=("rewards",))
-def apply_kl_penalty(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Subtract the KL to the reference policy from each token's reward, for ``algorithm.kl.placement=reward``.
+@node(reads=("loss_mask", "old_log_probs", "ref_log_probs"), writes=("kl_penalty",))
+def compute_kl_penalty(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
+    """Say what each token's reward loses for its KL to the reference policy, with ``algorithm.kl.placement=reward``.
 
     The coefficient is the trainer's, so the node runs where the trainer is: after ``compute_ref_log_prob``.
     """
-    mask = batch["loss_mask"]
-    rewards, log_probs, reference = (batch[name].flatten(1) for name in ("rewards", "old_log_probs", "ref_log_probs"))
-    settings = worker.config.algorithm.kl
-    rewards, kl = subtract_kl(rewards, log_probs, reference, mask.flatten(1), worker.kl_coef, settings)
-    batch["rewards"] = rewards.view(mask.shape)
-    total, count = (number.item() for number in kl["policy/reference_kl"])
-    return NodeOutput(batch, {"reward/kl_penalty": mean(worker.kl_coef * total / max(count, 1), count)})
+    mask = batch["loss_mask"].flatten(1)
+    log_probs, reference = batch["old_log_probs"].flatten(1), batch["ref_log_probs"].flatten(1)
+    penalty = kl_penalty(log_probs, reference, mask, worker.kl_coef, worker.config.algorithm.kl.estimator)
+    batch["kl_penalty"] = penalty.view(batch["loss_mask"].shape)
+    num_tokens = int(mask.sum())
+    return NodeOutput(batch, {"reward/kl_penalty": mean(penalty.sum().item() / max(num_tokens, 1), num_tokens)})
 
 
 @node(reads=("rewards", "loss_mask", "group_id"), writes=("advantages", "returns"))
 def compute_advantage(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Compare rows by the configured estimator, a decision being one step; a group's rows are on one rank."""
-    mask = batch["loss_mask"]
+    """Compare rows by the configured estimator, a decision being one step; a group's rows are on one rank.
+
+    Rows that have a ``kl_penalty`` are compared by what it leaves of their rewards.
+    """
+    mask, rewards = batch["loss_mask"], batch["rewards"]
+    if "kl_penalty" in set(batch.keys()):
+        rewards = rewards - batch["kl_penalty"]
     inputs = AdvantageInputs(
-        rewards=batch["rewards"].masked_fill(~mask, 0.0).sum(-1),
+        rewards=rewards.masked_fill(~mask, 0.0).sum(-1),
         mask=mask.any(-1),
         group_ids=batch["group_id"],
         values=batch.get("values", None),

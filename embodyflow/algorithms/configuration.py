@@ -28,7 +28,7 @@ class KLConfig(_Config):
         target: divergence per token that the adaptive controller steers to; ``null`` keeps the coefficient fixed.
         measured_share: of the rows, whose distance to the reference is measured where ``coef`` is 0; what the reference
             says of the others is NaN.
-        horizon: rows after which a fully deviating controller would have doubled the coefficient, about.
+        horizon: rows over which the controller changes the coefficient by a fifth where the divergence is far off.
     """
 
     coef: NonNegative = 0.0

@@ -8,7 +8,6 @@ and ``k3`` a biased one; the form with ``+`` keeps the value and takes ``k2``'s 
 from torch import Tensor
 
 from embodyflow.algorithms.configuration import KLConfig, KLEstimator
-from embodyflow.algorithms.masked import Metrics, token_mean
 
 _MAX_LOG_RATIO = 20.0
 _MAX_K3 = 10.0
@@ -50,38 +49,29 @@ def _estimate(log_probs: Tensor, ref_log_probs: Tensor, estimator: str) -> Tenso
     raise ValueError(f"estimator={estimator}: allowed are k1, k2, k3, abs, k1+, k3+, abs+")
 
 
-def subtract_kl(
-    rewards: Tensor,
-    log_probs: Tensor,
-    ref_log_probs: Tensor,
-    mask: Tensor,
-    coef: float,
-    config: KLConfig,
-) -> tuple[Tensor, Metrics]:
-    """Return the rewards minus coef × KL, for ``placement=reward``.
+def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor, coef: float, estimator: KLEstimator) -> Tensor:
+    """Return coef × KL of each token, which ``placement=reward`` subtracts from its reward.
 
     Args:
-        rewards: float [B, L].
         log_probs: float [B, L], of the policy that acted.
         ref_log_probs: float [B, L].
-        mask: bool [B, L]; rewards outside it stay as they are.
+        mask: bool [B, L].
         coef: the controller's present coefficient.
-        config: names the estimator.
+        estimator: of the divergence.
 
     Returns:
-        float [B, L], and the metric ``policy/reference_kl``.
+        float [B, L], zero outside the mask.
     """
     inside = [tensor.masked_fill(~mask, 0.0) for tensor in (log_probs, ref_log_probs)]
-    kl = estimate_kl(inside[0], inside[1], config.estimator)
-    return rewards - coef * kl, {"policy/reference_kl": token_mean(kl, mask)}
+    return coef * estimate_kl(inside[0], inside[1], estimator)
 
 
 def update_kl_coef(coef: float, observed_kl: float, num_rows: int, config: KLConfig) -> float:
     """Return the coefficient for the next iteration.
 
-    Without a target the present one; else coef·(1 + clip(KL/target − 1, ±0.2)·num_rows/horizon). The
-    coefficient is the controller's whole state: keep it with the checkpoint. Ziegler et al. 2019,
-    arXiv:1909.08593, section 2.2.
+    Without a target the present one; else coef·(1 + clip(KL/target − 1, ±0.2)·min(num_rows/horizon, 1)), where the
+    minimum, which is ours, keeps it positive however many rows there are. The coefficient is the controller's whole
+    state: keep it with the checkpoint. Ziegler et al. 2019, arXiv:1909.08593, section 2.2.
 
     Args:
         coef: the present coefficient; at first ``config.coef``.
@@ -92,4 +82,4 @@ def update_kl_coef(coef: float, observed_kl: float, num_rows: int, config: KLCon
     if config.target is None:
         return coef
     error = min(max(observed_kl / config.target - 1.0, -0.2), 0.2)
-    return coef * (1.0 + error * num_rows / config.horizon)
+    return coef * (1.0 + error * min(num_rows / config.horizon, 1.0))

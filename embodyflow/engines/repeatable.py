@@ -18,6 +18,7 @@ def repeat_numbers(device: str) -> None:
         return
     # docs.nvidia.com/cuda/cublas, "Results reproducibility"
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")  # which transformers reads
     torch.use_deterministic_algorithms(True, warn_only=True)
     # Memory that nobody reads would be filled too, which costs time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -94,8 +94,8 @@ class WorkerGroup:
 
         Raises:
             NodeTimeoutError: it took longer than it may; the message names the node.
-            WorkerLostError: a rank died that cannot be replaced by itself, or died again and again; or the ranks share
-                a model, and a node before failed on one of them while the others computed.
+            WorkerLostError: a rank died that cannot be replaced by itself, or died again and again; or a node before
+                failed on a rank that others still wait for.
             Exception: whatever the node function raised on the first rank that failed.
         """
         if beside_others and not self._ranks_meet:
@@ -104,8 +104,8 @@ class WorkerGroup:
             self._check_in_step()
             try:
                 return await self._on_every_rank("run_node", calls)
-            except BaseException:
-                if self._ranks_meet:  # some may wait for one that will never come
+            except BaseException as error:
+                if self._ranks_meet and not await self._have_ended(error):
                     self._out_of_step_by = calls[0].node_id
                 raise
 
@@ -148,6 +148,16 @@ class WorkerGroup:
     def _ranks_meet(self) -> bool:
         """Whether a node on one rank waits for its siblings on others."""
         return self._is_collective and len(self) > 1
+
+    async def _have_ended(self, error: BaseException) -> bool:
+        """Say whether every rank has ended the node that failed: none waits for one that will never come.
+
+        They have then met as often as each other: where one had missed a sum the others would be waiting in it.
+        """
+        if isinstance(error, WorkerLostError) or not isinstance(error, Exception):  # or it is cancelled, in a hurry
+            return False
+        answers = await _ask([rank.ready for rank in self._ranks], ANSWER_SECONDS)
+        return all(answer.done() and answer.exception() is None for answer in answers)
 
     def _check_in_step(self) -> None:
         if self._out_of_step_by is not None:

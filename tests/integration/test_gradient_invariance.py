@@ -50,11 +50,23 @@ def step_once(rank: int, config: RunConfig, addresses: list[str], world_size: in
         for step in (trainer.step, trainer.step_critic, trainer.step_both):
             step(rows[first:end], positions=np.arange(first, end), total_rows=NUM_ROWS, seed=0)
         stepped = weights_of(trainer) | {"controller.kl_coef": np.array([trainer.kl_coef])}
+        if (dtype, cut) == CASES[0]:
+            assert_restored(trainer, rows[first:end], positions=np.arange(first, end), folder=folder / f"{world_size}")
         trainer.close()
         if rank == 0:
             save_file(start, folder / f"{dtype}-start.safetensors")
             save_file(stepped, folder / f"{dtype}-{world_size}-{cut}.safetensors")
     end_rank()
+
+
+def assert_restored(trainer: FSDPTrainer, rows: TensorDict, positions: np.ndarray, folder: Path) -> None:
+    """Go on from a checkpoint and come back to it."""
+    coef = trainer.kl_coef
+    trainer.save(str(folder))
+    trainer.step(rows, positions=positions, total_rows=NUM_ROWS, seed=0)
+    assert trainer.kl_coef != coef
+    trainer.load(str(folder))
+    assert trainer.kl_coef == coef
 
 
 def weights_of(trainer: FSDPTrainer) -> dict[str, np.ndarray]:

@@ -65,8 +65,8 @@ MISTAKES = {
     ),
     "KL in the rewards": (
         "algorithm.kl.coef=0.1 algorithm.kl.placement=reward",
-        "algorithm.kl.placement=reward: the pipeline does not subtract the KL term from the rewards; allowed are "
-        "placement=loss, pipeline.name=grpo_kl_reward, a graph of your own with tasks:apply_kl_penalty",
+        "algorithm.kl.placement=reward: the pipeline does not take the KL term from the rewards; allowed are "
+        "placement=loss, pipeline.name=grpo_kl_reward, a graph of your own with tasks:compute_kl_penalty",
     ),
     "a controller of nothing": ("algorithm.kl.target=0.5", "algorithm.kl: target adapts coef by factors, so coef must"),
     "no GPU for a worker": (

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodyflow.algorithms.configuration import KLConfig
-from embodyflow.algorithms.kl import estimate_kl, subtract_kl, update_kl_coef
+from embodyflow.algorithms.kl import estimate_kl, kl_penalty, update_kl_coef
 
 
 def value_and_gradient(difference, estimator):
@@ -68,15 +68,10 @@ def test_k2_gradient_is_the_divergences():
 
 
 def test_kl_in_reward():
-    rewards = torch.tensor([[1.0, 0.0, 7.0]])
     log_probs = torch.tensor([[-1.0, -2.0, math.nan]])
     reference = torch.tensor([[-1.5, -1.0, math.nan]])
     mask = torch.tensor([[True, True, False]])
-    config = KLConfig(coef=0.1, estimator="k1", placement="reward")
-    shaped, metrics = subtract_kl(rewards, log_probs, reference, mask, 0.2, config)
-    assert shaped.tolist() == [pytest.approx([1 - 0.1, 0.2, 7.0])]
-    total, count = metrics["policy/reference_kl"]
-    assert (total.item(), count.item()) == (pytest.approx(-0.5), 2)
+    assert kl_penalty(log_probs, reference, mask, 0.2, "k1").tolist() == [pytest.approx([0.1, -0.2, 0.0])]
 
 
 def test_fixed_coefficient_stays():
@@ -90,3 +85,9 @@ def test_fixed_coefficient_stays():
 def test_adaptive_coefficient(observed, factor):
     config = KLConfig(coef=0.3, target=0.1, horizon=10_000)
     assert update_kl_coef(0.3, observed, num_rows=100, config=config) == pytest.approx(0.3 * factor)
+
+
+@given(st.floats(0, 1e6), st.integers(0, 10**9), st.integers(1, 10**6))
+def test_an_adaptive_coefficient_stays_positive(observed, num_rows, horizon):
+    config = KLConfig(coef=0.3, target=0.1, horizon=horizon)
+    assert 0.8 * 0.3 <= update_kl_coef(0.3, observed, num_rows, config) <= 1.2 * 0.3 + 1e-12

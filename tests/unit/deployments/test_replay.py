@@ -93,6 +93,7 @@ def test_the_kl_is_shown_with_the_coefficient_of_its_iteration(run: Path, capsys
     assert "0.1 x KL" in capsys.readouterr().out
     try:
         RunFolder(run).append_metrics({"iteration": 1, "policy/kl_coef": 0.25})
+        RunFolder(run).append_metrics({"iteration": 1, "eval/success_rate": 1.0})  # of its evaluation
         assert replay(run, uid) == 0
     finally:
         RunFolder(run).metrics_path.unlink()

@@ -8,10 +8,14 @@ import torch
 
 from embodyflow.engines.repeatable import repeat_numbers
 
+ASKED = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "FLASH_ATTENTION_DETERMINISTIC": "1"}
+
 
 @pytest.fixture(autouse=True)
 def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    for name in ASKED:
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     yield
@@ -25,5 +29,5 @@ def test_a_gpu_is_asked_for_the_same_numbers_each_time(device: str) -> None:
     assert torch.are_deterministic_algorithms_enabled() == asked
     assert torch.is_deterministic_algorithms_warn_only_enabled() == asked
     assert torch.backends.cudnn.allow_tf32 != asked
-    assert (os.environ.get("CUBLAS_WORKSPACE_CONFIG") == ":4096:8") == asked
+    assert {name: os.environ.get(name) for name in ASKED} == (ASKED if asked else dict.fromkeys(ASKED))
     assert torch.utils.deterministic.fill_uninitialized_memory != asked

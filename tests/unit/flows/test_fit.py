@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+import tasks
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
 from flows.fit import PIPELINES
 from flows.request import check, parse_arguments
-from pipelines import NodeRole, load_pipeline
+from pipelines import NodeRole, NodeType, Pipeline, TaskGraph, load_pipeline
 
 
 def ask(flow: str, *words: str) -> RunConfig:
@@ -63,7 +64,7 @@ nodes:
      dependencies: [old]}
 """
 KL = """
-  - {node_id: kl, executable_ref: "tasks:apply_kl_penalty", node_type: compute, dependencies: [%s]}
+  - {node_id: kl, executable_ref: "tasks:compute_kl_penalty", node_type: compute, dependencies: [%s]}
   - {node_id: advantage, executable_ref: "tasks:compute_advantage", node_type: compute, dependencies: [%s]}
 """
 
@@ -103,34 +104,29 @@ KL = """
         (
             "grpo",
             ["pipeline.name=grpo_kl_reward", "algorithm.kl.coef=0.1"],
-            "algorithm.kl.placement=loss: allowed is reward; the pipeline subtracts the KL term (node kl_penalty)",
+            "algorithm.kl.placement=loss: allowed is reward; the pipeline takes the KL term from the rewards (node kl_",
         ),
         (
             "ppo",
             KL_IN_REWARD,
-            "algorithm.kl.placement=reward: the pipeline does not subtract the KL term from the rewards; allowed are "
-            "placement=loss, pipeline.name=ppo_kl_reward, a graph of your own with tasks:apply_kl_penalty",
+            "algorithm.kl.placement=reward: the pipeline does not take the KL term from the rewards; allowed are "
+            "placement=loss, pipeline.name=ppo_kl_reward, a graph of your own with tasks:compute_kl_penalty",
         ),
         (
             "dapo",
             KL_IN_REWARD,
-            "algorithm.kl.placement=reward: the pipeline does not subtract the KL term from the rewards; allowed are "
+            "algorithm.kl.placement=reward: the pipeline does not take the KL term from the rewards; allowed are "
             "placement=loss, a graph of your own",
-        ),
-        (
-            "ppo",
-            ["pipeline.yaml={graph}", "algorithm.kl.coef=0.1"],
-            "algorithm.kl.coef=0.1: allowed is 0; the pipeline has no reference (tasks:compute_ref_log_prob)",
         ),
         (
             "grpo",
             ["pipeline.yaml={elsewhere}", *KL_IN_REWARD],
-            "node 'kl': tasks:apply_kl_penalty runs where its first parent's rows are, on rollout workers",
+            "node 'kl': tasks:compute_kl_penalty runs where its first parent's rows are, on rollout workers",
         ),
         (
             "grpo",
             ["pipeline.yaml={beside}", *KL_IN_REWARD],
-            "node 'advantage': must come after tasks:apply_kl_penalty, which changes the rewards it reads",
+            "node 'advantage': must come after tasks:compute_kl_penalty, which it would know nothing of",
         ),
         (
             "grpo",
@@ -225,6 +221,28 @@ def test_the_kl_term_goes_into_the_rewards_with_a_pipeline_that_puts_it_there(
     graph.write_text(LOG_PROBS + KL % ("ref, reward", "kl"))
     config = ask(flow, f"run_root={tmp_path}", *KL_IN_REWARD, *(word.format(graph=graph) for word in words))
     assert config.algorithm.kl.placement == "reward" and not config.algorithm.has_kl_loss
+
+
+def by_functions() -> TaskGraph:
+    """Its functions are named by the modules that they are in."""
+    trained = {"node_type": NodeType.MODEL_TRAIN, "only_forward_compute": True}
+    return (
+        Pipeline("mine")
+        .add_node("rollout", func=tasks.generate, node_type=NodeType.MODEL_INFERENCE, node_role=NodeRole.ROLLOUT)
+        .add_node("reward", func=tasks.compute_reward, deps=["rollout"])
+        .add_node("old", func=tasks.compute_old_log_prob, deps=["reward"], node_role=NodeRole.ACTOR, **trained)
+        .add_node("ref", func=tasks.compute_ref_log_prob, deps=["old"], node_role=NodeRole.REFERENCE, **trained)
+        .add_node("kl", func=tasks.compute_kl_penalty, deps=["ref"])
+        .add_node("advantage", func=tasks.compute_advantage, deps=["kl"])
+        .build()
+    )
+
+
+def test_a_function_is_known_by_each_of_its_names(tmp_path: Path) -> None:
+    graph = "pipeline.custom_fn=test_fit:by_functions"
+    assert ask("grpo", f"run_root={tmp_path}", graph, *KL_IN_REWARD).algorithm.kl.placement == "reward"
+    with pytest.raises(ConfigError, match=r"placement=loss: allowed is reward; .* \(node kl\)"):
+        ask("grpo", f"run_root={tmp_path}", graph, KL_IN_REWARD[0])
 
 
 def test_a_graph_of_ones_own_runs_in_the_flow_whose_algorithm_it_fits(tmp_path: Path) -> None:

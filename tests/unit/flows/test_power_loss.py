@@ -138,7 +138,7 @@ def test_a_power_failure_before_anything_counted(
 
     recorder = Recorder(tmp_path)
     with recorder.recording():
-        begin_in(tmp_path, run_count=1)
+        begin_in(tmp_path, run_count=1).append_metrics({"iteration": 0})
         begin_in(tmp_path, run_count=2)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     compose = functools.cache(lambda *words: compose_config(words))  # the same words each time
@@ -150,7 +150,9 @@ def test_a_power_failure_before_anything_counted(
             if (key := hash(tuple(tree.items()))) not in seen:
                 seen.add(key)
                 lay_out(tree, in_memory / "disk")
-                assert begin_in(in_memory / "disk", run_count=3).config()["run_id"] == "mine"
+                folder = begin_in(in_memory / "disk", run_count=3)
+                assert {path.name for path in folder.path.iterdir()} == {"config.yaml", request.MAKER}
+                assert folder.config()["run_id"] == "mine"
                 shutil.rmtree(in_memory / "disk")
     assert len(seen) > 20, len(seen)
 

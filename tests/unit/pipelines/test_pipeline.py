@@ -283,7 +283,7 @@ def test_an_empty_pipeline_is_refused():
 CHAINS = {
     "grpo": "rollout reward advantage old_log_prob ref_log_prob train_actor",
     "ppo": "rollout reward value advantage old_log_prob ref_log_prob train_actor train_critic",
-    "grpo_kl_reward": "rollout reward old_log_prob ref_log_prob kl_penalty advantage train_actor",
+    "grpo_kl_reward": "rollout reward sampling old_log_prob ref_log_prob kl_penalty advantage train_actor",
     "ppo_kl_reward": ("rollout reward value old_log_prob ref_log_prob kl_penalty advantage train_actor train_critic"),
     "ppo_control": "rollout value advantage decisions old_log_prob train_actor_critic",
     "dapo": "rollout reward dynamic_sampling advantage old_log_prob ref_log_prob train_actor",

@@ -52,19 +52,25 @@ def test_every_verb_is_exported_and_says_what_it_reads_and_writes() -> None:
     assert sorted(tasks.__all__) == tasks.__all__ and all(hasattr(tasks, name) for name in tasks.__all__)
 
 
-def test_the_kl_to_the_reference_is_subtracted_from_each_token_s_reward() -> None:
+def test_the_kl_to_the_reference_is_taken_from_each_token_s_reward() -> None:
     words = ("algorithm.kl.coef=0.1", "algorithm.kl.estimator=k1", "algorithm.kl.placement=reward")
-    worker = SimpleNamespace(kl_coef=0.5, config=compose_config(["flow=ppo", *words]))  # adapted since it began
+    config = compose_config(["flow=grpo", "algorithm.advantage=dr_grpo", *words])
+    worker = SimpleNamespace(kl_coef=0.5, config=config, all_reduce=one_rank)  # adapted since the run began
     batch = tasks.compute_reward(rows([1, 0], [0, 0], num_tokens=[3, 2])).batch
     assert batch is not None
     batch["old_log_probs"] = torch.tensor([[[-1.0, -2.0], [-3.0, 9.0]], [[-1.0, -1.0], [9.0, 9.0]]])
     batch["ref_log_probs"] = torch.tensor([[[-1.5, -1.0], [-3.0, torch.nan]], [[-3.0, -1.0], [torch.nan, 0.0]]])
-    output = tasks.apply_kl_penalty(batch, worker=worker)
+    output = tasks.compute_kl_penalty(batch, worker=worker)
     assert output.batch is not None
-    assert output.batch["rewards"].flatten(1).tolist() == [[-0.25, 0.5, 1, 0], [-1, 0, 0, 0]]
-    assert numbers(output) == {"reward/kl_penalty": pytest.approx(0.5 * (0.5 - 1 + 0 + 2 + 0) / 5)}
-    none = tasks.apply_kl_penalty(batch[:0], worker=worker)
-    assert numbers(none) == {"reward/kl_penalty": 0}
+    assert output.batch["kl_penalty"].flatten(1).tolist() == [[0.25, -0.5, 0, 0], [1, 0, 0, 0]]
+    assert numbers(output) == {"reward/kl_penalty": pytest.approx((0.25 - 0.5 + 0 + 1 + 0) / 5)}
+    assert numbers(tasks.compute_kl_penalty(batch[:0], worker=worker)) == {"reward/kl_penalty": 0}
+    compared = tasks.compute_advantage(output.batch, worker=worker).batch
+    assert compared is not None
+    scores = 1 + 0.25, -1.0  # their mean is 0.125
+    expected = torch.tensor([score - sum(scores) / 2 for score in scores])[:, None, None] * batch["loss_mask"]
+    torch.testing.assert_close(compared["advantages"], expected)
+    assert compared["rewards"].sum() == 1, "what the episodes were worth is still on record"
 
 
 def test_the_reward_is_the_outcome_on_the_last_executed_token() -> None:
