@@ -51,9 +51,10 @@ A language row is an episode of R decisions of one token, R the longest response
 
 Between ranks such rows travel without their padding (:mod:`embodyflow.data.padding`).
 
-To all rows the nodes add ``rewards``, ``advantages``, ``old_log_probs``, ``ref_log_probs`` (float32 [N, T, L]) and, one
-per decision, ``values`` (the critic's estimate before it) and ``returns`` (float32 [N, T]). To an advantage estimator a
-decision is one step, its reward the sum over its chunk.
+To all rows the nodes add ``rewards``, ``advantages``, ``old_log_probs``, ``ref_log_probs`` (float32 [N, T, L]; so is
+``kl_penalty``, what rewards lose for the KL where it is taken from them) and, one per decision, ``values`` (the
+critic's estimate before it) and ``returns`` (float32 [N, T]). To an advantage estimator a decision is one step, its
+reward the sum over its chunk.
 
 Episodes end at different decisions; what lies after the end is zero and outside ``loss_mask``.
 

@@ -1,10 +1,13 @@
 """Whether flow, pipeline and algorithm belong together."""
 
 import re
+from typing import Literal
 
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
-from pipelines import BUILT_IN, NodeRole, TaskGraph, load_pipeline
+from embodyflow.node_fields import declared
+from embodyflow.references import resolve
+from pipelines import BUILT_IN, Node, NodeRole, TaskGraph, load_pipeline
 from pipelines.groups import runs_on
 
 PIPELINES = {
@@ -52,19 +55,23 @@ def _check_sums(graph: TaskGraph, config: RunConfig) -> None:
         raise ConfigError(
             f"rollout.num_workers={config.rollout.num_workers}: algorithm.advantage={config.algorithm.advantage} takes "
             "sums over all rows, which rollout workers cannot; allowed is 1, or a pipeline whose advantage comes after "
-            "a node of the trainer: grpo_kl_reward with algorithm.kl.placement=reward, or a graph of your own"
+            "a node of the trainer: grpo_kl_reward (algorithm.kl.placement=reward filter.drop_uniform=false), or a graph "
+            "of your own"
         )
 
 
 def _check_kl(graph: TaskGraph, config: RunConfig) -> None:
     """Check that the KL term is applied once, where it is said to be."""
-    placement, penalties = config.algorithm.kl.placement, _nodes_of(graph, KL_PENALTY)
-    if placement == "loss" and penalties:
+    kl, penalties = config.algorithm.kl, _nodes_of(graph, KL_PENALTY)
+    writes = [_columns(node, "writes") for node in graph.nodes.values()]
+    if kl.coef > 0 and not any(each is None or "ref_log_probs" in each for each in writes):
+        raise ConfigError(f"algorithm.kl.coef={kl.coef:g}: allowed is 0; no node of the pipeline writes ref_log_probs")
+    if kl.placement == "loss" and penalties:
         raise ConfigError(
             f"algorithm.kl.placement=loss: allowed is reward; the pipeline takes the KL term from the rewards (node "
             f"{penalties[0]})"
         )
-    if placement == "reward" and not penalties:
+    if kl.placement == "reward" and not penalties:
         ready = [name for name in PIPELINES[config.flow] if name.endswith("_kl_reward") and name in config.pipelines]
         also = "".join(f", pipeline.name={name}" for name in ready)
         raise ConfigError(
@@ -77,6 +84,12 @@ def _check_kl(graph: TaskGraph, config: RunConfig) -> None:
                 f"node {node_id!r}: tasks:{KL_PENALTY} runs where its first parent's rows are, on rollout workers; the "
                 "coefficient is the trainer's, so its first parent must be a node of the trainer"
             )
+    reads = [_columns(node, "reads") or () for node in graph.nodes.values()]
+    if penalties and not _nodes_of(graph, ADVANTAGE) and not any("kl_penalty" in each for each in reads):
+        raise ConfigError(
+            f"node {penalties[0]!r}: nobody reads its kl_penalty; allowed are tasks:{ADVANTAGE} after it, or a node of "
+            "your own that says it does (reads: [kl_penalty])"
+        )
     for node_id in _nodes_of(graph, ADVANTAGE):
         if penalties and not set(penalties) & set(graph.ancestors(node_id)):
             raise ConfigError(f"node {node_id!r}: must come after tasks:{KL_PENALTY}, which it would know nothing of")
@@ -86,6 +99,12 @@ def _nodes_of(graph: TaskGraph, function: str) -> list[str]:
     """Return the nodes that run a function of ``tasks``, by whichever of its names: in it, or in a module of it."""
     name = re.compile(rf"tasks(\.\w+)?:{function}")
     return [node_id for node_id, node in graph.nodes.items() if name.fullmatch(node.executable_ref)]
+
+
+def _columns(node: Node, what: Literal["reads", "writes"]) -> tuple[str, ...] | None:
+    """Return the columns that a node, or else its function, says it reads or writes; ``None`` where neither does."""
+    of_node: tuple[str, ...] | None = getattr(node, what)
+    return of_node if of_node is not None else declared(resolve(node.executable_ref), f"__{what}__")
 
 
 def _check_name(name: str, config: RunConfig) -> None:

@@ -12,8 +12,8 @@ def grpo_kl_reward() -> TaskGraph:
     rollout → reward → sampling → old_log_prob → ref_log_prob → kl_penalty → advantage → train_actor
 
     A group of one outcome differs in its KL alone, which ``grpo`` would blow up to the size of any other difference:
-    ``sampling`` drops it. Advantages are the trainer's to compute, whose ranks can add up: ``reinforce_plus_plus``
-    whitens over all of them.
+    ``sampling`` drops it. With an estimator that compares rows of all groups, ``filter.drop_uniform=false`` keeps it.
+    Advantages are the trainer's to compute, whose ranks can add up: ``reinforce_plus_plus`` whitens over all of them.
     """
     pipeline = (
         Pipeline("grpo_kl_reward", "GRPO with the KL in the rewards")

@@ -173,13 +173,15 @@ def reinforce_plus_plus(inputs: AdvantageInputs, config: AlgorithmConfig) -> tup
     arXiv:2501.03262.
     """
     zeros = torch.zeros_like(inputs.rewards, dtype=torch.float64)
-    returns = _accumulate(inputs, zeros, zeros[:, 0], config.gamma, lam=1.0)
+    returns = _accumulate(inputs, zeros, zeros.new_zeros(len(zeros)), config.gamma, lam=1.0)
     return whiten(returns, inputs.mask, inputs.all_reduce), returns
 
 
 def _accumulate(inputs: AdvantageInputs, values: Tensor, after: Tensor, gamma: float, lam: float) -> Tensor:
     """Run GAE's recursion backwards: float64 [B, L], zero outside the mask."""
     rewards = inputs.rewards.double()
+    if not rewards.numel():  # a rank without rows, which may have no columns either
+        return rewards
     next_value, running = after, torch.zeros_like(after)
     columns = []
     for t in reversed(range(rewards.shape[1])):

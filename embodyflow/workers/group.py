@@ -94,8 +94,8 @@ class WorkerGroup:
 
         Raises:
             NodeTimeoutError: it took longer than it may; the message names the node.
-            WorkerLostError: a rank died that cannot be replaced by itself, or died again and again; or a node before
-                failed on a rank that others still wait for.
+            WorkerLostError: a rank died that cannot be replaced by itself, or died again and again; or the ranks share
+                a model, and a node with it failed on one of them before, or one without while others waited for it.
             Exception: whatever the node function raised on the first rank that failed.
         """
         if beside_others and not self._ranks_meet:
@@ -105,8 +105,10 @@ class WorkerGroup:
             try:
                 return await self._on_every_rank("run_node", calls)
             except BaseException as error:
-                if self._ranks_meet and not await self._have_ended(error):
+                if self._ranks_meet:  # some may wait for one that will never come
                     self._out_of_step_by = calls[0].node_id
+                    if beside_others and await self._have_ended(error):  # and there is no model to be left half way
+                        self._out_of_step_by = None
                 raise
 
     async def call(self, method: str, *args: Any) -> list[Any]:
@@ -154,7 +156,8 @@ class WorkerGroup:
 
         They have then met as often as each other: where one had missed a sum the others would be waiting in it.
         """
-        if isinstance(error, WorkerLostError) or not isinstance(error, Exception):  # or it is cancelled, in a hurry
+        hurries = not isinstance(error, Exception)  # it is cancelled
+        if hurries or isinstance(error, (WorkerLostError, NodeTimeoutError)):
             return False
         answers = await _ask([rank.ready for rank in self._ranks], ANSWER_SECONDS)
         return all(answer.done() and answer.exception() is None for answer in answers)

@@ -297,6 +297,14 @@ def test_masks_of_zeros_give_zeros(name, num_inside):
     assert (advantages[1:] == 0).all()
 
 
+@pytest.mark.parametrize("length", [0, 5])
+@pytest.mark.parametrize("name", ALL_ESTIMATORS)
+def test_a_rank_without_rows_has_no_advantages(name, length):
+    """Rows of different lengths travel without padding, so where there are none there are no columns either."""
+    advantages, returns = compute_advantages(random_inputs(0, num_rows=0, length=length), ALL_ESTIMATORS[name])
+    assert advantages.shape == returns.shape == (0, length)
+
+
 def test_results_have_the_rewards_dtype():
     inputs = random_inputs(4)
     inputs = AdvantageInputs(inputs.rewards.float(), inputs.mask, inputs.group_ids)

@@ -119,6 +119,16 @@ KL = """
             "placement=loss, a graph of your own",
         ),
         (
+            "ppo",
+            ["pipeline.yaml={graph}", "algorithm.kl.coef=0.1"],
+            "algorithm.kl.coef=0.1: allowed is 0; no node of the pipeline writes ref_log_probs",
+        ),
+        (
+            "grpo",
+            ["pipeline.yaml={unread}", *KL_IN_REWARD],
+            "node 'kl': nobody reads its kl_penalty; allowed are tasks:compute_advantage after it, or a node of your",
+        ),
+        (
             "grpo",
             ["pipeline.yaml={elsewhere}", *KL_IN_REWARD],
             "node 'kl': tasks:compute_kl_penalty runs where its first parent's rows are, on rollout workers",
@@ -191,6 +201,7 @@ def test_what_does_not_fit_is_one_line(flow: str, words: list[str], answer: str,
         "graph": GRAPH,
         "elsewhere": LOG_PROBS + KL % ("reward, ref", "kl"),
         "beside": LOG_PROBS + KL % ("ref", "ref"),
+        "unread": LOG_PROBS + KL[: KL.index("  - {node_id: advantage")] % "ref",
     }
     files = {name: tmp_path / f"{name}.yaml" for name in graphs}
     for name, text in graphs.items():
