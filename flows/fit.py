@@ -55,8 +55,8 @@ def _check_sums(graph: TaskGraph, config: RunConfig) -> None:
         raise ConfigError(
             f"rollout.num_workers={config.rollout.num_workers}: algorithm.advantage={config.algorithm.advantage} takes "
             "sums over all rows, which rollout workers cannot; allowed is 1, or a pipeline whose advantage comes after "
-            "a node of the trainer: grpo_kl_reward (algorithm.kl.placement=reward filter.drop_uniform=false), or a graph "
-            "of your own"
+            "a node of the trainer: grpo_kl_reward (algorithm.kl.placement=reward filter.drop_uniform=false), or a "
+            "graph of your own"
         )
 
 
