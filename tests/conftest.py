@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from embodyflow.config import RunConfig
+    from embodyflow.engines.fsdp_trainer import FSDPTrainer
 
 # How long an example takes is the machine's business; the same commit is to have the same verdict twice.
 settings.register_profile("same verdict", deadline=None, derandomize=True)
@@ -43,11 +45,21 @@ def tiny_config() -> Callable[..., RunConfig]:
 
     from embodyflow.compose import compose_config  # seconds to import; most tests do without
 
+    @functools.cache  # it is frozen, and many ask for the same
     def compose(*overrides: str) -> RunConfig:
         chosen = {override.partition("=")[0]: override for override in (*TINY, *overrides)}
         return compose_config(list(chosen.values()))
 
     return compose
+
+
+@pytest.fixture
+def close() -> Iterator[list[FSDPTrainer]]:
+    """Trainers put in here leave their process group after the test."""
+    trainers: list[FSDPTrainer] = []
+    yield trainers
+    for trainer in trainers:
+        trainer.close()
 
 
 @pytest.fixture(scope="session")

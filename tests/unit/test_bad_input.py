@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from embodyflow.compose import compose_config
+from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
 from flows.request import check, parse_arguments
 
@@ -278,13 +279,18 @@ MISTAKES = {
 }
 
 
+@pytest.fixture(scope="module")
+def embodied() -> RunConfig:
+    return compose_config(["experiment=embodied"])
+
+
 @pytest.fixture
-def run_root(tmp_path: Path) -> Path:
+def run_root(embodied: RunConfig, tmp_path: Path) -> Path:
     """A folder with a run that died before its first commit, one that died after it, a file, and a model's."""
     root = tmp_path / "runs"
     for name in ("old", "new"):
         (root / name).mkdir(parents=True)
-        config = compose_config(["experiment=embodied", f"run_root={root}", f"run_id={name}"])
+        config = embodied.model_copy(update={"run_root": str(root), "run_id": name})
         (root / name / "config.yaml").write_text(config.model_dump_json())  # JSON is YAML
     (root / "new" / "checkpoints" / "iteration-000000").mkdir(parents=True)
     (tmp_path / "file").write_text("")

@@ -17,6 +17,11 @@ def ask(flow: str, *words: str) -> RunConfig:
     return check(parse_arguments(words, flow))
 
 
+@pytest.fixture(scope="module")
+def embodied() -> RunConfig:
+    return ask("grpo")
+
+
 @pytest.mark.parametrize("flow", PIPELINES)
 def test_a_flow_chooses_a_pipeline_that_the_algorithm_fits(flow: str, tmp_path: Path) -> None:
     config = ask(flow, "experiment=embodied", f"run_root={tmp_path}")
@@ -196,7 +201,9 @@ KL = """
         ),
     ],
 )
-def test_what_does_not_fit_is_one_line(flow: str, words: list[str], answer: str, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_one_line(
+    flow: str, words: list[str], answer: str, embodied: RunConfig, tmp_path: Path
+) -> None:
     graphs = {
         "graph": GRAPH,
         "elsewhere": LOG_PROBS + KL % ("reward, ref", "kl"),
@@ -206,7 +213,7 @@ def test_what_does_not_fit_is_one_line(flow: str, words: list[str], answer: str,
     files = {name: tmp_path / f"{name}.yaml" for name in graphs}
     for name, text in graphs.items():
         files[name].write_text(text)
-    old = RunFolder.create(ask("grpo", f"run_root={tmp_path}", "run_id=old"))
+    old = RunFolder.create(embodied.model_copy(update={"run_root": str(tmp_path), "run_id": "old"}))
     old.new_checkpoint(0)
     old.commit_checkpoint(0, {}, keep=1)
     with pytest.raises(ConfigError) as caught:
