@@ -63,12 +63,11 @@ def _check_sums(graph: TaskGraph, config: RunConfig) -> None:
 def _check_kl(graph: TaskGraph, config: RunConfig) -> None:
     """Check that the KL term is applied once, where it is said to be."""
     kl, penalties = config.algorithm.kl, _nodes_of(graph, KL_PENALTY)
-    writes = [_columns(node, "writes") for node in graph.nodes.values()]
-    if kl.coef > 0 and not any(each is None or "ref_log_probs" in each for each in writes):
+    if kl.coef > 0 and not any(_names(node, "writes", "ref_log_probs") is not False for node in graph.nodes.values()):
         raise ConfigError(f"algorithm.kl.coef={kl.coef:g}: allowed is 0; no node of the pipeline writes ref_log_probs")
     if kl.placement == "loss" and penalties:
         raise ConfigError(
-            f"algorithm.kl.placement=loss: allowed is reward; the pipeline takes the KL term from the rewards (node "
+            "algorithm.kl.placement=loss: allowed is reward; the pipeline takes the KL term from the rewards (node "
             f"{penalties[0]})"
         )
     if kl.placement == "reward" and not penalties:
@@ -78,20 +77,26 @@ def _check_kl(graph: TaskGraph, config: RunConfig) -> None:
             "algorithm.kl.placement=reward: the pipeline does not take the KL term from the rewards; allowed are "
             f"placement=loss{also}, a graph of your own with tasks:{KL_PENALTY}"
         )
+    if penalties:
+        _check_penalties(graph, penalties)
+
+
+def _check_penalties(graph: TaskGraph, penalties: list[str]) -> None:
+    """Check that penalties are computed where their coefficient is, and that advantages are made of them."""
     for node_id in penalties:
         if runs_on(graph, node_id) == "rollout":
             raise ConfigError(
                 f"node {node_id!r}: tasks:{KL_PENALTY} runs where its first parent's rows are, on rollout workers; the "
                 "coefficient is the trainer's, so its first parent must be a node of the trainer"
             )
-    reads = [_columns(node, "reads") or () for node in graph.nodes.values()]
-    if penalties and not _nodes_of(graph, ADVANTAGE) and not any("kl_penalty" in each for each in reads):
+    advantages = _nodes_of(graph, ADVANTAGE)
+    if not advantages and not any(_names(node, "reads", "kl_penalty") for node in graph.nodes.values()):
         raise ConfigError(
             f"node {penalties[0]!r}: nobody reads its kl_penalty; allowed are tasks:{ADVANTAGE} after it, or a node of "
             "your own that says it does (reads: [kl_penalty])"
         )
-    for node_id in _nodes_of(graph, ADVANTAGE):
-        if penalties and not set(penalties) & set(graph.ancestors(node_id)):
+    for node_id in advantages:
+        if not set(penalties) & set(graph.ancestors(node_id)):
             raise ConfigError(f"node {node_id!r}: must come after tasks:{KL_PENALTY}, which it would know nothing of")
 
 
@@ -101,10 +106,11 @@ def _nodes_of(graph: TaskGraph, function: str) -> list[str]:
     return [node_id for node_id, node in graph.nodes.items() if name.fullmatch(node.executable_ref)]
 
 
-def _columns(node: Node, what: Literal["reads", "writes"]) -> tuple[str, ...] | None:
-    """Return the columns that a node, or else its function, says it reads or writes; ``None`` where neither does."""
+def _names(node: Node, what: Literal["reads", "writes"], column: str) -> bool | None:
+    """Say whether a node, or else its function, says that it reads or writes a column; ``None`` where neither does."""
     of_node: tuple[str, ...] | None = getattr(node, what)
-    return of_node if of_node is not None else declared(resolve(node.executable_ref), f"__{what}__")
+    columns = of_node if of_node is not None else declared(resolve(node.executable_ref), f"__{what}__")
+    return None if columns is None else column in columns
 
 
 def _check_name(name: str, config: RunConfig) -> None:
