@@ -11,7 +11,6 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from embodyflow.config import RunConfig
-    from embodyflow.engines.fsdp_trainer import FSDPTrainer
 
 # How long an example takes is the machine's business; the same commit is to have the same verdict twice.
 settings.register_profile("same verdict", deadline=None, derandomize=True)
@@ -51,15 +50,6 @@ def tiny_config() -> Callable[..., RunConfig]:
         return compose_config(list(chosen.values()))
 
     return compose
-
-
-@pytest.fixture
-def close() -> Iterator[list[FSDPTrainer]]:
-    """Trainers put in here leave their process group after the test."""
-    trainers: list[FSDPTrainer] = []
-    yield trainers
-    for trainer in trainers:
-        trainer.close()
 
 
 @pytest.fixture(scope="session")

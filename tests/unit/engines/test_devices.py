@@ -22,8 +22,6 @@ from embodyflow.engines.fsdp_trainer import FSDPTrainer
 from embodyflow.engines.language_rollout import LanguageRollout
 from embodyflow.engines.language_trainer import LanguageTrainer
 
-pytestmark = pytest.mark.integration  # the longest tests there are of the engines
-
 FLOW = ("policy.chunk_size=4", "policy.scratch.hidden_size=32")
 ROBOTS = {
     "tiny_vla": (
