@@ -70,7 +70,7 @@ class RunFolder:
         settings = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
         try:
             make_folder(path.parent)
-            shutil.rmtree(aside, ignore_errors=True)  # of a process that had the same number
+            _clear(aside)
             aside.mkdir()
             for name, text in {"config.yaml": settings, **(notes or {})}.items():
                 write_durably(aside / name, text)
@@ -88,7 +88,7 @@ class RunFolder:
     def remove(self) -> None:
         """Remove the run: whole, or not at all where this process is killed meanwhile."""
         aside = _beside(self.path)
-        shutil.rmtree(aside, ignore_errors=True)  # of a process that had the same number
+        _clear(aside)
         self.path.replace(aside)
         flush(self.path.parent)
         shutil.rmtree(aside)
@@ -312,6 +312,12 @@ class RunFolder:
 def _beside(path: Path) -> Path:
     """Return where a run's folder is made or removed; no run has such a name."""
     return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def _clear(aside: Path) -> None:
+    """Remove what a process that had this one's number, and was killed, has left beside a run."""
+    if aside.exists():
+        shutil.rmtree(aside)
 
 
 def unfinished_runs(run_root: Path) -> list[RunFolder]:

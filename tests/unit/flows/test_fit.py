@@ -50,24 +50,28 @@ def test_what_is_asked_for_after_the_flow_wins(tmp_path: Path) -> None:
 
 
 KL_IN_REWARD = ["algorithm.kl.coef=0.1", "algorithm.kl.placement=reward"]
-GRAPH = """
+REWARDED = """
 dag_id: mine
 nodes:
   - {node_id: rollout, executable_ref: "tasks:generate", node_type: model_inference, node_role: rollout}
   - {node_id: reward, executable_ref: "tasks:compute_reward", node_type: compute, dependencies: [rollout]}
+"""
+GRAPH = (
+    REWARDED
+    + """
   - {node_id: value, executable_ref: "tasks:compute_value", node_type: model_train, node_role: critic,
      dependencies: [reward], only_forward_compute: true}
 """
-LOG_PROBS = """
-dag_id: mine
-nodes:
-  - {node_id: rollout, executable_ref: "tasks:generate", node_type: model_inference, node_role: rollout}
-  - {node_id: reward, executable_ref: "tasks:compute_reward", node_type: compute, dependencies: [rollout]}
+)
+LOG_PROBS = (
+    REWARDED
+    + """
   - {node_id: old, executable_ref: "tasks:compute_old_log_prob", node_type: model_train, node_role: actor,
      dependencies: [reward], only_forward_compute: true}
   - {node_id: ref, executable_ref: "tasks:compute_ref_log_prob", node_type: model_train, node_role: reference,
      dependencies: [old]}
 """
+)
 KL = """
   - {node_id: kl, executable_ref: "tasks:compute_kl_penalty", node_type: compute, dependencies: [%s]}
   - {node_id: advantage, executable_ref: "tasks:compute_advantage", node_type: compute, dependencies: [%s]}
