@@ -52,7 +52,7 @@ def without_advantage() -> TaskGraph:
     return pipeline.build()
 
 
-def zero_advantage(batch: TensorDict, config=None, **kwargs) -> NodeOutput:
+def zero_advantage(batch: TensorDict, config: Any = None, **kwargs: Any) -> NodeOutput:
     """Compute the advantages, then forget them."""
     output = compute_advantage(batch, config, **kwargs)
     output.batch["advantages"].zero_()
@@ -181,7 +181,8 @@ def main() -> None:
     for arm, facts in report.items():
         print(arm, json.dumps(facts["mean"]))
     (ROOT / f"benchmarks/results/{name}.json").write_text(json.dumps(report, indent=1) + "\n")
-    tasks = compose_config([f"experiment={experiment}"]).env.tasks
+    config: Any = compose_config([f"experiment={experiment}"])
+    tasks = config.env.tasks
     subject = tasks[0] if len(tasks) == 1 else experiment
     draw(arms, ROOT / f"docs/images/{name}.png", f"{subject} from sparse success; dots: unseen goals")
 

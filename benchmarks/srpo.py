@@ -21,7 +21,13 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parent.parent
-JOB = ["experiment=embodied", "env.tasks=[reach-v3]", "warm_start.num_demos=1", "iterations=24"]
+JOB = [
+    "experiment=embodied",
+    "env.tasks=[reach-v3]",
+    "warm_start.num_demos=1",
+    "iterations=24",
+    "rollout.num_groups=16",
+]
 ARMS = {"grpo": "tab:gray", "srpo": "tab:blue"}
 """Flows, and their colours."""
 WINDOW = 3

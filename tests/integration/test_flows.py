@@ -80,7 +80,10 @@ def test_what_dapo_has_left_over_is_trained_on_later_and_found_again_by_a_resume
     assert sum(used) > 0 and used == [line.get("policy/num_stale_rows", 0) for line in lines]
 
 
-@pytest.mark.slow  # until its progress reward exists it is GRPO's graph
-def test_srpo_trains(runs: Runs) -> None:
+def test_srpo_rewards_failures_for_their_progress(runs: Runs) -> None:
     line = trained(runs, "srpo", "filter.drop_uniform=false")
     assert line["groups/num_kept_rows"] == 16
+    assert line["progress/num_unreached_tasks"] == 0 < line["progress/num_centres"], "some succeed"
+    rate, of_failures = line["rollout/success_rate"], line["progress/failure_score"]
+    assert 0 < of_failures < 0.8
+    assert line["reward/score"] == pytest.approx(rate + (1 - rate) * of_failures, abs=1e-6)
