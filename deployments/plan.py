@@ -31,6 +31,7 @@ def show_plan(options: argparse.Namespace) -> int:
     cluster = Cluster(options.nodes, options.cpus, options.gpus, options.device_gib)
     model = ModelSize(parse_num_params(options.model, "--model")) if options.model else ModelSize()
     dtype = config.precisions.get("rollout.generation.dtype", "float32")
+    has_adapters = config.trainer.lora is not None
     settings = PlanSettings(
         placement=options.placement,
         branches="serial",  # as they run: every node on all ranks of its group
@@ -38,6 +39,8 @@ def show_plan(options: argparse.Namespace) -> int:
         train_layout=Layout(tensor=config.trainer.tensor_parallel_size),
         model=model,
         rollout_bytes=4 if dtype == "float32" else 2,
+        has_adapters=has_adapters,
+        is_frozen=has_adapters and config.warm_start is None,  # which trains all of it
     )
     graph = load_pipeline(**config.pipeline.source())
     planned = plan(graph, cluster, settings)
@@ -45,7 +48,7 @@ def show_plan(options: argparse.Namespace) -> int:
     print(f"{graph.graph_id} on {options.nodes} × {devices}\n")
     print(to_table(planned))
     if options.model:
-        print("Memory is that of weights and optimizers, without activations, key-value caches and simulators.\n")
+        print("Memory is of weights and optimizers, without activations, adapters, key-value caches and simulators.\n")
     print(to_mermaid(graph, planned))
     if draw is not None:
         options.picture.write_text(draw(graph, planned))

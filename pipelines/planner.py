@@ -11,7 +11,7 @@ from typing import Literal
 from embodyflow.errors import ConfigError
 from pipelines.chains import Chain, split, whole
 from pipelines.graph import TaskGraph
-from pipelines.memory import FORWARD_BYTES, ModelSize, parse_num_params, training_bytes
+from pipelines.memory import FORWARD_BYTES, TRAINING_BYTES, ModelSize, parse_num_params, training_bytes
 from pipelines.node import Node, NodeRole, NodeType
 
 Ranks = tuple[int, ...]
@@ -86,6 +86,8 @@ class PlanSettings:
         rollout_layout, train_layout: how groups cut their model.
         model: of every model node; a node's ``config.model_params`` overrides the number of parameters.
         rollout_bytes: of a parameter where rows are rolled out: 4 in float32, 2 in 16 bits.
+        has_adapters: the policy without its adapters (LoRA) is the reference, which takes nothing beside it.
+        is_frozen: of the policy nothing but adapters is ever trained.
     """
 
     placement: Literal["colocated", "disaggregated", "hybrid"] = "colocated"
@@ -96,6 +98,8 @@ class PlanSettings:
     train_layout: Layout = Layout()
     model: ModelSize = field(default_factory=ModelSize)
     rollout_bytes: int = 4
+    has_adapters: bool = False
+    is_frozen: bool = False
 
     def layout_of(self, node: Node) -> Layout:
         """Return how the node's group cuts its model; other nodes have none to cut."""
@@ -165,6 +169,8 @@ class Plan:
             if rank in ranks and node.node_type.is_model:
                 needed = _bytes_of(node, len(ranks), self.settings)
                 per_role[node.node_role] = max(needed, per_role.get(node.node_role, 0.0))
+        if self.settings.has_adapters and NodeRole.ACTOR in per_role:
+            per_role.pop(NodeRole.REFERENCE, None)
         return sum(per_role.values())
 
 
@@ -272,7 +278,8 @@ def _rolls_out(node: Node) -> bool:
 def _bytes_of(node: Node, num_ranks: int, settings: PlanSettings) -> float:
     model, cut = settings.model_of(node), settings.layout_of(node).model_parallel
     if node.changes_weights:
-        return training_bytes(model, num_ranks, cut)
+        is_frozen = settings.is_frozen and node.node_role is NodeRole.ACTOR
+        return training_bytes(model, num_ranks, cut, FORWARD_BYTES if is_frozen else TRAINING_BYTES)
     if _rolls_out(node):
         return settings.rollout_bytes * model.num_params / cut
     return FORWARD_BYTES * model.num_params / num_ranks

@@ -38,3 +38,16 @@ def test_a_mistake_is_answered_at_once_and_starts_nothing(words: str, answer: st
     assert process.stdout == ""
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
     assert not any(path.is_file() for path in home.rglob("*"))
+
+
+def test_the_console_script_finds_a_module_in_the_current_folder(tmp_path: Path) -> None:
+    """As the commands do that are started by ``python -m``; a script's own folder is another."""
+    script = tmp_path / "bin" / "embodyflow"
+    script.parent.mkdir()
+    script.write_text("import sys\nfrom deployments.cli import main\nsys.exit(main())\n")
+    (tmp_path / "my_pipeline.py").write_text("from pipelines.embodied_grpo import embodied_grpo as graph\n")
+    command = [sys.executable, str(script), "plan", "pipeline.custom_fn=my_pipeline:graph"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "train_actor" in done.stdout

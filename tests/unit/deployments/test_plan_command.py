@@ -1,15 +1,10 @@
 """``embodyflow plan`` answers without a cluster."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from deployments.cli import main
-
-ROOT = Path(__file__).resolve().parents[3]
 
 BRANCHES = """
 dag_id: branches
@@ -56,17 +51,19 @@ def test_branches_are_planned_as_they_run(tmp_path: Path, capsys: pytest.Capture
     assert "without activations" in out
 
 
-def test_the_console_script_finds_a_module_in_the_current_folder(tmp_path: Path) -> None:
-    """As the commands do that are started by ``python -m``; a script's own folder is another."""
-    script = tmp_path / "bin" / "embodyflow"
-    script.parent.mkdir()
-    script.write_text("import sys\nfrom deployments.cli import main\nsys.exit(main())\n")
-    (tmp_path / "my_pipeline.py").write_text("from pipelines.embodied_grpo import embodied_grpo as graph\n")
-    command = [sys.executable, str(script), "plan", "pipeline.custom_fn=my_pipeline:graph"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "train_actor" in done.stdout
+def test_adapters_take_less_memory_unless_a_warm_start_trains_all(capsys: pytest.CaptureFixture[str]) -> None:
+    def gib(*words: str) -> float:
+        assert main(["plan", "--gpus", "2", "--model", "1B", "experiment=math", *words]) == 0
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        [memory] = [line[3] for line in lines if line and line[0] == "0-1"]
+        return float(memory)
+
+    def rounded(num_bytes: float) -> float:
+        return round(num_bytes / 2**30, 2)
+
+    assert gib() == rounded(4e9 + 16e9 / 2 + 4e9 / 2)
+    assert gib("trainer.lora.rank=4") == rounded(4e9 + 16e9 / 2), "the policy without them is the reference"
+    assert gib("trainer.lora.rank=4", "warm_start=null") == rounded(4e9 + 4e9 / 2)
 
 
 @pytest.mark.parametrize(

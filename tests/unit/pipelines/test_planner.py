@@ -246,6 +246,22 @@ def test_memory_of_a_7b_model_by_hand():
     assert in_float32.memory[0] == 2 * rollout
 
 
+def test_adapters_leave_a_policy_its_weights_alone_and_a_critic_all_it_needs():
+    size = ModelSize(7e9, hidden_size=4096, num_layers=32, micro_batch_tokens=1000)
+    settings = PlanSettings(placement="disaggregated", model=size, has_adapters=True, is_frozen=True)
+    activations = 34 * 1000 * 4096 * 32
+    [*_, trainer] = plan(load_pipeline("grpo"), Cluster(1, 16, 8), settings).memory
+    assert trainer == pytest.approx(4 * 7e9 / 4 + activations), "the reference is the policy without them"
+    [*_, with_critic] = plan(load_pipeline("ppo"), Cluster(1, 16, 8), settings).memory
+    assert with_critic == pytest.approx(trainer + 16 * 7e9 / 4 + activations)
+
+
+def test_a_reference_without_the_policy_beside_it_takes_its_memory_whatever_the_adapters():
+    node = {"node_type": TRAIN, "node_role": NodeRole.REFERENCE, "config": {"model_params": "1B"}}
+    settings = PlanSettings(has_adapters=True, is_frozen=True)
+    assert plan(graph_of("a", a=node), Cluster(1, 2), settings).memory == [2e9, 2e9]
+
+
 def test_a_reference_takes_no_memory_for_training():
     node = {"node_type": TRAIN, "node_role": NodeRole.REFERENCE, "config": {"model_params": "1B"}}
     assert plan(graph_of("a", a=node), Cluster(1, 2)).memory == [2e9, 2e9]
