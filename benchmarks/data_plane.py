@@ -116,7 +116,6 @@ def join(pieces: list[dict[str, torch.Tensor]]) -> TensorDict:
 # ---- the workers
 
 
-@ray.remote(num_cpus=0)
 class Rank:
     """A process that makes rows, and receives others'."""
 
@@ -291,8 +290,9 @@ def ranks_and_buffer(object_store_bytes: int) -> Iterator[tuple[list[Any], Any]]
         runtime_env={"env_vars": {"PYTHONPATH": root}},
     )
     try:
+        rank = ray.remote(num_cpus=0)(Rank)
         buffers = start_buffers("data-plane", BufferConfig(memory_gb=object_store_bytes / 1e9))
-        yield [Rank.remote(buffers) for _ in range(NUM_RANKS)], next(iter(buffers.values()))
+        yield [rank.remote(buffers) for _ in range(NUM_RANKS)], next(iter(buffers.values()))
     finally:
         ray.shutdown()
 

@@ -121,7 +121,7 @@ def ours(folder: Path, longest: int, ends: bool, num_rounds: int, pipe: Connecti
     from embodyflow.engines.probe import compare, probe_sequences
 
     config = run_config()
-    trainer = LanguageTrainer(config, 0, 1)
+    trainer: Any = LanguageTrainer(config, 0, 1)
     trainer.connect(f"127.0.0.1:{_free_port()}")
     engine = build_generation_engine(HFConfig(max_num_seqs=NUM_ROWS), folder, "cpu")
     tokenizer = trainer.policy.tokenizer

@@ -90,7 +90,7 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
         buffers = start_buffers(run_id, config.cluster.buffer)
         shape = GroupShape("empty_nodes:EmptyEngine", 1)
         groups = {
-            role: WorkerGroup(role, shape, config, buffers, is_collective=role == "trainer")
+            role: WorkerGroup(role, shape, config, buffers, [{}], is_collective=role == "trainer")
             for role in ("rollout", "trainer")
         }
         for group in groups.values():

@@ -90,18 +90,25 @@ def measure(name: str, experiment: str, iterations: int, seed: int) -> dict[str,
 
 def run_stable_baselines3(metrics: Path, words: list[str]) -> None:
     """Train by SB3 as the experiment says, writing a line per iteration."""
+    from embodyflow.compose import compose_config
+
+    config: Any = compose_config([*words, "flow=ppo"])
+    model = build_stable_baselines3(config)
+    recorder = recorder_of(metrics, config.rows_per_iteration)
+    model.learn(config.iterations * config.rows_per_iteration, callback=recorder)
+    model.env.close()
+
+
+def build_stable_baselines3(config: Any) -> Any:
+    """Return SB3's PPO with the environments and hyper-parameters of a control job; torch is left with one thread."""
     import torch
     from stable_baselines3 import PPO
 
-    from embodyflow.compose import compose_config
-
     torch.set_num_threads(1)
-    config = compose_config([*words, "flow=ppo"])
     rollout, trainer, algorithm = config.rollout, config.trainer, config.algorithm
-    env = fastest_vectorisation(config.env.id, rollout.num_workers * rollout.envs_per_worker, config.seed)
-    model = PPO(
+    return PPO(
         "MlpPolicy",
-        env,
+        fastest_vectorisation(config.env.id, rollout.num_workers * rollout.envs_per_worker, config.seed),
         learning_rate=trainer.learning_rate,
         n_steps=rollout.num_steps,
         batch_size=config.rows_per_iteration // trainer.num_minibatches,
@@ -114,9 +121,6 @@ def run_stable_baselines3(metrics: Path, words: list[str]) -> None:
         seed=config.seed,
         device="cpu",
     )
-    recorder = recorder_of(metrics, config.rows_per_iteration)
-    model.learn(config.iterations * config.rows_per_iteration, callback=recorder)
-    env.close()
 
 
 def fastest_vectorisation(env_id: str, num_envs: int, seed: int) -> Any:

@@ -34,7 +34,6 @@ TARGET_GROWTH = 0.02
 NUM_ROWS = 64  # of each source
 
 
-@ray.remote(num_cpus=0)
 class Rank:
     """A worker of either group."""
 
@@ -86,7 +85,8 @@ def main() -> None:
         runtime_env={"env_vars": {"PYTHONPATH": root}},
     )
     [(host, buffer)] = start_buffers("soak", BufferConfig(memory_gb=0.006)).items()
-    ranks = [Rank.remote({host: buffer}) for _ in range(4)]
+    rank = ray.remote(num_cpus=0)(Rank)
+    ranks = [rank.remote({host: buffer}) for _ in range(4)]
     iterate(0, ranks, buffer, host)
     location = ray.get(ranks[0].generate.remote("0/rollout/0", 0))[0].location
     ray.get(buffer.free.remote("0/"))

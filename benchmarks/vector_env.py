@@ -57,7 +57,7 @@ LEAST_SHARE, LEAST_OF_ASYNC = 0.7, 3.0  # of bare mujoco.rollout, and times Asyn
 RESULTS = Path(__file__).parent / "results" / "vector_env.json"
 
 Array = Any  # NumPy's
-EnvFns = list[Callable[[], gym.Env[Any, Any]]]
+EnvFns = list[Callable[..., gym.Env[Any, Any]]]
 Policy = Callable[[Array], Array]
 
 
@@ -102,7 +102,7 @@ class Contender(Protocol):
 class Embodyflow:
     """Ours: a call per chunk. With two halves, one steps while the policy sees the other."""
 
-    def __init__(self, env_fns: EnvFns, chunk_size: int, num_workers: int, halves: int = 1, **options: bool) -> None:
+    def __init__(self, env_fns: EnvFns, chunk_size: int, num_workers: int, halves: int = 1, **options: Any) -> None:
         self._env = VectorEnv(env_fns, num_workers=num_workers, chunk_size=chunk_size, **options)
         self._halves = np.array_split(np.arange(NUM_ENVS), halves)
         self.close = self._env.close
@@ -170,7 +170,7 @@ class BarePhysics:
         for seed, env in enumerate(self._envs):
             env.reset(seed=seed)
 
-    def play(self, observation: None, policy: Policy, num_chunks: int) -> None:
+    def play(self, observation: None, policy: Policy | None, num_chunks: int) -> None:
         del observation, policy
         num_steps = num_chunks * self._chunk_size
         threads = [threading.Thread(target=self._step, args=[k, num_steps]) for k in range(NUM_WORKERS)]
@@ -246,7 +246,7 @@ def build_ours(env_fns: EnvFns, chunk_size: int) -> Iterator[tuple[str, Contende
 def build_beside(environment: str, env_fns: EnvFns, chunk_size: int) -> Iterator[tuple[str, Contender]]:
     """Contenders that step another class than the rest."""
     if environment == "Meta-World reach-v3":
-        fast = [partial(env_fn, fast=True) for env_fn in env_fns]
+        fast: EnvFns = [partial(env_fn, fast=True) for env_fn in env_fns]
         yield OWN_CLASS, Embodyflow(fast, chunk_size, NUM_WORKERS, halves=2)
 
 
