@@ -5,9 +5,10 @@ autograd serves without a driver.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -15,7 +16,6 @@ import torch.optim.adam as adam
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 NAME = "meta"
 COPIES = {"aten::_to_copy", "aten::copy_"}
@@ -92,36 +92,71 @@ class _Made(TorchFunctionMode):
         return func(*args, **kwargs | {"device": "cpu"}).to(NAME)
 
 
+class _Facts(NamedTuple):
+    """What an operation's schema says, which takes longer to read than the operation to run.
+
+    Attributes:
+        name: of it, whatever the overload.
+        decomposes: it is made of others.
+        is_pointwise: it computes each number from those at the same place.
+        written: place and name of the argument that it writes to and returns.
+    """
+
+    name: str
+    decomposes: bool
+    is_pointwise: bool
+    written: tuple[int, str] | None
+
+
+@cache
+def _facts(func: Any) -> _Facts:
+    returns, arguments, written = func._schema.returns, func._schema.arguments, None
+    if len(returns) == 1 and returns[0].alias_info is not None and returns[0].alias_info.is_write:
+        places = enumerate(arguments)
+        written = next((at, each.name) for at, each in places if each.alias_info and each.alias_info.is_write)
+    return _Facts(func._schema.name, func._can_decompose(), torch.Tag.pointwise in func.tags, written)
+
+
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    if func._can_decompose():  # what is made of others arrives whole in inference mode
+    facts = _facts(func)
+    if facts.decomposes:  # what is made of others arrives whole in inference mode
         with _Computed():
             return func.decompose(*args, **kwargs)
-    name = func._schema.name
-    tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+    tensors: list[Tensor] = []
+
+    def hold(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
+        return tensor.here if isinstance(tensor, _There) else tensor
+
+    held, held_kwargs = _each(hold, args), {name: _each(hold, value) for name, value in kwargs.items()}
     there = any(isinstance(each, _There) for each in tensors)
-    if there and name not in COPIES:
-        _check(func, name, args, tensors)
+    if there and facts.name not in COPIES:
+        _check(facts, args, tensors)
     if (device := kwargs.get("device")) is not None:
         there = torch.device(device).type == NAME
-        kwargs = kwargs | {"device": torch.device("cpu")}
-    elif name == "aten::copy_":
+        held_kwargs["device"] = torch.device("cpu")
+    elif facts.name == "aten::copy_":
         there = isinstance(args[0], _There)
-    out = func(*tree_map(_held, args), **tree_map(_held, kwargs))
-    returns, arguments = func._schema.returns, func._schema.arguments
-    if len(returns) == 1 and returns[0].alias_info is not None and returns[0].alias_info.is_write:
-        places = [place for place, each in enumerate(arguments) if each.alias_info and each.alias_info.is_write]
-        return args[places[0]] if places[0] < len(args) else kwargs[arguments[places[0]].name]
-    return tree_map(lambda each: _There(each) if isinstance(each, Tensor) else each, out) if there else out
+    out = func(*held, **held_kwargs)
+    if facts.written is not None:
+        place, name = facts.written
+        return args[place] if place < len(args) else kwargs[name]
+    return _each(_There, out) if there else out
 
 
-def _check(func: Any, name: str, args: Any, tensors: list[Tensor]) -> None:
-    if name in INDEXING:
+def _each(function: Callable[[Tensor], Any], value: Any) -> Any:
+    """Return an argument or a result of an operation with its tensors replaced; a tuple comes back as a list."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, (list, tuple)):
+        return [_each(function, one) for one in value]
+    return value
+
+
+def _check(facts: _Facts, args: Any, tensors: list[Tensor]) -> None:
+    if facts.name in INDEXING:
         tensors = [args[0], *(each for each in tensors if isinstance(each, _There))]
-    elif torch.Tag.pointwise in func.tags:  # a number of the CPU's is welcome there
+    elif facts.is_pointwise:  # a number of the CPU's is welcome there
         tensors = [each for each in tensors if isinstance(each, _There) or each.dim()]
     if not all(isinstance(each, _There) for each in tensors):
-        raise RuntimeError(f"{name}: expected all tensors to be on the same device")
-
-
-def _held(value: Any) -> Any:
-    return value.here if isinstance(value, _There) else value
+        raise RuntimeError(f"{facts.name}: expected all tensors to be on the same device")
