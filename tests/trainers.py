@@ -2,9 +2,11 @@
 
 import os
 import socket
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import torch.multiprocessing as mp
 from tensordict import TensorDict
 
 from embodyflow.config import RunConfig
@@ -22,12 +24,22 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def end_rank() -> NoReturn:
-    """End a process that was spawned as a rank, as the end of a run does: at once.
+def spawn_ranks(work: Callable[..., None], *args: Any, num_ranks: int) -> None:
+    """Call ``work(rank, *args)`` in a process per rank.
+
+    Raises:
+        torch.multiprocessing.ProcessRaisedException: with the traceback of a rank that failed.
+    """
+    mp.spawn(_work_and_end, (work, args), nprocs=num_ranks)
+
+
+def _work_and_end(rank: int, work: Callable[..., None], args: tuple[Any, ...]) -> None:
+    """As the end of a run does, end the process at once.
 
     An interpreter that takes its time can abort: gloo's threads are still there while anything refers to the group
     (https://github.com/pytorch/pytorch/issues/190489).
     """
+    work(rank, *args)
     os._exit(0)
 
 

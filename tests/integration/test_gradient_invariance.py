@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.multiprocessing as mp
 from safetensors.numpy import load_file, save_file
 from tensordict import TensorDict
 from torch.distributed.tensor import DTensor
-from trainers import SEED, demos_for, end_rank, free_address, largest_gap, new_trainer, rows_for
+from trainers import SEED, demos_for, free_address, largest_gap, new_trainer, rows_for, spawn_ranks
 
 from embodyflow.config import RunConfig
 from embodyflow.engines.fsdp_trainer import FSDPTrainer
@@ -56,7 +55,6 @@ def step_once(rank: int, config: RunConfig, addresses: list[str], world_size: in
         if rank == 0:
             save_file(start, folder / f"{dtype}-start.safetensors")
             save_file(stepped, folder / f"{dtype}-{world_size}-{cut}.safetensors")
-    end_rank()
 
 
 def assert_restored(trainer: FSDPTrainer, rows: TensorDict, positions: np.ndarray, folder: Path) -> None:
@@ -92,7 +90,7 @@ def test_parameters_after_a_step_do_not_depend_on_the_cut(tiny_config, tmp_path:
     )
     for world_size in (1, 2):
         addresses = [free_address() for _ in CASES]
-        mp.spawn(step_once, (config, addresses, world_size, tmp_path), nprocs=world_size)
+        spawn_ranks(step_once, config, addresses, world_size, tmp_path, num_ranks=world_size)
     for dtype, model in itertools.product(TOLERANCE, ("policy", "critic", "controller")):
         start, whole = (load_file(tmp_path / f"{dtype}-{name}.safetensors") for name in ("start", "1-rows=null"))
         moved = distance(whole, start, model)
@@ -122,7 +120,6 @@ def train_every_layout(rank: int, config: RunConfig, address: str, folder: str) 
     trainer.load_weights_file(f"{folder}/start.safetensors")
     trainer.fit(demos_for(config), seed=SEED)
     trainer.save_weights_file(f"{folder}/fit.safetensors")
-    end_rank()
 
 
 def test_two_ranks_train_as_one_however_the_rows_lie(tiny_config, tmp_path: Path) -> None:
@@ -137,7 +134,7 @@ def test_two_ranks_train_as_one_however_the_rows_lie(tiny_config, tmp_path: Path
     expected = dict.fromkeys(LAYOUTS, stepped) | {"fit": trainer.weights()}
     trainer.close()
 
-    mp.spawn(train_every_layout, (config, free_address(), str(tmp_path)), nprocs=2)
+    spawn_ranks(train_every_layout, config, free_address(), str(tmp_path), num_ranks=2)
     gaps = {name: largest_gap(load_file(tmp_path / f"{name}.safetensors"), one) for name, one in expected.items()}
     print(gaps)
     assert max(gaps.values()) <= 1e-5

@@ -2,15 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch.multiprocessing as mp
 from language_jobs import language_config, rows_to_train_on
 from safetensors.numpy import load_file, save_file
 from small_runs import SMALL_LANGUAGE, Runs
-from trainers import end_rank, free_address, largest_gap
+from trainers import free_address, largest_gap, spawn_ranks
 
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import to_batch
@@ -125,11 +123,6 @@ def train(rank: int, world_size: int, addresses: list[str], folder: Path, rows: 
         trainer.close()
 
 
-def train_as_rank(rank: int, *args: Any) -> None:
-    train(rank, *args)
-    end_rank()
-
-
 def test_two_ranks_train_as_one(tmp_path: Path) -> None:
     config = config_of("all weights")
     trainer, rollout = LanguageTrainer(config, 0, 1), LanguageRollout(config, 0, 1)
@@ -138,7 +131,7 @@ def test_two_ranks_train_as_one(tmp_path: Path) -> None:
     trainer.close()
     rollout.close()
     train(0, 1, [free_address() for _ in CASES], tmp_path, rows, demos)
-    mp.spawn(train_as_rank, (2, [free_address() for _ in CASES], tmp_path, rows, demos), nprocs=2)
+    spawn_ranks(train, 2, [free_address() for _ in CASES], tmp_path, rows, demos, num_ranks=2)
     for case, (tolerance, probe_tolerance) in TOLERANCE.items():
         one, two = (load_file(tmp_path / f"{case}-{ranks}.safetensors") for ranks in (1, 2))
         probes = [each.pop("probe/log_probs") for each in (one, two)]

@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.multiprocessing as mp
 from language_jobs import TINY, language_config
 from safetensors.numpy import load_file, save_file
 from torch.distributed.tensor import DTensor
-from trainers import free_address
+from trainers import free_address, spawn_ranks
 
 from embodyflow.compose import compose_config
 from embodyflow.engines.language_trainer import LanguageTrainer
@@ -53,7 +52,7 @@ def test_two_ranks_read_what_one_loads_whole(tmp_path: Path) -> None:
     torch.manual_seed(3)
     model = build_model(policy, tokenizer)
     save_folder(model, tokenizer, tmp_path)
-    mp.spawn(read_on, (tmp_path, [free_address() for _ in SPLITS]), nprocs=2)
+    spawn_ranks(read_on, tmp_path, [free_address() for _ in SPLITS], num_ranks=2)
     expected = {name: value.numpy() for name, value in model.state_dict().items()}
     for size in SPLITS:
         read = load_file(tmp_path / f"read-{size}.safetensors")

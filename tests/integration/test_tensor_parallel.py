@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from language_jobs import language_config, rows_to_train_on
 from safetensors.numpy import load_file, save_file
 from torch.distributed.tensor import DTensor
-from trainers import end_rank, free_address
+from trainers import free_address, spawn_ranks
 
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import to_batch
@@ -118,11 +117,6 @@ def assert_siblings_agree(trainer: LanguageTrainer) -> None:
     assert all(each == mine for each in hashes)
 
 
-def train_as_rank(rank: int, *args: Any) -> None:
-    train(rank, *args)
-    end_rank()
-
-
 def apart(left: Arrays, right: Arrays, what: str) -> float:
     """Return the norm of the difference relative to the norm of ``right``, over all arrays of a kind."""
     names = [name for name in right if name.startswith(what)]
@@ -152,7 +146,7 @@ def test_a_split_model_trains_as_a_whole_one(layout: Layout, cases: tuple[str, .
     rollout.close()
     for each in (WHOLE, layout):
         given = (each, {case: free_address() for case in cases}, tmp_path, rows, demos)
-        train(0, *given) if each == WHOLE else mp.spawn(train_as_rank, given, nprocs=each[0] * each[1])
+        train(0, *given) if each == WHOLE else spawn_ranks(train, *given, num_ranks=each[0] * each[1])
     for case in cases:
         tolerance, log_prob_tolerance = TOLERANCE[case]
         one, split = (load_file(tmp_path / f"{name_of(case, each)}.safetensors") for each in (WHOLE, layout))
