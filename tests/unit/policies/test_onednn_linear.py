@@ -1,5 +1,7 @@
 """Linear layers that compute with oneDNN: the same numbers and gradients as PyTorch's own."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +10,11 @@ from embodyflow.policies import onednn_linear
 from embodyflow.policies.onednn_linear import MIN_PRODUCTS, OneDNNLinear
 
 pytestmark = pytest.mark.skipif(not onednn_linear.IS_AVAILABLE, reason="this build of torch has no oneDNN")
+
+
+@pytest.fixture(autouse=True)
+def is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn_linear, "IS_FASTER", True)
 
 
 def results_of(layer: nn.Linear, inputs: torch.Tensor) -> list[torch.Tensor]:
@@ -52,3 +59,13 @@ def test_other_precisions_are_left_to_pytorch() -> None:
     plain = layer(inputs := torch.randn(64, 256, dtype=torch.bfloat16))
     onednn_linear.use_in(layer)
     assert torch.equal(layer(inputs), plain)
+
+
+@pytest.mark.parametrize(("vendor", "expected"), [("AuthenticAMD", True), ("GenuineIntel", False), (None, False)])
+def test_it_is_for_processors_that_mkl_is_slow_on(
+    vendor: str | None, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onednn_linear, "CPU_INFO", tmp_path / "cpuinfo")
+    if vendor is not None:
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: 26\n")
+    assert onednn_linear.is_faster() is expected
