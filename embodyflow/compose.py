@@ -5,6 +5,7 @@ Everything a user can get wrong in a configuration ends here, before any process
 
 import contextlib
 import difflib
+import functools
 import importlib.util
 import os
 from collections.abc import Sequence
@@ -138,9 +139,10 @@ def _hint(key: str) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else f"; allowed are {', '.join(RunConfig.model_fields)}"
 
 
-def _known_keys() -> list[str]:
+@functools.cache
+def _known_keys() -> dict[str, None]:
     """Return the keys of all kinds of jobs, sections before what is in them."""
-    return list(dict.fromkeys(key for kind in JOBS.values() for key, _ in _keys_of(kind)))
+    return dict.fromkeys(key for kind in JOBS.values() for key, _ in _keys_of(kind))
 
 
 def _keys_of(model: Any, prefix: str = "", choice: str = "") -> list[tuple[str, str]]:

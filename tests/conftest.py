@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
 # How long an example takes is the machine's business; the same commit is to have the same verdict twice.
 settings.register_profile("same verdict", deadline=None, derandomize=True)
 settings.load_profile("same verdict")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what is imported, which stays: a million objects, looked at again and again."""
+    gc.collect()
+    gc.freeze()
+
 
 # Two groups of two episodes of 20 steps (four decisions), a policy of 32 units.
 TINY = (

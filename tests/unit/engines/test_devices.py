@@ -41,14 +41,15 @@ EVERYTHING = (
 """An objective that reads all there is to read."""
 
 
-@pytest.fixture(autouse=True)
-def device() -> Iterator[None]:
-    with other_device():
-        yield
-
-
 def there(config: RunConfig) -> Any:
     return config.model_copy(update={"cluster": config.cluster.model_copy(update={"device": NAME})})
+
+
+def on_both(config: RunConfig) -> Iterator[RunConfig]:
+    """Yield a configuration for the other device, while there is one, then itself."""
+    with other_device():
+        yield there(config)
+    yield config
 
 
 def lies_there(model: torch.nn.Module) -> bool:
@@ -89,7 +90,7 @@ def test_a_robot_policy(name: str, close: list[FSDPTrainer], tmp_path: Path) -> 
     words = (*SMALL, *ROBOTS[name], *EVERYTHING, "trainer.micro_batch_rows=2", "warm_start.steps=3", "critic.epochs=1")
     config = compose_config(words)
     found = []
-    for each in (there(config), config):
+    for each in on_both(config):
         rollout = EmbodiedRollout(each, 0, 1)
         close.append(trainer := new_trainer(each))
         assert lies_there(rollout.policy.model) == lies_there(trainer.policy.model) == (each is not config)
@@ -107,7 +108,7 @@ def test_a_language_model(lora: str, close: list[FSDPTrainer], tmp_path: Path) -
     words = (*EVERYTHING, "algorithm.loss=kl_cov", "trainer.micro_batch_tokens=60", "critic.epochs=1")
     config = language_config(*words, f"trainer.lora={lora}")
     found = []
-    for each in (there(config), config):
+    for each in on_both(config):
         rollout, trainer = LanguageRollout(each, 0, 1), LanguageTrainer(each, 0, 1)
         close.append(trainer)
         trainer.connect(free_address())
@@ -127,7 +128,7 @@ def test_a_control_policy(close: list[FSDPTrainer]) -> None:
     words = ("flow=ppo", "rollout.envs_per_worker=2", "rollout.num_steps=30", "trainer.num_minibatches=2")
     config = compose_config(["experiment=reacher", *words, "trainer.epochs=1", "critic.epochs=1"])
     found = []
-    for each in (there(config), config):
+    for each in on_both(config):
         rollout = ControlRollout(each, 0, 1)
         close.append(trainer := new_trainer(each))
         assert lies_there(rollout.policy.model) == lies_there(trainer.policy.model) == (each is not config)
@@ -142,8 +143,9 @@ def test_a_control_policy(close: list[FSDPTrainer]) -> None:
 
 def test_tensors_of_two_devices_are_refused(tiny_config, close: list[FSDPTrainer]) -> None:
     """As a GPU would; without it the tests above could not fail."""
-    close.append(trainer := new_trainer(there(tiny_config())))
-    state = rows_for(trainer.config, 1)["state"][0]
-    with pytest.raises(RuntimeError, match="same device"):
-        trainer.policy.model.embed.state(state)
-    assert trainer.policy.model.embed.state(state.to(NAME)).device.type == NAME
+    with other_device():
+        close.append(trainer := new_trainer(there(tiny_config())))
+        state = rows_for(trainer.config, 1)["state"][0]
+        with pytest.raises(RuntimeError, match="same device"):
+            trainer.policy.model.embed.state(state)
+        assert trainer.policy.model.embed.state(state.to(NAME)).device.type == NAME
