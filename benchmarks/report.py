@@ -12,7 +12,12 @@ from typing import Any
 def write_report(path: Path, packages: Sequence[str], comparisons: Sequence[dict[str, Any]], **settings: Any) -> None:
     """Write comparisons with the machine, the packages' versions and how they were made."""
     document = {
-        "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
+        "machine": {
+            "processor": processor(),
+            "cpus": os.cpu_count(),
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+        },
         "versions": {package: version(package) for package in packages},
         **settings,
         "comparisons": comparisons,
@@ -20,3 +25,11 @@ def write_report(path: Path, packages: Sequence[str], comparisons: Sequence[dict
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(document, indent=1) + "\n")
     print(f"\nwritten to {path}")
+
+
+def processor() -> str:
+    """Return who made the processor, its family and its model, as Linux says it; empty elsewhere."""
+    info = Path("/proc/cpuinfo")
+    facts = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line) if info.exists() else {}
+    named = {name.strip(): value.strip() for name, value in facts.items()}
+    return ", ".join(named[key] for key in ("vendor_id", "model name", "cpu family", "model") if key in named)

@@ -167,8 +167,8 @@ class Plan:
         for node_id, ranks in self.node_ranks.items():
             node = self.graph.nodes[node_id]
             if rank in ranks and node.node_type.is_model:
-                needed = _bytes_of(node, len(ranks), self.settings)
-                per_role[node.node_role] = max(needed, per_role.get(node.node_role, 0.0))
+                for role, needed in _bytes_of(node, len(ranks), self.settings).items():
+                    per_role[role] = max(needed, per_role.get(role, 0.0))
         if self.settings.has_adapters and NodeRole.ACTOR in per_role:
             per_role.pop(NodeRole.REFERENCE, None)
         return sum(per_role.values())
@@ -275,11 +275,18 @@ def _rolls_out(node: Node) -> bool:
     return node.node_role is NodeRole.ROLLOUT
 
 
-def _bytes_of(node: Node, num_ranks: int, settings: PlanSettings) -> float:
-    model, cut = settings.model_of(node), settings.layout_of(node).model_parallel
-    if node.changes_weights:
-        is_frozen = settings.is_frozen and node.node_role is NodeRole.ACTOR
-        return training_bytes(model, num_ranks, cut, FORWARD_BYTES if is_frozen else TRAINING_BYTES)
+def _bytes_of(node: Node, num_ranks: int, settings: PlanSettings) -> dict[NodeRole, float]:
+    """Return what the models that a node needs take on each of its workers, by role."""
+    model, cut, role = settings.model_of(node), settings.layout_of(node).model_parallel, node.node_role
+    as_it_is = FORWARD_BYTES * model.num_params / num_ranks
     if _rolls_out(node):
-        return settings.rollout_bytes * model.num_params / cut
-    return FORWARD_BYTES * model.num_params / num_ranks
+        return {role: settings.rollout_bytes * model.num_params / cut}
+    if role is NodeRole.CRITIC:  # trained, if not by this node then with the policy: why else would there be one?
+        return {role: training_bytes(model, num_ranks, cut)}
+    if not node.changes_weights:
+        return {role: as_it_is}
+    if role is not NodeRole.ACTOR:
+        return {role: training_bytes(model, num_ranks, cut)}
+    trained = training_bytes(model, num_ranks, cut, FORWARD_BYTES if settings.is_frozen else TRAINING_BYTES)
+    # The trainer keeps what the policy was at the start of RL, whether a node asks for it or not.
+    return {role: trained} if settings.has_adapters else {role: trained, NodeRole.REFERENCE: as_it_is}

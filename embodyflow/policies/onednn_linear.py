@@ -1,9 +1,10 @@
-"""Linear layers whose matrix products are oneDNN's, on a CPU that is not Intel's and in float32.
+"""Linear layers whose matrix products are oneDNN's, on an AMD processor and in float32.
 
-PyTorch gives a float32 product to MKL, which is far from what processors of others than Intel can do. oneDNN, which
-PyTorch has on board too, does the same product more than twice as fast on an AMD EPYC with 512-bit vectors (family 26,
-one thread: 230 instead of 100 GFLOP/s at 2,400 × 128 × 384). On an Intel Xeon (family 6, model 167) it is MKL that is
-faster: 194 instead of 188 there, and 179 instead of 139 for the gradient of the weights.
+PyTorch gives a float32 product to MKL, which is far from what AMD's processors can do. oneDNN, which PyTorch has on
+board too, does the same product more than twice as fast on an EPYC with 512-bit vectors (family 26, one thread: 230
+instead of 100 GFLOP/s at 2,400 × 128 × 384). On an Intel Xeon (family 6, model 167) it is MKL that is faster: 194
+instead of 188 there, and 179 instead of 139 for the gradient of the weights. Others were not measured, and are left to
+PyTorch.
 """
 
 from pathlib import Path

@@ -256,6 +256,15 @@ def test_adapters_leave_a_policy_its_weights_alone_and_a_critic_all_it_needs():
     assert with_critic == pytest.approx(trainer + 16 * 7e9 / 4 + activations)
 
 
+def test_a_critic_that_is_trained_with_the_policy_and_a_reference_that_no_node_reads_take_their_memory():
+    settings = PlanSettings(placement="disaggregated", model=ModelSize(1e9), rollout_bytes=4)
+    planned = plan(load_pipeline("ppo_control"), Cluster(1, 3, 3), settings)
+    assert planned.graph.nodes["value"].only_forward_compute
+    [*_, trainer] = planned.memory
+    trainers = planned.memory.count(trainer)
+    assert trainer == pytest.approx((16 + 16 + 4) * 1e9 / trainers)
+
+
 def test_a_reference_without_the_policy_beside_it_takes_its_memory_whatever_the_adapters():
     node = {"node_type": TRAIN, "node_role": NodeRole.REFERENCE, "config": {"model_params": "1B"}}
     settings = PlanSettings(has_adapters=True, is_frozen=True)

@@ -61,6 +61,16 @@ def test_other_precisions_are_left_to_pytorch() -> None:
     assert torch.equal(layer(inputs), plain)
 
 
+def test_where_mkl_is_fast_products_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, inputs = nn.Sequential(nn.Linear(256, 256)), torch.randn(64, 256)
+    plain = layer(inputs)
+    onednn_linear.use_in(layer)
+    monkeypatch.setattr(onednn_linear, "IS_FASTER", False)
+    monkeypatch.delattr(onednn_linear, "_product")
+    assert inputs.numel() * 256 >= MIN_PRODUCTS
+    assert torch.equal(layer(inputs), plain)
+
+
 @pytest.mark.parametrize(("vendor", "expected"), [("AuthenticAMD", True), ("GenuineIntel", False), (None, False)])
 def test_it_is_for_processors_that_mkl_is_slow_on(
     vendor: str | None, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
