@@ -137,7 +137,8 @@ def _gymnasium(subject: Subject) -> Finding:
     env.close()
     said = [str(warning.message).replace("\x1b[33mWARN: ", "").replace("\x1b[0m", "") for warning in caught]
     if said:
-        return Finding("note", f"{len(said)} warnings, the first: {said[0].splitlines()[0]}")
+        more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
+        return Finding("note", f"it warns: {said[0].splitlines()[0]}{more}")
     return Finding("ok", "no complaint")
 
 
