@@ -160,6 +160,27 @@ def _seeded_reset(subject: Subject) -> Finding:
     return Finding("ok", "same seed, same state; another seed, another state")
 
 
+def _goals(subject: Subject) -> Finding:
+    """Try what an environment promises that names its tasks itself; of others the adapter sees to it."""
+    config, task = subject.config, first_task(subject.config)
+    if task is None or config.adapter is not None:
+        return Finding("ok", "the adapter's" if task else "none: it names no tasks")
+    starts = {}
+    for split in ("train", "eval"):
+        env = make_env(config, task, split)
+        goals = range(min(2, *env.get_wrapper_attr("num_goals").values()))
+        starts[split] = [_bytes(env.reset(seed=goal, options={"goal": goal})[0]) for goal in goals]
+        info = env.step(subject.actions[0].copy())[-1]
+        env.close()
+    if "success" not in info:
+        return Finding("FAIL", "info has no 'success'", "say so in every step: true where it succeeds")
+    if starts["train"] == starts["eval"]:
+        return Finding(
+            "FAIL", "evaluation begins where training does", "choose what reset starts from by split and goal"
+        )
+    return Finding("ok", "evaluation has initial states of its own")
+
+
 def _determinism(subject: Subject) -> Finding:
     one, other = subject.make(), subject.make()
     same = _play(one, subject.actions) == _play(other, subject.actions)
@@ -281,6 +302,7 @@ def _speed(subject: Subject) -> Finding:
 CHECKS: dict[str, Check] = {
     "gymnasium": _gymnasium,
     "seeded reset": _seeded_reset,
+    "goals": _goals,
     "determinism": _determinism,
     "restore by seed": _restore,
     "pickling": _pickling,

@@ -14,7 +14,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict
 from gymnasium.utils import seeding
-from gymnasium.wrappers import RescaleAction
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -99,13 +98,12 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         self.inner: gym.Env[Any, Any] = gym.make(env_id, **arguments)
         for wrapper in wrappers:
             self.inner = _resolve("wrappers", wrapper)(self.inner)
-        self._own_actions = self.inner.action_space
-        self.inner = _normalised(self.inner)
+        self._own_actions = _bounded(self.inner.action_space)
         self.metadata = self.metadata | {"render_fps": self.inner.metadata.get("render_fps") or 30}
         self._expert: Callable[..., Any] | None = _resolve("expert", expert) if expert else None
         self._success = _success(success_info, success_reward, success_termination)
         self._state_keys = _state_keys(self.inner.observation_space, state, set(self._images.values()))
-        self.action_space = Box(-1.0, 1.0, self.inner.action_space.shape, np.float32)
+        self.action_space = Box(-1.0, 1.0, self._own_actions.shape, np.float32)
         self.observation_space: gym.Space[Any] = Dict(self._spaces())
         self._goal, self._raw = 0, None
 
@@ -149,7 +147,7 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         Raises:
             ValueError: ``info`` lacks the key of success.
         """
-        self._raw, reward, terminated, truncated, info = self.inner.step(action)
+        self._raw, reward, terminated, truncated, info = self.inner.step(self._scaled(action))
         success = self._success(float(reward), bool(terminated), info)
         terminated = bool(terminated) or success
         told = {**info, **self._told(success)}
@@ -168,9 +166,21 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     def _ask_expert(self) -> NDArray[np.float32]:
         assert self._expert is not None
-        low, high = self._own_actions.low, self._own_actions.high  # type: ignore[attr-defined]
+        low, high = self._bounds()
         action = np.clip(np.asarray(self._expert(self.inner, self._raw), np.float64), low, high)
-        return (2.0 * (action - low) / (high - low) - 1.0).astype(np.float32)
+        width = np.where(high > low, high - low, 1.0)  # of a pinned dimension any action is the same
+        return (2.0 * (action - low) / width - 1.0).astype(np.float32)
+
+    def _scaled(self, action: NDArray[np.float32]) -> NDArray[Any]:
+        """Return an action in [-1, 1] as one within the environment's own bounds, which rounding does not leave."""
+        low, high = self._bounds()
+        if (low == -1).all() and (high == 1).all():
+            return action
+        own = low + (np.asarray(action, np.float64) + 1.0) / 2.0 * (high - low)
+        return np.clip(own, low, high).astype(self._own_actions.dtype)
+
+    def _bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return self._own_actions.low.astype(np.float64), self._own_actions.high.astype(np.float64)
 
     def render(self) -> Any:
         """Return the environment's own present frame, uint8 ``[H, W, 3]`` if it draws itself."""
@@ -227,13 +237,12 @@ def _success(
     return lambda reward, terminated, info: by_termination and terminated
 
 
-def _normalised(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
-    space = env.action_space
-    if not isinstance(space, Box) or not np.isfinite([space.low, space.high]).all():
-        raise ValueError(f"its actions must be a Box with finite bounds, are {space}; wrappers can make them so")
-    if (space.low == -1).all() and (space.high == 1).all():
-        return env
-    return RescaleAction(env, np.float32(-1), np.float32(1))
+def _bounded(space: gym.Space[Any]) -> Box[np.floating[Any]]:
+    """Return the space of actions, if it is one that numbers in [-1, 1] can be scaled to."""
+    is_finite = isinstance(space, Box) and bool(np.isfinite([space.low, space.high]).all())
+    if isinstance(space, Box) and is_finite and np.issubdtype(space.dtype, np.floating):
+        return space
+    raise ValueError(f"its actions must be a Box of floats with finite bounds, are {space}; wrappers can make them so")
 
 
 def _state_keys(space: gym.Space[Any], wanted: Sequence[str] | None, images: set[str]) -> tuple[str, ...]:
@@ -272,12 +281,15 @@ def _require_image(argument: str, found: Any) -> None:
 
 def _entry(tree: Any, key: str, argument: str = "state") -> Any:
     """Return the leaf of nested dicts (of spaces, or of arrays) that a dotted key names."""
-    for part in key.split(".") if key else ():
+    rest = key
+    while rest:
         entries = tree.spaces if isinstance(tree, Dict) else tree if isinstance(tree, Mapping) else {}
-        if part not in entries:
+        # Keys may have dots of their own, as LeRobot's do: the longest that fits is meant.
+        part = max((name for name in entries if f"{rest}.".startswith(f"{name}.")), key=len, default=None)
+        if part is None:
             known = ", ".join(map(str, entries)) or "none, it is no dict"
             raise ValueError(f"{argument}={key}: the observation has no such key; it has {known}")
-        tree = entries[part]
+        tree, rest = entries[part], rest[len(part) + 1 :]
     return tree
 
 

@@ -31,7 +31,7 @@ from embodyflow.engines.vector_env import EnvQuarantinedError, Supervision, Vect
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Decision
 from embodyflow.policies.fit import check_fits
-from embodyflow.policies.observations import entries_of
+from embodyflow.policies.observations import entries_of, observation_fields
 from embodyflow.policies.registry import build_acting_policy
 from embodyflow.seeding import derive_rng, derive_seed
 
@@ -286,12 +286,15 @@ class EmbodiedRollout(GroupRollout):
     ) -> dict[str, np.ndarray] | None:
         assert self.config.warm_start is not None
         expert: Any = env.unwrapped
+        fields = observation_fields(env.observation_space)
         observation, _ = env.reset(seed=goal, options={"goal": goal})
         observations, actions, success = [], [], False
         for _ in range(self.config.env.max_steps):
             action = expert.expert_action()
-            observations.append(entries_of(observation))
-            actions.append(action)
+            seen = entries_of(observation)
+            # Copies, of what the space says: an environment may hand out one buffer again and again.
+            observations.append({name: np.array(seen[name], dtype) for name, (_, dtype) in fields.items()})
+            actions.append(np.array(action))
             disturbed = action + self.config.warm_start.action_noise * noise.standard_normal(action.shape)
             executed = np.clip(disturbed, *self._bounds).astype(action.dtype)
             observation, _, terminated, truncated, info = env.step(executed)

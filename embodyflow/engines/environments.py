@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -27,8 +28,8 @@ def make_env(env: EnvConfig, task: str | None, split: str, **kwargs: Any) -> gym
         arguments = {**own, **env.adapter.arguments(task or ""), "split": split, "max_steps": env.max_steps}
         return gym.make(ADAPTER_ID, task=task or "", **arguments, **kwargs)
     if task is None:
-        return gym.make(env.id, max_episode_steps=env.max_steps, **env.kwargs, **kwargs)
-    return gym.make(env.id, task=task, split=split, max_steps=env.max_steps, **env.kwargs, **kwargs)
+        return gym.make(env.id, max_episode_steps=env.max_steps, **{**env.kwargs, **kwargs})
+    return gym.make(env.id, task=task, split=split, max_steps=env.max_steps, **{**env.kwargs, **kwargs})
 
 
 def first_task(env: EnvConfig) -> str | None:
@@ -97,12 +98,15 @@ def own_tasks(env_id: str) -> list[str]:
         ConfigError: there is no such environment.
     """
     entry_point = _env_spec(env_id).entry_point
-    return list(getattr(entry_point if callable(entry_point) else _creator(env_id, entry_point), "tasks", ()))
+    tasks = getattr(entry_point if callable(entry_point) else _creator(env_id, entry_point), "tasks", None)
+    # Other people's classes may mean something else by that name.
+    names = tasks if isinstance(tasks, Sequence) and not isinstance(tasks, str) else ()
+    return [*names] if all(isinstance(name, str) for name in names) else []
 
 
 def _check_tasks(env: EnvConfig) -> None:
     """Refuse an unknown environment, and tasks that it does not have; an adapter takes any."""
-    known = own_tasks(env.id)
+    known = own_tasks(env.id)  # whether they are needed or not: an unknown environment is refused
     if not env.tasks or env.adapter is not None:
         return
     if not known:
@@ -129,8 +133,10 @@ def _made(env: EnvConfig) -> gym.Env[Any, Any]:
         return make_env(env, first_task(env), "train")
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise ConfigError(f"{_culprit(env, error)}{error}; install what it needs") from error
-    except (TypeError, ValueError, OSError) as error:
-        raise ConfigError(f"{_culprit(env, error)}{str(error).partition(' was raised')[0]}") from error
+    except (TypeError, ValueError, OSError, AssertionError, LookupError, AttributeError, RuntimeError) as error:
+        # Gymnasium adds to a message whose environment it was, a KeyError's says nothing but the key.
+        said = f"{type(error).__name__}: {error}" if isinstance(error, LookupError) else str(error)
+        raise ConfigError(f"{_culprit(env, error)}{said.partition(' was raised')[0]}") from error
 
 
 def _culprit(env: EnvConfig, error: Exception) -> str:

@@ -13,6 +13,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import Table
 from embodyflow.engines.action_noise import chunk_uniforms
 from embodyflow.engines.vector_env import ChunkStep, VectorEnv
+from embodyflow.errors import ConfigError
 from embodyflow.policies.base import ActingPolicy, Decision
 from embodyflow.seeding import derive_rng
 
@@ -133,6 +134,7 @@ class EpisodeRows:
         decided = (len(episodes), config.num_decisions)
         shape, self._chunk = (*decided, policy.num_tokens), config.policy.chunk_size
         self._horizon, self._correlation = policy.horizon, config.rollout.chunk_correlation
+        self._env = config.env
         self.noise: np.ndarray | None = None
         self.columns: Columns = {
             "uid": np.array([e.uid for e in episodes], np.int64),
@@ -161,7 +163,16 @@ class EpisodeRows:
         )
 
     def see(self, rows: np.ndarray, t: np.ndarray, observation: Mapping[str, np.ndarray]) -> None:
-        """Record the observations before a decision."""
+        """Record the observations before a decision.
+
+        Raises:
+            ConfigError: an episode is not over after ``env.max_steps``.
+        """
+        if (t >= self.columns["action_tokens"].shape[1]).any():
+            raise ConfigError(
+                f"env.id={self._env.id}: an episode goes on after env.max_steps={self._env.max_steps} steps; an "
+                "environment without env.adapter is given max_steps and truncates by itself"
+            )
         for name, values in observation.items():
             if name not in self.columns:
                 shape = self.columns["action_tokens"].shape[:2] + values.shape[1:]

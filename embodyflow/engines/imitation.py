@@ -84,7 +84,7 @@ class ActionSamples:
         self._steps = Steps(demos, config.policy.observation_keys, policy.horizon)
         self.num_draws = policy.num_imitation_draws
         if "state" in self._steps.observation:
-            policy.set_normalization(self._steps.observation["state"], self._steps.actions[:, 0])
+            policy.set_normalization(self._steps.observation["state"].float(), self._steps.actions[:, 0])
 
     def __len__(self) -> int:
         return len(self._steps)

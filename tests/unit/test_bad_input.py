@@ -122,7 +122,7 @@ MISTAKES = {
     ),
     "adapted environment with discrete actions": (
         "env.id=CartPole-v1 env.tasks=[x] env.adapter.success_termination=true",
-        "env.id=CartPole-v1: its actions must be a Box with finite bounds, are Discrete(2)",
+        "env.id=CartPole-v1: its actions must be a Box of floats with finite bounds, are Discrete(2)",
     ),
     "sentence for no task": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter={success_termination:true,instructions:{y:z}}",

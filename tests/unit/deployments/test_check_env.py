@@ -53,6 +53,40 @@ class Point(gym.Env):
 gym.register("tests/Point-v0", Point, max_episode_steps=100)
 
 
+class Guided(Point):
+    """One that names its tasks."""
+
+    tasks = ("go",)
+    num_goals = {"train": 4, "demo": 4, "eval": 4}  # noqa: RUF012
+
+    def __init__(self, task: str, split: str, max_steps: int, breaks: str = "") -> None:
+        super().__init__(breaks)
+        self.first = 10 if split == "eval" and breaks != "splits" else 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        return super().reset(seed=self.first + (options or {}).get("goal", 0))
+
+    def step(self, action: np.ndarray):
+        return (*super().step(action)[:4], {} if self.breaks == "success" else {"success": False})
+
+
+gym.register("tests/Guided-v0", Guided)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "verdict", "details"),
+    [
+        ("", "ok", "evaluation has initial states of its own"),
+        ("splits", "FAIL", "evaluation begins where training does"),
+        ("success", "FAIL", "info has no 'success'"),
+    ],
+)
+def test_what_an_environment_with_tasks_promises_is_tried(breaks: str, verdict: str, details: str) -> None:
+    config = EnvConfig(id=f"{__name__}:tests/Guided-v0", tasks=("go",), kwargs={"breaks": breaks}, max_steps=100)
+    finding = CHECKS["goals"](Subject(config))
+    assert (finding.verdict, finding.details) == (verdict, details)
+
+
 def run(check: str, breaks: str):
     kwargs = {"breaks": breaks}
     subject = Subject(EnvConfig(id=f"{__name__}:tests/Point-v0", tasks=(), kwargs=kwargs, max_steps=100))

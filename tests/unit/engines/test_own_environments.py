@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from trainers import SEED, new_trainer
 
 import tasks
 from embodyflow.config import RunConfig
+from embodyflow.data.batches import to_batch
 from embodyflow.data.tables import digest_of
 from embodyflow.engines.contact_sheet import draw_contact_sheet
 from embodyflow.engines.embodied_rollout import EmbodiedRollout
-from embodyflow.engines.environments import check_environment
+from embodyflow.engines.environments import check_environment, make_env
+from embodyflow.engines.fsdp_trainer import FSDPTrainer
 from embodyflow.engines.replay import film, first_difference
 from embodyflow.errors import ConfigError
 from embodyflow.policies.observations import COLUMNS
@@ -340,4 +343,76 @@ def test_a_success_in_the_middle_of_a_chunk_counts(config_of: Callable[..., RunC
     assert rows["success"].all() and (rows["num_steps"] == 20).all() and not rows["terminated"].any()
     assert first_difference(config, {name: column[0] for name, column in rows.items()}) is None
     assert rollout.demonstrate()["num_steps"].tolist() == [20, 20]
+    rollout.close()
+
+
+class Buffered(Line):
+    """Hands out the same arrays again and again, with a word beside them that its space does not have; counts."""
+
+    observation_space: gym.Space[Any] = Dict(state=Box(0, 2**31 - 2, (2,), np.int64))
+    buffer = np.zeros(2, np.int64)
+
+    def observe(self) -> Any:
+        self.buffer[:] = self.x, self.steps
+        return {"state": self.buffer, "mission": "go"}
+
+
+def test_demonstrations_are_of_what_was_seen_then(
+    config_of: Callable[..., RunConfig], close: list[FSDPTrainer]
+) -> None:
+    config = config_of(Buffered, "warm_start.action_noise=0")
+    rollout = new_rollout(config)
+    demos = to_batch(rollout.demonstrate())
+    steps = demos["state"][0, : demos["num_steps"][0], 1]
+    assert steps.tolist() == list(range(len(steps)))
+    close.append(trainer := new_trainer(config))
+    assert np.isfinite(trainer.fit(demos, SEED)["sft/loss"].value), "a state of whole numbers is standardised too"
+
+
+class NoTasks(Line):
+    tasks = None  # type: ignore[assignment]
+
+
+class Picky(Line):
+    def __init__(self, robot: str = "none", **arguments: Any) -> None:
+        super().__init__(**arguments)
+        assert robot == "none", f"unknown robot {robot}"
+        self.arm = {"left": 1}[arguments["task"]]
+
+
+def test_an_attribute_of_another_meaning_is_no_list_of_tasks(config_of: Callable[..., RunConfig]) -> None:
+    config_of(NoTasks, *ADAPTER)
+    with pytest.raises(ConfigError, match="is not made for policies that follow instructions: it names no tasks"):
+        config_of(NoTasks)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("+env.kwargs.robot=arm",), r"env.kwargs={'robot': 'arm'}: unknown robot arm"),
+        ((), r"env.kwargs={}: KeyError: 'go'"),
+    ],
+)
+def test_whatever_its_constructor_raises_is_one_line(
+    config_of: Callable[..., RunConfig], words: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config_of(Picky, *words)
+
+
+def test_a_mode_of_drawing_among_its_arguments_is_no_obstacle(config_of: Callable[..., RunConfig]) -> None:
+    config = config_of(Coloured, "+env.kwargs.render_mode=rgb_array")
+    env = make_env(config.env, "go", "train", render_mode="rgb_array")
+    assert env.unwrapped.render_mode == "rgb_array"
+
+
+class Endless(Line):
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return (*super().step(action)[:3], False, {"success": False})
+
+
+def test_an_episode_that_goes_on_after_its_last_step_is_an_error(config_of: Callable[..., RunConfig]) -> None:
+    rollout = new_rollout(config_of(Endless))
+    with pytest.raises(ConfigError, match=r"tests/Endless-v0: an episode goes on after env.max_steps=20 steps"):
+        rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
     rollout.close()

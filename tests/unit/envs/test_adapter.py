@@ -203,8 +203,77 @@ def test_a_success_that_is_neither_true_nor_false_is_an_error(nothing: Any, monk
 
 
 def test_discrete_actions_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"Box with finite bounds, are Discrete\(2\)"):
+    with pytest.raises(ValueError, match=r"Box of floats with finite bounds, are Discrete\(2\)"):
         AdaptedEnv("CartPole-v1")
+
+
+class Dials(gym.Env):
+    """Sees the actions it is given, by keys with dots in them."""
+
+    observation_space = Dict({"observation.state": Box(-9, 9, (2,)), "observation": Dict({"x": Box(-9, 9, (1,))})})
+
+    def __init__(self, low: list[float], high: list[float], dtype: type = np.float32) -> None:
+        self.action_space = Box(np.array(low, dtype), np.array(high, dtype), dtype=dtype)
+        self.seen = np.zeros(2)
+
+    def reset(self, *, seed=None, options=None):
+        return self._observation(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.seen = action
+        return self._observation(), 0.0, False, False, {"arrived": False}
+
+    def _observation(self) -> dict[str, Any]:
+        return {"observation.state": np.float32(self.seen), "observation": {"x": np.float32(self.seen[:1])}}
+
+
+gym.register("tests/Dials-v0", Dials)
+
+
+def dials(**arguments: Any) -> AdaptedEnv:
+    return AdaptedEnv("tests/Dials-v0", "go", max_steps=60, success_info="arrived", **arguments)
+
+
+def test_the_ends_of_the_scale_are_the_environments_bounds_to_the_bit() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        low = np.round(rng.uniform(-3, 3, 2), 2)
+        env = dials(kwargs={"low": low.tolist(), "high": (low + np.round(rng.uniform(0, 3, 2), 2)).tolist()})
+        env.reset(seed=0)
+        for end, bound in ((-1, "low"), (1, "high")):
+            env.step(np.full(2, end, np.float32))
+            assert np.array_equal(env.inner.unwrapped.seen, getattr(env.inner.action_space, bound))
+
+
+def test_a_dimension_without_width_stays_where_it_is() -> None:
+    env = dials(kwargs={"low": [0.0, 0.5], "high": [2.0, 0.5]}, expert=f"{__name__}:middle")
+    env.reset(seed=0)
+    env.step(np.zeros(2, np.float32))
+    np.testing.assert_array_equal(env.inner.unwrapped.seen, [1.0, 0.5])
+    assert np.isfinite(env.expert_action()).all() and env.expert_action()[0] == 0.0
+
+
+def middle(env: gym.Env, observation: dict[str, Any]) -> list[float]:
+    return [1.0, 0.5]
+
+
+def test_actions_of_whole_numbers_are_refused() -> None:
+    with pytest.raises(ValueError, match="its actions must be a Box of floats with finite bounds, are Box"):
+        dials(kwargs={"low": [0, 0], "high": [10, 10], "dtype": np.int64})
+
+
+@pytest.mark.parametrize(
+    ("state", "size"), [(None, 3), (["observation.state", "observation.x"], 3), (["observation.state"], 2)]
+)
+def test_keys_may_have_dots_of_their_own(state: list[str] | None, size: int) -> None:
+    env = dials(kwargs={"low": [0.0, 0.0], "high": [1.0, 1.0]}, state=state)
+    observation, _ = env.reset(seed=0)
+    assert (
+        observation["state"].shape
+        == env.observation_space["state"].shape
+        == ((2,) if state and len(state) == 1 else (3,))
+    )
 
 
 OTHERS: dict[str, dict[str, Any]] = {
