@@ -43,7 +43,7 @@ def check_control(config: ControlConfig) -> None:
     Raises:
         ConfigError: one line that names the key and what is allowed.
     """
-    made = _made(config.env)
+    made = _made(config.env, first_task(config.env))
     check_fits(config.policy, made)
     made.close()
 
@@ -55,7 +55,7 @@ def check_embodied(config: EmbodiedConfig) -> None:
         ConfigError: one line that names the key and what is allowed.
     """
     env = config.env
-    made = _made(env)
+    made = _made(env, first_task(env))
     check_fits(config.policy, made)
     fields = observation_fields(made.observation_space)
     for name in sorted(COLUMNS & fields.keys()):
@@ -71,6 +71,8 @@ def check_embodied(config: EmbodiedConfig) -> None:
         _try_a_step(env, made)
     num_goals = made.get_wrapper_attr("num_goals")
     made.close()
+    for task in env.tasks[1:]:
+        _check_further_task(env, task, made)
     wanted = {("evaluation.num_goals", "eval"): config.evaluation.num_goals}
     if config.warm_start is not None:
         wanted["warm_start.num_demos", "demo"] = config.warm_start.num_demos
@@ -85,7 +87,7 @@ def check_environment(env: EnvConfig) -> dict[str, int]:
     Raises:
         ConfigError: one line that names the key and what is allowed.
     """
-    made = _made(env)
+    made = _made(env, first_task(env))
     _try_a_step(env, made)
     made.close()
     return policy_sizes(made)
@@ -127,10 +129,27 @@ def _creator(env_id: str, entry_point: Any) -> Any:
         raise ConfigError(f"env.id={env_id}: {error}; install what it needs") from error
 
 
-def _made(env: EnvConfig) -> gym.Env[Any, Any]:
+def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> None:
+    """Refuse a task that cannot be made, or is not shown and acted in as the first one is."""
+    try:
+        made = _made(env, task)
+        shown, expected = (observation_fields(each.observation_space) for each in (made, first))
+        if shown != expected or made.action_space.shape != first.action_space.shape:
+            raise ConfigError(
+                f"env.id={env.id}: shows {shown} and takes {made.action_space}, the first task {expected} and "
+                f"{first.action_space}; allowed are tasks that one policy can do"
+            )
+        if env.adapter is not None:
+            _try_a_step(env, made)
+        made.close()
+    except ConfigError as error:
+        raise ConfigError(f"env.tasks: {task!r}: {error}") from error
+
+
+def _made(env: EnvConfig, task: str | None) -> gym.Env[Any, Any]:
     _check_tasks(env)
     try:
-        return make_env(env, first_task(env), "train")
+        return make_env(env, task, "train")
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise ConfigError(f"{_culprit(env, error)}{error}; install what it needs") from error
     except (TypeError, ValueError, OSError, AssertionError, LookupError, AttributeError, RuntimeError) as error:

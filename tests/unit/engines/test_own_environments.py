@@ -416,3 +416,33 @@ def test_an_episode_that_goes_on_after_its_last_step_is_an_error(config_of: Call
     with pytest.raises(ConfigError, match=r"tests/Endless-v0: an episode goes on after env.max_steps=20 steps"):
         rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
     rollout.close()
+
+
+class Several(Line):
+    tasks = ("go", "stop", "turn")
+
+    def __init__(self, task: str, split: str, max_steps: int, speed: int = 1) -> None:
+        super().__init__(task, split, max_steps)
+        assert task != "stop", "there are no brakes"
+        if task == "turn":
+            self.observation_space = Dict(state=Box(-np.inf, np.inf, (3,), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("env.tasks=[go,stop]",), r"env.tasks: 'stop': env.kwargs={}: there are no brakes"),
+        (("env.tasks=[go,turn]",), r"env.tasks: 'turn': env.id=.*: shows {'state': \(\(3,\), dtype\('float32'\)\)}"),
+    ],
+)
+def test_every_task_is_tried_before_anything_starts(
+    config_of: Callable[..., RunConfig], words: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config_of(Several, *words)
+
+
+def test_what_one_task_is_given_alone_is_tried_too(config_of: Callable[..., RunConfig]) -> None:
+    words = ("env.tasks=[go,wait]", "+env.adapter.task_kwargs.wait.patience=3")
+    with pytest.raises(ConfigError, match=r"env.tasks: 'wait': .*unexpected keyword argument 'patience'"):
+        config_of(Line, *ADAPTER, *words)
