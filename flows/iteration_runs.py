@@ -19,6 +19,7 @@ from prefect import Flow, Task
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.context import FlowRunContext, TagsContext
+from prefect.exceptions import PrefectException
 from prefect.results import get_result_store
 from prefect.states import (
     Cancelled,
@@ -39,6 +40,9 @@ LONGEST_RETRY_SECONDS = 3.2
 
 PATIENCE_SECONDS = 5.0
 """How long an iteration waits for its run before it goes on without."""
+
+_NOT_DONE = (httpx.HTTPError, PrefectException)
+"""What Prefect's client raises where the server is away or refuses: ``ObjectNotFound`` is no ``HTTPError``."""
 
 
 async def _ask_again_soon(response: httpx.Response) -> None:
@@ -127,7 +131,7 @@ class IterationRuns:
                 never_begun: State[Any] = Cancelled(message="the run ended before this iteration")
                 for opening, state in [*((each, never_begun) for each in self._opened.values()), *self._unseen]:
                     await asyncio.wait([opening])
-                    if not means_away(opening.exception()):  # else it was never created
+                    if not isinstance(opening.exception(), _NOT_DONE):  # else it was never created
                         await self._close(opening.result(), state)
                 await asyncio.gather(*self._closing)
         except TimeoutError:
@@ -175,15 +179,17 @@ class IterationRuns:
         self._closing.add(asyncio.create_task(self._close(flow_run, state)))
 
     async def _close(self, flow_run: FlowRun, state: State[Any]) -> None:
+        """Tell how an iteration ended; what the server refuses, as of a run deleted in the UI, fails no training."""
         while True:
             try:
                 async with self._turn:
                     await self._client.set_flow_run_state(flow_run.id, state)
                 self._is_away = False
                 return
-            except httpx.HTTPError as error:
+            except _NOT_DONE as error:
                 if not means_away(error):
-                    raise
+                    _logger.warning("the Prefect server refuses to close the run %s", flow_run.name, exc_info=True)
+                    return
             await asyncio.sleep(PAUSE_SECONDS)
 
 
