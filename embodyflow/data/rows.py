@@ -26,8 +26,8 @@ class RowPrompts:
         num_skipped: prompts of each split that were too long, with ``too_long=skip``.
 
     Raises:
-        ConfigError: a file cannot be read, a row lacks a column or an answer, or a prompt is too long; the message
-            names file and row.
+        ConfigError: a file cannot be read, a row lacks a column, an answer or a demonstration, or a prompt is too long;
+            the message names file and row.
     """
 
     def __init__(
@@ -46,29 +46,30 @@ class RowPrompts:
         return self._rows[split][self._checked(split, index)][0]
 
     def demonstration(self, split: Split, index: int) -> str:
-        """Return the response column.
+        """Return the response column, which is read of the demo split alone.
 
         Raises:
-            ConfigError: none is configured.
+            ConfigError: it is another split.
         """
-        if self._config.response_column is None:
-            raise ConfigError("data.response_column: must be set, the warm start imitates it")
-        return self._rows[split][self._checked(split, index)][1]
+        response = self._rows[split][self._checked(split, index)][1]
+        if response is None:
+            raise ConfigError(f"data.{split}: holds no demonstrations; the warm start imitates those of data.demo")
+        return response
 
     def _checked(self, split: Split, index: int) -> int:
         if not 0 <= index < len(self._rows[split]):
             raise IndexError(f"index={index}: allowed are 0 to {len(self._rows[split]) - 1}, the {split} prompts")
         return index
 
-    def _read(self, split: Split, rank: int, num_ranks: int) -> list[tuple[Prompt, str]]:
+    def _read(self, split: Split, rank: int, num_ranks: int) -> list[tuple[Prompt, str | None]]:
         paths: Sequence[str] = getattr(self._config, split)
         if not paths:
             return []
-        kept = []
+        kept: list[tuple[Prompt, str | None]] = []
         for where, prompt_id, row in _rows(paths, self._config.columns, rank, num_ranks):
             prompt = prompt_of(row, self._config, prompt_id, where)
             if self._fits(prompt, where):
-                kept.append((prompt, str(row.get(self._config.response_column or "", ""))))
+                kept.append((prompt, _response(row, self._config, where) if split == "demo" else None))
             else:
                 self.num_skipped[split] += 1
         if not kept:
@@ -122,6 +123,14 @@ def _text(row: Mapping[str, Any], column: str, where: str) -> str:
     if not isinstance(value, str | int | float):
         raise ConfigError(f"{where}: column {column} is {value!r}; allowed is text")
     return str(value)
+
+
+def _response(row: Mapping[str, Any], config: RowsConfig, where: str) -> str:
+    assert config.response_column is not None  # RowsConfig has seen to it
+    response = _text(row, config.response_column, where)
+    if not response.strip():
+        raise ConfigError(f"{where}: column {config.response_column} is empty")
+    return response
 
 
 def _messages(value: Any, column: str, where: str) -> list[dict[str, Any]]:

@@ -93,6 +93,25 @@ def test_a_malformed_row_is_named(row, settings, complaint, tmp_path, tokenizer)
         RowPrompts(config(path, **settings), tokenizer, 50)
 
 
+@pytest.mark.parametrize(
+    ("response", "complaint"),
+    [
+        (None, "is None; allowed is text"),
+        (["a"], r"is \['a'\]; allowed is text"),
+        ("", "is empty"),
+        (" \n", "is empty"),
+    ],
+)
+def test_a_demonstration_that_is_none_is_named(response, complaint, tmp_path, tokenizer):
+    whole = [{**row, "extra": "a"} for row in ROWS]
+    path = write(tmp_path, [*whole[:6], {**whole[6], "extra": response}, *whole[7:]])
+    with pytest.raises(ConfigError, match=rf"^{path}, row 7: column extra {complaint}"):
+        RowPrompts(config(path, demo=(path,), response_column="extra"), tokenizer, 50)
+    source = RowPrompts(config(path, response_column="extra"), tokenizer, 50)  # its rows are asked, never imitated
+    with pytest.raises(ConfigError, match=r"^data.train: holds no demonstrations; .* data.demo$"):
+        source.demonstration("train", 6)
+
+
 def test_files_and_rows_are_checked_without_a_tokenizer(tmp_path):
     path = write(tmp_path, ROWS)
     assert build_prompt_source(config(path), None, 1).num_prompts("train") == 10
