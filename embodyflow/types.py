@@ -49,7 +49,9 @@ A language row is an episode of R decisions of one token, R the longest response
     terminated, truncated  bool [N]         whether the response ended by itself, or at the limit
     success          bool    [N]            what the reward function says, with ``scores`` (float32 [N]), the reward
 
-Between ranks such rows travel without their padding (:mod:`embodyflow.data.padding`).
+Between ranks such rows travel without their padding (:mod:`embodyflow.data.padding`). That concerns the columns named
+here and below with R, or with T, in their shape, and columns of your own whose names begin with ``token_``, such as
+``token_entropy``; any other column of your own is so many values of the row, and stays whole.
 
 To all rows the nodes add ``rewards``, ``advantages``, ``old_log_probs``, ``ref_log_probs`` (float32 [N, T, L]; so is
 ``kl_penalty``, what rewards lose for the KL where it is taken from them) and, one per decision, ``values`` (the

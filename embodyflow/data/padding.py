@@ -15,11 +15,19 @@ from embodyflow.data.tables import Column, Table
 PROMPT, RESPONSE = "prompt_length", "response_length"
 """Columns that say how long a row's prompt and response are."""
 
+PER_TOKEN = (
+    *("action_tokens", "loss_mask", "log_probs", "old_log_probs", "ref_log_probs", "kl_penalty"),
+    *("rewards", "advantages", "values", "returns"),
+)
+PER_TOKEN_PREFIX = "token_"
+"""What columns of one value or more per response token are called: one of these names, or one that begins so."""
+
 
 def to_ragged(columns: Mapping[str, Column]) -> Table:
     """Return language rows without padding: ``prompt_tokens`` and every column of one value or more per response token.
 
-    What lies after the end of a prompt or response is left out.
+    What lies after the end of a prompt or response is left out. Names say which columns these are, :data:`PER_TOKEN`
+    and what begins with ``token_``; any other is left whole, were it as wide as the longest response is long.
     """
     if RESPONSE not in columns:
         return dict(columns)
@@ -49,7 +57,7 @@ def _cut(name: str, column: Column, columns: Mapping[str, Column], num_steps: in
         return column
     if name == "prompt_tokens":
         lengths = columns[PROMPT]
-    elif column.shape[1] == num_steps:
+    elif column.shape[1] == num_steps and (name in PER_TOKEN or name.startswith(PER_TOKEN_PREFIX)):
         lengths = columns[RESPONSE]
     else:
         return column

@@ -1,11 +1,12 @@
 """Language rows without their padding, and back."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from embodyflow.data.batches import join_rows, to_batch, to_columns
-from embodyflow.data.padding import to_padded, to_ragged
+from embodyflow.data.padding import PER_TOKEN, to_padded, to_ragged
 from embodyflow.data.ragged import Ragged
 from embodyflow.data.tables import select
 
@@ -23,7 +24,9 @@ def language_rows(lengths: list[tuple[int, int]]) -> dict[str, np.ndarray]:
         "loss_mask": response[..., None],
         "returns": numbers * response * 0.5,
         "response_length": num_response,
-        "embedding": np.ones((len(lengths), 99), np.float32),
+        "token_entropy": numbers * response * 0.25,
+        "embedding": np.ones(response.shape, np.float32),  # as wide as the longest response, and of the row as a whole
+        "position": np.ones((*response.shape, 1), np.float32),
     }
 
 
@@ -32,7 +35,7 @@ def test_rows_come_back_as_they_were(lengths: list[tuple[int, int]]) -> None:
     rows = language_rows(lengths)
     ragged = to_ragged(rows)
     assert {name for name, column in ragged.items() if isinstance(column, Ragged)} == {
-        *("prompt_tokens", "action_tokens", "loss_mask", "returns")
+        *("prompt_tokens", "action_tokens", "loss_mask", "returns", "token_entropy")
     }
     tokens = ragged["action_tokens"]
     assert isinstance(tokens, Ragged) and tokens.values.shape == (sum(r for _, r in lengths), 1)
@@ -40,6 +43,13 @@ def test_rows_come_back_as_they_were(lengths: list[tuple[int, int]]) -> None:
     assert back.keys() == rows.keys()
     for name, column in rows.items():
         assert np.array_equal(back[name], column) and back[name].dtype == column.dtype, name
+
+
+@pytest.mark.parametrize("name", PER_TOKEN)
+def test_what_nodes_write_per_token_is_cut(name: str) -> None:
+    rows = language_rows([(2, 3), (4, 9)])
+    column = to_ragged({**rows, name: rows["action_tokens"]})[name]
+    assert isinstance(column, Ragged) and column.lengths.tolist() == [3, 9]
 
 
 def test_rows_of_another_job_are_left_alone() -> None:
