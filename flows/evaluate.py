@@ -47,8 +47,10 @@ def main() -> None:
         print(error, file=sys.stderr)
         sys.exit(2)
     parameters = request.parameters() | {"run_id": config.run_id}
+    # Without a run_id the same command plays what is committed by then.
+    hint = f"stopped; the same command with run_id={config.run_id} goes on"
     try:
-        result = run_to_its_end(evaluate, parameters, config.run_dir, lambda: "stopped; the same command goes on")
+        result = run_to_its_end(evaluate, parameters, config.run_dir, lambda: hint)
     except ConfigError as error:  # what only the workers can see, such as other observations
         print(error, file=sys.stderr)
         sys.exit(2)

@@ -1,13 +1,14 @@
 """What an evaluation is asked for, checked before anything is started."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from prefect.runtime import flow_run
 
 from embodyflow.compose import compose_config, validate_config
 from embodyflow.config.embodied import EmbodiedConfig
@@ -27,7 +28,8 @@ class EvaluationRequest:
     Attributes:
         policy: folder of a run, whose own configuration holds, or of an exported policy.
         experiment: of an exported policy, what it is evaluated in.
-        run_id: names the evaluation's folder; by custom it is made of the policy's name.
+        run_id: names the evaluation's folder; by custom it is made of the policy's name, and of the checkpoint's
+            iteration or, where no command line has settled that, of the flow run's id.
         overrides: ``key=value``, such as ``evaluation.num_goals=50``.
     """
 
@@ -74,6 +76,16 @@ def parse_evaluation(words: Sequence[str]) -> EvaluationRequest:
             "policy: must be set to the folder of a run, such as policy=runs/mine, or of an exported policy"
         )
     return EvaluationRequest(**named, overrides=tuple(overrides))
+
+
+def of_this_flow_run(request: EvaluationRequest) -> EvaluationRequest:
+    """Name an evaluation without a ``run_id`` after the Prefect flow run that executes it.
+
+    A flow run that Prefect retries is to find what it has played, whatever the run has committed meanwhile.
+    """
+    if request.run_id is not None:
+        return request
+    return replace(request, run_id=f"evaluate-{Path(request.policy).absolute().name}-{str(flow_run.id)[:8]}")
 
 
 def check_evaluation(request: EvaluationRequest) -> tuple[EmbodiedConfig, EvaluatedPolicy]:

@@ -13,7 +13,13 @@ from embodyflow.statistics import wilson_interval
 from embodyflow.workers.session import NodeReport, NodeWork
 from flows.contact_sheets import draw_played
 from flows.evaluation import MODES
-from flows.evaluation_request import EvaluatedPolicy, EvaluationRequest, check_evaluation, open_evaluation
+from flows.evaluation_request import (
+    EvaluatedPolicy,
+    EvaluationRequest,
+    check_evaluation,
+    of_this_flow_run,
+    open_evaluation,
+)
 from flows.kept_checkpoint import drop, kept
 from flows.nodes import Run, submit_node
 from flows.opened_run import opened
@@ -26,7 +32,7 @@ async def evaluate_as_asked(request: EvaluationRequest) -> dict[str, Any]:
 
     An evaluation that was stopped goes on: what was played is read from its folder.
     """
-    config, policy = check_evaluation(request)
+    config, policy = check_evaluation(of_this_flow_run(request))
     folder = open_evaluation(config, policy)
     get_run_logger().info("evaluation %s in %s", config.run_id, folder.path)
     with folder.locked():

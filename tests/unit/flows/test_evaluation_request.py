@@ -1,12 +1,18 @@
 """What an evaluation is asked for: a run or an export, and what does not fit either."""
 
+import asyncio
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
-from flows.evaluation_request import check_evaluation, open_evaluation, parse_evaluation
+from flows import evaluate, evaluation_request, evaluation_run
+from flows import main as command_line
+from flows.evaluation_request import EvaluationRequest, check_evaluation, open_evaluation, parse_evaluation
 from flows.kept_checkpoint import drop, kept
 from flows.request import RunRequest, check
 
@@ -83,6 +89,42 @@ def test_a_run_that_goes_on_takes_nothing_from_its_evaluation(
         ConfigError, match=f"policy={run}: the checkpoint of iteration 2 is gone; choose another run_id"
     ):
         open_evaluation(again, same)
+
+
+class OpenedError(Exception):
+    """Of an evaluation, with its folder, where workers would start."""
+
+
+def test_a_retried_flow_run_goes_on_with_the_checkpoint_it_began_with(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened_instead(config: Any, policy: Any) -> None:
+        folder = open_evaluation(config, policy)
+        raise OpenedError(folder.path, policy.iteration)
+
+    monkeypatch.setattr(evaluation_run, "open_evaluation", opened_instead)
+
+    def attempt(flow_run_id: str) -> tuple[Path, int]:
+        monkeypatch.setattr(evaluation_request, "flow_run", SimpleNamespace(id=flow_run_id))
+        with pytest.raises(OpenedError) as opened:
+            asyncio.run(evaluation_run.evaluate_as_asked(EvaluationRequest(str(run))))
+        return opened.value.args
+
+    first = attempt("0123456789abcdef")
+    assert first == (run.parent / "evaluate-mine-01234567", 2)
+    commit(RunFolder(run), 4)
+    assert attempt("0123456789abcdef") == first
+    assert attempt("fedcba9876543210") == (run.parent / "evaluate-mine-fedcba98", 4)
+
+
+def test_who_stops_an_evaluation_is_told_what_goes_on_with_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(flow: Any, parameters: Any, run_dir: Path, if_stopped: Any) -> None:
+        raise SystemExit(if_stopped())
+
+    monkeypatch.setattr(command_line, "run_to_its_end", stop)
+    monkeypatch.setattr(sys, "argv", ["evaluate", f"policy={run}"])
+    with pytest.raises(SystemExit, match=r"^stopped; the same command with run_id=evaluate-mine-000002 goes on$"):
+        evaluate.main()
 
 
 def test_a_checkpoint_that_is_being_removed_is_not_taken(run: Path) -> None:
