@@ -1,8 +1,11 @@
 """How good the policy is now, on goals it was never trained on."""
 
+from pathlib import Path
+
 from prefect.logging import get_run_logger
 
 from embodyflow.data.metrics import merge_metrics, to_floats
+from embodyflow.durable_files import write_atomically
 from embodyflow.statistics import wilson_interval
 from embodyflow.workers.session import NodeWork
 from flows.contact_sheets import draw_trained_on
@@ -38,10 +41,31 @@ async def evaluate(run: Run, index: int) -> dict[str, float]:
 
 
 async def film(run: Run, index: int) -> None:
-    """Record an episode video, and draw episodes that were trained on, where this machine can render."""
-    path = run.folder.subfolder("videos") / f"iteration-{index:06d}.gif"
-    config = {"path": str(path.absolute()), "num_episodes": NUM_FILMED}
+    """Record an episode video, and draw episodes that were trained on, where this machine can render.
+
+    The video has its name when all is done; what cannot be rendered leaves a note of the reason in its place.
+    """
+    path = _video(run, index)
+    aside = path.with_name(f".{path.name}")
+    config = {"path": str(aside.absolute()), "num_episodes": NUM_FILMED}
     report = await submit_node(NodeWork("record_video", "tasks:record_video", "rollout", index, config))
-    if report.info["problem"]:
-        get_run_logger().warning("no episode video: %s", report.info["problem"])
     await draw_trained_on(run, index)
+    if problem := report.info["problem"]:
+        get_run_logger().warning("no episode video: %s", problem)
+        write_atomically(_note(path), f"{problem}\n")
+    else:
+        aside.rename(path)
+
+
+def filmed(run: Run, index: int) -> bool:
+    """Say whether :func:`film` has been done, or found that it cannot be: who removes its note has it tried again."""
+    path = _video(run, index)
+    return path.exists() or _note(path).exists()
+
+
+def _video(run: Run, index: int) -> Path:
+    return run.folder.subfolder("videos") / f"iteration-{index:06d}.gif"
+
+
+def _note(video: Path) -> Path:
+    return video.with_suffix(".txt")

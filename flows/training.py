@@ -6,7 +6,7 @@ from typing import Any
 from prefect.logging import get_run_logger
 
 from embodyflow.run_folder import RunFolder
-from flows.evaluation import evaluate, film
+from flows.evaluation import evaluate, film, filmed
 from flows.iteration import begin_to_count, hand_over, run_iteration
 from flows.nodes import Run
 from flows.opened_run import opened
@@ -78,10 +78,12 @@ async def _export(run: Run) -> None:
 
 
 async def _evaluate_if_due(run: Run, index: int) -> None:
-    if run.config.evaluates_after(index) and not _evaluated(run.folder, index):
+    if not run.config.evaluates_after(index):
+        return
+    if not _evaluated(run.folder, index):
         await evaluate(run, index)
-        if run.config.films_after(index):
-            await film(run, index)
+    if run.config.films_after(index) and not filmed(run, index):  # a failure may lie between the two
+        await film(run, index)
 
 
 async def _begin(run: Run) -> int:
