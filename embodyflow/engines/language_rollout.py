@@ -27,7 +27,13 @@ from embodyflow.engines.heap import keep_freed_memory
 from embodyflow.engines.language_checks import check_prompts
 from embodyflow.engines.probe import COLUMN, compare, probe_sequences
 from embodyflow.errors import ConfigError
-from embodyflow.policies.causal_lm.modeling_causal_lm import build_model, build_tokenizer, folder_of, save_folder
+from embodyflow.policies.causal_lm.modeling_causal_lm import (
+    build_model,
+    build_tokenizer,
+    folder_of,
+    save_folder,
+    stop_tokens_of,
+)
 from embodyflow.rewards.interface import RewardManager, Sample, Score
 from embodyflow.rewards.registry import build_reward_manager
 from embodyflow.seeding import derive_rng, derive_seed
@@ -67,6 +73,7 @@ class LanguageRollout(GroupRollout):
         keep_freed_memory()
         self.config = config
         self.tokenizer = build_tokenizer(config.policy)
+        self._stop_tokens = stop_tokens_of(config.policy, self.tokenizer)
         self._prompts = build_prompt_source(config.data, self.tokenizer, config.rollout.max_prompt_tokens)
         check_prompts(config, self._prompts)
         self._rewards: RewardManager = build_reward_manager(config.reward)
@@ -167,7 +174,7 @@ class LanguageRollout(GroupRollout):
         sampling = Sampling(
             max_tokens=rollout.max_response_tokens,
             temperature=0.0 if draws is None else rollout.temperature,
-            stop_token_ids=(self.tokenizer.eos_token_id,),
+            stop_token_ids=self._stop_tokens,
         )
         requests = [Request(prompt, seed) for prompt, seed in zip(prompts, seeds, strict=True)]
         completions = self._engine.generate(requests, sampling)

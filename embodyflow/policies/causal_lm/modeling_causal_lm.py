@@ -5,7 +5,14 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    GenerationConfig,
+)
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from embodyflow.policies import onednn_linear, rms_norm
 from embodyflow.policies.causal_lm import checkpoint_causal_lm as checkpoint
@@ -48,6 +55,19 @@ def folder_of(path: str) -> Path:
     """Return the folder of a model, with weights and tokenizer, that is one already or a name on the hub."""
     folder = Path(path).expanduser()
     return folder if folder.exists() else Path(snapshot_download(path, allow_patterns=HUB_FILES))
+
+
+def stop_tokens_of(config: CausalLMConfig, tokenizer: Any) -> tuple[int, ...]:
+    """Return the tokens that end a response: the tokenizer's end of a sequence, and what the model's folder adds to it.
+
+    Chat models may end a turn with another token than a text: ``<|im_end|>`` of phi-4, ``<end_of_turn>`` of Gemma.
+    """
+    own: int = tokenizer.eos_token_id
+    folder = None if config.path is None else folder_of(config.path)
+    if folder is None or not (folder / GENERATION_CONFIG_NAME).exists():
+        return (own,)
+    named = GenerationConfig.from_pretrained(folder).eos_token_id
+    return tuple(sorted({own, *(named if isinstance(named, list) else [named])} - {None}))
 
 
 def build_value_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from language_jobs import language_config, sampled
 from trainers import free_address
+from transformers import GenerationConfig
 
 import tasks
 from embodyflow.data.batches import to_batch
@@ -115,6 +116,27 @@ def test_a_model_made_up_is_no_longer_on_disk_when_its_engine_is_built(
     rollout.update_weights(trainer.weights() | trainer.probe(), version=4)
     assert torch.equal(sampled(rollout)["action_tokens"], before["action_tokens"])
     rollout.close()
+
+
+@pytest.mark.parametrize("turn_ends", [True, False])
+def test_a_response_ends_at_what_the_models_folder_names_too(
+    trainer: LanguageTrainer, tmp_path: Path, turn_ends: bool
+) -> None:
+    trainer.policy.export(trainer.weights(), tmp_path)
+    eos, turn_end = trainer.policy.tokenizer.eos_token_id, 9
+    if turn_ends:
+        GenerationConfig(eos_token_id=[eos, turn_end]).save_pretrained(tmp_path)
+    else:
+        (tmp_path / "generation_config.json").unlink()
+    rollout = LanguageRollout(language_config("policy.scratch=null", f"policy.path={tmp_path}"), 0, 1)
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=3)
+    rows = rollout.play(rollout.evaluation_episodes("sampled") * 8, "eval", (0, "evaluate"))
+    rollout.close()
+    responses = [tokens[mask].tolist() for tokens, mask in zip(rows["action_tokens"], rows["loss_mask"], strict=True)]
+    stops = {eos, turn_end} if turn_ends else {eos}
+    assert all(stops.isdisjoint(response[:-1]) for response in responses)
+    assert [response[-1] in stops for response in responses] == rows["terminated"].tolist()
+    assert any(turn_end in response for response in responses)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
