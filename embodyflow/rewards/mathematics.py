@@ -9,12 +9,18 @@ import logging
 import re
 from typing import Any
 
+from latex2sympy2_extended.antlr_parser import PSParser
 from math_verify import LatexExtractionConfig, parse, verify
 
 from embodyflow.rewards.interface import Sample, Score, outcome
 
 # It warns once in every process that its time limit is off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
+
+# latex2sympy asks every atom for this rule before it asks for a percentage, and its parser for antlr 4.9.3 lacks it: no
+# percentage could be read.
+if not hasattr(PSParser.AtomContext, "FUNC_GAMMA"):
+    PSParser.AtomContext.FUNC_GAMMA = lambda self: None
 
 BOX = r"\boxed"
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace is none

@@ -21,6 +21,11 @@ EQUAL = [
     (r"\text{Evelyn}", r"\text{Evelyn}"),
     (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
     ("x = 5", "5"),
+    (r"50\%", "50"),
+    (r"50\%", "0.5"),
+    (r"50\%", r"50\%"),
+    (r"12.5\%", r"12.50\%"),
+    (r"5\%", "0.05"),
 ]
 DIFFERENT = [
     (r"\frac{1}{3}", "0.5"),
@@ -32,6 +37,8 @@ DIFFERENT = [
     (r"\text{Evelyn}", r"\text{Angela}"),
     ("", "5"),
     ("-5", "5"),
+    (r"40\%", r"50\%"),
+    (r"5\%", "0.5"),
 ]
 
 
