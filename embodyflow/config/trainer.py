@@ -29,6 +29,8 @@ def check_tolerance(key: str, tolerance: float, precisions: Mapping[str, str]) -
 class ScheduleConfig(Config):
     """The learning rate over a run's iterations.
 
+    The final fraction is that of the iteration after the last, so that none is trained at rate 0.
+
     Attributes:
         name: after the warm-up it stays, or falls to the final fraction along a line or half a cosine.
         warmup_iterations: over which it rises to its full size.
