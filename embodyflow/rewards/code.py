@@ -6,11 +6,13 @@ from embodyflow.rewards.configuration import CodeConfig
 from embodyflow.rewards.interface import Sample, Score, outcome
 from embodyflow.rewards.sandbox import run_tests
 
-_BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
+# A fence that opens ends its line; one that closes begins its line, and what follows is no tag.
+_BLOCK = re.compile(r"```([^\n`]*)\n(.*?)^[ \t]*```(?!\w)", re.DOTALL | re.MULTILINE)
+_TAGS = ("python", "py", "python3")
 
 
 def passes_tests(sample: Sample, config: CodeConfig) -> Score:
-    """Run the response's last fenced block and then the tests, which are the ground truth.
+    """Run the program in the response (:func:`program_in`) and then the tests, which are the ground truth.
 
     The part ``timed_out`` counts programs that ran out of time; they are not correct.
 
@@ -23,8 +25,16 @@ def passes_tests(sample: Sample, config: CodeConfig) -> Score:
         compile(tests, "<tests>", "exec")
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"ground_truth is not Python: {error}") from error
-    blocks = _BLOCK.findall(sample.response)
-    if not blocks:
+    program = program_in(sample.response)
+    if program is None:
         return outcome(False, answered=0.0, timed_out=0.0)
-    verdict = run_tests(blocks[-1], tests, config)
+    verdict = run_tests(program, tests, config)
     return outcome(verdict == "passed", answered=1.0, timed_out=float(verdict == "timed_out"))
+
+
+def program_in(response: str) -> str | None:
+    """Return the last fenced block that says it is Python, else the last that says nothing; ``None`` without one."""
+    blocks = [(tag.lower().split(), block) for tag, block in _BLOCK.findall(response)]
+    tagged = [block for tag, block in blocks if tag and tag[0] in _TAGS]
+    chosen = tagged or [block for tag, block in blocks if not tag]
+    return chosen[-1] if chosen else None

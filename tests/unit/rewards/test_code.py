@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from embodyflow.rewards.code import program_in
 from embodyflow.rewards.configuration import CodeConfig
 from embodyflow.rewards.functions import build_reward_function
 from embodyflow.rewards.interface import Sample
@@ -164,3 +165,25 @@ def test_a_response_is_its_last_block():
     assert score(ADD).parts == {"answered": 0.0, "timed_out": 0.0}
     with pytest.raises(ValueError, match="ground_truth is not Python"):
         score(good, "assert add(")
+
+
+@pytest.mark.parametrize(
+    ("response", "program"),
+    [
+        ("```bash\npip install x\n```\nthen\n```python\na = 1\n```", "a = 1\n"),
+        ("```python\na = 1\n```\nprints\n```text\n1\n```\nor\n```text\n2\n```\n", "a = 1\n"),
+        ("```python\na = 1\n```\nprints\n```\n1\n```", "a = 1\n"),
+        ("```Python\na = 1\n```", "a = 1\n"),
+        ("```python3\na = 1\n```", "a = 1\n"),
+        ("```python title=x\na = 1\n```", "a = 1\n"),
+        ("So\r\n```python\r\na = 1\r\n```\r\nBye", "a = 1\r\n"),
+        ("````python\na = 1\n````", "a = 1\n"),
+        ("```\na = 1\n```\n ```\na = 2\n ```", "a = 2\n"),
+        ("```py\na = '```'\nb = 2\n```", "a = '```'\nb = 2\n"),
+        ("```python\n```", ""),
+        ("```bash\npip install x\n```\nand no more", None),
+        ("```python\na = 1", None),
+    ],
+)
+def test_the_program_is_the_last_block_of_python(response, program):
+    assert program_in(response) == program
