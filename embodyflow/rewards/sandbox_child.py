@@ -11,6 +11,7 @@ import resource
 import signal
 import socket
 import sys
+import types
 from typing import Any
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x00020000, 0x08000000, 0x10000000  # of linux/sched.h
@@ -67,9 +68,11 @@ def _shut_in(order: dict[str, Any]) -> None:
 
 
 def _run(program: str, tests: str) -> None:
-    namespace = {"__name__": "__main__"}
-    exec(compile(program, "<response>", "exec"), namespace)
-    exec(compile(tests, "<tests>", "exec"), namespace)
+    # As if imported: what a program keeps for whoever runs it as a script, asking for input or exiting, is not run.
+    module = sys.modules["response"] = types.ModuleType("response")  # dataclasses look up the module they are of
+    exec(compile(program, "<response>", "exec"), module.__dict__)
+    module.__name__ = "__main__"  # but tests may stand behind such a guard too
+    exec(compile(tests, "<tests>", "exec"), module.__dict__)
 
 
 def _leave_the_system() -> None:

@@ -63,11 +63,22 @@ for descriptor in range(3, 20):
     except OSError:
         pass
 """
+DATACLASS = f"""
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import ClassVar, get_type_hints
+@dataclass
+class Sum:
+    terms: tuple[int, int]
+    start: ClassVar[int] = 0
+assert "terms" in get_type_hints(Sum){ADD}"""
 PASSING = {
     "plain": ADD,
     "library": "import math, numpy\ndef add(a, b):\n    return int(numpy.add(a, b))",
     "own_files": f"open('notes', 'w').write('x')\nassert open('notes').read() == 'x'{ADD}",
     "no_root": f"import os\nassert os.getuid() != 0 and not os.environ.get('SECRET'){ADD}",
+    "script": f"import sys{ADD}if __name__ == '__main__':\n    print(add(*map(int, input().split())))\n    sys.exit(0)",
+    "dataclass": DATACLASS,
 }
 FAILING = {
     "wrong": "def add(a, b):\n    return a",
@@ -163,6 +174,7 @@ def test_a_response_is_its_last_block():
     assert score(f"First {bad}, then\n{good}").reward == 1.0
     assert score(f"First {good}, then\n{bad}").reward == 0.0
     assert score(ADD).parts == {"answered": 0.0, "timed_out": 0.0}
+    assert score(good, "if __name__ == '__main__':\n    assert add(1, 2) == 4").reward == 0.0
     with pytest.raises(ValueError, match="ground_truth is not Python"):
         score(good, "assert add(")
 
