@@ -5,11 +5,12 @@ from decimal import Decimal
 
 # A sign and a currency sign in either order, thousands in groups of three, decimals; "$1,234.50", "-£5", "−.5", "50%".
 _NUMBER = re.compile(
-    r"(?P<sign>[-+−]?)\s?(?:[$€£¥₹]\s?)?(?P<second_sign>[-+−]?)"
+    r"(?P<sign>[-+−–]?)\s?(?:[$€£¥₹]\s?)?(?P<second_sign>[-+−–]?)"
     r"(?P<digits>(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)"
-    r"(?!\d|[.,:]\d)",
+    r"(?!\d|[.,:]\d|\s?[½⅓⅔¼¾²³])",
     re.ASCII,
 )
+_SPELLED_SIGN = re.compile(r"\b(?:minus|negative)\b", re.IGNORECASE)
 _DIGIT = re.compile(r"\d", re.ASCII)
 
 
@@ -17,14 +18,14 @@ def number_in(text: str) -> Decimal | None:
     """Return the number that ``text`` states, whatever words, units or currency stand around it.
 
     ``None`` where there is none and where there are several, for then it is not clear which is meant: ``3/4``,
-    ``10 or 12``, ``1,5`` are no numbers here.
+    ``10 or 12``, ``1,5``, ``3½`` are no numbers here, nor is ``minus 5``.
     """
     first_digit, found = _DIGIT.search(text), _NUMBER.search(text)
     if first_digit is None or found is None:
         return None
     if found.start("digits") > first_digit.start() or _DIGIT.search(text, found.end()):
         return None
-    if found["sign"] and found["second_sign"]:
+    if (found["sign"] and found["second_sign"]) or _SPELLED_SIGN.search(text, 0, found.start("digits")):
         return None
     number = Decimal(found["digits"].replace(",", ""))
-    return -number if (found["sign"] or found["second_sign"]) in ("-", "−") else number
+    return -number if (found["sign"] or found["second_sign"]) in ("-", "−", "–") else number

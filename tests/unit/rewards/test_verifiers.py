@@ -27,6 +27,8 @@ def graded(config, response, truth):
         ("$1,450,000", "1450000"),
         ("-5", "-5"),
         ("−5", "-5"),
+        ("–5", "-5"),
+        ("$–5", "-5"),
         ("$-5", "-5"),
         ("-$5.50", "-5.5"),
         ("+3", "3"),
@@ -45,7 +47,27 @@ def test_numbers_as_people_write_them(text, number):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "seventy", "3/4", "10 or 12", "1,5", "1,23,456", "1234,567", "1.2.3", "12:30", "2^3", "5-3", "1e3", "-+5"],
+    [
+        "",
+        "seventy",
+        "3/4",
+        "10 or 12",
+        "1,5",
+        "1,23,456",
+        "1234,567",
+        "1.2.3",
+        "12:30",
+        "2^3",
+        "5-3",
+        "1e3",
+        "-+5",
+        "3–5",
+        "3½",
+        "5²",
+        "12 ¾",
+        "minus 5",
+        "Negative $5",
+    ],
 )
 def test_what_does_not_state_one_number_is_none(text):
     assert number_in(text) is None
