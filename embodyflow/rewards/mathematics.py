@@ -6,6 +6,7 @@ between instructions of the interpreter, so it is off here.
 """
 
 import logging
+import math
 import re
 from typing import Any
 
@@ -44,7 +45,8 @@ def verify_boxed(sample: Sample) -> Score:
     if answer is None:
         return outcome(False, answered=0.0, undecided=0.0)
     try:
-        correct = verify(wanted, _read(answer), timeout_seconds=None, raise_on_error=True)
+        given = _read(answer)
+        correct = verify(wanted, given, timeout_seconds=None, raise_on_error=True) and not _apart(wanted[0], given[0])
     except Exception:  # a formula that SymPy cannot compute with is the response's doing
         return outcome(False, answered=1.0, undecided=1.0)
     return outcome(correct, answered=1.0, undecided=0.0)
@@ -62,6 +64,15 @@ def boxed(text: str) -> str | None:
         if depth == 0:
             return rest[1 : brace.start()]
     return None
+
+
+def _apart(one: Any, other: Any) -> bool:
+    """Return whether two numbers differ that are too small for math-verify to tell: it rounds to six decimals."""
+    if one == other or not all(getattr(each, "is_comparable", False) for each in (one, other)):
+        return False
+    values = [each.evalf() for each in (one, other)]
+    # What should be 0 may come out as 1e-125.
+    return max(map(abs, values)) < 1e-5 and not math.isclose(*values, rel_tol=1e-6, abs_tol=1e-100)
 
 
 def _read(latex: str) -> list[Any]:
