@@ -158,9 +158,9 @@ class EpisodeRows:
         """Draw each row's randomness from its own seed: who its neighbours are makes no difference."""
         _, *shape = self.columns["action_tokens"].shape
         self.columns["seed"][:] = seeds
-        self.noise = np.stack(
-            [chunk_uniforms(derive_rng(seed), tuple(shape), self._horizon, self._correlation) for seed in seeds]
-        )
+        self.noise = np.empty((len(seeds), *shape), np.float32)  # no rows where a rank has no episode to play
+        for noise, seed in zip(self.noise, seeds, strict=True):
+            noise[:] = chunk_uniforms(derive_rng(seed), tuple(shape), self._horizon, self._correlation)
 
     def see(self, rows: np.ndarray, t: np.ndarray, observation: Mapping[str, np.ndarray]) -> None:
         """Record the observations before a decision.

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import tasks
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
@@ -17,6 +18,7 @@ from embodyflow.engines.rendering import rendering_problem
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Decision
 from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
+from embodyflow.workers.calls import NodeCall
 
 DRAWS = (0, 1, "rollout")
 
@@ -173,6 +175,16 @@ def test_several_tasks_share_the_groups_and_the_goals(tiny_config) -> None:
     assert np.array_equal(rows["instruction_ids"], np.stack([ids[0], ids[0], ids[1], ids[1]]))
     assert (rows["state"][0, 0, 18:21] != rows["state"][2, 0, 18:21]).any()
     rollout.close()
+
+
+def test_a_rank_without_a_goal_of_a_task_has_no_rows_of_it(tiny_config) -> None:
+    config = tiny_config("env.tasks=[reach-v3,push-v3]", "evaluation.num_goals=1")
+    rollout = new_rollout(config, rank=1, world_size=2)
+    assert [rollout.evaluation_episodes("sampled", task) for task in (0, 1)] == [[], [Episode(1, 1, 1, 1, goal=0)]]
+    call = NodeCall("evaluate", "f", 0, seed=0)
+    output = tasks.play_evaluation(None, {"mode": "sampled", "task": 0}, worker=rollout, call=call)
+    rollout.close()
+    assert len(output.batch) == 0 and output.metrics["eval/success_rate"].weight == 0
 
 
 def test_siblings_start_alike_and_act_apart(played: Columns) -> None:
