@@ -212,6 +212,17 @@ class RunFolder:
             if _index_of(folder) > iteration:
                 shutil.rmtree(folder)
 
+    def drop_journals_after(self, iteration: int) -> None:
+        """Remove the rows of half a node of all iterations after this one: it may lead to other weights this time.
+
+        What was left over for them stays: the iteration that leaves it writes it anew.
+        """
+        for folder in self._stages.glob("iteration-*/*"):
+            if _index_of(folder.parent) > iteration and (journals := list(folder.glob("*.parts"))):
+                for journal in journals:
+                    journal.unlink()
+                flush(folder)
+
     def new_episodes(self, iteration: int) -> Path:
         """Return an empty folder to write the iteration's episodes to; :meth:`commit_episodes` makes them count."""
         self.drop_new_episodes(iteration)

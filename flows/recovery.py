@@ -75,6 +75,7 @@ async def restore(run: Run) -> int:
     if digest != facts["weights_digest"]:
         raise RuntimeError(f"checkpoint {run.folder.checkpoint(last)} holds weights {digest[:12]}, not those it says")
     run.folder.drop_metrics_after(last)
+    run.folder.drop_journals_after(last + 1)  # which may learn at another rate this time
     await run.session.free(f"{last + 1}/")
     await run.stages.committed(last, facts)
     return last

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counting_run import begin, iterate, run_in
+from counting_run import begin, iterate, rows_of, run_in
 
 from embodyflow.config import RunConfig
+from embodyflow.data.rows_file import Journal
 from embodyflow.errors import WorkerLostError
 from embodyflow.run_folder import RunFolder
 from flows import nodes, recovery, stages, training
@@ -161,6 +162,22 @@ def test_rows_that_wait_are_kept_no_longer_than_checkpoints(
     kept = sorted(path.relative_to(config.run_dir / "stages") for path in config.run_dir.glob("stages/*/*/*"))
     assert [str(path.parent.parent) for path in kept] == [f"iteration-00000{index}" for index in (2, 3, 4, 5)]
     assert {path.name for path in kept} == {"0.surplus"}
+
+
+def test_half_a_rollout_is_kept_only_where_the_same_weights_play_the_rest(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process ends while a commit is flushed and the next rollout has begun; a new one may learn at another rate."""
+    config = config_of(tiny_config, tmp_path, "mine")
+    lived(config, monkeypatch, undisturbed)
+    stages_of = [config.run_dir / "stages" / f"iteration-{index:06d}" / "rollout" for index in (5, 6)]
+    for index, folder in enumerate(stages_of, start=5):
+        Journal(folder / "0.0.parts").append(rows_of(index, 0))
+    Journal(stages_of[1] / "0.surplus").append(rows_of(6, 7))
+    run = run_in(RunFolder(config.run_dir), config)
+    assert asyncio.run(recovery.restore(run)) == 4
+    kept = [{path.name for path in folder.iterdir()} for folder in stages_of]
+    assert kept == [{"0.0.parts", "0.surplus"}, {"0.surplus"}]
 
 
 def test_all_that_could_not_be_written_is_told(
