@@ -12,6 +12,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from prefect.logging import get_run_logger
 
 from embodyflow.data.metrics import Metric, Reduction
@@ -135,6 +136,7 @@ def _facts_of(report: NodeReport) -> dict[str, Any]:
         "digests": list(report.digests),
         "metrics": metrics,
         "info": report.info,
+        "order": None if report.order is None else report.order.tolist(),
     }
 
 
@@ -143,6 +145,7 @@ def _report_of(work: NodeWork, facts: dict[str, Any]) -> NodeReport:
         name: Metric(Reduction(reduction), value, weight, tuple(samples))
         for name, (reduction, value, weight, *samples) in facts["metrics"].items()
     }
+    order = facts.get("order")  # a version before did not write it
     return NodeReport(
         node_id=work.node_id,
         group=facts["group"],
@@ -152,4 +155,5 @@ def _report_of(work: NodeWork, facts: dict[str, Any]) -> NodeReport:
         digests=tuple(facts["digests"]),
         seconds=0.0,
         logs=(),
+        order=None if order is None else np.array(order, np.int64),
     )
