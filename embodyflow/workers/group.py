@@ -9,7 +9,7 @@ import ray
 
 from embodyflow.config import RunConfig
 from embodyflow.config.run import GroupShape
-from embodyflow.errors import NodeTimeoutError, WorkerLostError
+from embodyflow.errors import InfrastructureError, NodeTimeoutError, WorkerLostError
 from embodyflow.workers.calls import NodeCall, NodeResult
 from embodyflow.workers.gpu_sharing import Options
 from embodyflow.workers.lost_actors import IS_GONE, first_line
@@ -62,7 +62,7 @@ class WorkerGroup:
         self._places, self._is_collective = places, is_collective
         self._num_starts = 0
         self._replacing, self._model = asyncio.Lock(), asyncio.Lock()
-        self._out_of_step_by: str | None = None
+        self._out_of_step_by: tuple[str, BaseException] | None = None  # a node, and what it failed with
         self._ranks = [self._spawn(rank, shape.num_ranks) for rank in range(shape.num_ranks)]
         self.pids: dict[int, int] = {}
 
@@ -96,7 +96,8 @@ class WorkerGroup:
             NodeTimeoutError: it took longer than it may; the message names the node.
             WorkerLostError: a rank died that cannot be replaced by itself, or died again and again; or the ranks share
                 a model, and a node with it failed on one of them before, or one without while others waited for it.
-            Exception: whatever the node function raised on the first rank that failed.
+            Exception: whatever the node function raised on the first rank that failed, in this node or in that one
+                before.
         """
         if beside_others and not self._ranks_meet:
             return await self._on_every_rank("run_compute_node", calls)
@@ -106,7 +107,7 @@ class WorkerGroup:
                 return await self._on_every_rank("run_node", calls)
             except BaseException as error:
                 if self._ranks_meet:  # some may wait for one that will never come
-                    self._out_of_step_by = calls[0].node_id
+                    self._out_of_step_by = calls[0].node_id, error
                     if beside_others and await self._have_ended(error):  # and there is no model to be left half way
                         self._out_of_step_by = None
                 raise
@@ -163,8 +164,12 @@ class WorkerGroup:
         return all(answer.done() and answer.exception() is None for answer in answers)
 
     def _check_in_step(self) -> None:
-        if self._out_of_step_by is not None:
-            raise WorkerLostError(f"the {self.role} group is out of step: node {self._out_of_step_by} failed on a rank")
+        if self._out_of_step_by is None:
+            return
+        node_id, error = self._out_of_step_by
+        if isinstance(error, Exception) and not isinstance(error, InfrastructureError):
+            raise error  # a bug: the iteration, done again, would only repeat it
+        raise WorkerLostError(f"the {self.role} group is out of step: node {node_id} failed on a rank")
 
     async def _on_every_rank(self, method: str, calls: Sequence[NodeCall]) -> list[NodeResult]:
         waits = [self._run_rank(rank, method, call) for rank, call in enumerate(calls)]
