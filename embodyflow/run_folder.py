@@ -231,8 +231,15 @@ class RunFolder:
         return aside
 
     def drop_new_episodes(self, iteration: int) -> None:
-        """Remove what was written of the iteration's episodes and does not count yet."""
-        shutil.rmtree(self._episodes / f".iteration-{iteration:06d}", ignore_errors=True)
+        """Remove what was written of the iteration's episodes and does not count yet.
+
+        It loses its name first, in one step: a rank that still writes finds no folder, rather than one half removed.
+        """
+        aside, dropped = (self._episodes / f".{state}-{iteration:06d}" for state in ("iteration", "dropped"))
+        if aside.exists():
+            shutil.rmtree(dropped, ignore_errors=True)
+            os.replace(aside, dropped)
+            shutil.rmtree(dropped)
 
     def commit_episodes(self, iteration: int, keep: int) -> None:
         """Give the iteration's episodes, if any were written, their name; remove all but the newest ``keep``."""

@@ -30,8 +30,12 @@ async def keep_episodes(run: Run, index: int, reports: Mapping[str, NodeReport])
         work = NodeWork("keep_episodes", "tasks:keep_episodes", None, index, config, needs_model=False)
         await run.session.run_node(work, [reports[node_id]])
 
-    try:
-        await asyncio.gather(*(keep(node_id, trained=False) for node_id in played), keep(order[-1], trained=True))
-    except ShardLostError as lost:  # the rows have served their purpose; nothing is played again for a record of them
-        get_run_logger().warning("the episodes of iteration %d are not kept: %s", index, lost)
+    parts = (*(keep(node_id, trained=False) for node_id in played), keep(order[-1], trained=True))
+    # All are waited for: whoever still writes would leave a part of what is dropped.
+    errors = [error for error in await asyncio.gather(*parts, return_exceptions=True) if error is not None]
+    for error in errors:
+        if not isinstance(error, ShardLostError):
+            raise error
+    if errors:  # the rows have served their purpose; nothing is played again for a record of them
+        get_run_logger().warning("the episodes of iteration %d are not kept: %s", index, errors[0])
         run.folder.drop_new_episodes(index)

@@ -31,8 +31,7 @@ def keep_episodes(batch: Batch, config: Any = None, *, worker: Any, **kwargs: An
         columns = {name: batch[name] for name in ("uid", *TRAINED) if name in set(batch.keys())}
     else:
         columns = {str(name): column for name, column in batch.items() if column.dtype is not torch.uint8}
-    folder = Path(config["folder"])
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = Path(config["folder"])  # not made here: it is gone where another rank failed and the record was dropped
     arrays: dict[str, Any] = {name: column.cpu().numpy() for name, column in columns.items()}
     np.savez(folder / f"{config['part']}-{worker.rank}.npz", **arrays)
     return NodeOutput(None)
