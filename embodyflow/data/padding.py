@@ -4,7 +4,8 @@ A node function has a response's tokens as ``[N, R, ...]``, R the longest respon
 may have another R, so between ranks a row has its own tokens and no padding. Rows of other jobs pass as they are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,15 @@ def to_ragged(columns: Mapping[str, Column]) -> Table:
 def to_padded(columns: Mapping[str, Column]) -> Table:
     """Undo :func:`to_ragged`, with zeros after the ends."""
     return {name: _pad(column) if isinstance(column, Ragged) else column for name, column in columns.items()}
+
+
+def pad_lists(rows: Sequence[Sequence[Any]], dtype: Any) -> tuple[Array, Array]:
+    """Return which places are filled, bool ``[N, longest]``, and the rows with zeros after their ends."""
+    lengths = np.array([len(row) for row in rows], np.int64)
+    mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
+    padded = np.zeros(mask.shape, dtype)
+    padded[mask] = np.concatenate([np.asarray(row, dtype) for row in rows]) if rows else []
+    return mask, padded
 
 
 def facts_of(columns: Mapping[str, Column]) -> RowFacts | None:

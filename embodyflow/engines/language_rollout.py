@@ -14,7 +14,7 @@ from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.loader import in_epochs
 from embodyflow.data.metrics import Metric, mean
-from embodyflow.data.padding import to_padded, to_ragged
+from embodyflow.data.padding import pad_lists, to_padded, to_ragged
 from embodyflow.data.prompt_sources import build_prompt_source
 from embodyflow.data.prompts import Prompt, Split, encode, encode_response
 from embodyflow.data.rows_file import Journal
@@ -281,13 +281,13 @@ class LanguageRollout(GroupRollout):
 
 def columns_of(prompts: Sequence[Tokens], completions: Sequence[Completion]) -> Columns:
     """Return the columns that prompts and their completions make, padded to the longest of each."""
-    mask, tokens = _padded([completion.token_ids for completion in completions], np.int64)
-    _, log_probs = _padded([completion.log_probs for completion in completions], np.float32)
+    mask, tokens = pad_lists([completion.token_ids for completion in completions], np.int64)
+    _, log_probs = pad_lists([completion.log_probs for completion in completions], np.float32)
     lengths = mask.sum(1)
     stopped = np.array([completion.finish_reason == "stop" for completion in completions], np.bool_)
     return {
         "policy_version": np.array([completion.policy_version for completion in completions], np.int64),
-        "prompt_tokens": _padded(prompts, np.int64)[1],
+        "prompt_tokens": pad_lists(prompts, np.int64)[1],
         "prompt_length": np.array([len(prompt) for prompt in prompts], np.int64),
         "action_tokens": tokens[..., None],
         "log_probs": log_probs[..., None],
@@ -297,15 +297,6 @@ def columns_of(prompts: Sequence[Tokens], completions: Sequence[Completion]) -> 
         "terminated": stopped,
         "truncated": ~stopped,
     }
-
-
-def _padded(rows: Sequence[Sequence[Any]], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return which places are filled, bool ``[N, longest]``, and the rows with zeros after their ends."""
-    lengths = np.array([len(row) for row in rows], np.int64)
-    mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
-    padded = np.zeros(mask.shape, dtype)
-    padded[mask] = np.concatenate([np.asarray(row, dtype) for row in rows]) if rows else []
-    return mask, padded
 
 
 def min_samples(prompt_ids: np.ndarray) -> int:

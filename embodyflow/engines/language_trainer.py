@@ -3,6 +3,7 @@
 import numpy as np
 
 from embodyflow.data.batches import to_batch
+from embodyflow.data.padding import pad_lists
 from embodyflow.engines.fsdp_trainer import FSDPTrainer
 from embodyflow.engines.probe import COLUMN, probe_sequences
 from embodyflow.engines.tensor_parallel import split
@@ -33,17 +34,17 @@ class LanguageTrainer(FSDPTrainer):
             policy.read()
 
     def probe(self) -> dict[str, np.ndarray]:
-        """Return the log-probs of the probe's responses at temperature 1, float32 ``[n, R]``; every rank calls it."""
+        """Return the log-probs of the probe's responses at temperature 1, float32 ``[tokens]``; every rank calls it."""
         assert isinstance(self.policy, CausalLMPolicy)
-        sequences = probe_sequences(self.config.seed, len(self.policy.tokenizer))
-        prompts, responses = (np.array(part, np.int64) for part in zip(*sequences, strict=True))
+        prompts, responses = zip(*probe_sequences(self.config.seed, len(self.policy.tokenizer)), strict=True)
+        (in_prompt, prompt_tokens), (mask, tokens) = pad_lists(prompts, np.int64), pad_lists(responses, np.int64)
         rows = to_batch(
             {
-                "prompt_tokens": prompts,
-                "prompt_length": np.full(len(prompts), prompts.shape[1]),
-                "action_tokens": responses[..., None],
-                "response_length": np.full(len(prompts), responses.shape[1]),
-                "loss_mask": np.ones((*responses.shape, 1), np.bool_),
+                "prompt_tokens": prompt_tokens,
+                "prompt_length": in_prompt.sum(1),
+                "action_tokens": tokens[..., None],
+                "response_length": mask.sum(1),
+                "loss_mask": mask[..., None],
             }
         )
-        return {f"{COLUMN}log_probs": self._log_probs(self.policy, rows, temperature=1.0)[..., 0].numpy()}
+        return {f"{COLUMN}log_probs": self._log_probs(self.policy, rows, temperature=1.0)[..., 0].numpy()[mask]}

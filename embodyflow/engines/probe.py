@@ -1,6 +1,7 @@
 """A few fixed sequences whose log-probs say whether a rollout worker holds the weights that the trainer does.
 
-A weight that was not taken over (a tied head, a layer, a whole version) shows here before a sample is drawn.
+A weight that was not taken over (a tied head, a layer, a whole version) shows here before a sample is drawn. So does a
+model that tells sequences apart by no positions: the last two share a line with the trainer, and none with an engine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,9 @@ import numpy as np
 from embodyflow.errors import ParityError
 from embodyflow.seeding import derive_rng
 
-NUM_SEQUENCES, LENGTH = 4, 16
+LENGTHS = (16, 16, 8, 8)
+"""Of prompt and response, a quarter the prompt."""
+
 COLUMN = "probe/"
 """Before the names of what travels with the weights for comparison."""
 
@@ -19,8 +22,8 @@ Tokens = tuple[int, ...]
 
 def probe_sequences(seed: int, vocab_size: int) -> list[tuple[Tokens, Tokens]]:
     """Return pairs of prompt and response in tokens, drawn from the whole vocabulary."""
-    draws = derive_rng(seed, "probe").integers(vocab_size, size=(NUM_SEQUENCES, LENGTH)).tolist()
-    return [(tuple(row[: LENGTH // 4]), tuple(row[LENGTH // 4 :])) for row in draws]
+    draws = derive_rng(seed, "probe").integers(vocab_size, size=(len(LENGTHS), max(LENGTHS))).tolist()
+    return [(tuple(row[: end // 4]), tuple(row[end // 4 : end])) for row, end in zip(draws, LENGTHS, strict=True)]
 
 
 def compare(
@@ -31,10 +34,11 @@ def compare(
     Raises:
         ParityError: it is beyond the tolerance.
     """
-    gap = float(np.abs(theirs[f"{COLUMN}log_probs"] - np.stack(scores)).max())
+    gap = float(np.abs(theirs[f"{COLUMN}log_probs"] - np.concatenate(scores)).max())
     if not gap <= tolerance:
         raise ParityError(
             f"weights of version {version}: rollout worker {rank} and trainer differ by {gap:.3g} in the log-probs of "
-            f"fixed sequences; allowed is rollout.probe_tolerance={tolerance:g}"
+            f"fixed sequences; allowed is rollout.probe_tolerance={tolerance:g}. Weights were not taken over, or the "
+            "model sees what lies beside a sequence in its line"
         )
     return gap

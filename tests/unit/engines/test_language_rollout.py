@@ -12,7 +12,7 @@ import pytest
 import torch
 from language_jobs import language_config, sampled
 from trainers import free_address
-from transformers import GenerationConfig
+from transformers import AutoModelForCausalLM, GenerationConfig, OPTConfig
 
 import tasks
 from embodyflow.data.batches import to_batch
@@ -21,6 +21,7 @@ from embodyflow.engines.imitation import ResponseSamples, imitate
 from embodyflow.engines.language_rollout import LanguageRollout, in_epochs
 from embodyflow.engines.language_trainer import LanguageTrainer
 from embodyflow.errors import ConfigError, ParityError
+from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer, save_folder
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
 from embodyflow.types import Batch
 from embodyflow.workers.calls import NodeCall
@@ -137,6 +138,25 @@ def test_a_response_ends_at_what_the_models_folder_names_too(
     assert all(stops.isdisjoint(response[:-1]) for response in responses)
     assert [response[-1] in stops for response in responses] == rows["terminated"].tolist()
     assert any(turn_end in response for response in responses)
+
+
+def test_a_model_that_tells_packed_sequences_apart_by_no_position_is_refused(tmp_path: Path) -> None:
+    """OPT counts positions for itself: a sequence in a line sees the one before it."""
+    sizes = {"hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 32, "num_hidden_layers": 1}
+    config = language_config()
+    tokenizer = build_tokenizer(config.policy)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(
+        OPTConfig(vocab_size=len(tokenizer), num_attention_heads=2, init_std=0.5, **sizes)
+    )
+    save_folder(model, tokenizer, tmp_path)
+    config = language_config("policy.scratch=null", f"policy.path={tmp_path}")
+    rollout, trainer = LanguageRollout(config, 0, 1), LanguageTrainer(config, 0, 1)
+    trainer.connect(free_address())
+    with pytest.raises(ParityError, match="or the model sees what lies beside a sequence in its line"):
+        rollout.update_weights(trainer.weights() | trainer.probe(), version=1)
+    trainer.close()
+    rollout.close()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
