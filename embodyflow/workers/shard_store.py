@@ -43,7 +43,7 @@ class ShardStore:
         for folder in (config.folder, config.spill_folder):
             Segment(folder, 0).close()
         self._shards: dict[str, _Shard] = {}  # oldest first
-        self._written: dict[str, tuple[_Shard, int]] = {}  # with the process that writes them
+        self._written: dict[int, tuple[str, _Shard, int]] = {}  # by key: name, and the process that writes it
         self._spare: list[Segment] = []
         self._still_read: list[Segment] = []
         self._num_spills = 0
@@ -61,7 +61,7 @@ class ShardStore:
     def memory_bytes(self) -> int:
         """Bytes of all segments in memory, spare ones among them."""
         held = [shard.segment for shard in self._shards.values() if not shard.spilled]
-        written = [shard.segment for shard, _ in self._written.values()]
+        written = [shard.segment for _, shard, _ in self._written.values()]
         return sum(segment.capacity for segment in (*held, *written, *self._spare, *self._still_read))
 
     def allocate(self, shard_id: str, num_bytes: int, writer: int) -> Location | None:
@@ -80,10 +80,9 @@ class ShardStore:
         segment = self._acquire(capacity)
         if segment is None:
             return None
-        if shard_id in self._written:  # by a worker that gave up
-            self._retire(self._written.pop(shard_id)[0])
+        # A node that was given up may write the same shard beside the one in its place: each has memory of its own.
         shard = _Shard(segment, secrets.randbelow(2**63 - 1) + 1, num_bytes)
-        self._written[shard_id] = shard, writer
+        self._written[shard.key] = shard_id, shard, writer
         self._peak_bytes = max(self._peak_bytes, self.memory_bytes)
         return shard.location
 
@@ -93,10 +92,9 @@ class ShardStore:
         Raises:
             KeyError: no shard of that name and key is being written.
         """
-        shard, _ = self._written[shard_id]
-        if shard.key != key:
+        if key not in self._written or self._written[key][0] != shard_id:
             raise KeyError(shard_id)
-        del self._written[shard_id]
+        _, shard, _ = self._written.pop(key)
         if shard_id in self._shards:
             self._retire(self._shards.pop(shard_id))
         self._shards[shard_id] = shard
@@ -138,9 +136,9 @@ class ShardStore:
 
     def _reclaim(self) -> None:
         """Make spare what is no longer read, and what a dead writer left."""
-        for shard_id, (shard, writer) in list(self._written.items()):
+        for key, (_, shard, writer) in list(self._written.items()):
             if not os.path.exists(f"/proc/{writer}"):
-                del self._written[shard_id]
+                del self._written[key]
                 self._still_read.append(shard.segment)
         read = [segment for segment in self._still_read if segment.is_read()]
         self._spare += [segment for segment in self._still_read if segment not in read]

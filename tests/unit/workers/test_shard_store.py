@@ -124,6 +124,20 @@ def test_a_shard_that_was_not_allocated_cannot_be_committed(store: ShardStore) -
     store.commit("1/a/0", location.key)
 
 
+def test_who_was_given_up_does_not_disturb_who_writes_the_same_shard_now(store: ShardStore) -> None:
+    """Both go on in one process: the first has been given up, and ends when it likes."""
+    packings = [Packing({"a": np.full(ROWS - 1024, value, np.uint8)}) for value in (1, 2)]
+    given_up, now = (store.allocate("1/a/0", packing.num_bytes, os.getpid()) for packing in packings)
+    assert given_up is not None and now is not None
+    packings[1].write(WRITER.map(now), now.key)
+    packings[0].write(WRITER.map(given_up), given_up.key)
+    store.commit("1/a/0", now.key)
+    assert value_of(store.locate("1/a/0")) == 2
+    store.commit("1/a/0", given_up.key)
+    assert value_of(store.locate("1/a/0")) == 1 and len(store) == 1
+    assert store.free("1/") == 1 and numbers(store)["memory_bytes"] == numbers(store)["spare_bytes"]
+
+
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     for config in (BufferConfig(folder="/no/such"), BufferConfig(folder="/proc"), BufferConfig(spill_folder="/no")):
         with pytest.raises(ConfigError, match=r"cluster.buffer: /(no|proc)"):
