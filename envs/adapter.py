@@ -99,6 +99,8 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         for wrapper in wrappers:
             self.inner = _resolve("wrappers", wrapper)(self.inner)
         self._own_actions = _bounded(self.inner.action_space)
+        self._low, self._high = (end.astype(np.float64) for end in (self._own_actions.low, self._own_actions.high))
+        self._is_scaled = bool((self._low != -1).any() or (self._high != 1).any())
         self.metadata = self.metadata | {"render_fps": self.inner.metadata.get("render_fps") or 30}
         self._expert: Callable[..., Any] | None = _resolve("expert", expert) if expert else None
         self._success = _success(success_info, success_reward, success_termination)
@@ -166,21 +168,17 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     def _ask_expert(self) -> NDArray[np.float32]:
         assert self._expert is not None
-        low, high = self._bounds()
-        action = np.clip(np.asarray(self._expert(self.inner, self._raw), np.float64), low, high)
-        width = np.where(high > low, high - low, 1.0)  # of a pinned dimension any action is the same
-        return (2.0 * (action - low) / width - 1.0).astype(np.float32)
+        low, width = self._low, self._high - self._low
+        action = np.clip(np.asarray(self._expert(self.inner, self._raw), np.float64), low, self._high)
+        # Of a dimension without width any action is the same.
+        return (2.0 * (action - low) / np.where(width > 0, width, 1.0) - 1.0).astype(np.float32)
 
     def _scaled(self, action: NDArray[np.float32]) -> NDArray[Any]:
         """Return an action in [-1, 1] as one within the environment's own bounds, which rounding does not leave."""
-        low, high = self._bounds()
-        if (low == -1).all() and (high == 1).all():
+        if not self._is_scaled:
             return action
-        own = low + (np.asarray(action, np.float64) + 1.0) / 2.0 * (high - low)
-        return np.clip(own, low, high).astype(self._own_actions.dtype)
-
-    def _bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        return self._own_actions.low.astype(np.float64), self._own_actions.high.astype(np.float64)
+        own = self._low + (np.asarray(action, np.float64) + 1.0) / 2.0 * (self._high - self._low)
+        return np.clip(own, self._low, self._high).astype(self._own_actions.dtype)
 
     def render(self) -> Any:
         """Return the environment's own present frame, uint8 ``[H, W, 3]`` if it draws itself."""

@@ -386,20 +386,6 @@ def test_an_attribute_of_another_meaning_is_no_list_of_tasks(config_of: Callable
         config_of(NoTasks)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("+env.kwargs.robot=arm",), r"env.kwargs={'robot': 'arm'}: unknown robot arm"),
-        ((), r"env.kwargs={}: KeyError: 'go'"),
-    ],
-)
-def test_whatever_its_constructor_raises_is_one_line(
-    config_of: Callable[..., RunConfig], words: tuple[str, ...], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        config_of(Picky, *words)
-
-
 def test_a_mode_of_drawing_among_its_arguments_is_no_obstacle(config_of: Callable[..., RunConfig]) -> None:
     config = config_of(Coloured, "+env.kwargs.render_mode=rgb_array")
     env = make_env(config.env, "go", "train", render_mode="rgb_array")
@@ -421,25 +407,27 @@ def test_an_episode_that_goes_on_after_its_last_step_is_an_error(config_of: Call
 class Several(Line):
     tasks = ("go", "stop", "turn")
 
-    def __init__(self, task: str, split: str, max_steps: int, speed: int = 1) -> None:
-        super().__init__(task, split, max_steps)
+    def __init__(self, task: str, **arguments: Any) -> None:
+        super().__init__(task, **arguments)
         assert task != "stop", "there are no brakes"
         if task == "turn":
             self.observation_space = Dict(state=Box(-np.inf, np.inf, (3,), np.float32))
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("kind", "words", "message"),
     [
-        (("env.tasks=[go,stop]",), r"env.tasks: 'stop': env.kwargs={}: there are no brakes"),
-        (("env.tasks=[go,turn]",), r"env.tasks: 'turn': env.id=.*: shows {'state': \(\(3,\), dtype\('float32'\)\)}"),
+        (Picky, "+env.kwargs.robot=arm", r"env.kwargs={'robot': 'arm'}: unknown robot arm"),
+        (Picky, "env.tasks=[go]", r"env.kwargs={}: KeyError: 'go'"),
+        (Several, "env.tasks=[go,stop]", r"env.tasks: 'stop': env.kwargs={}: there are no brakes"),
+        (Several, "env.tasks=[go,turn]", r"env.tasks: 'turn': .*: shows {'state': \(\(3,\), dtype\('float32'\)\)}"),
     ],
 )
-def test_every_task_is_tried_before_anything_starts(
-    config_of: Callable[..., RunConfig], words: tuple[str, ...], message: str
+def test_a_task_that_cannot_be_made_or_done_is_one_line_before_anything_starts(
+    config_of: Callable[..., RunConfig], kind: type[Line], words: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        config_of(Several, *words)
+        config_of(kind, words)
 
 
 def test_what_one_task_is_given_alone_is_tried_too(config_of: Callable[..., RunConfig]) -> None:
