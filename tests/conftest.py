@@ -19,7 +19,7 @@ settings.load_profile("same verdict")
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector what is imported, which stays: a million objects, looked at again and again."""
+    """Spare the garbage collector what is imported, which stays and would be looked at again and again."""
     gc.collect()
     gc.freeze()
 
