@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from prefect import flow
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.context import FlowRunContext
@@ -57,6 +58,14 @@ class Slow(Faulty):
 class Broken(Faulty):
     async def fail(self, request: httpx.Request) -> httpx.Response:
         return httpx.Response(500, json={"exception_message": "a bug"}, request=request)
+
+
+class FlowDeleted(Faulty):
+    async def fail(self, request: httpx.Request) -> httpx.Response:
+        self.is_at_fault = False
+        async with get_client() as client:
+            await client.delete_flow((await client.read_flow_by_name("iteration")).id)
+        return await self.handle_async_request(request)
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +124,17 @@ def test_a_server_that_is_away_for_a_while_holds_nothing_up(
     assert f"iteration {LAST} has no run of its own" not in caplog.text
     states = {run.name: run.state_type for run in children}
     assert {"iteration-1", "iteration-2", f"iteration-{LAST}"} <= states.keys()
+    assert set(states.values()) == {StateType.COMPLETED}
+
+
+def test_iterations_whose_flow_is_deleted_in_the_ui_have_one_again(
+    impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, children = asyncio.run(run_through(FlowDeleted(), monkeypatch))
+
+    assert results == [{"index": float(index)} for index in range(1, LAST + 1)]
+    states = {run.name: run.state_type for run in children}
+    assert set(states) >= {f"iteration-{index}" for index in range(BACK_AT + 1, LAST + 1)}
     assert set(states.values()) == {StateType.COMPLETED}
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
@@ -27,13 +28,16 @@ class Client:
         self.asked: list[str] = []
 
     async def create_task_run(self, **_: Any) -> SimpleNamespace:
-        return SimpleNamespace(id="task")
+        return SimpleNamespace(id=uuid4())
 
-    async def create_flow_run(self, **_: Any) -> SimpleNamespace:
+    async def create_flow(self, _: Any) -> UUID:
+        return uuid4()
+
+    async def request(self, *_: Any, json: dict[str, Any]) -> httpx.Response:
         self.asked.append("create")
         if self._creating is not None:
             raise self._creating
-        return SimpleNamespace(id="run", name="iteration-1")
+        return httpx.Response(201, json=json)
 
     async def set_flow_run_state(self, *_: Any) -> None:
         self.asked.append("close")
@@ -51,7 +55,7 @@ def refusal(status: int) -> httpx.HTTPStatusError:
     [
         (None, ObjectNotFound(refusal(404)), ["create", "close"]),
         (None, refusal(409), ["create", "close"]),
-        (refusal(409), None, ["create"]),
+        (refusal(409), None, ["create", "create"]),
     ],
     ids=["deleted", "refused", "never created"],
 )
