@@ -32,8 +32,11 @@ async def iteration(index: int) -> dict[str, float]:
         index: of the iteration, from 1.
     """
     run = CURRENT_RUN.get()
+    next_at_once = index < run.config.iterations and not run.config.evaluates_after(index)
+    if next_at_once:
+        run.iterations.announce(index + 1)
     metrics, digests = await run_nodes(index, submit_node)
-    if index < run.config.iterations and not run.config.evaluates_after(index):
+    if next_at_once:
         run.iterations.open(index + 1)
     await commit_run(index, metrics, digests)
     return metrics

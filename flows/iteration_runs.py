@@ -1,8 +1,9 @@
 """The flow runs of iterations, opened and closed beside the work.
 
 Prefect's own engine opens and closes a subflow run by eight requests, one after the other; with seven empty task runs
-that is "plain Prefect" in ``benchmarks/orchestration.py``. Here it takes three, beside the work: the next iteration's
-run is created while this one commits, and this one's is closed while the next one works.
+that is "plain Prefect" in ``benchmarks/orchestration.py``. Here it takes three, beside the work: what stands for the
+next iteration in its parent is created while this one works, its run while this one commits, and this one's run is
+closed while the next one works.
 
 A server that does not answer holds nothing up: iterations go on without runs of their own, and what could not be told
 is told when it is back.
@@ -10,22 +11,23 @@ is told when it is back.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import httpx
 from prefect import Flow, Task
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.actions import FlowRunCreate
-from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.objects import FlowRun, State, TaskRun
 from prefect.context import FlowRunContext, TagsContext
 from prefect.exceptions import PrefectException
 from prefect.results import get_result_store
 from prefect.states import (
     Cancelled,
     Completed,
+    Pending,
     Running,
     exception_to_crashed_state,
     exception_to_failed_state,
@@ -35,6 +37,7 @@ from prefect.states import (
 from flows.absence import FAREWELL_SECONDS, PAUSE_SECONDS, means_away
 
 Metrics = dict[str, float]
+Run = TypeVar("Run", FlowRun, TaskRun)
 
 _logger = logging.getLogger(__name__)
 
@@ -78,6 +81,7 @@ class IterationRuns:
             raise RuntimeError("iterations run within a flow run")
         self._flow, self._parent, self._client = flow, parent, client
         self._opened: dict[int, asyncio.Task[FlowRun]] = {}
+        self._announced: dict[int, asyncio.Task[TaskRun]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._unseen: list[tuple[asyncio.Task[FlowRun], State[Any]]] = []
         self._flow_id: UUID | None = None
@@ -89,6 +93,14 @@ class IterationRuns:
         """Begin to create the iteration's run, unless that has been done."""
         if index not in self._opened:
             self._opened[index] = asyncio.create_task(self._create(index))
+
+    def announce(self, index: int) -> None:
+        """Begin to create the task run that stands for the iteration in its parent, unless that has been done.
+
+        It is pending until the iteration's own run is there.
+        """
+        if index not in self._announced:
+            self._announced[index] = asyncio.create_task(self._create_stand_in(index))
 
     async def run(self, index: int) -> Metrics:
         """Run the iteration.
@@ -128,18 +140,21 @@ class IterationRuns:
     async def finish(self) -> None:
         """Wait until every run is closed, or the server has not answered for two minutes.
 
-        A run that was opened and never begun is cancelled.
+        What was announced or opened and never begun is cancelled.
         """
         try:
             async with asyncio.timeout(FAREWELL_SECONDS):
                 never_begun: State[Any] = Cancelled(message="the run ended before this iteration")
                 for opening, state in [*((each, never_begun) for each in self._opened.values()), *self._unseen]:
-                    await asyncio.wait([opening])
-                    if not isinstance(opening.exception(), _NOT_DONE):  # else it was never created
-                        await self._close(opening.result(), state)
+                    if flow_run := await _created(opening):
+                        await self._tell(flow_run, self._client.set_flow_run_state, state)
+                for announced in self._announced.values():
+                    if stand_in := await _created(announced):
+                        await self._tell(stand_in, self._client.set_task_run_state, never_begun)
                 await asyncio.gather(*self._closing)
         except TimeoutError:
             _logger.warning("the Prefect server does not answer: it is not told how all iterations ended")
+        self._announced.clear()
         self._opened.clear()
 
     async def _run_unseen(self, index: int, opened: asyncio.Task[FlowRun]) -> Metrics:
@@ -156,18 +171,23 @@ class IterationRuns:
         finally:
             self._unseen.append((opened, state))
 
-    async def _create(self, index: int) -> FlowRun:
-        # The task run that stands for the subflow in its parent, as Prefect's engine makes it.
+    async def _create_stand_in(self, index: int) -> TaskRun:
+        """Create the task run that stands for the subflow in its parent, as Prefect's engine makes it."""
         stand_in: Task[..., Any] = Task(name=self._flow.name, fn=self._flow.fn, version=self._flow.version)
         async with self._turn:
-            task_run = await self._client.create_task_run(
+            return await self._client.create_task_run(
                 task=stand_in,
                 name=f"{self._flow.name}-{index}",
                 flow_run_id=self._parent.flow_run.id if self._parent.flow_run else None,
                 dynamic_key=str(index),
-                state=Running(),
+                state=Pending(),
             )
-            flow_run = await self._create_flow_run(index, task_run.id)
+
+    async def _create(self, index: int) -> FlowRun:
+        self.announce(index)
+        stand_in = await self._announced.pop(index)
+        async with self._turn:
+            flow_run = await self._create_flow_run(index, stand_in.id)
         self._is_away = False
         return flow_run
 
@@ -197,21 +217,30 @@ class IterationRuns:
 
     def _close_beside(self, flow_run: FlowRun, state: State[Any]) -> None:
         self._closing = {closing for closing in self._closing if not closing.done() or closing.exception()}
-        self._closing.add(asyncio.create_task(self._close(flow_run, state)))
+        closing = self._tell(flow_run, self._client.set_flow_run_state, state)
+        self._closing.add(asyncio.create_task(closing))
 
-    async def _close(self, flow_run: FlowRun, state: State[Any]) -> None:
-        """Tell how an iteration ended; what the server refuses, as of a run deleted in the UI, fails no training."""
+    async def _tell(
+        self, ended: FlowRun | TaskRun, set_state: Callable[[UUID, State[Any]], Awaitable[Any]], state: State[Any]
+    ) -> None:
+        """Tell how a run ended; what the server refuses, as of one deleted in the UI, fails no training."""
         while True:
             try:
                 async with self._turn:
-                    await self._client.set_flow_run_state(flow_run.id, state)
+                    await set_state(ended.id, state)
                 self._is_away = False
                 return
             except _NOT_DONE as error:
                 if not means_away(error):
-                    _logger.warning("the Prefect server refuses to close the run %s", flow_run.name, exc_info=True)
+                    _logger.warning("the Prefect server refuses to close the run %s", ended.name, exc_info=True)
                     return
             await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def _created(creating: asyncio.Task[Run]) -> Run | None:
+    """Wait until a run is created and return it; nothing where the server did not create it."""
+    await asyncio.wait([creating])
+    return None if isinstance(creating.exception(), _NOT_DONE) else creating.result()
 
 
 @asynccontextmanager

@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterParentFlowRunId
+from prefect.client.schemas.objects import FlowRun, StateType, TaskRun
 from prefect.context import FlowRunContext
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from servers import prefect_server
@@ -125,6 +126,41 @@ def test_a_server_that_is_away_for_a_while_holds_nothing_up(
     states = {run.name: run.state_type for run in children}
     assert {"iteration-1", "iteration-2", f"iteration-{LAST}"} <= states.keys()
     assert set(states.values()) == {StateType.COMPLETED}
+
+
+def test_an_iteration_that_was_announced_and_never_begun_is_cancelled(impatient: None) -> None:
+    @flow(name="iteration")
+    async def iteration(index: int) -> Metrics:
+        return {"index": float(index)}
+
+    ids: list[UUID] = []
+
+    @flow(name="training")
+    async def training() -> None:
+        ids.append(FlowRunContext.get().flow_run.id)
+        async with module.iteration_runs(iteration) as runs:
+            runs.announce(1)
+            await runs.run(1)
+            runs.announce(2)
+            raise ValueError("the end")
+
+    async def train() -> tuple[list[TaskRun], list[FlowRun]]:
+        with pytest.raises(ValueError, match="the end"):
+            await training()
+        async with get_client() as client:
+            of_parent = FlowRunFilterParentFlowRunId(any_=ids)
+            children = await client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=of_parent))
+            parent = FlowRunFilter(id=FlowRunFilterId(any_=ids))
+            return await client.read_task_runs(flow_run_filter=parent), children
+
+    stand_ins, [child] = asyncio.run(train())
+    assert {run.name: run.state_type for run in stand_ins} == {
+        "iteration-1": StateType.COMPLETED,
+        "iteration-2": StateType.CANCELLED,
+    }
+    [first] = [run for run in stand_ins if run.name == "iteration-1"]
+    assert (child.name, child.parent_task_run_id) == ("iteration-1", first.id)
+    assert first.state.state_details.child_flow_run_id == child.id
 
 
 def test_iterations_whose_flow_is_deleted_in_the_ui_have_one_again(
