@@ -14,7 +14,6 @@ from uuid import UUID
 
 import httpx
 from prefect.artifacts import (
-    acreate_image_artifact,
     acreate_link_artifact,
     acreate_markdown_artifact,
     acreate_progress_artifact,
@@ -84,8 +83,9 @@ class Artifacts:
 
         async def show(key: str) -> None:
             png = await asyncio.to_thread(_made, picture)
-            url = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-            await acreate_image_artifact(url, key=key, description=description)
+            # As Markdown: under an artifact of type image the UI prints its address, which is the whole picture.
+            markdown = f"![{description}](data:image/png;base64,{base64.b64encode(png).decode()})"
+            await acreate_markdown_artifact(markdown, key=key, description=description)
 
         self._put(name, show, every)
 

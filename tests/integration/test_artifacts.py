@@ -52,12 +52,14 @@ def test_what_was_put_up_while_the_server_was_away_is_shown_when_it_is_back(
             await asyncio.sleep(0.5)
             artifacts.put_table("numbers", lambda: [{"iteration": 2, "rate": 0.123456}], "")
             artifacts.put_progress(40.0, "")
+            artifacts.put_picture("curve", lambda: b"a PNG", "over iterations")
             asyncio.get_running_loop().call_later(0.5, server.start)
 
     asyncio.run(leaves_early())
     assert shown(server, "away-1") == {
         "numbers": ['[{"iteration": 2, "rate": "0.1235"}]'],
         "progress": [40.0],
+        "curve": ["![over iterations](data:image/png;base64,YSBQTkc=)"],
     }
 
 
