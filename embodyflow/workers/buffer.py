@@ -48,13 +48,15 @@ class Buffer:
             self._address = asyncio.create_task(serve(methods))
         return await self._address
 
-    async def allocate(self, shard_id: str, num_bytes: int, writer: int) -> Location:
-        """Return where process ``writer`` may write a shard, once there is room.
+    async def allocate(self, shard_id: str, num_bytes: int) -> Location:
+        """Return where the caller may write a shard, once there is room; it is taken back when the connection ends.
 
         Raises:
             BufferFullError: the shard is larger than the buffer, or there was no room for ``patience`` seconds.
         """
         deadline = time.monotonic() + self._patience
+        writer = asyncio.current_task()  # that of the caller's connection
+        assert writer is not None
         while (location := self._store.allocate(shard_id, num_bytes, writer)) is None:
             if time.monotonic() > deadline:
                 raise BufferFullError(

@@ -1,6 +1,5 @@
 """A worker's view of the buffers: rows of its own Ray node at the speed of memory, those of others through Ray."""
 
-import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -51,7 +50,7 @@ class BufferClient:
         return ShardRef(shard_id, self._host, num_rows, location)
 
     def _write(self, shard_id: str, packing: Packing) -> Location:
-        location: Location = self._call("allocate", shard_id, packing.num_bytes, os.getpid())
+        location: Location = self._call("allocate", shard_id, packing.num_bytes)
         packing.write(self._segments.map(location), location.key)
         self._call("commit", shard_id, location.key)
         return location

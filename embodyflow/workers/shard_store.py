@@ -1,8 +1,8 @@
 """What a buffer knows: which shard lies in which segment, and how much room there is."""
 
-import os
 import secrets
 from dataclasses import dataclass
+from typing import Protocol
 
 from embodyflow.data.configuration import BufferConfig
 from embodyflow.data.metrics import Metric, maximum, total
@@ -25,6 +25,13 @@ class _Shard:
         return self.segment.location(self.key)
 
 
+class Writer(Protocol):
+    """Who writes shards, one after the other: a worker's thread, as long as its connection is open."""
+
+    def done(self) -> bool:
+        """Say whether it has ended."""
+
+
 class ShardStore:
     """The shards of one machine, in memory up to a cap and beyond it on disk.
 
@@ -43,7 +50,7 @@ class ShardStore:
         for folder in (config.folder, config.spill_folder):
             Segment(folder, 0).close()
         self._shards: dict[str, _Shard] = {}  # oldest first
-        self._written: dict[int, tuple[str, _Shard, int]] = {}  # by key: name, and the process that writes it
+        self._written: dict[int, tuple[str, _Shard, Writer]] = {}  # by key: name, and who writes it
         self._spare: list[Segment] = []
         self._still_read: list[Segment] = []
         self._num_spills = 0
@@ -64,8 +71,10 @@ class ShardStore:
         written = [shard.segment for _, shard, _ in self._written.values()]
         return sum(segment.capacity for segment in (*held, *written, *self._spare, *self._still_read))
 
-    def allocate(self, shard_id: str, num_bytes: int, writer: int) -> Location | None:
-        """Return where process ``writer`` may write a shard; ``None`` where there is no room now.
+    def allocate(self, shard_id: str, num_bytes: int, writer: Writer) -> Location | None:
+        """Return where ``writer`` may write a shard; ``None`` where there is no room now.
+
+        What it was given before and has not committed is taken back: it was interrupted.
 
         Raises:
             BufferFullError: there never will be.
@@ -76,7 +85,7 @@ class ShardStore:
                 f"shard {shard_id} takes {num_bytes} bytes, the buffer has {self.capacity}: "
                 "raise cluster.buffer.memory_gb"
             )
-        self._reclaim()
+        self._reclaim(writer)
         segment = self._acquire(capacity)
         if segment is None:
             return None
@@ -134,10 +143,10 @@ class ShardStore:
             self._still_read.append(shard.segment)
             self._reclaim()
 
-    def _reclaim(self) -> None:
-        """Make spare what is no longer read, and what a dead writer left."""
+    def _reclaim(self, idle: Writer | None = None) -> None:
+        """Make spare what is no longer read, and what a writer left that has ended, or is ``idle``."""
         for key, (_, shard, writer) in list(self._written.items()):
-            if not os.path.exists(f"/proc/{writer}"):
+            if writer is idle or writer.done():
                 del self._written[key]
                 self._still_read.append(shard.segment)
         read = [segment for segment in self._still_read if segment.is_read()]

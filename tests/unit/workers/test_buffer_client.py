@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+from waiting import eventually
 
 from embodyflow.data.configuration import BufferConfig
 from embodyflow.data.plan import Location
 from embodyflow.workers.buffer_client import BufferClient
-from embodyflow.workers.local_calls import serve
+from embodyflow.workers.local_calls import LocalCaller, serve
 from embodyflow.workers.shard_store import ShardStore
 
 
@@ -25,7 +26,7 @@ def answer(connection: Any) -> None:
     store = ShardStore(BufferConfig(memory_gb=0.01))
 
     async def allocate(*arguments: Any) -> Location | None:
-        return store.allocate(*arguments)
+        return store.allocate(*arguments, asyncio.current_task())
 
     async def commit(*arguments: Any) -> None:
         store.commit(*arguments)
@@ -74,3 +75,12 @@ def test_a_dead_buffers_memory_is_given_back_once_its_successor_is_written_to(mo
         addresses.append(address)
         third = put()
     assert not is_mapped(first) and not is_mapped(second) and is_mapped(third)
+
+
+def test_what_an_interrupted_thread_was_given_is_given_to_others() -> None:
+    with buffer() as address:
+        interrupted, other = LocalCaller(address), LocalCaller(address)
+        assert interrupted.call("allocate", "1/node/0", 6_000_000) is not None
+        assert other.call("allocate", "1/node/1", 6_000_000) is None
+        del interrupted  # with its connection
+        assert eventually(lambda: other.call("allocate", "1/node/1", 6_000_000) is not None)

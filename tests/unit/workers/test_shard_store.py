@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from embodyflow.workers.shard_store import ShardStore
 
 ROWS = 1 << 17  # of one byte: two of the smallest segments
 WRITER = WritableSegments()
+CONNECTION: Future[None] = Future()
+"""Of who writes; it never ends."""
 
 
 @pytest.fixture
@@ -29,7 +32,7 @@ def store(tmp_path: Path) -> ShardStore:
 
 def put(store: ShardStore, shard_id: str, value: int, num_rows: int = ROWS) -> Location:
     packing = Packing({"a": np.full(num_rows - 1024, value, np.uint8)})
-    location = store.allocate(shard_id, packing.num_bytes, os.getpid())
+    location = store.allocate(shard_id, packing.num_bytes, CONNECTION)
     assert location is not None
     packing.write(WRITER.map(location), location.key)
     store.commit(shard_id, location.key)
@@ -105,19 +108,19 @@ def test_beyond_the_cap_the_oldest_shards_go_to_disk_and_are_read_from_there(sto
 
 def test_there_is_no_room_while_everything_is_read_and_again_when_it_is_not(store: ShardStore) -> None:
     tables = [read(put(store, f"1/a/{rank}", rank)) for rank in range(4)]
-    assert store.allocate("2/a/0", ROWS - 1024, os.getpid()) is None
+    assert store.allocate("2/a/0", ROWS - 1024, CONNECTION) is None
     tables.pop()
-    assert store.allocate("2/a/0", ROWS - 1024, os.getpid()) is not None
+    assert store.allocate("2/a/0", ROWS - 1024, CONNECTION) is not None
     assert all((table["a"] == rank).all() for rank, table in enumerate(tables) if table)
 
 
 def test_a_shard_larger_than_the_buffer_is_refused_with_the_key(store: ShardStore) -> None:
     with pytest.raises(BufferFullError, match=r"shard 1/a/0 takes .* raise cluster.buffer.memory_gb"):
-        store.allocate("1/a/0", 5 * ROWS, os.getpid())
+        store.allocate("1/a/0", 5 * ROWS, CONNECTION)
 
 
 def test_a_shard_that_was_not_allocated_cannot_be_committed(store: ShardStore) -> None:
-    location = store.allocate("1/a/0", 100, os.getpid())
+    location = store.allocate("1/a/0", 100, CONNECTION)
     assert location is not None
     with pytest.raises(KeyError):
         store.commit("1/a/0", location.key - 1)
@@ -127,7 +130,7 @@ def test_a_shard_that_was_not_allocated_cannot_be_committed(store: ShardStore) -
 def test_who_was_given_up_does_not_disturb_who_writes_the_same_shard_now(store: ShardStore) -> None:
     """Both go on in one process: the first has been given up, and ends when it likes."""
     packings = [Packing({"a": np.full(ROWS - 1024, value, np.uint8)}) for value in (1, 2)]
-    given_up, now = (store.allocate("1/a/0", packing.num_bytes, os.getpid()) for packing in packings)
+    given_up, now = (store.allocate("1/a/0", packing.num_bytes, Future()) for packing in packings)
     assert given_up is not None and now is not None
     packings[1].write(WRITER.map(now), now.key)
     packings[0].write(WRITER.map(given_up), given_up.key)
@@ -186,13 +189,18 @@ def test_a_killed_buffer_leaves_nothing_once_its_readers_are_done(tmp_path: Path
     assert users_of(target) == [] and os.listdir(tmp_path) == []
 
 
-def test_what_a_dead_writer_was_given_is_taken_back(store: ShardStore) -> None:
-    child = multiprocessing.get_context("fork").Process(target=os.getpid)
-    child.start()
-    location = store.allocate("1/a/0", ROWS - 1024, child.pid or 0)
-    child.join()
-    child.close()
+def test_what_a_writer_was_given_whose_connection_has_ended_is_taken_back(store: ShardStore) -> None:
+    connection: Future[None] = Future()
+    location = store.allocate("1/a/0", ROWS - 1024, connection)
+    connection.set_result(None)
     assert location is not None
     assert put(store, "2/a/0", 2).descriptor == location.descriptor
     with pytest.raises(KeyError):
         store.commit("1/a/0", location.key)
+
+
+def test_what_a_writer_was_given_before_it_was_interrupted_is_taken_back(store: ShardStore) -> None:
+    for iteration in range(9):  # more than there is room for
+        assert store.allocate(f"{iteration}/a/0", ROWS - 1024, CONNECTION) is not None
+    assert value_of(put(store, "9/a/0", 9)) == 9
+    assert numbers(store)["memory_bytes"] == ROWS
