@@ -97,9 +97,15 @@ class IterationRuns:
     def announce(self, index: int) -> None:
         """Begin to create the task run that stands for the iteration in its parent, unless that has been done.
 
-        It is pending until the iteration's own run is there.
+        It is pending until the iteration's own run is there. An iteration that is done again announces the next one
+        again, whose run may be there already.
         """
-        if index not in self._announced:
+        if index not in self._opened:
+            self._announce(index)
+
+    def _announce(self, index: int) -> None:
+        known = self._announced.get(index)
+        if known is None or (known.done() and known.exception()):  # the server may be back by now
             self._announced[index] = asyncio.create_task(self._create_stand_in(index))
 
     async def run(self, index: int) -> Metrics:
@@ -184,7 +190,7 @@ class IterationRuns:
             )
 
     async def _create(self, index: int) -> FlowRun:
-        self.announce(index)
+        self._announce(index)
         stand_in = await self._announced.pop(index)
         async with self._turn:
             flow_run = await self._create_flow_run(index, stand_in.id)

@@ -1,7 +1,7 @@
 """Iterations on a real Prefect server that for a while cannot be reached, or refuses whatever it is asked."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -128,7 +128,9 @@ def test_a_server_that_is_away_for_a_while_holds_nothing_up(
     assert set(states.values()) == {StateType.COMPLETED}
 
 
-def test_an_iteration_that_was_announced_and_never_begun_is_cancelled(impatient: None) -> None:
+async def told(iterate: Callable[[module.IterationRuns], Awaitable[None]]) -> tuple[dict[str, TaskRun], list[FlowRun]]:
+    """Run iterations; return what stands for them in their parent, by name, and their own flow runs."""
+
     @flow(name="iteration")
     async def iteration(index: int) -> Metrics:
         return {"index": float(index)}
@@ -139,28 +141,62 @@ def test_an_iteration_that_was_announced_and_never_begun_is_cancelled(impatient:
     async def training() -> None:
         ids.append(FlowRunContext.get().flow_run.id)
         async with module.iteration_runs(iteration) as runs:
-            runs.announce(1)
-            await runs.run(1)
-            runs.announce(2)
-            raise ValueError("the end")
+            await iterate(runs)
 
-    async def train() -> tuple[list[TaskRun], list[FlowRun]]:
-        with pytest.raises(ValueError, match="the end"):
-            await training()
-        async with get_client() as client:
-            of_parent = FlowRunFilterParentFlowRunId(any_=ids)
-            children = await client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=of_parent))
-            parent = FlowRunFilter(id=FlowRunFilterId(any_=ids))
-            return await client.read_task_runs(flow_run_filter=parent), children
+    await training()
+    async with get_client() as client:
+        of_parent = FlowRunFilterParentFlowRunId(any_=ids)
+        children = await client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=of_parent))
+        parent = FlowRunFilter(id=FlowRunFilterId(any_=ids))
+        stand_ins = await client.read_task_runs(flow_run_filter=parent)
+    return {run.name: run for run in stand_ins}, children
 
-    stand_ins, [child] = asyncio.run(train())
-    assert {run.name: run.state_type for run in stand_ins} == {
+
+def test_an_iteration_that_was_announced_and_never_begun_is_cancelled(impatient: None) -> None:
+    async def iterate(runs: module.IterationRuns) -> None:
+        runs.announce(1)
+        await runs.run(1)
+        runs.announce(2)
+
+    stand_ins, [child] = asyncio.run(told(iterate))
+    assert {name: run.state_type for name, run in stand_ins.items()} == {
         "iteration-1": StateType.COMPLETED,
         "iteration-2": StateType.CANCELLED,
     }
-    [first] = [run for run in stand_ins if run.name == "iteration-1"]
-    assert (child.name, child.parent_task_run_id) == ("iteration-1", first.id)
-    assert first.state.state_details.child_flow_run_id == child.id
+    assert (child.name, child.parent_task_run_id) == ("iteration-1", stand_ins["iteration-1"].id)
+    assert stand_ins["iteration-1"].state.state_details.child_flow_run_id == child.id
+
+
+def test_an_iteration_that_is_announced_again_by_one_done_again_is_not_cancelled(impatient: None) -> None:
+    async def iterate(runs: module.IterationRuns) -> None:
+        for _ in range(2):  # the commit of the iteration before fails at first
+            runs.announce(1)
+            runs.open(1)
+            await asyncio.sleep(0.5)
+        await runs.run(1)
+
+    stand_ins, [child] = asyncio.run(told(iterate))
+    assert {name: run.state_type for name, run in stand_ins.items()} == {"iteration-1": StateType.COMPLETED}
+    assert child.state_type is StateType.COMPLETED
+
+
+def test_an_iteration_that_could_not_be_announced_has_its_run_once_the_server_is_back(
+    impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = Unreachable()
+    plain = module.get_client
+    settings: dict[str, Any] = {"transport": transport}
+    monkeypatch.setattr(module, "get_client", lambda httpx_settings: plain(httpx_settings=settings | httpx_settings))
+
+    async def iterate(runs: module.IterationRuns) -> None:
+        transport.is_at_fault = True
+        runs.announce(1)
+        await asyncio.wait([runs._announced[1]])
+        transport.is_at_fault = False
+        await runs.run(1)
+
+    _, children = asyncio.run(told(iterate))
+    assert [child.state_type for child in children] == [StateType.COMPLETED]
 
 
 def test_iterations_whose_flow_is_deleted_in_the_ui_have_one_again(
