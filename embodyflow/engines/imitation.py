@@ -11,6 +11,7 @@ from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.config.language import LanguageConfig
 from embodyflow.config.run import WarmStartConfig
 from embodyflow.data.metrics import Metric, last, total
+from embodyflow.engines.sharding import clip_gradients
 from embodyflow.policies.base import ImitatingPolicy, Policy
 from embodyflow.seeding import derive_rng
 
@@ -139,6 +140,9 @@ def imitate(
         seed: of the batches, and of what losses draw.
         part: of each batch, that is this rank's.
         num_parts: that a batch is cut into.
+
+    Raises:
+        FloatingPointError: a gradient is not finite.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.0)
     rng, noise = np.random.default_rng(seed), derive_rng(seed, "imitation draws")
@@ -149,7 +153,7 @@ def imitate(
         mine = slice(part, None, num_parts)
         loss = samples.loss(chosen[mine], uniforms[mine]) / samples.num_targets(chosen)
         (loss * num_parts).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        clip_gradients(list(model.parameters()), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())

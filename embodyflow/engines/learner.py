@@ -4,7 +4,6 @@ Every mean is over the *global* mini-batch: losses are weighted by counts over a
 gradient does not depend on how the rows are cut.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
@@ -15,13 +14,13 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
-from torch.distributed.tensor import DTensor
 
 from embodyflow.config.trainer import OptimizerConfig, TrainerConfig
 from embodyflow.data.metrics import Metric, last, mean
 from embodyflow.engines.mesh import Mesh
 from embodyflow.engines.micro_batches import cut_by_rows, cut_by_tokens, draw_minibatches
 from embodyflow.engines.objectives import Objective
+from embodyflow.engines.sharding import clip_gradients
 from embodyflow.seeding import derive_seed
 
 Totals = dict[str, list[tuple[torch.Tensor, torch.Tensor]]]
@@ -160,10 +159,7 @@ def _step(learners: Sequence[Learner], rows: TensorDict, config: TrainerConfig, 
                 totals[name].append(pair)
         # FSDP averages gradients over the parts of the batch, we want their sum.
         (sum(losses[1:], losses[0]) * mesh.num_parts).backward()
-    clipped: Any = nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
-    norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
-    if not math.isfinite(norm):
-        raise FloatingPointError(f"the gradient's norm is {norm}: the step was not taken")
+    norm = clip_gradients(parameters, config.max_grad_norm)
     for learner in learners:
         learner._optimizer.step()
     return norm

@@ -1,11 +1,14 @@
 """How a model lies on the ranks of a torch.distributed group: sharded by FSDP2, in which precision, what it keeps."""
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed._composable.checkpoint_activation import checkpoint
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from embodyflow.config.trainer import TrainerConfig
 from embodyflow.engines.mesh import Mesh
@@ -49,3 +52,16 @@ def reshard(model: nn.Module) -> None:
     """
     if isinstance(model, FSDPModule):
         model.reshard()
+
+
+def clip_gradients(parameters: Sequence[nn.Parameter], limit: float) -> float:
+    """Scale the gradients of sharded parameters to a norm of at most ``limit``; return the norm that they had.
+
+    Raises:
+        FloatingPointError: it is not finite; an optimizer's step would leave no weight as it should be.
+    """
+    clipped: Any = nn.utils.clip_grad_norm_(parameters, limit)
+    norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
+    if not math.isfinite(norm):
+        raise FloatingPointError(f"the gradient's norm is {norm}: the step was not taken")
+    return norm

@@ -91,3 +91,15 @@ def test_the_loss_is_the_mean_over_tokens_however_many_ranks_there_are(tiny_conf
         model = torch.nn.ParameterList([torch.full((), 1.5)])
         parts.append(imitate(model, Shifted(model[0]), config, seed=0, part=part, num_parts=num_parts))
     assert merge_metrics(parts)["sft/loss"].value == pytest.approx(1.5)
+
+
+def test_a_fit_that_diverges_ends_with_the_weights_before_the_step(tiny_config) -> None:
+    model = torch.nn.ParameterList([torch.full((), torch.inf)])
+    with pytest.raises(FloatingPointError, match="the gradient's norm is inf: the step was not taken"):
+        imitate(model, Infinite(model[0]), tiny_config().warm_start, seed=0, part=0, num_parts=1)
+    assert model[0] == torch.inf
+
+
+class Infinite(Shifted):
+    def loss(self, chosen: np.ndarray, uniforms: np.ndarray) -> torch.Tensor:
+        return self._level - self._level.square()
