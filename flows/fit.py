@@ -1,9 +1,11 @@
 """Whether flow, pipeline and algorithm belong together."""
 
+import json
 import re
 from typing import Literal
 
 from embodyflow.config import RunConfig
+from embodyflow.config.pipeline import FilterConfig
 from embodyflow.errors import ConfigError
 from embodyflow.node_fields import declared
 from embodyflow.references import resolve
@@ -22,6 +24,12 @@ PIPELINES = {
 
 ADVANTAGE, KL_PENALTY = "compute_advantage", "compute_kl_penalty"
 
+FILTERS = {
+    **dict.fromkeys(("num_groups", "max_rerolls", "max_staleness"), ("dynamic_sampling",)),
+    **dict.fromkeys(("min_success", "max_success", "drop_truncated"), ("embodied_sampling", "dynamic_sampling")),
+}
+"""Keys of ``filter``, and the functions of ``tasks`` without which they mean nothing."""
+
 
 def check_fit(config: RunConfig) -> None:
     """Check that the flow runs this pipeline, and that the pipeline has what the algorithm asks for, and no more.
@@ -36,6 +44,7 @@ def check_fit(config: RunConfig) -> None:
     _check_sums(graph, config)
     _check_critic(graph, config)
     _check_kl(graph, config)
+    _check_filter(graph, config)
 
 
 def _check_critic(graph: TaskGraph, config: RunConfig) -> None:
@@ -98,6 +107,20 @@ def _check_penalties(graph: TaskGraph, penalties: list[str]) -> None:
     for node_id in advantages:
         if not set(penalties) & set(graph.ancestors(node_id)):
             raise ConfigError(f"node {node_id!r}: must come after tasks:{KL_PENALTY}, which it would know nothing of")
+
+
+def _check_filter(graph: TaskGraph, config: RunConfig) -> None:
+    """Refuse a choice of groups that no node makes; a function of the user's own may make any."""
+    if not all(re.match(r"tasks[.:]", node.executable_ref) for node in graph.nodes.values()):
+        return
+    for key, functions in FILTERS.items():
+        value, default = getattr(config.filter, key), FilterConfig.model_fields[key].default
+        if value != default and not any(_nodes_of(graph, function) for function in functions):
+            readers = " or ".join(f"tasks:{function}" for function in functions)
+            raise ConfigError(
+                f"filter.{key}={json.dumps(value)}: allowed is {json.dumps(default)}; no node of the pipeline reads "
+                f"it, as {readers} does"
+            )
 
 
 def _nodes_of(graph: TaskGraph, function: str) -> list[str]:

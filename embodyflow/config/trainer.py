@@ -41,6 +41,12 @@ class ScheduleConfig(Config):
     warmup_iterations: Annotated[int, Field(ge=0, strict=True)] = 0
     final_fraction: Fraction = 0.0
 
+    @model_validator(mode="after")
+    def _falls(self) -> "ScheduleConfig":
+        if self.name == "constant" and self.final_fraction:
+            raise ValueError(f"final_fraction={self.final_fraction:g}: name=constant falls to none; allowed is 0")
+        return self
+
     def fraction(self, iteration: int, iterations: int) -> float:
         """Return the share of the full learning rate in an iteration, counted from 1."""
         warmup = self.warmup_iterations

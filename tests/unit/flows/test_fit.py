@@ -157,6 +157,23 @@ KL = """
         ("dapo", ["filter.num_groups=5"], "filter.num_groups=5 must be a multiple of rollout.num_workers=2"),
         ("dapo", ["filter.max_rerolls=-1"], "filter.max_rerolls=-1: input should be greater than or equal to 0"),
         (
+            "grpo",
+            ["filter.num_groups=24"],
+            "filter.num_groups=24: allowed is null; no node of the pipeline reads it, as tasks:dynamic_sampling does",
+        ),
+        ("grpo", ["filter.max_staleness=2"], "filter.max_staleness=2: allowed is 1; no node of the pipeline reads it"),
+        (
+            "ppo",
+            ["filter.drop_truncated=true"],
+            "filter.drop_truncated=true: allowed is false; no node of the pipeline reads it, as "
+            "tasks:embodied_sampling or tasks:dynamic_sampling does",
+        ),
+        (
+            "grpo",
+            ["trainer.schedule.final_fraction=0.1"],
+            "trainer.schedule: final_fraction=0.1: name=constant falls to none; allowed is 0",
+        ),
+        (
             "ppo",
             ["trainer.micro_batch_rows=2", "trainer.micro_batch_tokens=320"],
             "trainer: micro_batch_rows and micro_batch_tokens must not both be set",
