@@ -68,8 +68,12 @@ class Segment:
             done += os.sendfile(copy.descriptor, self.descriptor, done, num_bytes - done)
         return copy
 
+    def let_go(self) -> None:
+        """Give the space back as soon as nobody maps it."""
+        os.close(self.descriptor)
+
     def close(self) -> None:
-        """Give the space back, also where a writer still maps it."""
+        """Give the space back, also where a writer still maps it; a reader must not, who would die of a bus error."""
         os.ftruncate(self.descriptor, 0)
         os.close(self.descriptor)
 

@@ -138,7 +138,7 @@ class ShardStore:
     def _retire(self, shard: _Shard) -> None:
         shard.segment.clear()
         if shard.spilled:
-            shard.segment.close()
+            shard.segment.let_go()
         else:
             self._still_read.append(shard.segment)
             self._reclaim()

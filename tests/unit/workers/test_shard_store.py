@@ -106,6 +106,22 @@ def test_beyond_the_cap_the_oldest_shards_go_to_disk_and_are_read_from_there(sto
     assert numbers(store)["memory_bytes"] == numbers(store)["spare_bytes"] <= store.capacity
 
 
+def see_what_is_freed(store: ShardStore) -> None:
+    for rank in range(5):
+        put(store, f"1/a/{rank}", 7)
+    table = read(store.locate("1/a/0"))
+    assert numbers(store)["num_spills"] == 1
+    store.free("1/")
+    assert table is not None and (table["a"] == 7).all()
+
+
+def test_a_reader_keeps_what_it_sees_of_a_shard_on_disk_that_is_freed(store: ShardStore) -> None:
+    reader = multiprocessing.get_context("fork").Process(target=see_what_is_freed, args=(store,))
+    reader.start()  # elsewhere: a bus error ends the process
+    reader.join()
+    assert reader.exitcode == 0
+
+
 def test_there_is_no_room_while_everything_is_read_and_again_when_it_is_not(store: ShardStore) -> None:
     tables = [read(put(store, f"1/a/{rank}", rank)) for rank in range(4)]
     assert store.allocate("2/a/0", ROWS - 1024, CONNECTION) is None
