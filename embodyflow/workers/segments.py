@@ -6,9 +6,11 @@ killed, nothing is left over. Whoever reads holds a shared ``flock``, which ends
 sees is never given to a writer.
 """
 
+import errno
 import fcntl
 import mmap
 import os
+import stat
 import threading
 from collections import OrderedDict
 from contextlib import suppress
@@ -20,6 +22,12 @@ from embodyflow.data.plan import Location
 from embodyflow.errors import BufferFullError, ConfigError
 
 _MAPPED_SEGMENTS = 64  # that a writer keeps mapped; in a mapped page it writes ten times as fast as in a new one
+
+_NOT_THERE = (
+    *(errno.ENOENT, errno.ESRCH),  # the descriptor was closed, or the process has ended
+    errno.ENXIO,  # it is a socket by now
+    *(errno.EACCES, errno.EPERM),  # the process is another user's by now
+)
 
 
 class Segment:
@@ -87,9 +95,13 @@ def map_content(location: Location) -> Any:
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(f"/proc/{location.pid}/fd/{location.descriptor}", flags)
-    except FileNotFoundError:  # the descriptor was closed, or the process has ended
-        return None
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            return None
+        raise
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         if os.pread(descriptor, KEY_BYTES, 0) != location.key.to_bytes(KEY_BYTES, "little"):
             return None

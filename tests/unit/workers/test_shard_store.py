@@ -3,7 +3,9 @@
 import multiprocessing
 import os
 import signal
+import socket
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +190,15 @@ def safe_target(link: Path) -> str:
         return os.readlink(link)
     except OSError:
         return ""
+
+
+def test_nothing_is_found_where_a_descriptor_was_put_to_another_use() -> None:
+    with socket.socket() as connection, open(__file__) as other, ExitStack() as stack:
+        descriptors = [*os.pipe(), os.eventfd(0), os.open("/", os.O_RDONLY)]
+        for descriptor in descriptors:
+            stack.callback(os.close, descriptor)
+        for descriptor in (*descriptors, connection.fileno(), other.fileno()):
+            assert map_content(Location(os.getpid(), descriptor, 1)) is None
 
 
 def test_a_killed_buffer_leaves_nothing_once_its_readers_are_done(tmp_path: Path) -> None:
