@@ -227,5 +227,6 @@ class Worker:
         if call.weights is None or call.policy_version == self._engine_version:
             return
         columns = self._buffer.get_shard(call.weights)
+        self._engine_version = -1  # none, should it be interrupted
         self._engine.update_weights({name: array[0] for name, array in columns.items()}, call.policy_version)
         self._engine_version = call.policy_version

@@ -1,0 +1,45 @@
+"""What a worker does with the weights it is told to use; Ray, and the engine, are left out."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodyflow.data.plan import ShardRef
+from embodyflow.errors import NodeTimeoutError
+from embodyflow.workers.calls import NodeCall
+from embodyflow.workers.worker import Worker
+
+
+class Engine:
+    """Takes weights over one by one; of version 6 it is interrupted in the middle."""
+
+    def __init__(self) -> None:
+        self.weights = {"first": 0.0, "last": 0.0}
+
+    def update_weights(self, weights: dict[str, Any], version: int) -> None:
+        for name, value in weights.items():
+            if name == "last" and version == 6:
+                raise NodeTimeoutError("node rollout took longer than 1 s")
+            self.weights[name] = float(value)
+
+
+def test_weights_that_were_taken_over_in_part_are_not_used_for_those_before() -> None:
+    """A run goes back to a version that the worker had, where the checkpoint of the newer one is damaged."""
+    plain: Any = Worker
+    worker = object.__new__(plain.__ray_metadata__.modified_class)
+    worker._engine, worker._engine_version = Engine(), -1
+    worker._buffer = SimpleNamespace(
+        get_shard=lambda shard: {name: np.full(1, float(shard.shard_id[-1])) for name in ("first", "last")}
+    )
+
+    def load(version: int) -> None:
+        shard = ShardRef(f"weights/{version}", "here", 1)
+        worker._load_weights(NodeCall("rollout", "tasks:generate", 7, 0, weights=shard, policy_version=version))
+
+    load(5)
+    with pytest.raises(NodeTimeoutError):
+        load(6)
+    load(5)
+    assert worker._engine.weights == {"first": 5, "last": 5}
