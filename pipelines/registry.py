@@ -1,5 +1,6 @@
 """Where a run's graph comes from: built in, a function of one's own, or a file."""
 
+import traceback
 from pathlib import Path
 
 from embodyflow.errors import ConfigError
@@ -53,7 +54,14 @@ def _call(custom_fn: str) -> TaskGraph:
         function = resolve(reference_to(custom_fn))
     except (ImportError, ValueError) as error:
         raise ConfigError(f"pipeline.custom_fn={custom_fn}: {error}") from error
-    graph = function()
+    try:
+        graph = function()
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a user's function raises is told as one line
+        *_, last = traceback.extract_tb(error.__traceback__)
+        where = "" if last.filename == __file__ else f", at {last.filename}:{last.lineno}"
+        raise ConfigError(f"pipeline.custom_fn={custom_fn}: {type(error).__name__}: {error}{where}") from error
     if not isinstance(graph, TaskGraph):
         raise ConfigError(
             f"pipeline.custom_fn={custom_fn}: must return a TaskGraph (is .build() missing?), not {graph!r}"

@@ -328,7 +328,9 @@ def outside(folder, monkeypatch):
         "        node_type=NodeType.COMPUTE, node_role=NodeRole.DEFAULT)\n"
         "    return pipeline.build()\n\n"
         "def forgot_build():\n"
-        "    return Pipeline('p')\n"
+        "    return Pipeline('p')\n\n"
+        "def has_a_bug(size=0):\n"
+        "    return 1 // size\n"
     )
     monkeypatch.syspath_prepend(folder)
 
@@ -347,6 +349,9 @@ def test_a_pipeline_from_outside_the_repository_loads(tmp_path, monkeypatch):
     [
         ({"name": "gppo"}, "pipeline.name=gppo: allowed are grpo, ppo"),
         ({"custom_fn": "their_nodes:forgot_build"}, "must return a TaskGraph"),
+        ({"custom_fn": "their_nodes:has_a_bug"}, "ZeroDivisionError: integer division or modulo by zero, at /"),
+        ({"custom_fn": "their_nodes:twice"}, "their_nodes:twice: TypeError: twice() missing 1 required positional"),
+        ({"custom_fn": "their_nodes:__name__"}, "their_nodes:__name__: TypeError: 'str' object is not callable"),
         ({"custom_fn": "nowhere:f"}, "pipeline.custom_fn=nowhere:f: cannot import module"),
         ({"yaml": "missing.yaml"}, "missing.yaml: cannot be read"),
         ({}, "exactly one of name, custom_fn and yaml"),
