@@ -1,6 +1,7 @@
 """``embodyflow plan``: where each node of a pipeline would run on a cluster; no cluster is needed to ask."""
 
 import argparse
+import math
 from collections.abc import Sequence
 
 from embodyflow.compose import compose_config
@@ -26,6 +27,10 @@ def show_plan(options: argparse.Namespace) -> int:
         raise ConfigError(f"--picture={options.picture}: allowed are files ending in {', '.join(PICTURES)}")
     if options.device_gib is not None and not options.model:
         raise ConfigError(f"--device-gib={options.device_gib:g}: needs --model, the parameters to fit in, such as 7B")
+    if options.device_gib is not None and not 0 < options.device_gib < math.inf:
+        raise ConfigError(f"--device-gib={options.device_gib:g}: must be above 0")
+    if options.tensor_parallel < 1:
+        raise ConfigError(f"--tensor-parallel={options.tensor_parallel}: must be at least 1")
     config = compose_config([f"flow={options.flow}", *words])
     check_fit(config)
     cluster = Cluster(options.nodes, options.cpus, options.gpus, options.device_gib)
@@ -51,6 +56,10 @@ def show_plan(options: argparse.Namespace) -> int:
         print("Memory is of weights and optimizers, without activations, adapters, key-value caches and simulators.\n")
     print(to_mermaid(graph, planned))
     if draw is not None:
-        options.picture.write_text(draw(graph, planned))
+        drawn = draw(graph, planned)
+        try:
+            options.picture.write_text(drawn)
+        except OSError as error:
+            raise ConfigError(f"--picture={options.picture}: cannot be written: {error.strerror}") from error
         print(f"picture={options.picture}")
     return 0
