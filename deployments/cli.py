@@ -21,12 +21,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     exit_on_signals()
     try:
-        return int(options.command(options))
+        code = int(options.command(options))
+        sys.stdout.flush()
+        return code
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
     except StackError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # whoever read our output, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is not tried again at exit
         return 1
     except (URLError, ConnectionError) as error:
         print(f"error: the Prefect server went away: {error}", file=sys.stderr)

@@ -38,6 +38,8 @@ def show_ledger(path: Path) -> int:
             folder.verify_checkpoint(iteration)
             print(f"checkpoint of iteration {iteration}: intact")
         except DamageError as error:
+            if not folder.checkpoint(iteration).exists():  # the run goes on, and has replaced it by a newer one
+                continue
             print(error, file=sys.stderr)
             damaged += 1
     return 1 if damaged else 0
