@@ -120,6 +120,16 @@ class RunFolder:
         ):
             yield
 
+    def refuse_if_at_work(self) -> None:
+        """Look whether the run could be locked, and make nothing.
+
+        Raises:
+            ConfigError: another process is at work on it; the message names it.
+        """
+        if (self.path / ".lock").exists():
+            with self.locked():
+                pass
+
     def config(self) -> dict[str, Any]:
         """Return the configuration the run was started with."""
         values: dict[str, Any] = yaml.safe_load((self.path / "config.yaml").read_text())

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import sys
@@ -39,9 +40,13 @@ def main(flow: Flow[..., Any]) -> None:
     if request.resume is None:
         parameters["run_id"] = config.run_id
     hint = f"stopped; continue with resume={config.run_id}"
-    summary = run_to_its_end(
-        flow, parameters, config.run_dir, lambda: hint if RunFolder(config.run_dir).committed() else "stopped"
-    )
+    try:
+        summary = run_to_its_end(
+            flow, parameters, config.run_dir, lambda: hint if RunFolder(config.run_dir).committed() else "stopped"
+        )
+    except ConfigError as error:  # what only the cluster can tell, such as too few GPUs
+        print(error, file=sys.stderr)
+        sys.exit(2)
     print(config.summary_line(summary))
     print(f"run_dir={config.run_dir}")
 
@@ -58,6 +63,7 @@ def run_to_its_end(
         if_stopped: what to say after a signal.
     """
     watch_over_this_process()
+    logging.getLogger("prefect.flow_runs").addFilter(_without_traceback)
 
     def leave() -> None:
         """End the process as if it were killed: its watcher ends what it has started."""
@@ -71,6 +77,13 @@ def run_to_its_end(
         sys.exit(STOPPED)
     finally:
         gc.freeze()  # the process is about to end: a last search for garbage would take it another second
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Leave of a wrong configuration, as Prefect logs it, the line that says what is wrong."""
+    if record.exc_info and isinstance(record.exc_info[1], ConfigError):
+        record.exc_info = None
+    return True
 
 
 async def _run(

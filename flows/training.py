@@ -5,6 +5,7 @@ from typing import Any
 
 from prefect.logging import get_run_logger
 
+from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
 from flows.evaluation import evaluate, film, filmed
 from flows.iteration import begin_to_count, hand_over, run_iteration
@@ -30,8 +31,13 @@ async def train(request: RunRequest) -> dict[str, Any]:
     folder = open_folder(request, config)
     get_run_logger().info("run %s in %s", config.run_id, folder.path)
     with folder.locked():
-        async with opened(folder, config, graph) as run:
-            return await _train(run, resumed=request.resume is not None)
+        try:
+            async with opened(folder, config, graph) as run:
+                return await _train(run, resumed=request.resume is not None)
+        except ConfigError:
+            if not folder.committed():  # nothing has come of it: the name is free for another try
+                folder.remove()
+            raise
 
 
 async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
