@@ -27,6 +27,7 @@ from embodyflow.errors import ConfigError
 from embodyflow.references import resolve
 
 ENVIRONMENT_CHECK = "embodyflow.engines.environments:check_environment"  # imports Gymnasium
+LOGIN_CHECK = "embodyflow.trackers:check_login"  # imports wandb
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 
 
@@ -121,6 +122,8 @@ def _explain(error: Exception, overrides: Sequence[str]) -> str:
         key, _, value = override.lstrip("+~").partition("=")
         if f"'{key}'" in first:
             return f"{override}: " + (f"no such key{_hint(key)}" if first.startswith("Could not override") else first)
+        if first.startswith("Ambiguous value") and f"{key}={value}" in first:
+            return f"{override}: is several values; allowed is one, a list is {key}=[{value}]"
         options = _options(key)
         if "group override" in first and options and value not in options:  # a group given anything but a name
             return f"{override}: allowed are {', '.join(options)}"
@@ -177,6 +180,8 @@ def _line(mistake: Any, values: dict[str, Any]) -> str:
         return f"{key}: {_forbidden(key, values.get('job'))}"
     if mistake["type"] == "union_tag_invalid":
         return f"{key}.name={mistake['ctx']['tag']}: allowed are {mistake['ctx']['expected_tags']}"
+    if mistake["type"] == "string_type" and isinstance(mistake["input"], int | float):
+        return f"{key}={mistake['input']}: is no text; allowed is text, which has quotes where it reads as a number"
     if mistake["type"] == "missing":
         return f"{key}: must be set"
     return f"{key}={mistake['input']!r}: {message[0].lower()}{message[1:]}"
@@ -220,3 +225,5 @@ def _check_trackers(config: RunConfig) -> None:
             f"tracking.wandb={config.tracking.wandb}: wandb is not installed; "
             "pip install 'embodyflow[wandb]' or use tracking.wandb=disabled"
         )
+    if config.tracking.wandb == "online":
+        resolve(LOGIN_CHECK)()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from embodyflow.config import RunConfig
+from embodyflow.errors import ConfigError
 
 
 class Tracker(Protocol):
@@ -66,6 +67,20 @@ class WandbTracker:
     def close(self) -> None:
         """Flush and close."""
         self._run.finish()
+
+
+def check_login() -> None:
+    """Refuse Weights & Biases to somebody who is not logged in; in a terminal it asks for the key instead.
+
+    Raises:
+        ConfigError: it is not known who this is.
+    """
+    import wandb
+
+    try:
+        wandb.login()
+    except wandb.Error as error:
+        raise ConfigError(f"tracking.wandb=online: {error}; allowed without are offline and disabled") from error
 
 
 def open_trackers(config: RunConfig) -> list[Tracker]:

@@ -50,7 +50,9 @@ class RunRequest:
 
     def hydra_overrides(self) -> list[str]:
         """Return the request as one list of Hydra overrides."""
-        named = {"iterations": self.iterations, "seed": self.seed, "run_id": self.run_id}
+        # A name in quotes stays one where it reads as a number: 2026, 1e5.
+        run_id = None if self.run_id is None else f"'{self.run_id}'"
+        named = {"iterations": self.iterations, "seed": self.seed, "run_id": run_id}
         return [
             f"experiment={self.experiment}",
             f"flow={self.flow}",
@@ -196,6 +198,7 @@ def _resumed_config(request: RunRequest) -> RunConfig:
     if not done:
         raise ConfigError(f"resume={request.resume}: the run has no committed checkpoint; start one of another run_id")
     iterations = config.iterations if request.iterations is None else request.iterations
+    folder.refuse_if_at_work()
     if iterations < done[-1]:
-        raise ConfigError(f"iterations={iterations}: the run has done {done[-1]}; allowed are more")
+        raise ConfigError(f"iterations={iterations}: the run has done {done[-1]}; allowed are as many and more")
     return config.model_copy(update={"iterations": iterations})

@@ -1,5 +1,6 @@
 """Whatever is wrong with what was asked for is one line that names the key, before anything is started."""
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -39,6 +40,11 @@ MISTAKES = {
     "truth for a number": ("trainer.epochs=true", "trainer.epochs=True: input should be a valid integer"),
     "fraction of an iteration": ("iterations=1.5", "iterations=1.5: must be a whole number"),
     "nothing for a number": ("trainer.epochs=null", "trainer.epochs=None: input should be a valid integer"),
+    "several values": (
+        "env.tasks=push-v3,reach-v3",
+        "env.tasks=push-v3,reach-v3: is several values; allowed is one, a list is env.tasks=[push-v3,reach-v3]",
+    ),
+    "number for a text": ("tracking.wandb_project=2026", "tracking.wandb_project=2026: is no text; allowed is text, "),
     "not among the choices": ("cluster.device=tpu", "cluster.device='tpu': input should be 'cpu' or 'cuda'"),
     "no reference": ("trainer.epochs=${foo}", "trainer.epochs: Interpolation key 'foo' not found"),
     "negative size": ("rollout.num_groups=-1", "rollout.num_groups=-1: input should be greater than or equal to 1"),
@@ -367,6 +373,18 @@ def test_a_missing_optional_dependency_is_named_with_how_to_get_it(
     with pytest.raises(ConfigError) as caught:
         compose_config(words.split())
     assert str(caught.value) == expected
+
+
+def test_who_is_not_logged_in_is_told_before_anything_is_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setattr(sys, "stdin", io.StringIO())  # no terminal to ask in
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match=r"^tracking.wandb=online: No API key configured.*; allowed without are off"):
+        compose_config(["experiment=embodied", "tracking.wandb=online"])
 
 
 def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:

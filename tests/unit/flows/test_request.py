@@ -117,6 +117,19 @@ def test_a_resumed_run_is_not_changed(tmp_path: Path, changes: dict[str, object]
         check(RunRequest(resume="mine", overrides=overrides, **changes))  # type: ignore[arg-type]
 
 
+def test_a_run_that_is_being_worked_on_is_not_resumed(tmp_path: Path) -> None:
+    config = committed_run(tmp_path)
+    request = RunRequest(resume="mine", overrides=(f"run_root={tmp_path}",))
+    with RunFolder(config.run_dir).locked(), pytest.raises(ConfigError, match=r"process \d+ is at work on this run"):
+        check(request)
+    assert check(request) == config
+
+
+@pytest.mark.parametrize("name", ["2026", "1e5", "0123", "true", "null", "2026-11-23"])
+def test_a_name_is_taken_as_it_is_whatever_else_it_reads_as(tmp_path: Path, name: str) -> None:
+    assert check(parse_arguments([f"run_id={name}", f"run_root={tmp_path}"])).run_dir == tmp_path / name
+
+
 def test_a_damaged_configuration_is_told_in_a_line(tmp_path: Path) -> None:
     config = committed_run(tmp_path)
     path = config.run_dir / "config.yaml"
