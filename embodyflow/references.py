@@ -2,7 +2,9 @@
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -46,6 +48,24 @@ def reference_to(function: str | Callable[..., Any]) -> str:
     if resolve(reference) != function:
         raise ValueError(f"{reference} names another object than the one given, so workers would run that one")
     return reference
+
+
+def source_files(reference: str) -> tuple[str, ...]:
+    """Return the Python files of the module that ``"module:anything"`` names, of a package all of them.
+
+    Nothing is imported but the packages above it; what is no module of files has none.
+    """
+    module = reference.partition(":")[0]
+    loaded = sys.modules.get(module)
+    if loaded is not None:
+        origin = getattr(loaded, "__file__", None)
+    else:
+        found = importlib.util.find_spec(module)
+        origin = found.origin if found is not None else None
+    if origin is None:
+        return ()
+    path = Path(origin)
+    return tuple(map(str, sorted(path.parent.rglob("*.py")))) if path.name == "__init__.py" else (str(path),)
 
 
 def _with_colon(dotted: str) -> str:

@@ -12,6 +12,7 @@ from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary, task_summary
 from embodyflow.policies.configuration import EmbodiedPolicyConfig
 from embodyflow.policies.flow_vla.configuration_flow_vla import FlowVLAConfig
+from embodyflow.references import source_files
 
 
 class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
@@ -129,9 +130,14 @@ class EmbodiedConfig(GroupedConfig):
 
     @property
     def warm_start_files(self) -> tuple[str, ...]:
-        """Return what names files of the model and of the scene that experts act in."""
-        scenes = (value for value in self.env.kwargs.values() if isinstance(value, str) and value.endswith(".xml"))
-        return (*super().warm_start_files, *scenes)
+        """Return what names files of the model, and of the scene and the modules that experts act in or are."""
+        env = self.env
+        scenes = (value for value in env.kwargs.values() if isinstance(value, str) and value.endswith(".xml"))
+        references = [env.id] if ":" in env.id else []
+        if env.adapter is not None:
+            references += [*env.adapter.wrappers, *([env.adapter.expert] if env.adapter.expert else [])]
+        sources = (file for reference in references for file in source_files(reference))
+        return (*super().warm_start_files, *scenes, *sources)
 
     def films_after(self, index: int) -> bool:
         """Say whether a video is made after that evaluation: before and after training."""

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from embodyflow.config import RunConfig
+from embodyflow.config.environment import AdapterConfig
 from flows.sft import warm_start_key
 from tests.language_jobs import language_config
 from tests.language_models import save_model
@@ -64,3 +66,27 @@ def test_a_scene_that_was_edited_is_demonstrated_anew(tiny_config: Callable[...,
         scene.write_text(content)
         keys.append(warm_start_key(config))
     assert keys[0] != keys[1]
+
+
+@pytest.mark.parametrize(
+    ("env", "edited"),
+    [
+        ({"adapter": AdapterConfig(success_info="done", expert="their_expert:act")}, "their_expert.py"),
+        ({"adapter": AdapterConfig(success_info="done", wrappers=("their_expert:wrap",))}, "their_expert.py"),
+        ({"id": "their_envs:their/Env-v0"}, "their_envs/scene.py"),
+    ],
+    ids=["expert", "wrapper", "environment"],
+)
+def test_an_expert_or_environment_that_was_edited_demonstrates_anew(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: Any, edited: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "their_envs").mkdir()
+    for name in ("their_expert.py", "their_envs/__init__.py", "their_envs/scene.py"):
+        (tmp_path / name).write_text("speed = 1\n")
+    config = tiny_config()
+    config = config.model_copy(update={"env": config.env.model_copy(update=env)})  # type: ignore[attr-defined]
+    before = warm_start_key(config)
+    assert warm_start_key(config) == before
+    (tmp_path / edited).write_text("speed = 2\n")
+    assert warm_start_key(config) != before
