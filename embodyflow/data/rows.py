@@ -26,8 +26,8 @@ class RowPrompts:
         num_skipped: prompts of each split that were too long, with ``too_long=skip``.
 
     Raises:
-        ConfigError: a file cannot be read, a row lacks a column, an answer or a demonstration, or a prompt is too long;
-            the message names file and row.
+        ConfigError: a file cannot be read, a row lacks a column, an answer or a demonstration, or a prompt is too long
+            or has no tokens; the message names file and row.
     """
 
     def __init__(
@@ -80,11 +80,13 @@ class RowPrompts:
         if self._tokenizer is None:
             return True
         try:
-            encode(prompt, self._tokenizer, self._max_tokens)
+            tokens = encode(prompt, self._tokenizer, self._max_tokens)
         except PromptTooLongError as error:
             if self._config.too_long == "error":
                 raise ConfigError(f"{where}: {error}, or data.too_long=skip") from error
             return False
+        if not tokens:  # nothing would stand before the first token of a response
+            raise ConfigError(f"{where}: the prompt has no tokens; allowed is one or more")
         return True
 
 

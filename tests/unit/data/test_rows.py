@@ -74,6 +74,13 @@ def test_prompts_that_are_too_long_are_named_or_left_out_and_counted(tmp_path, t
         RowPrompts(config(path, too_long="skip"), tokenizer, 2)
 
 
+def test_a_prompt_without_tokens_is_refused(tmp_path):
+    """Not all tokenizers put something before a text."""
+    path = write(tmp_path, [*ROWS[:2], {**ROWS[2], "question": ""}])
+    with pytest.raises(ConfigError, match=rf"^{path}, row 3: the prompt has no tokens; allowed is one or more$"):
+        RowPrompts(config(path), lambda text: {"input_ids": [1] * len(text)}, 8)
+
+
 @pytest.mark.parametrize(
     ("row", "settings", "complaint"),
     [
