@@ -1,7 +1,8 @@
 """One node of a graph: a function, what it waits for and which worker group it runs on."""
 
+from collections.abc import Set
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -109,6 +110,13 @@ class Node(BaseModel):
     def changes_weights(self) -> bool:
         """Whether running the node twice would train twice."""
         return _trains(self.node_type, self.node_role, self.only_forward_compute)
+
+    @field_validator("dependencies", mode="before")
+    @classmethod
+    def _in_order(cls, dependencies: Any) -> Any:
+        if isinstance(dependencies, Set):
+            raise ValueError("must be a list: its first node gives rows their order, and a set has none")
+        return dependencies
 
     @field_validator("node_role")
     @classmethod

@@ -52,6 +52,7 @@ SPOILERS = {
     "role on the wrong type": lambda specs, i: specs[i].update(node_type="DATA_LOAD", node_role="ACTOR"),
     "missing dependency": lambda specs, i: specs[i].update(dependencies=["ghost"]),
     "dependencies no list": lambda specs, i: specs[i].update(dependencies="n0"),
+    "dependencies a set": lambda specs, i: specs[i].update(dependencies={"ghost"}),
     "depends on itself": lambda specs, i: specs[i].update(dependencies=[specs[i]["node_id"]]),
     "cycle": _cycle,
     "no function": lambda specs, i: specs[i].pop("executable_ref"),

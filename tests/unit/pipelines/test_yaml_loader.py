@@ -142,6 +142,7 @@ def test_a_ref_that_leads_nowhere_names_file_node_and_key(tmp_path, old, new, ex
         ("dag_id: d\nnodes: [{node_type: COMPUTE}]", "node 'nodes[0]': node_id: is missing"),
         (ONE_NODE % ", agent_group: 0", "node 'a': agent_group: unknown key; allowed are node_id"),
         (ONE_NODE % ", dependencies: b", "node 'a': dependencies='b': should be a valid tuple"),
+        (ONE_NODE % ", dependencies: !!set {b}", "node 'a': dependencies={'b'}: must be a list: its first node gives"),
         (ONE_NODE % ", retries: yes", "node 'a': retries=True: should be a valid integer"),
         ("dag_id: d\nnodes: [{node_id: a, executable_ref: 'tasks:generate'}]", "'a': node_type: is missing"),
         ("dag_id: d\nnodes: [{node_id: a, node_type: COMPUTE}]", "node 'a': executable_ref: is missing"),
