@@ -1,5 +1,6 @@
 """``embodyflow episodes`` and ``embodyflow replay``: what a run's episodes were, and one of them played again."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from embodyflow.algorithms.kl import estimate_kl
 from embodyflow.algorithms.losses import LossInputs
@@ -19,6 +20,8 @@ from embodyflow.episode_record import Episodes, find_episode, read_episodes
 from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
 
+WIDEST = 1000
+
 
 def show_episodes(path: Path) -> int:
     """Print a run's kept episodes, a line each.
@@ -27,7 +30,8 @@ def show_episodes(path: Path) -> int:
         ConfigError: there is no run of episodes in that folder, or it keeps none.
     """
     folder, config = _open(path)
-    table = Table("uid", "iteration", "task", "goal", "outcome", "steps", "return", "score", "advantage", box=None)
+    names = ("uid", "iteration", "task", "goal", "outcome", "steps", "return", "score", "advantage")
+    table = Table(*(Column(name, overflow="fold") for name in names), box=None)
     for iteration, episodes in read_episodes(folder):
         for row in range(len(episodes["uid"])):
             episode = _row(episodes, row)
@@ -44,7 +48,7 @@ def show_episodes(path: Path) -> int:
                     for value in (_score(episode), _advantage(episode))
                 ),
             )
-    Console().print(table)
+    _console().print(table)
     return 0
 
 
@@ -59,7 +63,7 @@ def replay(path: Path, uid: int) -> int:
     """
     folder, config = _open(path)
     iteration, episodes, row = find_episode(folder, uid)
-    episode, console = _row(episodes, row), Console()
+    episode, console = _row(episodes, row), _console()
     console.print(_facts(config, iteration, episodes, episode))
     if episode["trained"]:
         console.print(_decisions(config, episode, _kl_coef(folder, config, iteration)))
@@ -72,6 +76,12 @@ def replay(path: Path, uid: int) -> int:
     problem = film(config, episode, video)
     print(f"video: {problem or video}")
     return 0
+
+
+def _console() -> Console:
+    """Return where tables are printed; a file or a pipe gets them whole, and not what 80 columns hold of them."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=WIDEST)
 
 
 def _open(path: Path) -> tuple[RunFolder, EmbodiedConfig]:

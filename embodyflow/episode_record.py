@@ -26,7 +26,12 @@ def read_episodes(run: RunFolder) -> Iterator[tuple[int, Episodes]]:
     if not folders:
         raise ConfigError(f"{run.path}: keeps no episodes; it is a run with rollout.keep_episodes that has them")
     for iteration, folder in folders.items():
-        yield iteration, read_iteration(folder)
+        try:
+            yield iteration, read_iteration(folder)
+        except FileNotFoundError:
+            if folder.exists():
+                raise
+            # A run that goes on keeps newer ones instead.
 
 
 def find_episode(run: RunFolder, uid: int) -> tuple[int, Episodes, int]:
@@ -69,5 +74,7 @@ def _joined(folder: Path, pattern: str) -> Episodes:
     for path in sorted(folder.glob(pattern)):
         with np.load(path) as file:
             parts.append({name: file[name] for name in file.files})
+    if not parts:
+        raise FileNotFoundError(f"{folder / pattern}: no such file")
     common = set.intersection(*(set(part) for part in parts))
     return {name: np.concatenate([part[name] for part in parts]) for name in sorted(common)}

@@ -245,11 +245,9 @@ class RunFolder:
 
         It loses its name first, in one step: a rank that still writes finds no folder, rather than one half removed.
         """
-        aside, dropped = (self._episodes / f".{state}-{iteration:06d}" for state in ("iteration", "dropped"))
+        aside = self._episodes / f".iteration-{iteration:06d}"
         if aside.exists():
-            shutil.rmtree(dropped, ignore_errors=True)
-            os.replace(aside, dropped)
-            shutil.rmtree(dropped)
+            self._drop_episodes(aside)
 
     def commit_episodes(self, iteration: int, keep: int) -> None:
         """Give the iteration's episodes, if any were written, their name; remove all but the newest ``keep``."""
@@ -258,7 +256,14 @@ class RunFolder:
             shutil.rmtree(final, ignore_errors=True)
             os.replace(aside, final)
         for old in list(self.episodes().values())[:-keep]:
-            shutil.rmtree(old)
+            self._drop_episodes(old)
+
+    def _drop_episodes(self, folder: Path) -> None:
+        """Take a folder's name before its files: whoever reads it finds it whole, or gone."""
+        dropped = self._episodes / f".dropped-{_index_of(folder):06d}"
+        shutil.rmtree(dropped, ignore_errors=True)
+        os.replace(folder, dropped)
+        shutil.rmtree(dropped)
 
     def episodes(self) -> dict[int, Path]:
         """Return the folders of iterations whose episodes are kept, oldest first."""

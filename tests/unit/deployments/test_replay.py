@@ -1,5 +1,6 @@
 """A run's record of episodes: what is kept, listed and played again."""
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import torch
 from PIL import Image
 
 import tasks
+from deployments import replay as module
 from deployments.cli import main
 from deployments.replay import replay, show_episodes
 from embodyflow.algorithms.masked import one_rank
@@ -68,6 +70,33 @@ def test_an_episode_is_listed_by_what_it_was(run: Path, capsys: pytest.CaptureFi
     assert len(lines) == 5
     assert [line.split()[2] for line in lines[1:]] == ["reach-v3"] * 4
     assert [line.split()[-1] for line in lines[1:]] == ["0.7071", "-0.7071", "dropped", "dropped"]
+
+
+def test_a_file_gets_the_list_whole(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    words = "pick up the alphabet soup and place it in the basket"
+    folder, config = module._open(run)
+    env = config.env.model_copy(update={"tasks": (words,)})
+    monkeypatch.setattr(module, "_open", lambda _: (folder, config.model_copy(update={"env": env})))
+    assert show_episodes(run) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5 and all(words in line for line in lines[1:])
+
+
+def test_an_iteration_that_a_run_drops_meanwhile_is_left_out(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "mine")
+    folder = RunFolder(tmp_path / "mine")
+    for iteration in (2, 3):
+        shutil.copytree(folder.episodes()[1], folder.new_episodes(iteration), dirs_exist_ok=True)
+        folder.commit_episodes(iteration, keep=9)
+    seen = []
+    for iteration, _ in read_episodes(folder):
+        seen.append(iteration)
+        folder.commit_episodes(9, keep=1)
+    assert seen == [1, 3] and list((tmp_path / "mine" / "episodes").iterdir()) == [folder.episodes()[3]]
+    (folder.episodes()[3] / "trained-0.npz").unlink()
+    with pytest.raises(FileNotFoundError, match="trained"):
+        list(read_episodes(folder))
 
 
 def test_an_episode_played_again_is_the_one_on_record(run: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
