@@ -28,6 +28,14 @@ from embodyflow.references import resolve
 
 ENVIRONMENT_CHECK = "embodyflow.engines.environments:check_environment"  # imports Gymnasium
 LOGIN_CHECK = "embodyflow.trackers:check_login"  # imports wandb
+_USERS_OWN = (
+    "env.kwargs.",
+    "env.adapter.images.",
+    "env.adapter.instructions.",
+    "env.adapter.task_kwargs.",
+    "reward.function.kwargs.",
+)
+"""Sections whose keys are the user's own."""
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 
 
@@ -136,7 +144,7 @@ def _options(group: str) -> list[str]:
 
 
 def _hint(key: str) -> str:
-    if key.startswith(("env.kwargs.", "env.adapter.images.", "env.adapter.instructions.", "env.adapter.task_kwargs.")):
+    if key.startswith(_USERS_OWN):
         return f"; write +{key}=… to add it"
     near = difflib.get_close_matches(key, _known_keys(), n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(near)}?" if near else f"; allowed are {', '.join(RunConfig.model_fields)}"

@@ -260,6 +260,10 @@ MISTAKES = {
         "experiment=math cluster=gpu rollout.generation.name=vllm rollout.generation.tensor_parallel_size=2",
         "rollout.generation.tensor_parallel_size=2: a worker has cluster.gpus_per_worker=0.25; set that to 2",
     ),
+    "an argument of one's own reward": (
+        "experiment=math reward=custom reward.function.function=math:sqrt reward.function.kwargs.base=2",
+        "reward.function.kwargs.base=2: no such key; write +reward.function.kwargs.base=… to add it",
+    ),
     "adapters of no rank": ("trainer.lora={alpha:8}", "trainer.lora.rank: must be set"),
     "adapters for nothing": ("trainer.lora={rank:8,target_modules:[]}", "trainer.lora.target_modules=[]: "),
     "unknown precision": ("trainer.precision=float8", "trainer.precision='float8': input should be 'float32' or"),
