@@ -8,7 +8,7 @@ from typing import Any
 
 from embodyflow.errors import ShardLostError
 from embodyflow.workers.session import NodeReport, NodeWork
-from pipelines import Node, NodeRole, TaskGraph
+from pipelines import Node, TaskGraph
 from pipelines.groups import group_of
 
 RunNode = Callable[..., Coroutine[Any, Any, NodeReport]]
@@ -114,7 +114,7 @@ class GraphRun:
             iteration=self._iteration,
             config=node.config,
             needs_model=node.node_type.is_model,
-            only_forward_compute=node.only_forward_compute or node.node_role is NodeRole.REFERENCE,
+            only_forward_compute=node.only_uses_weights,
             trains=node.changes_weights,
             timeout=node.timeout_seconds,
             stage=self._place(self._iteration, node.node_id) if kept else None,

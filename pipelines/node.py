@@ -111,6 +111,15 @@ class Node(BaseModel):
         """Whether running the node twice would train twice."""
         return _trains(self.node_type, self.node_role, self.only_forward_compute)
 
+    @property
+    def only_uses_weights(self) -> bool:
+        """Whether the node says that it leaves weights as they are: it may be run again."""
+        return (
+            self.only_forward_compute
+            or self.node_type is NodeType.MODEL_INFERENCE
+            or self.node_role is NodeRole.REFERENCE
+        )
+
     @field_validator("dependencies", mode="before")
     @classmethod
     def _in_order(cls, dependencies: Any) -> Any:

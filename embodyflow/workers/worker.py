@@ -162,8 +162,8 @@ class Worker:
         yield
         if before is not None and self._engine.fingerprint() != before:
             raise RuntimeError(
-                f"node {call.node_id} changed weights although it is only_forward_compute; "
-                "take that away, or let it only use them"
+                f"node {call.node_id} changed weights although it is only_forward_compute, MODEL_INFERENCE or of role "
+                "REFERENCE; take that away, or let it only use them"
             )
 
     def recall(

@@ -104,3 +104,12 @@ def test_the_reference_is_made_again_by_a_node_that_is_held_to_leave_it_alone() 
     passed.over(graph)
     assert passed.ran == ["old_log_prob", "report", "old_log_prob", "report"]
     assert [(work.trains, work.only_forward_compute) for work in passed.works[:2]] == [(False, True), (False, False)]
+
+
+@pytest.mark.parametrize(("node_type", "is_held"), [("MODEL_INFERENCE", True), ("MODEL_TRAIN", False)])
+def test_a_node_that_does_not_say_that_it_trains_is_held_to_leave_weights_alone(node_type: str, is_held: bool) -> None:
+    """It may be run again, which would train twice."""
+    passed = Pass("nobody")
+    passed.over(graph_of(train=((), TRAIN | {"node_type": NodeType(node_type)})))
+    [work] = passed.works
+    assert (work.only_forward_compute, work.trains) == (is_held, not is_held)
