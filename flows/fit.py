@@ -143,7 +143,11 @@ def _check_name(name: str, config: RunConfig) -> None:
     misfit = f"the flow {flow}" if name not in PIPELINES[flow] else f"job={job}"
     allowed = [each for each in PIPELINES[flow] if each in config.pipelines]
     if name not in allowed:
+        runs_it = [] if allowed else [each for each, names in PIPELINES.items() if name in names and flow != each]
+        hint = (
+            f"; the flow {' or '.join(runs_it)} runs it (embodyflow run --flow, python -m flows.…)" if runs_it else ""
+        )
         raise ConfigError(
             f"pipeline.name={name}: is not for {misfit}; allowed are {', '.join([*allowed, 'a graph of your own'])} "
-            "by pipeline.custom_fn or pipeline.yaml"
+            f"by pipeline.custom_fn or pipeline.yaml{hint}"
         )

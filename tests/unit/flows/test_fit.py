@@ -91,6 +91,12 @@ KL = """
             ["pipeline.name=ppo"],
             "pipeline.name=ppo: is not for the flow grpo; allowed are embodied_grpo",
         ),
+        (
+            "grpo",
+            ["experiment=reacher"],
+            "pipeline.name=ppo_control: is not for the flow grpo; allowed are a graph of your own by "
+            "pipeline.custom_fn or pipeline.yaml; the flow ppo runs it",
+        ),
         ("dapo", ["pipeline.name=gppo"], "pipeline.name=gppo: allowed are grpo, ppo"),
         ("grpo", ["algorithm=ppo"], "algorithm.advantage=gae: needs a critic, and the pipeline has none; allowed are"),
         ("ppo", ["algorithm.advantage=rloo"], "algorithm.advantage=rloo: needs no critic, and the pipeline has one"),
