@@ -47,9 +47,10 @@ class InProcessRun:
         self._graph = load_pipeline(**self.config.pipeline.source())
 
     def warm_start(self) -> None:
-        """Fit the policy to demonstrations and act with it."""
-        demos = to_batch(self.rollout.demonstrate())
-        self.trainer.fit(demos[demos["uid"].argsort()], derive_seed(self.config.seed, 0, "fit"))
+        """Fit the policy to demonstrations, where there are to be any, and act with it."""
+        if self.config.warm_start is not None:
+            demos = to_batch(self.rollout.demonstrate())
+            self.trainer.fit(demos[demos["uid"].argsort()], derive_seed(self.config.seed, 0, "fit"))
         self.rollout.update_weights(self.trainer.weights(), 0)
 
     def iterate(self, iteration: int) -> dict[str, float]:
