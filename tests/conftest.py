@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from hydra.plugins.config_source import ConfigResult
+
     from embodyflow.config import RunConfig
 
 # How long an example takes is the machine's business; the same commit is to have the same verdict twice.
@@ -22,6 +26,25 @@ def pytest_collection_finish() -> None:
     """Spare the garbage collector what is imported, which stays and would be looked at again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def configs_are_parsed_once() -> Iterator[None]:
+    """Have Hydra parse a file once: a thousand tests compose a configuration, of some fifteen files each."""
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+
+    parse, parsed = FileConfigSource.load_config, {}
+
+    def load(self: FileConfigSource, config_path: str) -> ConfigResult:
+        path = Path(self.path, self._normalize_file_name(config_path))
+        key = (path, path.stat().st_mtime_ns if path.exists() else None)
+        if key not in parsed:
+            parsed[key] = parse(self, config_path)
+        return copy.deepcopy(parsed[key])  # composing changes it
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileConfigSource, "load_config", load)
+        yield
 
 
 # Two groups of two episodes of 20 steps (four decisions), a policy of 32 units.
