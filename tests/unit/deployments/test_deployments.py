@@ -36,9 +36,9 @@ def test_every_deployment_names_a_flow_of_ours_and_our_work_pool() -> None:
 def test_every_training_flow_has_a_deployment() -> None:
     names = {(each["entrypoint"].rpartition(":")[2], each["name"]) for each in DEPLOYMENTS}
     assert {flow for flow, _ in names} == {*PIPELINES, "evaluate"}
-    assert {flow for flow, name in names if name == "embodied"} >= {"grpo", "ppo", "dapo", "srpo", "evaluate"}
-    assert {flow for flow, name in names if name == "libero"} >= {"grpo", "srpo", "evaluate"}
-    assert {flow for flow, name in names if name == "math"} >= {"grpo", "ppo", "dapo", "gspo", "cpgd"}
+    assert {flow for flow, name in names if name == "embodied"} == {"grpo", "ppo", "dapo", "srpo", "evaluate"}
+    assert {flow for flow, name in names if name == "libero"} == {"grpo", "srpo", "evaluate"}
+    assert {flow for flow, name in names if name == "math"} == {"grpo", "ppo", "dapo", "gspo", "cpgd"}
 
 
 def test_the_nightly_run_states_its_time_zone_and_what_a_collision_does() -> None:
@@ -167,8 +167,8 @@ def test_an_experiment_is_run_by_its_own_deployment_or_by_the_flows_first(
     ("flow", "experiment", "answer"),
     [
         ("grpo", "embodyed", "experiment=embodyed: allowed are drawer_open, embodied, "),
-        ("grop", "embodied", "flow=grop: has no deployment; allowed are grpo, ppo, "),
-        ("evaluate", "embodied", "flow=evaluate: allowed are cpgd, dapo, grpo, "),
+        ("grop", "embodied", "flow=grop: has no deployment; allowed are grpo, ppo, dapo, srpo, evaluate, gspo, cpgd"),
+        ("evaluate", "embodied", "flow=evaluate: allowed are cpgd, dapo, grpo, gspo, ppo, srpo"),
     ],
 )
 def test_an_unknown_experiment_or_flow_is_refused_with_those_that_exist(
