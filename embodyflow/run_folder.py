@@ -257,6 +257,9 @@ class RunFolder:
             os.replace(aside, final)
         for old in list(self.episodes().values())[:-keep]:
             self._drop_episodes(old)
+        for left in self._episodes.glob(".dropped-*"):  # by a kill; those of later iterations may be on their way
+            if _index_of(left) < iteration:
+                shutil.rmtree(left)
 
     def _drop_episodes(self, folder: Path) -> None:
         """Take a folder's name before its files: whoever reads it finds it whole, or gone."""

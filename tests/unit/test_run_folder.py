@@ -85,6 +85,29 @@ def test_committing_again_replaces(folder: RunFolder) -> None:
     assert folder.committed() == [1]
 
 
+def test_episodes_whose_removal_a_kill_came_into_go_with_the_next_commit(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit_episodes(iteration: int) -> None:
+        (folder.new_episodes(iteration) / "episodes.npz").write_text("")
+        folder.commit_episodes(iteration, keep=1)
+
+    remove = shutil.rmtree
+
+    def kill(path: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:  # of what is not there
+            raise SystemExit
+        remove(path, ignore_errors)
+
+    commit_episodes(1)
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        (folder.new_episodes(2) / "episodes.npz").write_text("")
+        patch.setattr(shutil, "rmtree", kill)
+        folder.commit_episodes(2, keep=1)
+    commit_episodes(3)
+    assert [path.name for path in (folder.path / "episodes").iterdir()] == ["iteration-000003"]
+
+
 def test_metrics_of_uncommitted_iterations_are_dropped(folder: RunFolder) -> None:
     assert folder.metrics() == []
     for iteration in (0, 1, 2, 2, 3):
