@@ -130,6 +130,6 @@ def all_gone(processes: list[psutil.Process]) -> bool:
 
 def post(url: str, body: dict[str, object]) -> list[dict[str, object]]:
     request = urllib.request.Request(url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         content: list[dict[str, object]] = json.loads(answer.read())
     return content

@@ -164,7 +164,7 @@ def test_what_the_user_runs_is_used_and_left_alone(project: Project, tmp_path: P
             project.launcher().kill()
             assert eventually(lambda: all_gone(family), 30.0)
             assert project.embodyflow("up", "--detach").returncode == 0
-            assert eventually(lambda: project.flow_run("CRASHED", "left"), 10.0)
+            assert eventually(lambda: project.flow_run("CRASHED", "left"), 60.0)
             assert project.flow_run("RUNNING", "theirs")
 
             assert project.embodyflow("down").returncode == 0
