@@ -5,6 +5,7 @@ core. The peer is the ``step`` of LIBERO's environment without cameras, on the s
 contenders take turns on the same random actions, and rates are medians of steps per CPU second.
 """
 
+import argparse
 import json
 import statistics
 import time
@@ -79,6 +80,7 @@ def expert(number: int, period: int) -> dict[str, float]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     results = {
         "steps_per_cpu_second": {task: speed(task) for task in TASKS},
         "expert": {
