@@ -83,7 +83,7 @@ class IterationRuns:
         self._opened: dict[int, asyncio.Task[FlowRun]] = {}
         self._announced: dict[int, asyncio.Task[TaskRun]] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._unseen: list[tuple[asyncio.Task[FlowRun], State[Any]]] = []
+        self._unseen: list[tuple[int, asyncio.Task[FlowRun], State[Any]]] = []
         self._flow_id: UUID | None = None
         self._is_away = False  # until it answers again nobody waits for it
         # One request at a time: two at once find SQLite locked, and the client then sleeps for two seconds.
@@ -121,6 +121,9 @@ class IterationRuns:
             self._is_away = True
             _logger.warning("the Prefect server does not answer: iteration %d has no run of its own", index)
             return await self._run_unseen(index, opened)
+        if _means_deleted(opened.exception()):
+            _logger.warning("the Prefect server knows this run no longer: iteration %d has none of its own", index)
+            return await self._run_unseen(index, opened)
         flow_run = opened.result()
         with FlowRunContext(
             flow=self._flow,
@@ -146,17 +149,20 @@ class IterationRuns:
     async def finish(self) -> None:
         """Wait until every run is closed, or the server has not answered for two minutes.
 
-        What was announced or opened and never begun is cancelled.
+        What was announced or opened and never begun is cancelled; what stands for an iteration whose own run did not
+        come about ends as the iteration did.
         """
+        never_begun: State[Any] = Cancelled(message="the run ended before this iteration")
+        ends = {index: state for index, _, state in self._unseen}
+        opened = [(opening, never_begun) for opening in self._opened.values()]
         try:
             async with asyncio.timeout(FAREWELL_SECONDS):
-                never_begun: State[Any] = Cancelled(message="the run ended before this iteration")
-                for opening, state in [*((each, never_begun) for each in self._opened.values()), *self._unseen]:
+                for opening, state in [*opened, *((opening, state) for _, opening, state in self._unseen)]:
                     if flow_run := await _created(opening):
                         await self._tell(flow_run, self._client.set_flow_run_state, state)
-                for announced in self._announced.values():
+                for index, announced in self._announced.items():
                     if stand_in := await _created(announced):
-                        await self._tell(stand_in, self._client.set_task_run_state, never_begun)
+                        await self._tell(stand_in, self._client.set_task_run_state, ends.get(index, never_begun))
                 await asyncio.gather(*self._closing)
         except TimeoutError:
             _logger.warning("the Prefect server does not answer: it is not told how all iterations ended")
@@ -175,7 +181,7 @@ class IterationRuns:
             state = await exception_to_crashed_state(error)
             raise
         finally:
-            self._unseen.append((opened, state))
+            self._unseen.append((index, opened, state))
 
     async def _create_stand_in(self, index: int) -> TaskRun:
         """Create the task run that stands for the subflow in its parent, as Prefect's engine makes it."""
@@ -190,35 +196,36 @@ class IterationRuns:
             )
 
     async def _create(self, index: int) -> FlowRun:
-        self._announce(index)
-        stand_in = await self._announced.pop(index)
-        async with self._turn:
-            flow_run = await self._create_flow_run(index, stand_in.id)
+        try:
+            flow_run = await self._create_flow_run(index)
+        except httpx.HTTPStatusError as error:
+            if not _means_deleted(error):
+                raise
+            self._flow_id = None
+            self._announced.pop(index, None)
+            flow_run = await self._create_flow_run(index)
+        self._announced.pop(index, None)
         self._is_away = False
         return flow_run
 
-    async def _create_flow_run(self, index: int, stand_in: UUID) -> FlowRun:
-        """Do as Prefect's client does, which asks for the flow's id every time; here once, and when it is deleted."""
-        if self._flow_id is None:
-            self._flow_id = await self._client.create_flow(self._flow)
-        wanted = FlowRunCreate(
-            flow_id=self._flow_id,
-            flow_version=self._flow.version,
-            name=f"{self._flow.name}-{index}",
-            parameters={"index": index},
-            tags=list(TagsContext.get().current_tags),
-            parent_task_run_id=stand_in,
-            state=to_state_create(Running()),
-        )
-        body = wanted.model_dump(mode="json", exclude_unset=True)
-        try:
+    async def _create_flow_run(self, index: int) -> FlowRun:
+        """Do as Prefect's client does, which asks for the flow's id every time; here it is known."""
+        self._announce(index)
+        stand_in = await self._announced[index]
+        async with self._turn:
+            if self._flow_id is None:
+                self._flow_id = await self._client.create_flow(self._flow)
+            wanted = FlowRunCreate(
+                flow_id=self._flow_id,
+                flow_version=self._flow.version,
+                name=f"{self._flow.name}-{index}",
+                parameters={"index": index},
+                tags=list(TagsContext.get().current_tags),
+                parent_task_run_id=stand_in.id,
+                state=to_state_create(Running()),
+            )
+            body = wanted.model_dump(mode="json", exclude_unset=True)
             answer = await self._client.request("POST", "/flow_runs/", json=body)
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code != httpx.codes.CONFLICT:
-                raise
-            body["flow_id"] = str(await self._client.create_flow(self._flow))
-            answer = await self._client.request("POST", "/flow_runs/", json=body)
-            self._flow_id = UUID(body["flow_id"])
         return FlowRun.model_validate(answer.json())
 
     def _close_beside(self, flow_run: FlowRun, state: State[Any]) -> None:
@@ -241,6 +248,11 @@ class IterationRuns:
                     _logger.warning("the Prefect server refuses to close the run %s", ended.name, exc_info=True)
                     return
             await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _means_deleted(error: BaseException | None) -> bool:
+    """Say whether the server has refused a run for what it belongs to: somebody has deleted that, as in the UI."""
+    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.CONFLICT
 
 
 async def _created(creating: asyncio.Task[Run]) -> Run | None:

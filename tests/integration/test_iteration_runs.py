@@ -13,6 +13,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterParentFlowRunId
 from prefect.client.schemas.objects import FlowRun, StateType, TaskRun
 from prefect.context import FlowRunContext
+from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from servers import prefect_server
 
@@ -56,6 +57,14 @@ class Slow(Faulty):
         return await self.handle_async_request(request)
 
 
+class GoneHalfWay(Unreachable):
+    """What stands for an iteration is created before it goes away, the iteration's own run would be after."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.is_at_fault = request.url.path.endswith("/flow_runs/")
+        return await super().handle_async_request(request)
+
+
 class Broken(Faulty):
     async def fail(self, request: httpx.Request) -> httpx.Response:
         return httpx.Response(500, json={"exception_message": "a bug"}, request=request)
@@ -85,6 +94,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch, server: str) -> Iterator[None]:
         yield
 
 
+def reach_by(transport: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have iterations' runs told to the server on this way."""
+    settings: dict[str, Any] = {"transport": transport}
+    plain = module.get_client
+    monkeypatch.setattr(module, "get_client", lambda httpx_settings: plain(httpx_settings=settings | httpx_settings))
+
+
 async def run_through(transport: Faulty, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Metrics], list[FlowRun]]:
     """Run the iterations, at fault from 2 until 4; return their results and flow runs, by name."""
 
@@ -104,11 +120,9 @@ async def run_through(transport: Faulty, monkeypatch: pytest.MonkeyPatch) -> tup
                     runs.open(index + 1)
         return results, FlowRunContext.get().flow_run.id
 
-    settings: dict[str, Any] = {"transport": transport}
-    plain = module.get_client
-    monkeypatch.setattr(module, "get_client", lambda httpx_settings: plain(httpx_settings=settings | httpx_settings))
+    reach_by(transport, monkeypatch)
     results, parent = await training()
-    async with plain() as client:
+    async with get_client() as client:
         of_parent = FlowRunFilterParentFlowRunId(any_=[parent])
         children = await client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=of_parent))
     return results, sorted(children, key=lambda run: run.name)
@@ -184,9 +198,7 @@ def test_an_iteration_that_could_not_be_announced_has_its_run_once_the_server_is
     impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport = Unreachable()
-    plain = module.get_client
-    settings: dict[str, Any] = {"transport": transport}
-    monkeypatch.setattr(module, "get_client", lambda httpx_settings: plain(httpx_settings=settings | httpx_settings))
+    reach_by(transport, monkeypatch)
 
     async def iterate(runs: module.IterationRuns) -> None:
         transport.is_at_fault = True
@@ -208,6 +220,47 @@ def test_iterations_whose_flow_is_deleted_in_the_ui_have_one_again(
     states = {run.name: run.state_type for run in children}
     assert set(states) >= {f"iteration-{index}" for index in range(BACK_AT + 1, LAST + 1)}
     assert set(states.values()) == {StateType.COMPLETED}
+
+
+def test_what_stands_for_an_iteration_that_had_no_run_of_its_own_ends_as_it_did(
+    impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reach_by(GoneHalfWay(), monkeypatch)
+
+    async def iterate(runs: module.IterationRuns) -> None:
+        runs.open(1)
+        await asyncio.wait([runs._opened[1]])
+        await runs.run(1)
+
+    stand_ins, children = asyncio.run(told(iterate))
+    assert {name: run.state_type for name, run in stand_ins.items()} == {"iteration-1": StateType.COMPLETED}
+    assert children == []
+
+
+def test_an_iteration_whose_task_run_is_deleted_in_the_ui_has_one_again(impatient: None) -> None:
+    async def iterate(runs: module.IterationRuns) -> None:
+        runs.announce(1)
+        async with get_client() as client:
+            await client.delete_task_run((await runs._announced[1]).id)
+        await runs.run(1)
+
+    stand_ins, [child] = asyncio.run(told(iterate))
+    assert child.parent_task_run_id == stand_ins["iteration-1"].id
+    assert child.state_type is StateType.COMPLETED
+
+
+def test_a_run_that_is_deleted_in_the_ui_goes_on(impatient: None, caplog: pytest.LogCaptureFixture) -> None:
+    results: list[Metrics] = []
+
+    async def iterate(runs: module.IterationRuns) -> None:
+        async with get_client() as client:
+            await client.delete_flow_run(runs._parent.flow_run.id)
+        results.extend([await runs.run(1), await runs.run(2)])
+
+    with pytest.raises(ObjectNotFound):  # Prefect, which cannot say that the flow is done
+        asyncio.run(told(iterate))
+    assert results == [{"index": 1.0}, {"index": 2.0}]
+    assert "knows this run no longer: iteration 2 has none of its own" in caplog.text
 
 
 def test_a_server_with_a_bug_is_not_taken_for_one_that_is_away(

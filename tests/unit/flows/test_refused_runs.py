@@ -39,6 +39,9 @@ class Client:
             raise self._creating
         return httpx.Response(201, json=json)
 
+    async def set_task_run_state(self, *_: Any) -> None:
+        self.asked.append("cancel its task run")
+
     async def set_flow_run_state(self, *_: Any) -> None:
         self.asked.append("close")
         if self._closing is not None:
@@ -55,7 +58,7 @@ def refusal(status: int) -> httpx.HTTPStatusError:
     [
         (None, ObjectNotFound(refusal(404)), ["create", "close"]),
         (None, refusal(409), ["create", "close"]),
-        (refusal(409), None, ["create", "create"]),
+        (refusal(409), None, ["create", "create", "cancel its task run"]),
     ],
     ids=["deleted", "refused", "never created"],
 )
