@@ -263,6 +263,21 @@ def test_a_run_that_is_deleted_in_the_ui_goes_on(impatient: None, caplog: pytest
     assert "knows this run no longer: iteration 2 has none of its own" in caplog.text
 
 
+def test_what_a_killed_attempt_has_left_running_is_closed_by_the_next(impatient: None) -> None:
+    async def iterate(runs: module.IterationRuns) -> None:
+        runs.open(1)
+        killed = (await runs._opened.pop(1)).id
+        runs._parent.flow_run.run_count += 1
+        async with module.iteration_runs(runs._flow) as again:
+            await again.run(1)
+        async with get_client() as client:
+            assert (await client.read_flow_run(killed)).state_type is StateType.CRASHED
+
+    stand_ins, children = asyncio.run(told(iterate))
+    assert {child.state_type for child in children} == {StateType.COMPLETED, StateType.CRASHED}
+    assert stand_ins["iteration-1"].state_type is StateType.COMPLETED
+
+
 def test_a_server_with_a_bug_is_not_taken_for_one_that_is_away(
     impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
