@@ -18,9 +18,13 @@ def held(path: Path, refusal: Callable[[str], str]) -> Iterator[None]:
         refusal: why this process cannot go on, given the one that holds it.
 
     Raises:
-        ConfigError: another process holds it.
+        ConfigError: another process holds it, or this one may not write to it.
     """
-    with path.open("a+") as file:
+    try:
+        file = path.open("a+")
+    except OSError as error:  # another user's, or on a file system for reading only
+        raise ConfigError(f"{path}: {error.strerror}; allowed is a folder that can be written to") from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -112,7 +112,7 @@ class RunFolder:
         """Keep every other process from working on the run; the lock goes with this process, however it ends.
 
         Raises:
-            ConfigError: another one does; the message names it.
+            ConfigError: another one does, and the message names it; or the folder cannot be written to.
         """
         with held(
             self.path / ".lock",
@@ -357,7 +357,10 @@ def _clear(aside: Path) -> None:
 
 
 def unfinished_runs(run_root: Path) -> list[RunFolder]:
-    """Return the runs that have committed something and are neither complete nor being worked on, newest last."""
+    """Return the runs that can go on, newest last.
+
+    They have committed something, are not complete, nobody works on them, and this user may.
+    """
     found = []
     for path in sorted(run_root.glob("[!.]*/ledger.jsonl"), key=lambda path: path.stat().st_mtime):
         folder = RunFolder(path.parent)

@@ -152,6 +152,12 @@ def test_one_process_works_on_a_run_at_a_time(folder: RunFolder) -> None:
         pass
 
 
+def test_a_run_that_cannot_be_written_to_is_refused_in_a_line(folder: RunFolder) -> None:
+    (folder.path / ".lock").mkdir()
+    with pytest.raises(ConfigError, match=r"mine/\.lock: Is a directory; allowed is a folder that can be written to"):
+        folder.refuse_if_at_work()
+
+
 def test_a_checkpoint_is_not_begun_where_there_is_no_room(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(folder, 0, content="x" * 1000)
     usage = shutil.disk_usage(folder.path)
@@ -162,13 +168,15 @@ def test_a_checkpoint_is_not_begun_where_there_is_no_room(folder: RunFolder, mon
 
 
 def test_runs_that_can_go_on_are_those_that_began_and_are_neither_done_nor_busy(tmp_path: Path) -> None:
-    folders = {name: RunFolder(tmp_path / name) for name in ("begun", "done", "busy", "nothing-yet")}
+    names = ("begun", "done", "busy", "nothing-yet", "another-users")
+    folders = {name: RunFolder(tmp_path / name) for name in names}
     for name, folder in folders.items():
         folder.path.mkdir()
         Ledger(folder.ledger_path).append("stage", 1, {"node_id": "rollout"})
         if name != "nothing-yet":
             commit(folder, 0)
     folders["done"].write_summary({})
+    (folders["another-users"].path / ".lock").mkdir()  # cannot be opened to write either, not even by root
     with folders["busy"].locked():
         assert [folder.path.name for folder in unfinished_runs(tmp_path)] == ["begun"]
     assert {folder.path.name for folder in unfinished_runs(tmp_path)} == {"begun", "busy"}
