@@ -247,7 +247,7 @@ class RunFolder:
         """
         aside = self._episodes / f".iteration-{iteration:06d}"
         if aside.exists():
-            self._drop_episodes(aside)
+            _drop(aside)
 
     def commit_episodes(self, iteration: int, keep: int) -> None:
         """Give the iteration's episodes, if any were written, their name; remove all but the newest ``keep``."""
@@ -256,17 +256,10 @@ class RunFolder:
             shutil.rmtree(final, ignore_errors=True)
             os.replace(aside, final)
         for old in list(self.episodes().values())[:-keep]:
-            self._drop_episodes(old)
+            _drop(old)
         for left in self._episodes.glob(".dropped-*"):  # by a kill; those of later iterations may be on their way
             if _index_of(left) < iteration:
                 shutil.rmtree(left)
-
-    def _drop_episodes(self, folder: Path) -> None:
-        """Take a folder's name before its files: whoever reads it finds it whole, or gone."""
-        dropped = self._episodes / f".dropped-{_index_of(folder):06d}"
-        shutil.rmtree(dropped, ignore_errors=True)
-        os.replace(folder, dropped)
-        shutil.rmtree(dropped)
 
     def episodes(self) -> dict[int, Path]:
         """Return the folders of iterations whose episodes are kept, oldest first."""
@@ -310,7 +303,9 @@ class RunFolder:
         flush(self._checkpoints)
         # Iteration 0 is the reference policy: a resumed run needs it.
         for old in self.committed()[1:-keep]:
-            shutil.rmtree(self.checkpoint(old))
+            _drop(self.checkpoint(old))
+        for left in self._checkpoints.glob(".dropped-*"):  # by a kill
+            shutil.rmtree(left)
 
     def verify_checkpoint(self, iteration: int) -> None:
         """Compare the checkpoint's files with what was written.
@@ -329,7 +324,7 @@ class RunFolder:
 
     def drop_checkpoint(self, iteration: int) -> None:
         """Remove a checkpoint: its iteration has to be done again."""
-        shutil.rmtree(self.checkpoint(iteration))
+        _drop(self.checkpoint(iteration))
 
     def checkpoint(self, iteration: int) -> Path:
         """Return the folder of the iteration's committed checkpoint."""
@@ -354,6 +349,14 @@ def _clear(aside: Path) -> None:
     """Remove what a process that had this one's number, and was killed, has left beside a run."""
     if aside.exists():
         shutil.rmtree(aside)
+
+
+def _drop(folder: Path) -> None:
+    """Remove an iteration's folder; it loses its name before its files: whoever reads it finds it whole, or gone."""
+    dropped = folder.with_name(f".dropped-{_index_of(folder):06d}")
+    shutil.rmtree(dropped, ignore_errors=True)
+    os.replace(folder, dropped)
+    shutil.rmtree(dropped)
 
 
 def unfinished_runs(run_root: Path) -> list[RunFolder]:

@@ -2,6 +2,8 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,22 @@ def test_committing_again_replaces(folder: RunFolder) -> None:
     assert folder.committed() == [1]
 
 
+@contextmanager
+def killed_while_it_removes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have this process killed as soon as it has removed a file of a folder that is there."""
+    remove = shutil.rmtree
+
+    def kill(path: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:  # of what is not there
+            next(path.iterdir()).unlink()
+            raise SystemExit
+        remove(path, ignore_errors)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(shutil, "rmtree", kill)
+        yield
+
+
 def test_episodes_whose_removal_a_kill_came_into_go_with_the_next_commit(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,20 +110,24 @@ def test_episodes_whose_removal_a_kill_came_into_go_with_the_next_commit(
         (folder.new_episodes(iteration) / "episodes.npz").write_text("")
         folder.commit_episodes(iteration, keep=1)
 
-    remove = shutil.rmtree
-
-    def kill(path: Path, ignore_errors: bool = False) -> None:
-        if not ignore_errors:  # of what is not there
-            raise SystemExit
-        remove(path, ignore_errors)
-
     commit_episodes(1)
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        (folder.new_episodes(2) / "episodes.npz").write_text("")
-        patch.setattr(shutil, "rmtree", kill)
-        folder.commit_episodes(2, keep=1)
+    with killed_while_it_removes(monkeypatch):
+        commit_episodes(2)
     commit_episodes(3)
     assert [path.name for path in (folder.path / "episodes").iterdir()] == ["iteration-000003"]
+
+
+def test_a_checkpoint_whose_removal_a_kill_came_into_is_gone(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for iteration in range(3):
+        commit(folder, iteration)
+    with killed_while_it_removes(monkeypatch):
+        commit(folder, 3)
+    assert folder.committed() == [0, 2, 3]
+    commit(folder, 4)
+    names = sorted(path.name for path in (folder.path / "checkpoints").iterdir())
+    assert names == ["iteration-000000", "iteration-000003", "iteration-000004"]
 
 
 def test_metrics_of_uncommitted_iterations_are_dropped(folder: RunFolder) -> None:
