@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx
 from prefect import Flow, Task
@@ -245,6 +245,7 @@ class IterationRuns:
                 parameters={"index": index},
                 tags=list(TagsContext.get().current_tags),
                 parent_task_run_id=stand_in.id,
+                idempotency_key=uuid4().hex,  # the client asks again where an answer is late or lost
                 state=to_state_create(Running()),
             )
             body = wanted.model_dump(mode="json", exclude_unset=True)

@@ -65,6 +65,19 @@ class GoneHalfWay(Unreachable):
         return await super().handle_async_request(request)
 
 
+class AnswersTooLate(Faulty):
+    """Does what it is asked, once, when nobody waits for the answer any more."""
+
+    has_been = False
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        answer = await super().handle_async_request(request)
+        if request.url.path.endswith("/flow_runs/") and not self.has_been:
+            self.has_been = True
+            raise httpx.ReadTimeout("too late", request=request)
+        return answer
+
+
 class Broken(Faulty):
     async def fail(self, request: httpx.Request) -> httpx.Response:
         return httpx.Response(500, json={"exception_message": "a bug"}, request=request)
@@ -235,6 +248,16 @@ def test_what_stands_for_an_iteration_that_had_no_run_of_its_own_ends_as_it_did(
     stand_ins, children = asyncio.run(told(iterate))
     assert {name: run.state_type for name, run in stand_ins.items()} == {"iteration-1": StateType.COMPLETED}
     assert children == []
+
+
+def test_an_iteration_whose_run_is_asked_for_again_has_one(impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    reach_by(AnswersTooLate(), monkeypatch)
+
+    async def iterate(runs: module.IterationRuns) -> None:
+        await runs.run(1)
+
+    _, children = asyncio.run(told(iterate))
+    assert [child.state_type for child in children] == [StateType.COMPLETED]
 
 
 def test_an_iteration_whose_task_run_is_deleted_in_the_ui_has_one_again(impatient: None) -> None:
