@@ -137,8 +137,8 @@ class StackFolder:
         """Say that nothing runs here."""
         self._state_path.unlink(missing_ok=True)
 
-    def write_prefect_toml(self, api_url: str) -> None:
-        """Make every ``prefect`` command in this folder talk to the stack.
+    def check_prefect_toml(self) -> None:
+        """Look whether :meth:`write_prefect_toml` can be.
 
         Raises:
             ConfigError: a ``prefect.toml`` that we have not written is there.
@@ -146,6 +146,15 @@ class StackFolder:
         path = self.root / "prefect.toml"
         if path.exists() and not path.read_text().startswith(_TOML_MARK):
             raise ConfigError(f"{path}: is in the way; move it, or set PREFECT_API_URL to use your own server")
+
+    def write_prefect_toml(self, api_url: str) -> None:
+        """Make every ``prefect`` command in this folder talk to the stack.
+
+        Raises:
+            ConfigError: a ``prefect.toml`` that we have not written is there.
+        """
+        self.check_prefect_toml()
+        path = self.root / "prefect.toml"
         path.write_text(f'{_TOML_MARK}[api]\nurl = "{api_url}"\n')
 
     def remove_prefect_toml(self) -> None:

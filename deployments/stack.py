@@ -121,6 +121,8 @@ class Stack:
         return [child for child in psutil.Process().children() if child.pid not in parts]
 
     def _start(self) -> None:
+        if self._api_url is None:
+            self.folder.check_prefect_toml()  # it is written when all answers
         self._plan()
         self._check_attached()
         if self._ray_address is None:

@@ -60,6 +60,15 @@ def test_a_ray_address_where_nothing_answers_is_refused(
         pass
 
 
+def test_a_prefect_toml_of_the_users_is_refused_before_anything_is_started(
+    folder: StackFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder.root / "prefect.toml").write_text("[logging]\nlevel = 'DEBUG'\n")
+    monkeypatch.setattr(Stack, "_plan", lambda _: pytest.fail("it starts"))
+    with pytest.raises(ConfigError, match=r"prefect\.toml: is in the way"), Stack(folder, "up"):
+        pass
+
+
 def test_of_two_stacks_that_start_at_once_one_is_refused_and_touches_nothing(
     folder: StackFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
