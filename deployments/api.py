@@ -92,9 +92,14 @@ class PrefectApi:
         """Whether a worker polls the pool."""
         return bool(self.request("GET", f"/work_pools/{name}")["status"] == "READY")
 
-    def flow_run(self, flow_run_id: str) -> dict[str, Any]:
-        """Return the flow run as the server knows it."""
-        run: dict[str, Any] = self.request("GET", f"/flow_runs/{flow_run_id}")
+    def flow_run(self, flow_run_id: str) -> dict[str, Any] | None:
+        """Return the flow run as the server knows it; ``None`` where it does not: somebody has deleted it."""
+        try:
+            run: dict[str, Any] = self.request("GET", f"/flow_runs/{flow_run_id}")
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.NOT_FOUND:
+                raise
+            return None
         return run
 
     def flow_runs(self, condition: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -38,7 +38,8 @@ class FlowRun:
 
     def __init__(self, folder: StackFolder, api_url: str, deployment: str, parameters: dict[str, object]) -> None:
         self._api = PrefectApi(api_url)
-        self._log = folder.log(f"watch-{parameters['run_id']}")
+        self._run_id = parameters["run_id"]
+        self._log = folder.log(f"watch-{self._run_id}")
         self._log.unlink(missing_ok=True)  # an earlier flow run of this run_id is not this one
         command = run_command(deployment, json.dumps(parameters))
         env = environment(folder) | {"PREFECT_API_URL": api_url}
@@ -50,7 +51,7 @@ class FlowRun:
         """Return the exit code: 0 completed, 1 not; None while the run lasts.
 
         The watch ends on an event, and a busy server may lose one. A run that the server has known to be over for
-        some seconds is over; one that crashed is given time to be taken up again.
+        some seconds is over, and one that somebody has deleted; one that crashed is given time to be taken up again.
         """
         code: int | None = self._watch.poll()
         if code == 0 or (code is not None and self.id is None):
@@ -59,10 +60,11 @@ class FlowRun:
             return None
         self._next_look = time.monotonic() + LOOK_EVERY
         try:
-            kind = self._api.flow_run(self.id)["state_type"]
+            run = self._api.flow_run(self.id)
         except OSError:  # the server is away; a watch that runs waits for it to come back
             return code
-        if kind not in TERMINAL:
+        kind = "DELETED" if run is None else run["state_type"]
+        if kind not in (*TERMINAL, "DELETED"):
             self._over_since = None
             return None
         self._over_since = self._over_since or time.monotonic()
@@ -92,7 +94,9 @@ class FlowRun:
         """Return why the run failed, or was not even accepted."""
         if self.id is None:
             return self._log.read_text().strip()
-        state = self._api.flow_run(self.id)["state"]
+        if (run := self._api.flow_run(self.id)) is None:
+            return f"the flow run was deleted; resume={self._run_id} goes on after the last commit"
+        state = run["state"]
         if state["type"] == "FAILED":  # an exception in the flow, told by Prefect in the state
             return str(state["message"])
         return self._api.last_error(self.id) or str(state["message"])

@@ -161,6 +161,10 @@ def test_an_existing_work_pool_is_kept_and_other_refusals_are_raised(server: tup
         api.request("POST", "/nothing", {})
 
 
+def test_a_flow_run_that_is_deleted_is_none(server: tuple[Server, PrefectApi]) -> None:
+    assert server[1].flow_run("deleted") is None
+
+
 def test_credentials_are_those_of_prefects_own_client(
     server: tuple[Server, PrefectApi], monkeypatch: pytest.MonkeyPatch
 ) -> None:

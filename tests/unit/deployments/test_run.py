@@ -31,8 +31,10 @@ class Api:
     def __init__(self, url: str) -> None:
         pass
 
-    def flow_run(self, flow_run_id: str) -> dict[str, object]:
+    def flow_run(self, flow_run_id: str) -> dict[str, object] | None:
         assert flow_run_id == RUN_ID
+        if self.kind == "DELETED":
+            return None
         return {"state_type": self.kind, "state": {"type": self.kind, "message": self.message}}
 
     def last_error(self, flow_run_id: str) -> str | None:
@@ -95,6 +97,12 @@ def test_a_run_that_crashed_is_given_time_to_be_taken_up_again(watched: Watched)
 @pytest.mark.parametrize(("kind", "code"), [("COMPLETED", 0), ("FAILED", 1), ("CRASHED", 1), ("CANCELLED", 1)])
 def test_a_watch_that_missed_the_end_is_ended(watched: Watched, kind: str, code: int) -> None:
     assert outcome(watched.start(f"{SUBMITTED}; import time; time.sleep(60)", kind), 10.0) == code
+
+
+def test_a_run_that_somebody_has_deleted_is_over(watched: Watched) -> None:
+    run = watched.start(f"{SUBMITTED}; import time; time.sleep(60)", "DELETED")
+    assert outcome(run, 10.0) == 1
+    assert run.failure() == "the flow run was deleted; resume=mine goes on after the last commit"
 
 
 def test_a_run_goes_on_as_long_as_neither_says_it_is_over(watched: Watched) -> None:
