@@ -17,23 +17,16 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 import httpx
-from prefect import Flow, Task
+from prefect import Flow, Task, runtime
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.actions import FlowRunCreate
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterParentFlowRunId,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
-from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
+from prefect.client.schemas.objects import FlowRun, State, TaskRun
 from prefect.context import FlowRunContext, TagsContext
 from prefect.exceptions import PrefectException
 from prefect.results import get_result_store
 from prefect.states import (
     Cancelled,
     Completed,
-    Crashed,
     Pending,
     Running,
     exception_to_crashed_state,
@@ -42,6 +35,7 @@ from prefect.states import (
 )
 
 from flows.absence import FAREWELL_SECONDS, PAUSE_SECONDS, means_away
+from flows.left_running import close_left
 
 Metrics = dict[str, float]
 Run = TypeVar("Run", FlowRun, TaskRun)
@@ -95,22 +89,6 @@ class IterationRuns:
         self._is_away = False  # until it answers again nobody waits for it
         # One request at a time: two at once find SQLite locked, and the client then sleeps for two seconds.
         self._turn = asyncio.Lock()
-
-    async def close_left(self) -> None:
-        """Begin to close what an earlier attempt of this flow run has left running: its process was killed."""
-        parent = self._parent.flow_run
-        if parent is None or parent.run_count < 2:
-            return
-        of_parent = FlowRunFilterParentFlowRunId(any_=[parent.id])
-        at_work = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING]))
-        chosen = FlowRunFilter(parent_flow_run_id=of_parent, state=at_work)
-        try:
-            left = await self._client.read_flow_runs(flow_run_filter=chosen)
-        except _NOT_DONE:
-            _logger.warning("what an earlier attempt has left running in the UI stays so", exc_info=True)
-            return
-        for flow_run in left:
-            self._close_beside(flow_run, Crashed(message="its process was killed; the run goes on in another"))
 
     def open(self, index: int) -> None:
         """Begin to create the iteration's run, unless that has been done."""
@@ -292,7 +270,8 @@ async def iteration_runs(
     """Give the iterations' runs, and close them when the block is left."""
     async with get_client(httpx_settings={"event_hooks": {"response": [_ask_again_soon]}}) as client:
         runs = IterationRuns(flow, client)
-        await runs.close_left()
+        if runtime.flow_run.run_count > 1:
+            await close_left(client, UUID(runtime.flow_run.id))  # by the attempt before
         try:
             yield runs
         finally:

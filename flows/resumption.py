@@ -10,6 +10,7 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import AwaitingRetry
 
 from flows.flow_run_states import was_cancelled
+from flows.left_running import close_left
 from flows.prefect_settings import MAX_RUNS
 
 
@@ -18,16 +19,17 @@ async def resume_after_crash(flow: Any, flow_run: FlowRun, state: State[Any]) ->
     """Have the Prefect worker run a crashed flow run again; the flow then goes on after what it committed.
 
     The hook runs in the Prefect worker where the flow's own process was killed. A run of no deployment is left alone:
-    nobody would pick it up. So is one that was cancelled.
+    nobody would pick it up. So is one that was cancelled. What ran within it is closed in any case.
     """
     logger = logging.getLogger("prefect.flow_runs")
     if flow_run.deployment_id is None:
         return
-    if flow_run.run_count >= MAX_RUNS:
-        logger.error("flow run %s crashed %d times and is left", flow_run.name, flow_run.run_count)
-        return
     message = f"Crashed in its run {flow_run.run_count} of at most {MAX_RUNS}; goes on after its last commit."
     async with get_client() as client:
+        await close_left(client, flow_run.id)
+        if flow_run.run_count >= MAX_RUNS:
+            logger.error("flow run %s crashed %d times and is left", flow_run.name, flow_run.run_count)
+            return
         if was_cancelled(await _kinds_of_states(client, flow_run)):
             return
         again: State[Any] = AwaitingRetry(scheduled_time=datetime.now(UTC), message=message)

@@ -4,11 +4,12 @@ import asyncio
 from uuid import uuid4
 
 import pytest
-from prefect import flow, get_client
+from prefect import flow, get_client, task
 from prefect.client.schemas.objects import State, StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Cancelling, Crashed, Running
 
+from flows.prefect_settings import MAX_RUNS
 from flows.resumption import resume_after_crash
 
 pytestmark = pytest.mark.integration
@@ -46,3 +47,22 @@ def test_what_crashed_is_run_again_unless_it_was_cancelled(
 ) -> None:
     with temporary_settings({PREFECT_API_URL: prefect_api}):
         assert asyncio.run(state_after(*course)) == ends
+
+
+def test_what_ran_within_a_crashed_run_is_closed_where_nobody_goes_on_either(prefect_api: str) -> None:
+    @task(name="iteration")
+    def stand_in() -> None:
+        pass
+
+    async def states() -> list[StateType | None]:
+        async with get_client() as client:
+            run = await client.create_flow_run(mortal, state=Running())
+            within = await client.create_task_run(stand_in, flow_run_id=run.id, dynamic_key="1")
+            child = await client.create_flow_run(mortal, parent_task_run_id=within.id, state=Running())
+            await client.set_flow_run_state(run.id, Crashed(), force=True)
+            crashed = run.model_copy(update={"deployment_id": uuid4(), "run_count": MAX_RUNS})
+            await resume_after_crash(mortal, crashed, Crashed())
+            return [(await client.read_flow_run(each.id)).state_type for each in (run, child)]
+
+    with temporary_settings({PREFECT_API_URL: prefect_api}):
+        assert asyncio.run(states()) == [StateType.CRASHED, StateType.CRASHED]
