@@ -13,6 +13,8 @@ SmolVLA and π0, which denoise H ≥ C actions in K steps, L = C·K)::
 
     state            float32 [N, T, S]      observation before each decision
     image            uint8   [N, T, H, W, 3]  likewise, under its own name, of every camera that is shown
+    final_state      float32 [N, S]         observation after the last action
+    final_image      uint8   [N, H, W, 3]   likewise
     instruction_ids  int64   [N, I]         the instruction, tokenised; 0 is padding
     action_tokens    int64   [N, T, L]      sampled bins, ordered (chunk step, dimension), of actions not executed
                                             too; of SmolVLA and π0 the ways from noise to action,

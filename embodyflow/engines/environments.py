@@ -15,7 +15,7 @@ from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.fit import check_fits, policy_sizes
-from embodyflow.policies.observations import COLUMNS, entries_of, observation_fields
+from embodyflow.policies.observations import COLUMNS, FINAL, entries_of, observation_fields
 
 ADAPTER_ID = "envs:embodyflow/Adapted-v0"
 EXAMPLE_ENV_ID = "envs:embodyflow/MetaWorld-v0"
@@ -58,10 +58,11 @@ def check_embodied(config: EmbodiedConfig) -> None:
     made = _made(env, first_task(env))
     check_fits(config.policy, made)
     fields = observation_fields(made.observation_space)
-    for name in sorted(COLUMNS & fields.keys()):
+    taken = COLUMNS | {FINAL + name for name in fields}
+    for name in sorted(taken & fields.keys()):
         raise ConfigError(
             f"env: the observation {name!r} has a name that rows of episodes have another meaning for; "
-            f"allowed is any but {', '.join(sorted(COLUMNS))}"
+            f"allowed is any but {', '.join(sorted(taken))}"
         )
     if config.progress is not None:
         # Images of floats are none that an embedding can read.

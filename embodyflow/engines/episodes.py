@@ -15,6 +15,7 @@ from embodyflow.engines.action_noise import chunk_uniforms
 from embodyflow.engines.vector_env import ChunkStep, VectorEnv
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import ActingPolicy, Decision
+from embodyflow.policies.observations import FINAL
 from embodyflow.seeding import derive_rng
 
 
@@ -193,6 +194,11 @@ class EpisodeRows:
         columns["success"][rows] |= step.infos["success"].any(axis=1)  # not all environments end with it
         columns["terminated"][rows] = step.terminated
         columns["truncated"][rows] = step.truncated
+        over = step.terminated | step.truncated
+        for name, values in step.observation.items():
+            if FINAL + name not in columns:
+                columns[FINAL + name] = np.zeros((len(columns["uid"]), *values.shape[1:]), values.dtype)
+            columns[FINAL + name][rows[over]] = values[over]
 
 
 class KeptGroups:

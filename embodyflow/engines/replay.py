@@ -14,6 +14,7 @@ from embodyflow.engines.environments import make_env
 from embodyflow.engines.frames import CannotDrawError, drawing_env, frame_of
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import VectorEnv
+from embodyflow.policies.observations import FINAL
 
 FRAMES_PER_SECOND = 10
 """Of animated pictures, whatever the environment's own time: a frame is a decision."""
@@ -52,6 +53,7 @@ def first_difference(config: EmbodiedConfig, episode: Mapping[str, Any], split: 
             total += step.rewards.sum(axis=1)[0]
             success |= bool(step.infos["success"][0].any())
     found = {"num_steps": num_steps, "episode_return": total, "success": success, **over}
+    found |= {FINAL + name: values[0] for name, values in observation.items() if FINAL + name in episode}
     differences = (_difference(name, np.asarray(value), episode[name]) for name, value in found.items())
     return next(filter(None, differences), None)
 

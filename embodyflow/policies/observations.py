@@ -11,6 +11,9 @@ from embodyflow.errors import ConfigError
 STATE_KEY = "state"
 """Name of the observation of an environment whose observation space is no Dict."""
 
+FINAL = "final_"
+"""Prefix of the column with an observation after an episode's last action."""
+
 COLUMNS = frozenset(
     (
         *("uid", "group_id", "policy_version", "seed", "instruction_ids", "action_tokens", "actions", "log_probs"),

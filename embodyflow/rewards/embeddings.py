@@ -8,6 +8,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from embodyflow.policies.observations import FINAL
 from embodyflow.rewards.progress_configuration import EmbeddingConfig, StateEmbeddingConfig, VJEPA2EmbeddingConfig
 
 IMAGE_MEAN, IMAGE_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -41,28 +42,32 @@ def build_embedding(config: EmbeddingConfig, device: str) -> Embedding:
 
 
 class StateEmbedding:
-    """The states before the later decisions, resampled to one length by linear interpolation and laid end to end."""
+    """The later states, resampled to one length by linear interpolation in time and laid end to end.
+
+    Known are those before each decision and the one after the last action, which is what success was judged by.
+    """
 
     def __init__(self, config: StateEmbeddingConfig) -> None:
         self._config = config
 
     def __call__(self, batch: TensorDict) -> Tensor:
         """Return float32 [N, num_points · entries]."""
-        states = batch["state"].float()
+        states, final = batch["state"].float(), batch[FINAL + "state"].float()
         if self._config.entries is not None:
-            states = states[..., list(self._config.entries)]
+            states, final = (each[..., list(self._config.entries)] for each in (states, final))
         embedded = states.new_zeros(len(batch), self._config.num_points, states.shape[-1])
-        for row, (course, length) in enumerate(zip(states, _num_decisions(batch), strict=True)):
-            last = length - 1
-            at = torch.linspace(last * self._config.start, last, self._config.num_points, dtype=torch.float64)
-            before = at.floor().long()
-            after, share = (before + 1).clamp(max=last), (at - before).to(states.dtype).unsqueeze(1)
-            embedded[row] = course[before] * (1 - share) + course[after] * share
+        durations = batch["loss_mask"].double().mean(-1).sum(-1).tolist()  # in decisions; the last may be cut short
+        for row, (length, end) in enumerate(zip(_num_decisions(batch), durations, strict=True)):
+            course = torch.cat([states[row, :length], final[row : row + 1]])
+            at = torch.linspace(end * self._config.start, end, self._config.num_points, dtype=torch.float64)
+            before = at.floor().clamp(max=length - 1)
+            share = ((at - before) / (end - before).clamp(max=1)).to(states.dtype).unsqueeze(1)
+            embedded[row] = course[before.long()] * (1 - share) + course[before.long() + 1] * share
         return embedded.flatten(1)
 
 
 class VJEPA2Embedding:
-    """V-JEPA 2's encoding of the frames before each decision, the mean over its tokens.
+    """V-JEPA 2's encoding of the frames before each decision and after the last action, the mean over its tokens.
 
     As many frames as the model was made for are taken at even distances, some of them more than once where an episode
     has fewer; their shorter side is scaled and their middle cut out as in the model's own evaluation. Episodes go
@@ -80,8 +85,9 @@ class VJEPA2Embedding:
     def __call__(self, batch: TensorDict) -> Tensor:
         """Return float32 [N, D], D the width of the model."""
         embedded = torch.zeros(len(batch), self._model.config.hidden_size)
-        for row, (video, length) in enumerate(zip(batch[self._camera], _num_decisions(batch), strict=True)):
-            at = torch.linspace(0, length - 1, self._model.config.frames_per_clip).round().long()
+        for row, length in enumerate(_num_decisions(batch)):
+            video = torch.cat([batch[self._camera][row, :length], batch[FINAL + self._camera][row : row + 1]])
+            at = torch.linspace(0, length, self._model.config.frames_per_clip).round().long()
             frames = self._processed(video[at].to(self._device)).to(self._model.dtype)
             encoded = self._model(pixel_values_videos=frames.unsqueeze(0), skip_predictor=True).last_hidden_state
             embedded[row] = encoded.float().mean(dim=1)[0].cpu()

@@ -138,6 +138,7 @@ def read_uids(run: Path) -> list[int]:
     ("name", "where", "said"),
     [
         ("state", (2, 7), "state before decision 2, entry 7: "),
+        ("final_state", (7,), "final_state, entry 7: "),
         ("episode_return", (), "episode_return: "),
         ("success", (), "success: False now, True on record"),
         ("num_steps", (), "num_steps: 20 now, 19 on record"),

@@ -66,6 +66,7 @@ def test_the_columns_are_those_of_an_embodied_row(config: RunConfig, played: Col
         "num_steps": ("int64", (4,)),
         "episode_return": ("float32", (4,)),
         "state": ("float32", (4, 4, 30)),
+        "final_state": ("float32", (4, 30)),
         "instruction_ids": ("int64", (4, config.policy.max_instruction_length)),
         "action_tokens": ("int64", decisions),
         "actions": ("float32", (4, 4, 5, 4)),
@@ -213,6 +214,9 @@ def test_what_is_masked_in_is_what_was_executed(tiny_config) -> None:
     assert np.array_equal(rows["terminated"], rows["success"])
     assert np.array_equal(rows["truncated"], ~rows["success"])
     assert (steps[rows["truncated"]] == 30).all() and (steps[rows["terminated"]] <= 30).all()
+    # Success is the hand within 5 cm of the goal: where the last action has led, and not before the last decision.
+    near = np.linalg.norm(rows["final_state"][:, 21:24], axis=1) <= 0.05
+    assert np.array_equal(near, rows["success"])
 
 
 def test_an_episode_replayed_from_its_row_gives_its_return(rollout: EmbodiedRollout, played: Columns) -> None:

@@ -220,10 +220,16 @@ class Goal(Line):
         return {**super().observe(), "goal": np.zeros(1, np.float32)}
 
 
+class Final(Line):
+    observation_space = Dict(Line.observation_space.spaces, way=Box(-1.0, 1.0, (1,)), final_way=Box(-1.0, 1.0, (1,)))
+
+
 def test_an_observation_by_the_name_of_a_column_is_refused(config_of: Callable[..., RunConfig]) -> None:
     message = "^env: the observation 'goal' has a name that rows of episodes have another meaning for; allowed is any"
     with pytest.raises(ConfigError, match=message):
         config_of(Goal)
+    with pytest.raises(ConfigError, match=message.replace("goal", "final_way")):
+        config_of(Final)
     adapted = (*ADAPTER, "+env.adapter.images.success=image", "policy.state_dim=null")
     with pytest.raises(ConfigError, match=message.replace("goal", "success")):
         config_of(Wide, *adapted)

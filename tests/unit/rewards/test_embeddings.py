@@ -11,25 +11,41 @@ from embodyflow.rewards.embeddings import build_embedding
 from embodyflow.rewards.progress_configuration import StateEmbeddingConfig, VJEPA2EmbeddingConfig
 
 
-def episodes(columns: dict[str, torch.Tensor], num_decisions: list[int]) -> TensorDict:
+def episodes(columns: dict[str, torch.Tensor], num_actions: list[int]) -> TensorDict:
+    """Return episodes of that many actions, two a decision."""
     length = next(iter(columns.values())).shape[1]
-    mask = torch.arange(length) < torch.tensor(num_decisions).unsqueeze(1)
-    rows = {**columns, "loss_mask": mask.unsqueeze(-1).expand(-1, -1, 2)}
-    return TensorDict(rows, batch_size=[len(num_decisions)])
+    mask = torch.arange(2 * length) < torch.tensor(num_actions).unsqueeze(1)
+    return TensorDict({**columns, "loss_mask": mask.unflatten(1, (-1, 2))}, batch_size=[len(num_actions)])
 
 
 def test_states_are_resampled_from_beginning_to_end() -> None:
     states = torch.tensor([[[0.0, 5], [1, 6], [4, 7], [9, 9]], [[2.0, 1], [4, 3], [0, 0], [0, 0]]])
+    final = torch.tensor([[5.0, 1], [8, 7]])
+    rows = {"state": states, "final_state": final}
     embed = build_embedding(StateEmbeddingConfig(start=0, num_points=3), "cpu")
-    # 0, 1.5 and 3 of four states; 0, 0.5 and 1 of two: what lies after an episode's end is not looked at.
-    assert embed(episodes({"state": states}, [4, 2])).tolist() == [[0, 5, 2.5, 6.5, 9, 9], [2, 1, 3, 2, 4, 3]]
-    later = build_embedding(StateEmbeddingConfig(start=0.5, num_points=2), "cpu")  # of states 1.5 and 3, of 0.5 and 1
-    assert later(episodes({"state": states}, [4, 2])).tolist() == [[2.5, 6.5, 9, 9], [3, 2, 4, 3]]
+    # 0, 2 and 4 of four decisions; 0, 1 and 2 of two: what lies after an episode's end is not looked at.
+    assert embed(episodes(rows, [8, 4])).tolist() == [[0, 5, 4, 7, 5, 1], [2, 1, 4, 3, 8, 7]]
+    later = build_embedding(StateEmbeddingConfig(start=0.5, num_points=2), "cpu")
+    # The last decision cut short, it took half as long: 1.75 and 3.5 of four decisions, 0.75 and 1.5 of two.
+    assert later(episodes(rows, [7, 3])).tolist() == [[3.25, 6.75, 5, 1], [3.5, 2.5, 8, 7]]
+    # 3.0625 of four decisions: an eighth of the way from the last decision's state to the final one.
+    within = build_embedding(StateEmbeddingConfig(start=0.875, num_points=1), "cpu")
+    assert within(episodes(rows, [7, 1])).tolist()[0] == [9 - 4 / 8, 9 - 8 / 8]
     last = build_embedding(StateEmbeddingConfig(start=1, num_points=1), "cpu")
-    assert last(episodes({"state": states}, [3, 1])).tolist() == [[4, 7], [2, 1]]
+    assert last(episodes(rows, [5, 1])).tolist() == final.tolist()
     chosen = build_embedding(StateEmbeddingConfig(start=0, num_points=2, entries=(1,)), "cpu")
-    assert chosen(episodes({"state": states}, [3, 1])).tolist() == [[5, 7], [1, 1]]
-    assert embed(episodes({"state": states[:0]}, [])).shape == (0, 6)
+    assert chosen(episodes(rows, [5, 1])).tolist() == [[5, 1], [1, 7]]
+    none = {name: column[:0] for name, column in rows.items()}
+    assert embed(episodes(none, [])).shape == (0, 6)
+
+
+def test_an_episode_ends_where_its_last_action_led_to_the_bit() -> None:
+    random = torch.Generator().manual_seed(0)
+    rows = {"state": torch.randn(15, 5, 2, generator=random), "final_state": torch.randn(15, 2, generator=random)}
+    mask = (torch.arange(15) < torch.arange(1, 16).unsqueeze(1)).unflatten(1, (5, 3))  # thirds are no binary numbers
+    embed = build_embedding(StateEmbeddingConfig(start=0.3, num_points=4), "cpu")
+    embedded = embed(TensorDict({**rows, "loss_mask": mask}, batch_size=[15]))
+    assert torch.equal(embedded[:, -2:], rows["final_state"])
 
 
 @pytest.fixture(scope="module")
@@ -47,22 +63,27 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_videos_are_encoded_one_by_one_and_to_their_end(model_folder: Path) -> None:
     embed = build_embedding(VJEPA2EmbeddingConfig(path=str(model_folder)), "cpu")
-    videos = torch.randint(256, (3, 6, 20, 28, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    rows = episodes({"image": videos}, [6, 2, 4])
+    videos = torch.randint(256, (3, 7, 20, 28, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    columns = {"image": videos[:, :6], "final_image": videos[:, 6]}
+    rows = episodes(columns, [12, 3, 8])
     embedded = embed(rows)
     assert embedded.shape == (3, 24) and embedded.isfinite().all()
     assert len(embedded.unique(dim=0)) == 3
     for row in range(3):  # neighbours make no difference, to the bit
         assert torch.equal(embed(rows[row : row + 1])[0], embedded[row])
-    later = videos.clone()
+    later = videos[:, :6].clone()
     later[1, 2:] = 0
-    assert torch.equal(embed(episodes({"image": later}, [6, 2, 4])), embedded)
+    assert torch.equal(embed(episodes({**columns, "image": later}, [12, 3, 8])), embedded)
+    final = torch.stack([videos[0, 6], videos[1, 0], videos[2, 6]])
+    changed = embed(episodes({**columns, "final_image": final}, [12, 3, 8])) != embedded
+    assert changed.any(dim=1).tolist() == [False, True, False]
     assert embed(rows[:0]).shape == (0, 24)
 
 
 def test_on_another_device_it_is_the_same(model_folder: Path) -> None:
     config = VJEPA2EmbeddingConfig(path=str(model_folder))
-    rows = episodes({"image": torch.arange(3360).view(1, 2, 20, 28, 3).to(torch.uint8)}, [2])
+    video = torch.arange(3360).view(1, 2, 20, 28, 3).to(torch.uint8)
+    rows = episodes({"image": video, "final_image": video[:, 0]}, [4])
     with other_device():
         embedded = build_embedding(config, NAME)(rows)
     assert embedded.device.type == "cpu"

@@ -27,6 +27,7 @@ def batch() -> Batch:
         "success": success,
         "loss_mask": (torch.arange(4) < length[:, None]).unsqueeze(-1).expand(-1, -1, 3).clone(),
         "state": torch.from_numpy(random.standard_normal((ROWS, 4, 5)).astype(np.float32)),
+        "final_state": torch.from_numpy(random.standard_normal((ROWS, 5)).astype(np.float32)),
     }
     return Batch(columns, batch_size=[ROWS])
 
