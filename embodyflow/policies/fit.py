@@ -100,4 +100,6 @@ def _action_box(env: gym.Env[Any, Any]) -> gym.spaces.Box:
     space = env.action_space
     if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
         raise ConfigError(f"env: actions must be a Box of one dimension, are {space}; a wrapper can make them")
+    if not np.issubdtype(space.dtype, np.floating):  # fractions would be cut off
+        raise ConfigError(f"env: actions must be a Box of floats, are {space}; a wrapper can make them")
     return space

@@ -119,7 +119,8 @@ class FlowVLAPolicy(ABC):
             return
         for name, values in (("state", states), ("action", actions)):
             self._whole.statistics.get_buffer(f"{name}_mean").copy_(values.mean(0))
-            self._whole.statistics.get_buffer(f"{name}_std").copy_(values.std(0).clamp(min=1e-2))
+            deviation = values.std(0, correction=min(len(values) - 1, 1))  # 0 of a single one
+            self._whole.statistics.get_buffer(f"{name}_std").copy_(deviation.clamp(min=1e-2))
 
     def imitation_loss(
         self,

@@ -79,7 +79,8 @@ class TinyVLAPolicy:
         """Standardise states by the mean and deviation of these, float32 ``[n, S]``; bins of actions are fixed."""
         embed = self.model.embed
         embed.state_mean.copy_(states.mean(0))  # type: ignore[union-attr,operator]
-        embed.state_std.copy_(states.std(0).clamp(min=1e-2))  # type: ignore[union-attr,operator]
+        deviation = states.std(0, correction=min(len(states) - 1, 1))  # 0 of a single state
+        embed.state_std.copy_(deviation.clamp(min=1e-2))  # type: ignore[union-attr,operator]
 
     def imitation_loss(
         self,

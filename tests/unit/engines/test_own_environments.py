@@ -164,9 +164,17 @@ class Steered(Line):
     action_space = MultiDiscrete([3])
 
 
+class Whole(Line):
+    """Takes whole numbers: what a policy decides in (-1, 1) would all be 0."""
+
+    action_space = Box(-1, 1, (1,), np.int64)
+
+
 def test_actions_that_are_no_numbers_in_bounds_are_refused(config_of: Callable[..., RunConfig]) -> None:
     with pytest.raises(ConfigError, match=r"^env: actions must be a Box of one dimension, are MultiDiscrete\(\[3\]\)"):
         config_of(Steered)
+    with pytest.raises(ConfigError, match=r"^env: actions must be a Box of floats, are Box\(-1, 1, \(1,\), int64\)"):
+        config_of(Whole)
 
 
 class Plain(Line):

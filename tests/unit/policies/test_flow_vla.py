@@ -130,6 +130,9 @@ def test_states_and_actions_are_standardised_by_demonstrations(models: ModuleTyp
     torch.testing.assert_close(standard[:, :5].std(0), torch.ones(5), atol=1e-4, rtol=0)
     padded = policy.model.statistics.standard("action", actions, 8)
     torch.testing.assert_close(policy.model.statistics.actions(padded), actions)
+    policy.set_normalization(states[:1], actions[:1])  # one demonstration of one step
+    torch.testing.assert_close(policy.model.statistics.state_std, torch.full((5,), 0.01))
+    torch.testing.assert_close(policy.model.statistics.action_std, torch.full((3,), 0.01))
 
 
 def test_demonstrations_are_learned(models: ModuleType) -> None:

@@ -123,6 +123,8 @@ def test_states_are_standardised_by_what_was_demonstrated() -> None:
     assert embed.state_mean.tolist() == [2, 5, 0, 0, 0, 0]
     # A feature that did not vary is not divided by zero.
     np.testing.assert_allclose(embed.state_std, [math.sqrt(2), 0.01, 0.01, 0.01, 0.01, 0.01], rtol=1e-6)
+    policy.set_normalization(states[:1], torch.zeros(1, 4))  # one demonstration of one step
+    np.testing.assert_allclose(embed.state_std, [0.01] * 6, rtol=1e-6)
 
 
 class Room(gym.Env):
