@@ -43,6 +43,10 @@ class StateEmbeddingConfig(_Config):
         """
         if "state" not in shapes:
             raise ConfigError("progress.embedding.name=state: the environment shows no state; allowed is vjepa2")
+        if len(shapes["state"]) != 1:
+            raise ConfigError(
+                f"progress.embedding.name=state: the environment's is {shapes['state']}; allowed is one dimension"
+            )
         [size] = shapes["state"]
         if max(self.entries or (0,)) >= size:
             raise ConfigError(
@@ -69,7 +73,7 @@ class VJEPA2EmbeddingConfig(_Config):
         Raises:
             ConfigError: the message names the key and what is allowed.
         """
-        cameras = [name for name, shape in shapes.items() if len(shape) == 3]
+        cameras = [name for name, shape in shapes.items() if len(shape) == 3 and shape[2] == 3]
         if self.camera not in cameras:
             shown = f"allowed are {', '.join(cameras)}" if cameras else "it shows no images"
             raise ConfigError(f"progress.embedding.camera={self.camera}: the environment has no such camera; {shown}")

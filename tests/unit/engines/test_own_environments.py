@@ -265,6 +265,32 @@ def test_progress_is_not_measured_by_images_of_floats(config_of: Callable[..., R
         config_of(Watched, "progress.embedding={name:vjepa2,path:facebook/vjepa2-vitg-fpc64-384}")
 
 
+class Gridded(Line):
+    """Beside what a policy sees a state in two dimensions, and colours first."""
+
+    observation_space = Dict(
+        state=Box(-1.0, 1.0, (2, 3), np.float32),
+        image=Box(0, 255, (16, 16, 3), np.uint8),
+        top=Box(0, 255, (3, 16, 16), np.uint8),
+    )
+
+
+@pytest.mark.parametrize(
+    ("embedding", "message"),
+    [
+        ("{name:state}", r"name=state: the environment's is \(2, 3\); allowed is one dimension"),
+        ("{name:vjepa2,path:x/y,camera:top}", "camera=top: the environment has no such camera; allowed are image$"),
+    ],
+)
+def test_progress_is_measured_by_a_vector_or_by_pictures(
+    config_of: Callable[..., RunConfig], embedding: str, message: str
+) -> None:
+    sees = ("policy.state_dim=0", "policy.image_size=16")
+    assert config_of(Gridded, *sees).policy.image_size == 16
+    with pytest.raises(ConfigError, match=rf"^progress\.embedding\.{message}"):
+        config_of(Gridded, *sees, f"progress.embedding={embedding}")
+
+
 class Lying(Line):
     """Shows floats where it says that it shows bytes: they would arrive as a black picture."""
 
