@@ -24,14 +24,16 @@ async def resume_after_crash(flow: Any, flow_run: FlowRun, state: State[Any]) ->
     logger = logging.getLogger("prefect.flow_runs")
     if flow_run.deployment_id is None:
         return
-    message = f"Crashed in its run {flow_run.run_count} of at most {MAX_RUNS}; goes on after its last commit."
     async with get_client() as client:
         await close_left(client, flow_run.id)
-        if flow_run.run_count >= MAX_RUNS:
-            logger.error("flow run %s crashed %d times and is left", flow_run.name, flow_run.run_count)
+        # The Prefect worker knows it as it was before it ran this time.
+        run_count = (await client.read_flow_run(flow_run.id)).run_count
+        if run_count >= MAX_RUNS:
+            logger.error("flow run %s crashed %d times and is left", flow_run.name, run_count)
             return
         if was_cancelled(await _kinds_of_states(client, flow_run)):
             return
+        message = f"Crashed in its run {run_count} of at most {MAX_RUNS}; goes on after its last commit."
         again: State[Any] = AwaitingRetry(scheduled_time=datetime.now(UTC), message=message)
         await client.set_flow_run_state(flow_run.id, again, force=True)
 

@@ -56,12 +56,14 @@ def test_what_ran_within_a_crashed_run_is_closed_where_nobody_goes_on_either(pre
 
     async def states() -> list[StateType | None]:
         async with get_client() as client:
-            run = await client.create_flow_run(mortal, state=Running())
+            run = await client.create_flow_run(mortal)
+            for _ in range(MAX_RUNS):
+                known = await client.read_flow_run(run.id)  # as the Prefect worker does, before it starts it
+                await client.set_flow_run_state(run.id, Running(), force=True)
             within = await client.create_task_run(stand_in, flow_run_id=run.id, dynamic_key="1")
             child = await client.create_flow_run(mortal, parent_task_run_id=within.id, state=Running())
             await client.set_flow_run_state(run.id, Crashed(), force=True)
-            crashed = run.model_copy(update={"deployment_id": uuid4(), "run_count": MAX_RUNS})
-            await resume_after_crash(mortal, crashed, Crashed())
+            await resume_after_crash(mortal, known.model_copy(update={"deployment_id": uuid4()}), Crashed())
             return [(await client.read_flow_run(each.id)).state_type for each in (run, child)]
 
     with temporary_settings({PREFECT_API_URL: prefect_api}):
