@@ -1,12 +1,12 @@
 """Flow runs that crash are run again, from their last commit."""
 
-import logging
 from datetime import UTC, datetime
 from typing import Any
 
 from prefect import get_client
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun, State
+from prefect.logging.loggers import flow_run_logger
 from prefect.states import AwaitingRetry
 
 from flows.flow_run_states import was_cancelled
@@ -21,7 +21,6 @@ async def resume_after_crash(flow: Any, flow_run: FlowRun, state: State[Any]) ->
     The hook runs in the Prefect worker where the flow's own process was killed. A run of no deployment is left alone:
     nobody would pick it up. So is one that was cancelled. What ran within it is closed in any case.
     """
-    logger = logging.getLogger("prefect.flow_runs")
     if flow_run.deployment_id is None:
         return
     async with get_client() as client:
@@ -29,7 +28,7 @@ async def resume_after_crash(flow: Any, flow_run: FlowRun, state: State[Any]) ->
         # The Prefect worker knows it as it was before it ran this time.
         run_count = (await client.read_flow_run(flow_run.id)).run_count
         if run_count >= MAX_RUNS:
-            logger.error("flow run %s crashed %d times and is left", flow_run.name, run_count)
+            flow_run_logger(flow_run).error("crashed %d times and is left", run_count)
             return
         if was_cancelled(await _kinds_of_states(client, flow_run)):
             return

@@ -49,7 +49,9 @@ def test_what_crashed_is_run_again_unless_it_was_cancelled(
         assert asyncio.run(state_after(*course)) == ends
 
 
-def test_what_ran_within_a_crashed_run_is_closed_where_nobody_goes_on_either(prefect_api: str) -> None:
+def test_what_ran_within_a_crashed_run_is_closed_where_nobody_goes_on_either(
+    prefect_api: str, caplog: pytest.LogCaptureFixture
+) -> None:
     @task(name="iteration")
     def stand_in() -> None:
         pass
@@ -68,3 +70,5 @@ def test_what_ran_within_a_crashed_run_is_closed_where_nobody_goes_on_either(pre
 
     with temporary_settings({PREFECT_API_URL: prefect_api}):
         assert asyncio.run(states()) == [StateType.CRASHED, StateType.CRASHED]
+    [line] = [record for record in caplog.records if "crashed 4 times and is left" in record.message]
+    assert line.flow_run_name  # without it Prefect's own format of a line fails
