@@ -50,11 +50,29 @@ def compute_advantages(inputs: AdvantageInputs, config: AlgorithmConfig) -> tupl
         two tensors [B, L] of the rewards' dtype, zero outside the mask.
 
     Raises:
-        ValueError: a tensor is missing, has the wrong shape, or is not finite inside the mask.
+        ValueError: a tensor is missing, has the wrong shape, or is not finite inside the mask; an estimator of the
+            user's gives such a one.
     """
     _check(inputs)
-    advantages, returns = ADVANTAGES.resolve(config.advantage).compute(inputs, config)
+    given = ADVANTAGES.resolve(config.advantage).compute(inputs, config)
+    advantages, returns = _checked(config.advantage, given, inputs)
     return advantages.to(inputs.rewards.dtype), returns.to(inputs.rewards.dtype)
+
+
+def _checked(name: str, given: object, inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
+    """Refuse what a function of the user's gives instead of advantages: one per row, say, would be broadcast."""
+    if not isinstance(given, tuple) or len(given) != 2 or not all(isinstance(each, Tensor) for each in given):
+        raise ValueError(f"algorithm.advantage={name}: gives {type(given).__name__}; allowed: (advantages, returns)")
+    advantages, returns = given
+    for kind, tensor in {"advantages": advantages, "returns": returns}.items():
+        if tensor.shape != inputs.mask.shape:
+            raise ValueError(
+                f"algorithm.advantage={name}: gives {kind} {list(tensor.shape)}; allowed: {list(inputs.mask.shape)}, "
+                "one of each token"
+            )
+        if not torch.isfinite(tensor[inputs.mask]).all():
+            raise ValueError(f"algorithm.advantage={name}: {kind} are not finite inside the mask")
+    return advantages, returns
 
 
 def _check(inputs: AdvantageInputs) -> None:

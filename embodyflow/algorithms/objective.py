@@ -30,11 +30,12 @@ def policy_objective(
         a scalar with gradient, and metrics.
 
     Raises:
-        ValueError: a tensor that a configured term reads is missing, or shapes differ.
+        ValueError: a tensor that a configured term reads is missing, or shapes differ; a loss of the user's gives
+            something else than a loss does.
     """
     inputs = inputs.zero_outside_mask()
     mask = inputs.mask
-    loss, metrics = LOSSES.resolve(config.loss).compute(inputs, config)
+    loss, metrics = _checked(config.loss, LOSSES.resolve(config.loss).compute(inputs, config), mask)
     metrics = metrics | {
         "policy/pg_loss": token_mean(loss, mask),
         "policy/old_kl": token_mean(inputs.old_log_probs - inputs.log_probs, mask),
@@ -86,6 +87,23 @@ def value_objective(
     loss = 0.5 * loss
     metrics["critic/loss"] = token_mean(loss, mask)
     return _weighted_sum(loss, weights, mask), metrics
+
+
+def _checked(name: str, given: object, mask: Tensor) -> tuple[Tensor, Metrics]:
+    """Refuse what a function of the user's gives instead of a loss: a mean, say, would be broadcast to every token."""
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise ValueError(f"algorithm.loss={name}: gives {type(given).__name__}; allowed: (loss, metrics)")
+    loss, metrics = given
+    if not isinstance(loss, Tensor) or loss.shape != mask.shape:
+        found = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise ValueError(f"algorithm.loss={name}: gives a loss {found}; allowed: {list(mask.shape)}, one of each token")
+    for key, pair in metrics.items():
+        if not isinstance(pair, tuple) or [getattr(number, "shape", None) for number in pair] != [(), ()]:
+            raise ValueError(
+                f"algorithm.loss={name}: the metric {key!r} must be (sum, count), two tensors without dimensions, such "
+                "as embodyflow.algorithms.masked.token_mean gives"
+            )
+    return loss, metrics
 
 
 def _required(tensor: Tensor | None, name: str, setting: str) -> Tensor:

@@ -125,6 +125,7 @@ class Worker:
     def _run(self, call: NodeCall) -> NodeResult:
         # Torch, by way of tensordict; the flow's process, which knows this class by name, never imports it.
         from embodyflow.data.batches import to_batch, to_columns
+        from embodyflow.types import NodeOutput
 
         started = time.perf_counter()
         with _captured_logs() as logs, time_limit(call.timeout, f"node {call.node_id}"):
@@ -136,6 +137,9 @@ class Worker:
                 function = resolve(call.function)
                 arguments = bind(function, batch, call.config, worker=self._engine, call=call)
                 output = function(*arguments.args, **arguments.kwargs)
+            if not isinstance(output, NodeOutput):
+                given = type(output).__name__
+                raise TypeError(f"node {call.node_id}: {call.function} must return a NodeOutput, gave {given}")
             shard, digest, facts = None, "", None
             if output.batch is not None and call.passes_rows_on:
                 columns = to_ragged(to_columns(output.batch))

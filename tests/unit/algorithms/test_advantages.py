@@ -326,3 +326,29 @@ def test_bad_inputs_are_named(change, message):
     fields = {name: getattr(inputs, name) for name in ("rewards", "mask", "group_ids", "values")} | change
     with pytest.raises(ValueError, match=message):
         compute_advantages(AdvantageInputs(**fields), ALL_ESTIMATORS["gae"])
+
+
+def bare(inputs, config):
+    return inputs.rewards
+
+
+def of_rows(inputs, config):
+    return inputs.rewards.sum(1), inputs.rewards
+
+
+def divided_by_nothing(inputs, config):
+    return inputs.rewards / 0 * 0, inputs.rewards
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("bare", r"gives Tensor; allowed: \(advantages, returns\)"),
+        ("of_rows", r"gives advantages \[3\]; allowed: \[3, 3\], one of each token"),
+        ("divided_by_nothing", "advantages are not finite inside the mask"),
+    ],
+)
+def test_an_estimator_of_ones_own_gives_finite_advantages_of_each_token(function, message):
+    inputs = AdvantageInputs(torch.ones(3, 3), torch.ones(3, 3, dtype=torch.bool), torch.arange(3))
+    with pytest.raises(ValueError, match=f"^algorithm.advantage={__name__}:{function}: {message}"):
+        compute_advantages(inputs, AlgorithmConfig(advantage=f"{__name__}:{function}"))

@@ -319,3 +319,30 @@ def test_value_loss_does_not_read_outside_the_mask():
     loss, gradient, _ = value_loss([1.0, math.nan], [0.0, math.inf], [3.0, math.nan], [True, False])
     assert loss == pytest.approx(6.25 / 2)
     assert gradient == [0.0, 0.0]
+
+
+def mean_loss(inputs, config):
+    return (inputs.log_probs * inputs.advantages).mean(), {}
+
+
+def bare_loss(inputs, config):
+    return -inputs.log_probs
+
+
+def telling_loss(inputs, config):
+    return -inputs.log_probs, {"mine/tokens": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("mean_loss", r"gives a loss \[\]; allowed: \[2, 3\], one of each token"),
+        ("bare_loss", r"gives Tensor; allowed: \(loss, metrics\)"),
+        ("telling_loss", r"the metric 'mine/tokens' must be \(sum, count\), two tensors without dimensions"),
+    ],
+)
+def test_a_loss_of_ones_own_is_one_of_each_token(function, message):
+    ones, mask = torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool)
+    config = AlgorithmConfig(loss=f"{__name__}:{function}")
+    with pytest.raises(ValueError, match=f"^algorithm.loss={__name__}:{function}: {message}"):
+        policy_objective(LossInputs(ones, ones, ones, mask), torch.ones(2, 3, dtype=torch.float64), config)

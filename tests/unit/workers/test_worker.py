@@ -43,3 +43,16 @@ def test_weights_that_were_taken_over_in_part_are_not_used_for_those_before() ->
         load(6)
     load(5)
     assert worker._engine.weights == {"first": 5, "last": 5}
+
+
+def forgets_to_return(batch: Any, config: Any = None, **kwargs: Any) -> None:
+    """Do the work of a node, and say nothing."""
+
+
+def test_a_node_function_that_returns_no_output_is_named() -> None:
+    plain: Any = Worker
+    worker = object.__new__(plain.__ray_metadata__.modified_class)
+    worker._engine = Engine()
+    message = f"^node mine: {__name__}:forgets_to_return must return a NodeOutput, gave NoneType$"
+    with pytest.raises(TypeError, match=message):
+        worker._run(NodeCall("mine", f"{__name__}:forgets_to_return", 1, 0))
