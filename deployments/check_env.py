@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from embodyflow.compose import validate_environment
 from embodyflow.config.environment import EnvConfig
-from embodyflow.engines.environments import first_task, make_env, own_tasks
+from embodyflow.engines.environments import check_attributes, first_task, make_env, own_tasks
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import VectorEnv
 from embodyflow.errors import ConfigError
@@ -168,17 +168,34 @@ def _goals(subject: Subject) -> Finding:
     starts = {}
     for split in ("train", "eval"):
         env = make_env(config, task, split)
+        try:
+            check_attributes(config, env)
+        except ConfigError as error:
+            return Finding("FAIL", str(error), "see envs/metaworld.py")
         goals = range(min(2, *env.get_wrapper_attr("num_goals").values()))
         starts[split] = [_bytes(env.reset(seed=goal, options={"goal": goal})[0]) for goal in goals]
         info = env.step(subject.actions[0].copy())[-1]
+        goes_on = _goes_on(env, subject)
         env.close()
     if "success" not in info:
         return Finding("FAIL", "info has no 'success'", "say so in every step: true where it succeeds")
+    if goes_on:
+        return Finding("FAIL", f"an episode goes on after max_steps={config.max_steps}", "truncate it there")
     if starts["train"] == starts["eval"]:
         return Finding(
             "FAIL", "evaluation begins where training does", "choose what reset starts from by split and goal"
         )
     return Finding("ok", "evaluation has initial states of its own")
+
+
+def _goes_on(env: gym.Env[Any, Any], subject: Subject) -> bool:
+    """Whether an episode is not over after ``max_steps``, which environments with tasks are given to end it."""
+    env.reset(seed=SEED)
+    for t in range(subject.config.max_steps):
+        _, _, terminated, truncated, _ = env.step(subject.actions[t % NUM_STEPS].copy())
+        if terminated or truncated:
+            return False
+    return True
 
 
 def _determinism(subject: Subject) -> Finding:

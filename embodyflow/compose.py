@@ -190,6 +190,8 @@ def _line(mistake: Any, values: dict[str, Any]) -> str:
         return f"{key}.name={mistake['ctx']['tag']}: allowed are {mistake['ctx']['expected_tags']}"
     if mistake["type"] == "string_type" and isinstance(mistake["input"], int | float):
         return f"{key}={mistake['input']}: is no text; allowed is text, which has quotes where it reads as a number"
+    if mistake["type"] == "tuple_type":
+        return f"{key}={mistake['input']!r}: must be a list, such as {key}=[{mistake['input']}]"
     if mistake["type"] == "missing":
         return f"{key}: must be set"
     return f"{key}={mistake['input']!r}: {message[0].lower()}{message[1:]}"

@@ -97,12 +97,13 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
             arguments["render_mode"] = "rgb_array"
         self.inner: gym.Env[Any, Any] = gym.make(env_id, **arguments)
         for wrapper in wrappers:
-            self.inner = _resolve("wrappers", wrapper)(self.inner)
+            self.inner = _wrapped(self.inner, wrapper)
         self._own_actions = _bounded(self.inner.action_space)
         self._low, self._high = (end.astype(np.float64) for end in (self._own_actions.low, self._own_actions.high))
         self._is_scaled = bool((self._low != -1).any() or (self._high != 1).any())
         self.metadata = self.metadata | {"render_fps": self.inner.metadata.get("render_fps") or 30}
         self._expert: Callable[..., Any] | None = _resolve("expert", expert) if expert else None
+        self._expert_name = expert
         self._success = _success(success_info, success_reward, success_termination)
         self._state_keys = _state_keys(self.inner.observation_space, state, set(self._images.values()))
         self.action_space = Box(-1.0, 1.0, self._own_actions.shape, np.float32)
@@ -159,6 +160,8 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
     def expert_action(self) -> Callable[[], NDArray[np.float32]]:
         """What the expert does now, a function without arguments to float32 ``[A]`` in [-1, 1].
 
+        The function raises ValueError where the expert gives no action: another shape, or what is not finite.
+
         Raises:
             AttributeError: there is no expert.
         """
@@ -169,7 +172,11 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
     def _ask_expert(self) -> NDArray[np.float32]:
         assert self._expert is not None
         low, width = self._low, self._high - self._low
-        action = np.clip(np.asarray(self._expert(self.inner, self._raw), np.float64), low, self._high)
+        given = self._expert(self.inner, self._raw)
+        action = np.asarray(given, np.float64)
+        if action.shape != low.shape or not np.isfinite(action).all():
+            raise ValueError(f"expert={self._expert_name}: must give finite numbers {low.shape}, gave {given!r}")
+        action = np.clip(action, low, self._high)
         # Of a dimension without width any action is the same.
         return (2.0 * (action - low) / np.where(width > 0, width, 1.0) - 1.0).astype(np.float32)
 
@@ -291,10 +298,23 @@ def _entry(tree: Any, key: str, argument: str = "state") -> Any:
     return tree
 
 
+def _wrapped(env: gym.Env[Any, Any], wrapper: str) -> gym.Env[Any, Any]:
+    function = _resolve("wrappers", wrapper)
+    try:
+        wrapped = function(env)
+    except Exception as error:  # whatever it raises, the wrapper is at fault and not what was passed to the environment
+        raise ValueError(f"wrappers={wrapper}: {type(error).__name__}: {error}") from error
+    if not isinstance(wrapped, gym.Env):
+        raise ValueError(f"wrappers={wrapper}: must return a gymnasium.Env, gave {wrapped!r}")
+    return wrapped
+
+
 def _resolve(argument: str, reference: str) -> Callable[..., Any]:
     module, _, name = reference.partition(":")
     try:
         function: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ImportError(f"{argument}={reference}: {error}; must be module:function") from error
+    except Exception as error:  # whatever a user's module raises while it is imported is told as one line
+        raise ImportError(f"{argument}={reference}: cannot be imported: {type(error).__name__}: {error}") from error
     return function

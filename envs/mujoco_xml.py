@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,11 @@ class MujocoXMLEnv(gym.Env[Floats, NDArray[np.float32]]):
             render_mode: ``None`` or ``"rgb_array"``.
 
         Raises:
-            ValueError: the scene cannot be loaded, or lacks what an argument names.
+            ValueError: the scene cannot be loaded, or lacks what an argument names; an argument is of another kind.
         """
         if not Path(xml).is_file():
             raise ValueError(f"xml={xml}: there is no such file")
+        _check(frame_skip, near, spread or {})
         self.model = mujoco.MjModel.from_xml_path(xml)
         self.data = mujoco.MjData(self.model)
         if self.model.nu == 0:
@@ -137,3 +139,15 @@ class MujocoXMLEnv(gym.Env[Floats, NDArray[np.float32]]):
             names = [self.model.joint(i).name for i in range(self.model.njnt)]
             raise ValueError(f"spread: the scene has no joint {name!r}; it has {', '.join(names)}")
         return int(self.model.jnt_qposadr[index])
+
+
+def _check(frame_skip: Any, near: Any, spread: Mapping[str, Any]) -> None:
+    """Refuse arguments that are not what they say: a scene would stand still, or fail in its first reset."""
+    if not isinstance(frame_skip, Integral) or frame_skip < 1:
+        raise ValueError(f"frame_skip={frame_skip}: must be a whole number of physics steps, at least 1")
+    for pair in near:
+        if isinstance(pair, str) or len(pair) != 3 or not isinstance(pair[2], Real):
+            raise ValueError(f"near: {pair!r} must be [body or site, body or site, tolerance in metres]")
+    for joint, half_width in spread.items():
+        if not isinstance(half_width, Real):
+            raise ValueError(f"spread: {joint}={half_width!r} must be a number")

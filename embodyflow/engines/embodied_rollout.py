@@ -290,7 +290,12 @@ class EmbodiedRollout(GroupRollout):
         observation, _ = env.reset(seed=goal, options={"goal": goal})
         observations, actions, success = [], [], False
         for _ in range(self.config.env.max_steps):
-            action = expert.expert_action()
+            action = np.asarray(expert.expert_action())
+            if action.shape != self._bounds[0].shape or not np.isfinite(action.astype(np.float64)).all():
+                raise ConfigError(
+                    f"env.id={self.config.env.id}: expert_action() must give finite numbers {self._bounds[0].shape}, "
+                    f"gave {action!r}"
+                )
             seen = entries_of(observation)
             # Copies, of what the space says: an environment may hand out one buffer again and again.
             observations.append({name: np.array(seen[name], dtype) for name, (_, dtype) in fields.items()})

@@ -3,7 +3,9 @@
 import difflib
 import importlib
 import re
-from collections.abc import Sequence
+import traceback
+from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import gymnasium as gym
@@ -19,6 +21,7 @@ from embodyflow.policies.observations import COLUMNS, FINAL, entries_of, observa
 
 ADAPTER_ID = "envs:embodyflow/Adapted-v0"
 EXAMPLE_ENV_ID = "envs:embodyflow/MetaWorld-v0"
+SPLITS = ("train", "demo", "eval")
 
 
 def make_env(env: EnvConfig, task: str | None, split: str, **kwargs: Any) -> gym.Env[Any, Any]:
@@ -70,6 +73,9 @@ def check_embodied(config: EmbodiedConfig) -> None:
         config.progress.embedding.check_sees(seen)
     if env.adapter is not None:
         _try_a_step(env, made)
+    check_attributes(env, made)
+    if config.warm_start is not None and not callable(getattr(made.unwrapped, "expert_action", None)):
+        raise ConfigError(f"env.id={env.id}: has no scripted expert; set warm_start=null")
     num_goals = made.get_wrapper_attr("num_goals")
     made.close()
     for task in env.tasks[1:]:
@@ -80,6 +86,22 @@ def check_embodied(config: EmbodiedConfig) -> None:
     for (key, split), number in wanted.items():
         if number > num_goals[split]:
             raise ConfigError(f"{key}={number}: allowed are 1 to {num_goals[split]}, the goals of split {split!r}")
+
+
+def check_attributes(env: EnvConfig, made: gym.Env[Any, Any]) -> None:
+    """Refuse an environment with tasks that does not say what its instruction is, or how many goals it has.
+
+    Raises:
+        ConfigError: an attribute is missing, or is something else.
+    """
+    found = {name: getattr(made.unwrapped, name, None) for name in ("instruction", "num_goals")}
+    if not isinstance(found["instruction"], str):
+        raise ConfigError(f"env.id={env.id}: its attribute instruction must be a text, is {found['instruction']!r}")
+    goals = found["num_goals"]
+    if not isinstance(goals, Mapping) or not all(isinstance(goals.get(split), Integral) for split in SPLITS):
+        raise ConfigError(
+            f"env.id={env.id}: its attribute num_goals must map {', '.join(SPLITS)} to numbers of goals, is {goals!r}"
+        )
 
 
 def check_environment(env: EnvConfig) -> dict[str, int]:
@@ -142,6 +164,7 @@ def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> 
             )
         if env.adapter is not None:
             _try_a_step(env, made)
+        check_attributes(env, made)
         made.close()
     except ConfigError as error:
         raise ConfigError(f"env.tasks: {task!r}: {error}") from error
@@ -157,23 +180,41 @@ def _made(env: EnvConfig, task: str | None) -> gym.Env[Any, Any]:
         # Gymnasium adds to a message whose environment it was, a KeyError's says nothing but the key.
         said = f"{type(error).__name__}: {error}" if isinstance(error, LookupError) else str(error)
         raise ConfigError(f"{_culprit(env, error)}{said.partition(' was raised')[0]}") from error
+    except Exception as error:  # whatever else an environment of the user's raises is told as one line
+        raise ConfigError(f"env.id={env.id}: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    """Return what an environment of the user's raised, and where."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    first_line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}, at {last.filename}:{last.lineno}"
 
 
 def _culprit(env: EnvConfig, error: Exception) -> str:
     """Return the key at fault, as the beginning of a message."""
-    named = re.match(r"(\w+)[=.]", str(error))
-    if env.adapter is not None and named is not None and named[1] in type(env.adapter).model_fields:
+    if _named_by_adapter(env, error):
         return "env.adapter."
     about_itself = isinstance(error, ImportError) or str(error).startswith("its ")
     return f"env.id={env.id}: " if about_itself else f"env.kwargs={env.kwargs}: "
 
 
+def _named_by_adapter(env: EnvConfig, error: Exception) -> bool:
+    """Whether the message begins with a key of the adapter."""
+    named = re.match(r"(\w+)[=.]", str(error))
+    return env.adapter is not None and named is not None and named[1] in type(env.adapter).model_fields
+
+
 def _try_a_step(env: EnvConfig, made: gym.Env[Any, Any]) -> None:
-    """Refuse a definition of success, or of what is observed, that the first step contradicts."""
+    """Refuse a definition of success, of what is observed or of the expert that the first step contradicts."""
     try:
-        observations = [made.reset(seed=0)[0], made.step(made.action_space.sample())[0]]
-    except ValueError as error:
-        raise ConfigError(f"{_culprit(env, error)}{error}") from error
+        observations = [made.reset(seed=0)[0]]
+        if env.adapter is not None and env.adapter.expert is not None:
+            made.get_wrapper_attr("expert_action")()
+        observations.append(made.step(made.action_space.sample())[0])
+    except Exception as error:  # whatever an environment of the user's raises is told as one line
+        named = _named_by_adapter(env, error)
+        raise ConfigError(f"env.adapter.{error}" if named else f"env.id={env.id}: {_said(error)}") from error
     for observation in observations:
         check_observation(env, made, observation)
 
@@ -211,4 +252,8 @@ def _env_spec(env_id: str) -> EnvSpec:
             f"env.id={env_id}: {str(error).splitlines()[0].rstrip('.')}; "
             f"allowed are an id that Gymnasium knows and module:id, such as {EXAMPLE_ENV_ID} or "
             "gymnasium_robotics:FetchReach-v4"
+        ) from error
+    except Exception as error:  # whatever a user's module raises while it is imported is told as one line
+        raise ConfigError(
+            f"env.id={env_id}: cannot import module {module!r}: {type(error).__name__}: {error}"
         ) from error

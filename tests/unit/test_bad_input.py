@@ -118,6 +118,10 @@ MISTAKES = {
         "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true env.adapter.wrappers=[mars:f]",
         "env.adapter.wrappers=mars:f: No module named 'mars'",
     ),
+    "one wrapper that is no list": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter={success_termination:true,wrappers:mars:f}",
+        "env.adapter.wrappers='mars:f': must be a list, such as env.adapter.wrappers=[mars:f]",
+    ),
     "adapted actions of another size": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true policy.state_dim=10",
         "policy.action_dim=4: the environment's actions have (2,)",

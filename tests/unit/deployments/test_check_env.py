@@ -57,17 +57,22 @@ class Guided(Point):
     """One that names its tasks."""
 
     tasks = ("go",)
+    instruction = "push"
     num_goals = {"train": 4, "demo": 4, "eval": 4}  # noqa: RUF012
 
     def __init__(self, task: str, split: str, max_steps: int, breaks: str = "") -> None:
         super().__init__(breaks)
+        self.left = max_steps if breaks != "truncation" else 10**6
+        if breaks == "goals":
+            self.num_goals = {"train": 4}
         self.first = 10 if split == "eval" and breaks != "splits" else 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         return super().reset(seed=self.first + (options or {}).get("goal", 0))
 
     def step(self, action: np.ndarray):
-        return (*super().step(action)[:4], {} if self.breaks == "success" else {"success": False})
+        self.left -= 1
+        return (*super().step(action)[:3], self.left <= 0, {} if self.breaks == "success" else {"success": False})
 
 
 gym.register("tests/Guided-v0", Guided)
@@ -79,10 +84,17 @@ gym.register("tests/Guided-v0", Guided)
         ("", "ok", "evaluation has initial states of its own"),
         ("splits", "FAIL", "evaluation begins where training does"),
         ("success", "FAIL", "info has no 'success'"),
+        ("truncation", "FAIL", "an episode goes on after max_steps=30"),
+        (
+            "goals",
+            "FAIL",
+            f"env.id={__name__}:tests/Guided-v0: its attribute num_goals must map train, demo, eval to numbers of "
+            "goals, is {'train': 4}",
+        ),
     ],
 )
 def test_what_an_environment_with_tasks_promises_is_tried(breaks: str, verdict: str, details: str) -> None:
-    config = EnvConfig(id=f"{__name__}:tests/Guided-v0", tasks=("go",), kwargs={"breaks": breaks}, max_steps=100)
+    config = EnvConfig(id=f"{__name__}:tests/Guided-v0", tasks=("go",), kwargs={"breaks": breaks}, max_steps=30)
     finding = CHECKS["goals"](Subject(config))
     assert (finding.verdict, finding.details) == (verdict, details)
 

@@ -16,6 +16,7 @@ from trainers import SEED, new_trainer
 
 import tasks
 from embodyflow.config import RunConfig
+from embodyflow.config.environment import EnvConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.tables import digest_of
 from embodyflow.engines.contact_sheet import draw_contact_sheet
@@ -474,3 +475,83 @@ def test_what_one_task_is_given_alone_is_tried_too(config_of: Callable[..., RunC
     words = ("env.tasks=[go,wait]", "+env.adapter.task_kwargs.wait.patience=3")
     with pytest.raises(ConfigError, match=r"env.tasks: 'wait': .*unexpected keyword argument 'patience'"):
         config_of(Line, *ADAPTER, *words)
+
+
+class Speechless(Line):
+    instruction = None  # type: ignore[assignment]
+
+
+class Uncounted(Line):
+    num_goals = 8  # type: ignore[assignment]
+
+
+class Untaught(Line):
+    expert_action = None  # type: ignore[assignment]
+
+
+class Divided(Line):
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        raise ZeroDivisionError("by no one")
+
+
+class FourValues(Line):
+    def step(self, action: np.ndarray) -> Any:
+        return super().step(action)[:4]  # as Gym's did
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "message"),
+    [
+        (Speechless, (), "its attribute instruction must be a text, is None"),
+        (Uncounted, (), "its attribute num_goals must map train, demo, eval to numbers of goals, is 8"),
+        (Untaught, (), "has no scripted expert; set warm_start=null"),
+        (Divided, ADAPTER, r"ZeroDivisionError: by no one, at .*test_own_environments.py:\d+"),
+        (FourValues, ADAPTER, r"ValueError: not enough values to unpack \(expected 5, got 4\), at "),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_an_environment_lacks_is_one_line_before_anything_starts(
+    config_of: Callable[..., RunConfig], kind: type[Line], words: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^env.id={__name__}:tests/{kind.__name__}-v0: {message}"):
+        config_of(kind, *words)
+
+
+def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "misspelt.py").write_text("x = = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    values = {"id": "misspelt:my/Env-v0", "tasks": ("go",), "max_steps": 3}
+    with pytest.raises(ConfigError, match=r"^env.id=misspelt:my/Env-v0: cannot import module 'misspelt': Syntax"):
+        check_environment(EnvConfig(**values))
+    adapter = {"success_info": "won", "wrappers": ("misspelt:f",)}
+    with pytest.raises(ConfigError, match=r"^env.adapter.wrappers=misspelt:f: cannot be imported: SyntaxError: "):
+        check_environment(EnvConfig(**{**values, "id": "Reacher-v5", "adapter": adapter}))
+
+
+class Inept(Line):
+    def expert_action(self) -> np.ndarray:
+        return np.ones(2, np.float32)
+
+
+class Lost(Line):
+    def expert_action(self) -> np.ndarray:
+        return np.full(1, np.nan, np.float32)
+
+
+@pytest.mark.parametrize(("kind", "gave"), [(Inept, r"\[1., 1.\]"), (Lost, r"\[nan\]")])
+def test_what_is_no_action_is_not_imitated(config_of: Callable[..., RunConfig], kind: type[Line], gave: str) -> None:
+    rollout = new_rollout(config_of(kind))
+    with pytest.raises(ConfigError, match=rf"expert_action\(\) must give finite numbers \(1,\), gave array\({gave}"):
+        rollout.demonstrate()
+    rollout.close()
+
+
+def clueless(env: gym.Env[Any, Any], observation: Any) -> None:
+    """Give no action."""
+
+
+def test_an_adapters_expert_is_tried_before_anything_starts(config_of: Callable[..., RunConfig]) -> None:
+    words = (*ADAPTER[:2], f"env.adapter.expert={__name__}:clueless")
+    message = rf"^env.adapter.expert={__name__}:clueless: must give finite numbers \(1,\), gave None$"
+    with pytest.raises(ConfigError, match=message):
+        config_of(Line, *words)

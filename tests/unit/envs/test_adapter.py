@@ -47,6 +47,18 @@ def paired(env: gym.Env) -> gym.Env:
     return env
 
 
+def nothing_left(env: gym.Env) -> None:
+    """Forget to return the environment."""
+
+
+def broken(env: gym.Env) -> gym.Env:
+    return {}["arm"]
+
+
+def one_for_two(env: gym.Env, observation: dict[str, Any]) -> list[float]:
+    return [1.0, 1.0]
+
+
 def full_speed(env: gym.Env, observation: dict[str, Any]) -> list[float]:
     return [4.0]
 
@@ -167,6 +179,13 @@ def test_the_expert_speaks_the_environments_own_bounds() -> None:
     assert not hasattr(corridor(), "expert_action")
 
 
+def test_an_action_of_another_shape_is_not_spread_over_all_dimensions() -> None:
+    env = corridor(expert=f"{__name__}:one_for_two")
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=r"one_for_two: must give finite numbers \(1,\), gave \[1.0, 1.0\]"):
+        env.expert_action()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -174,6 +193,8 @@ def test_the_expert_speaks_the_environments_own_bounds() -> None:
         ({"images": {"image": "wrist"}}, "images.image=wrist: the observation has no such key; it has camera, deep"),
         ({"wrappers": ["nowhere:f"]}, "wrappers=nowhere:f: No module named 'nowhere'"),
         ({"expert": f"{__name__}:nothing"}, "has no attribute 'nothing'; must be module:function"),
+        ({"wrappers": [f"{__name__}:nothing_left"]}, ":nothing_left: must return a gymnasium.Env, gave None"),
+        ({"wrappers": [f"{__name__}:broken"]}, f"wrappers={__name__}:broken: KeyError: 'arm'"),
         ({"split": "test"}, "split='test': must be one of train, demo, eval"),
         ({"state": []}, "nothing is left to observe"),
         ({"wrappers": [f"{__name__}:paired"]}, "its observation must be made of arrays, has Tuple(Dict('camera': "),
@@ -351,6 +372,11 @@ def test_a_scene_succeeds_where_its_pair_is_near() -> None:
         ({"xml": "nowhere.xml"}, "xml=nowhere.xml: there is no such file"),
         ({"near": [("fingertip", "goal", 0.1)]}, "near: the scene has no site or body 'goal'"),
         ({"spread": {"joint7": 1.0}}, "spread: the scene has no joint 'joint7'; it has joint0, joint1, target_x"),
+        ({"frame_skip": 0}, "frame_skip=0: must be a whole number of physics steps, at least 1"),
+        ({"frame_skip": 2.5}, "frame_skip=2.5: must be a whole number"),
+        ({"near": ["fingertip", "target", 0.1]}, r"near: 'fingertip' must be \[body or site, body or site, tolerance"),
+        ({"near": [("fingertip", "target")]}, r"near: \('fingertip', 'target'\) must be"),
+        ({"spread": {"joint0": "wide"}}, "spread: joint0='wide' must be a number"),
     ],
 )
 def test_what_a_scene_lacks_is_named(arguments: dict[str, Any], message: str) -> None:
