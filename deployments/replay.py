@@ -148,18 +148,14 @@ def _decisions(config: EmbodiedConfig, episode: dict[str, Any], kl_coef: float) 
     """Return reward, advantage and loss decision by decision, as the first optimizer step met them: at a ratio of 1."""
     algorithm = config.algorithm
     mask = torch.from_numpy(episode["loss_mask"])
-    names = ("old_log_probs", "advantages", "ref_log_probs")
-    old, advantages, reference = (torch.from_numpy(episode[name]) for name in names)
-    kl = estimate_kl(old, reference, algorithm.kl.estimator)
-    columns = {
-        "reward": torch.from_numpy(episode["rewards"]),
-        "advantage": advantages,
-        "log-prob": old,
-        "KL to reference": kl,
-        f"loss ({algorithm.loss})": _policy_loss(config, old, advantages, mask),
-    }
+    old, advantages = (torch.from_numpy(episode[name]) for name in ("old_log_probs", "advantages"))
+    columns = {"reward": torch.from_numpy(episode["rewards"]), "advantage": advantages, "log-prob": old}
+    if "ref_log_probs" in episode:  # a graph of the user's may have no reference
+        reference = torch.from_numpy(episode["ref_log_probs"])
+        columns["KL to reference"] = estimate_kl(old, reference, algorithm.kl.estimator)
+    columns[f"loss ({algorithm.loss})"] = _policy_loss(config, old, advantages, mask)
     if algorithm.kl.coef > 0:
-        columns[f"{kl_coef:g} x KL"] = kl_coef * kl
+        columns[f"{kl_coef:g} x KL"] = kl_coef * columns["KL to reference"]
     table = Table(
         "decision", "tokens", *columns, box=None, title="sums over the tokens of a decision; advantages are means"
     )

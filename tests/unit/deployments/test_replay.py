@@ -13,6 +13,7 @@ import tasks
 from deployments import replay as module
 from deployments.cli import main
 from deployments.replay import replay, show_episodes
+from embodyflow.algorithms.configuration import KLConfig
 from embodyflow.algorithms.masked import one_rank
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch
@@ -128,6 +129,21 @@ def test_the_kl_is_shown_with_the_coefficient_of_its_iteration(run: Path, capsys
         RunFolder(run).metrics_path.unlink()
     out = capsys.readouterr().out
     assert "0.25 x KL" in out and "0.1 x KL" not in out
+
+
+def test_an_episode_of_a_graph_without_a_reference_is_shown(
+    run: Path, config: RunConfig, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setattr(engine, "rendering_problem", lambda: "no renderer here")
+    [(iteration, episodes)] = read_episodes(RunFolder(run))
+    del episodes["ref_log_probs"]
+    monkeypatch.setattr(module, "find_episode", lambda folder, uid: (iteration, episodes, 1))
+    free = config.model_copy(update={"algorithm": config.algorithm.model_copy(update={"kl": KLConfig()})})
+    monkeypatch.setattr(module, "_open", lambda path: (RunFolder(path), free))
+    assert replay(run, read_uids(run)[1]) == 0
+    out = capsys.readouterr().out
+    assert "log-prob" in out and "KL" not in out
 
 
 def read_uids(run: Path) -> list[int]:
