@@ -10,6 +10,7 @@ from pydantic import Field
 
 from embodyflow.compose import compose_config, experiments, validate_config
 from embodyflow.config import RunConfig
+from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
 from flows.fit import check_fit
@@ -117,7 +118,19 @@ def check(request: RunRequest) -> RunConfig:
             f"deployment {config.flow}/{config.experiment}"
         )
     check_fit(config)
+    _check_expert(config)
     return config
+
+
+def _check_expert(config: RunConfig) -> None:
+    """Refuse a warm start where nobody demonstrates; an evaluation of the same configuration needs nobody."""
+    if not isinstance(config, EmbodiedConfig) or config.warm_start is None or config.env.adapter is None:
+        return  # an environment without adapter says by itself whether it has an expert, where it is built
+    if config.env.adapter.expert is None:
+        raise ConfigError(
+            "env.adapter.expert: must be set to module:function for the demonstrations of warm_start; allowed without "
+            "is warm_start=null"
+        )
 
 
 def _new_config(request: RunRequest) -> RunConfig:

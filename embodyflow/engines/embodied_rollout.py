@@ -254,7 +254,7 @@ class EmbodiedRollout(GroupRollout):
         if not numbers:
             return []
         env = make_env(self.config.env, self.config.env.tasks[task_id], "demo")
-        if not hasattr(env.unwrapped, "expert_action"):
+        if not callable(getattr(env.unwrapped, "expert_action", None)):
             raise ConfigError(f"env.id={self.config.env.id}: has no scripted expert; set warm_start=null")
         return [self._demonstration(env, task_id, number) for number in numbers]
 

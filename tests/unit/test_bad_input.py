@@ -118,6 +118,10 @@ MISTAKES = {
         "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true env.adapter.wrappers=[mars:f]",
         "env.adapter.wrappers=mars:f: No module named 'mars'",
     ),
+    "warm start without an expert": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true policy.state_dim=10 policy.action_dim=2",
+        "env.adapter.expert: must be set to module:function for the demonstrations of warm_start; allowed without is",
+    ),
     "one wrapper that is no list": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter={success_termination:true,wrappers:mars:f}",
         "env.adapter.wrappers='mars:f': must be a list, such as env.adapter.wrappers=[mars:f]",

@@ -504,7 +504,6 @@ class FourValues(Line):
     [
         (Speechless, (), "its attribute instruction must be a text, is None"),
         (Uncounted, (), "its attribute num_goals must map train, demo, eval to numbers of goals, is 8"),
-        (Untaught, (), "has no scripted expert; set warm_start=null"),
         (Divided, ADAPTER, r"ZeroDivisionError: by no one, at .*test_own_environments.py:\d+"),
         (FourValues, ADAPTER, r"ValueError: not enough values to unpack \(expected 5, got 4\), at "),
     ],
@@ -526,6 +525,13 @@ def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: Path, monkeypatc
     adapter = {"success_info": "won", "wrappers": ("misspelt:f",)}
     with pytest.raises(ConfigError, match=r"^env.adapter.wrappers=misspelt:f: cannot be imported: SyntaxError: "):
         check_environment(EnvConfig(**{**values, "id": "Reacher-v5", "adapter": adapter}))
+
+
+def test_an_environment_whose_expert_is_none_has_none(config_of: Callable[..., RunConfig]) -> None:
+    rollout = new_rollout(config_of(Untaught))  # as it is: an evaluation needs none
+    with pytest.raises(ConfigError, match=r"tests/Untaught-v0: has no scripted expert; set warm_start=null$"):
+        rollout.demonstrate()
+    rollout.close()
 
 
 class Inept(Line):
