@@ -12,12 +12,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from embodyflow.columns import COLUMNS, FINAL
 from embodyflow.config.control import ControlConfig
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.fit import check_fits, policy_sizes
-from embodyflow.policies.observations import COLUMNS, FINAL, entries_of, observation_fields
+from embodyflow.policies.observations import entries_of, observation_fields
 
 ADAPTER_ID = "envs:embodyflow/Adapted-v0"
 EXAMPLE_ENV_ID = "envs:embodyflow/MetaWorld-v0"

@@ -7,6 +7,7 @@ from typing import cast
 
 import numpy as np
 
+from embodyflow.columns import FINAL
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
@@ -15,7 +16,6 @@ from embodyflow.engines.action_noise import chunk_uniforms
 from embodyflow.engines.vector_env import ChunkStep, VectorEnv
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import ActingPolicy, Decision
-from embodyflow.policies.observations import FINAL
 from embodyflow.seeding import derive_rng
 
 

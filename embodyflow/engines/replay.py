@@ -9,12 +9,12 @@ from typing import Any
 import imageio.v3 as iio
 import numpy as np
 
+from embodyflow.columns import FINAL
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.engines.environments import make_env
 from embodyflow.engines.frames import CannotDrawError, drawing_env, frame_of
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import VectorEnv
-from embodyflow.policies.observations import FINAL
 
 FRAMES_PER_SECOND = 10
 """Of animated pictures, whatever the environment's own time: a frame is a decision."""

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from embodyflow.policies.observations import FINAL
+from embodyflow.columns import FINAL
 from embodyflow.rewards.progress_configuration import EmbeddingConfig, StateEmbeddingConfig, VJEPA2EmbeddingConfig
 
 IMAGE_MEAN, IMAGE_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -24,6 +24,7 @@ LAYERS = (
     (
         "embodyflow.types",
         "embodyflow.child_process",
+        "embodyflow.columns",
         "embodyflow.durable_files",
         "embodyflow.seeding",
         "embodyflow.errors",

@@ -15,6 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from trainers import SEED, new_trainer
 
 import tasks
+from embodyflow.columns import COLUMNS
 from embodyflow.config import RunConfig
 from embodyflow.config.environment import EnvConfig
 from embodyflow.data.batches import to_batch
@@ -25,7 +26,6 @@ from embodyflow.engines.environments import check_environment, make_env
 from embodyflow.engines.fsdp_trainer import FSDPTrainer
 from embodyflow.engines.replay import film, first_difference
 from embodyflow.errors import ConfigError
-from embodyflow.policies.observations import COLUMNS
 
 DRAWS = (0, 1, "rollout")
 
