@@ -24,6 +24,7 @@ from tasks.rollout import episode_metrics
 def embodied_sampling(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
     """Keep or drop whole groups by their outcomes, as ``filter`` says.
 
+    Dropped rows still count where the policy's loss is a mean over rows or tokens, as if they had added nothing to it.
     ``config["uniform"]`` names the column whose values ``filter.drop_uniform`` compares; by custom it is ``success``.
     """
     kept = _kept(batch, worker.config.filter, (config or {}).get("uniform", "success"))

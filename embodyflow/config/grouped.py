@@ -37,9 +37,13 @@ class GroupedConfig(RunConfig):
         return self.rollout.num_groups * self.rollout.group_size
 
     @property
-    def fewest_rows(self) -> int:
-        """Rows trained on in one iteration, before groups are dropped."""
+    def full_batch(self) -> int:
+        """Rows trained on in one iteration when no group is dropped."""
         return (self.filter.num_groups or self.rollout.num_groups) * self.rollout.group_size
+
+    def share_left(self, num_rows: int) -> float:
+        """Return how much of a full batch that many rows are, at most 1."""
+        return min(num_rows / self.full_batch, 1.0)
 
     @model_validator(mode="after")
     def _groups_fit(self) -> "GroupedConfig":

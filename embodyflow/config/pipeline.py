@@ -42,6 +42,8 @@ class PipelineConfig(Config):
 class FilterConfig(Config):
     """Which groups ``embodied_sampling`` and ``dynamic_sampling`` keep.
 
+    The policy's loss is a mean over a full batch: what the former drops, and the latter does not replace, adds nothing.
+
     Attributes:
         min_success, max_success: bounds (inclusive) of a kept group's success rate.
         drop_uniform: drop groups whose members all had the same outcome (score, in SRPO); they carry no advantage.

@@ -134,7 +134,7 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _rows_fit(self) -> "RunConfig":
-        rows = self.fewest_rows
+        rows = self.full_batch
         if rows < self.trainer.num_parts * self.trainer.num_minibatches:
             raise ValueError(
                 "trainer.num_ranks / trainer.tensor_parallel_size × trainer.num_minibatches must not exceed the "
@@ -170,9 +170,13 @@ class RunConfig(Config):
         """Rows gathered in one iteration."""
 
     @property
-    def fewest_rows(self) -> int:
-        """Rows trained on in one iteration, before any filter."""
+    def full_batch(self) -> int:
+        """Rows trained on in one iteration when no filter drops any."""
         return self.rows_per_iteration
+
+    def share_left(self, num_rows: int) -> float:
+        """Return how much of a full batch that many rows are; 1 where rows are not dropped."""
+        return 1.0
 
     @property
     @abstractmethod

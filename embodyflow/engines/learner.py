@@ -114,7 +114,7 @@ class Learner:
             shuffled = batch[torch.from_numpy(np.argsort(mine, kind="stable"))]
             ends = np.cumsum(np.bincount(mine, minlength=num_minibatches)).tolist()
             cuts = [slice(start, end) for start, end in pairwise([0, *ends])]
-            norms += [_step(learners, shuffled[cut], self._config, self._mesh, totals) for cut in cuts]
+            norms += [_step(learners, shuffled[cut], total_rows, self._config, self._mesh, totals) for cut in cuts]
         metrics = {name: _mean_of(pairs) for name, pairs in totals.items()}
         return metrics | {f"{self._area}/grad_norm": last(float(np.mean(norms))), steps: last(len(norms))}
 
@@ -143,9 +143,11 @@ class Learner:
             group["lr"] = rate * self._settings.learning_rate
 
 
-def _step(learners: Sequence[Learner], rows: TensorDict, config: TrainerConfig, mesh: Mesh, totals: Totals) -> float:
+def _step(
+    learners: Sequence[Learner], rows: TensorDict, total_rows: int, config: TrainerConfig, mesh: Mesh, totals: Totals
+) -> float:
     """Take one optimizer step of every learner over this rank's rows of a mini-batch; return the gradients' norm."""
-    weighed = [learner._objective.weigh(rows, mesh.sum) for learner in learners]
+    weighed = [learner._objective.weigh(rows, total_rows, mesh.sum) for learner in learners]
     parameters = [parameter for learner in learners for parameter in learner._parameters]
     for parameter in parameters:
         parameter.grad = None

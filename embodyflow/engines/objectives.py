@@ -21,8 +21,14 @@ class Objective(Protocol):
     Rows stay on the CPU, and so does what is added to them: a GPU holds what a micro-batch's loss reads of them.
     """
 
-    def weigh(self, rows: TensorDict, all_reduce: AllReduce) -> TensorDict:
-        """Add the columns that depend on the whole mini-batch, over all ranks, to this rank's rows of it."""
+    def weigh(self, rows: TensorDict, total_rows: int, all_reduce: AllReduce) -> TensorDict:
+        """Add the columns that depend on the whole mini-batch, over all ranks, to this rank's rows of it.
+
+        Args:
+            rows: this rank's rows of the mini-batch.
+            total_rows: rows of all mini-batches and ranks.
+            all_reduce: sum over the ranks.
+        """
 
     def loss(self, rows: TensorDict) -> tuple[torch.Tensor, Metrics]:
         """Return the share of some weighed rows: those of all rows and ranks add up to the mini-batch's loss."""
@@ -43,11 +49,16 @@ class PolicyObjective:
         self._policy, self._config = policy, config
         self.kl_coef = config.algorithm.kl.coef
 
-    def weigh(self, rows: TensorDict, all_reduce: AllReduce) -> TensorDict:
-        """Add ``token_weights`` and, where the loss treats some tokens apart, ``selected``; whiten the advantages."""
+    def weigh(self, rows: TensorDict, total_rows: int, all_reduce: AllReduce) -> TensorDict:
+        """Add ``token_weights`` and, where the loss treats some tokens apart, ``selected``; whiten the advantages.
+
+        The weights are those of a mean over a full batch, to which the rows that a filter dropped add nothing. A mean
+        over the rest alone would take the longest steps where there is least to learn from: when nearly all groups
+        agree, a few episodes would move the policy as far as all of them.
+        """
         algorithm, mask = self._config.algorithm, rows["loss_mask"].flatten(1)
         counts = count_tokens(mask, self._config.row_capacity, all_reduce)
-        rows["token_weights"] = token_weights(mask, algorithm.aggregation, counts)
+        rows["token_weights"] = token_weights(mask, algorithm.aggregation, counts) * self._config.share_left(total_rows)
         if algorithm.whiten == "minibatch":
             advantages = whiten(rows["advantages"].flatten(1), mask, all_reduce)
             rows["advantages"] = advantages.to(rows["advantages"].dtype).view_as(rows["advantages"])
@@ -98,8 +109,8 @@ class ValueObjective:
     def __init__(self, critic: Critic, config: RunConfig) -> None:
         self._critic, self._config = critic, config
 
-    def weigh(self, rows: TensorDict, all_reduce: AllReduce) -> TensorDict:
-        """Add ``decision_weights``."""
+    def weigh(self, rows: TensorDict, total_rows: int, all_reduce: AllReduce) -> TensorDict:
+        """Add ``decision_weights``, of a mean over the rows that are left."""
         mask = rows["loss_mask"].any(-1)
         counts = count_tokens(mask, self._config.row_capacity, all_reduce)
         rows["decision_weights"] = token_weights(mask, "token_mean", counts)

@@ -98,6 +98,20 @@ def test_without_rows_nothing_is_trained(tiny_config, close: list[FSDPTrainer]) 
     assert metrics["train/optimizer_steps"].value == 0
 
 
+def test_rows_left_by_a_filter_move_the_policy_as_much_as_they_do_among_all(
+    tiny_config, close: list[FSDPTrainer]
+) -> None:
+    norms = []
+    for num_groups in (1, 2, 4):  # of 2 rows each; the 2 at hand are what is left
+        config = tiny_config(f"rollout.num_groups={num_groups}", "trainer.max_grad_norm=1000")
+        close.append(trainer := new_trainer(config))
+        metrics = trainer.step(rows_for(config, 2), positions=np.arange(2), total_rows=2, seed=SEED)
+        norms.append(metrics["train/grad_norm"].value)
+        trainer.close()
+    assert norms[0] > 0.01
+    assert norms == [pytest.approx(norms[0]), pytest.approx(norms[0] / 2), pytest.approx(norms[0] / 4)]
+
+
 def test_a_gradient_that_is_not_finite_stops_before_the_weights_do_harm(tiny_config, close: list[FSDPTrainer]) -> None:
     config = tiny_config()
     close.append(trainer := new_trainer(config))

@@ -13,10 +13,10 @@ from embodyflow.engines.objectives import PolicyObjective
 NORM = "algorithm.aggregation=seq_mean_token_sum_norm"
 
 
-def weights(config: RunConfig, mask: torch.Tensor) -> torch.Tensor:
+def weights(config: RunConfig, mask: torch.Tensor, total_rows: int) -> torch.Tensor:
     names = ("old_log_probs", "advantages", "seed")
     rows = TensorDict({name: torch.zeros(mask.shape) for name in names} | {"loss_mask": mask}, batch_size=[len(mask)])
-    weighed: torch.Tensor = PolicyObjective(None, config).weigh(rows, one_rank)["token_weights"]
+    weighed: torch.Tensor = PolicyObjective(None, config).weigh(rows, total_rows, one_rank)["token_weights"]
     return weighed
 
 
@@ -25,7 +25,7 @@ def test_a_response_s_norm_is_the_longest_there_may_be(longest: int) -> None:
     """Not the longest at hand, which another iteration has otherwise."""
     config = language_config(NORM, "rollout.max_response_tokens=28")
     mask = torch.arange(longest)[:, None].expand(2, -1, 1) < torch.tensor([longest, 2])[:, None, None]
-    assert weights(config, mask)[mask.flatten(1)].unique().tolist() == [1 / (2 * 28)]
+    assert weights(config, mask, config.full_batch)[mask.flatten(1)].unique().tolist() == [1 / (2 * 28)]
 
 
 def test_an_episode_s_norm_is_its_full_length(tiny_config) -> None:
@@ -33,11 +33,29 @@ def test_an_episode_s_norm_is_its_full_length(tiny_config) -> None:
     mask = torch.ones(3, config.num_decisions, config.policy.num_action_tokens, dtype=torch.bool)
     mask[0, 1:] = False
     expected = [pytest.approx(1 / (3 * 4 * 5 * 4))]
-    assert weights(config, mask)[mask.flatten(1)].unique().tolist() == expected
-    assert weights(config, mask[:, :2])[mask[:, :2].flatten(1)].unique().tolist() == expected
+    rows = config.full_batch
+    assert weights(config, mask, rows)[mask.flatten(1)].unique().tolist() == expected
+    assert weights(config, mask[:, :2], rows)[mask[:, :2].flatten(1)].unique().tolist() == expected
 
 
 def test_a_control_task_s_decisions_are_rows() -> None:
     config = compose_config(["experiment=reacher", "flow=ppo", NORM])
     mask = torch.ones(5, 1, 1, dtype=torch.bool)
-    assert weights(config, mask).unique().tolist() == [1 / 5]
+    assert weights(config, mask, 5).unique().tolist() == [1 / 5]
+
+
+@pytest.mark.parametrize("aggregation", ["seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"])
+def test_rows_weigh_as_much_whether_or_not_others_were_dropped(tiny_config, aggregation: str) -> None:
+    config = tiny_config(f"algorithm.aggregation={aggregation}")
+    mask = torch.ones(config.full_batch, config.num_decisions, config.policy.num_action_tokens, dtype=torch.bool)
+    mask[::2, 1:] = False
+    kept = mask[:4]
+    expected = weights(config, mask, len(mask))[:4]
+    torch.testing.assert_close(weights(config, kept, len(kept)), expected, rtol=1e-15, atol=0)
+
+
+def test_tokens_share_what_is_left_of_a_full_batch(tiny_config) -> None:
+    config = tiny_config("algorithm.aggregation=token_mean")
+    mask = torch.ones(4, config.num_decisions, config.policy.num_action_tokens, dtype=torch.bool)
+    assert weights(config, mask, 4).sum().item() == pytest.approx(4 / config.full_batch)
+    assert weights(config, mask, 2 * config.full_batch).sum().item() == pytest.approx(1.0)
