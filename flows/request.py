@@ -210,6 +210,11 @@ def _resumed_config(request: RunRequest) -> RunConfig:
     done = folder.committed()
     if not done:
         raise ConfigError(f"resume={request.resume}: the run has no committed checkpoint; start one of another run_id")
+    if request.experiment not in (config.experiment, RunRequest.experiment):  # which also stands for none named
+        raise ConfigError(
+            f"experiment={request.experiment}: resume={request.resume} is a run of experiment={config.experiment}; "
+            "allowed is that, or none"
+        )
     iterations = config.iterations if request.iterations is None else request.iterations
     folder.refuse_if_at_work()
     if iterations < done[-1]:

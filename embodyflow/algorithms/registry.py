@@ -6,6 +6,7 @@ is checked without it, and without torch. One of another package needs no change
 ``"module:function"``.
 """
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -129,6 +130,8 @@ class Registry(Generic[Entry]):
             raise ConfigError(f"{self._kind} {name!r} cannot be imported: {error}") from error
         if not callable(function):
             raise ConfigError(f"{self._kind} {name!r} is not a function")
+        if not _takes_two(function):
+            raise ConfigError(f"{self._kind} {name!r} must be a function of (inputs, config)")
         registered = (entry for entry in self.entries.values() if entry.function == name)
         return next(registered, None) or self._make(name)
 
@@ -200,6 +203,16 @@ def register_loss(name: str, *, per_row: bool = False) -> Callable[[Function], F
         return function
 
     return register
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # what is not written in Python need not say what it takes
+        return True
+    return True
 
 
 def _reference(function: Callable[..., Any]) -> str:

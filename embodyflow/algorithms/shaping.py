@@ -1,6 +1,5 @@
 """Rewards of rows: where they are placed, and what length costs."""
 
-import torch
 from torch import Tensor
 
 from embodyflow.algorithms.configuration import OverlongConfig
@@ -22,9 +21,8 @@ def place_on_last_token(scores: Tensor, mask: Tensor) -> Tensor:
     lost = ~mask.any(1) & (scores != 0)
     if lost.any():
         raise ValueError(f"scores: rows {lost.nonzero().flatten().tolist()} have a score but no token in the mask")
-    positions = torch.arange(mask.shape[1], device=mask.device)
-    last = torch.where(mask, positions, -1).amax(1, keepdim=True)
-    return scores[:, None] * (positions == last)
+    tokens_to_come = mask.flip(1).cumsum(1).flip(1)
+    return scores[:, None] * (mask & (tokens_to_come == 1))
 
 
 def overlong_penalty(num_tokens: Tensor, max_tokens: int, config: OverlongConfig) -> Tensor:

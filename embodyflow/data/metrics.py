@@ -103,8 +103,19 @@ def percentile(samples: Iterable[float], percent: float) -> Metric:
 
 
 def as_metrics(values: Mapping[str, Any]) -> dict[str, Metric]:
-    """Declare bare numbers as means over ranks, leaving declared metrics as they are."""
-    return {name: v if isinstance(v, Metric) else mean(float(v)) for name, v in values.items()}
+    """Declare bare numbers as means over ranks, leaving declared metrics as they are.
+
+    Raises:
+        TypeError: a value is neither.
+    """
+    return {name: value if isinstance(value, Metric) else mean(_number(name, value)) for name, value in values.items()}
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # the last is a tensor's of several numbers
+        raise TypeError(f"the metric {name!r} must be a number or a Metric, is {value!r}") from error
 
 
 def merge_metrics(ranks: Iterable[Mapping[str, Metric]]) -> dict[str, Metric]:

@@ -72,9 +72,8 @@ def check_embodied(config: EmbodiedConfig) -> None:
         # Images of floats are none that an embedding can read.
         seen = {name: shape for name, (shape, dtype) in fields.items() if len(shape) != 3 or dtype == np.uint8}
         config.progress.embedding.check_sees(seen)
-    if env.adapter is not None:
-        _try_a_step(env, made)
     check_attributes(env, made)
+    _try_an_episode(env, made)
     num_goals = made.get_wrapper_attr("num_goals")
     made.close()
     for task in env.tasks[1:]:
@@ -161,9 +160,8 @@ def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> 
                 f"env.id={env.id}: shows {shown} and takes {made.action_space}, the first task {expected} and "
                 f"{first.action_space}; allowed are tasks that one policy can do"
             )
-        if env.adapter is not None:
-            _try_a_step(env, made)
         check_attributes(env, made)
+        _try_an_episode(env, made)
         made.close()
     except ConfigError as error:
         raise ConfigError(f"env.tasks: {task!r}: {error}") from error
@@ -204,27 +202,40 @@ def _named_by_adapter(env: EnvConfig, error: Exception) -> bool:
     return env.adapter is not None and named is not None and named[1] in type(env.adapter).model_fields
 
 
-def _try_a_step(env: EnvConfig, made: gym.Env[Any, Any]) -> None:
-    """Refuse a definition of success, of what is observed or of the expert that the first step contradicts."""
+def _try_an_episode(env: EnvConfig, made: gym.Env[Any, Any]) -> None:
+    """Refuse an environment with tasks that a first step shows not to be what it says, or not to judge success."""
+    info = _try_a_step(env, made, options={"goal": 0})
+    if "success" not in info:
+        raise ConfigError(
+            f"env.id={env.id}: the info of its step() lacks 'success', by which an episode is judged; allowed without "
+            "is an env.adapter that says what success is"
+        )
+
+
+def _try_a_step(env: EnvConfig, made: gym.Env[Any, Any], options: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Refuse a definition of success, of what is observed or of the expert that the first step contradicts.
+
+    Returns:
+        the step's info.
+    """
     try:
-        observations = [made.reset(seed=0)[0]]
+        observations = [made.reset(seed=0, options=options)[0]]
         if env.adapter is not None and env.adapter.expert is not None:
             made.get_wrapper_attr("expert_action")()
-        observations.append(made.step(made.action_space.sample())[0])
+        observation, _, _, _, info = made.step(made.action_space.sample())
+        observations.append(observation)
     except Exception as error:  # whatever an environment of the user's raises is told as one line
         named = _named_by_adapter(env, error)
         raise ConfigError(f"env.adapter.{error}" if named else f"env.id={env.id}: {_said(error)}") from error
     for observation in observations:
-        check_observation(env, made, observation)
+        _check_observation(env, made, observation)
+    return info
 
 
-def check_observation(env: EnvConfig, made: gym.Env[Any, Any], observation: Any) -> None:
+def _check_observation(env: EnvConfig, made: gym.Env[Any, Any], observation: Any) -> None:
     """Refuse an observation that is not what the environment's space says: written as such it would be another.
 
     Numbers of another precision, and beyond the bounds, are taken as they are.
-
-    Raises:
-        ConfigError: an entry is missing, or has another shape or kind of numbers.
     """
     seen = entries_of(observation)
     for name, (shape, dtype) in observation_fields(made.observation_space).items():

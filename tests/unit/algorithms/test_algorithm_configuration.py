@@ -38,6 +38,8 @@ def refused(**settings):
         ({"advantage": "no_such_module:f"}, ["no_such_module"]),
         ({"advantage": "math:no_such_name"}, ["no_such_name"]),
         ({"loss": "math:pi"}, ["'math:pi' is not a function"]),
+        ({"loss": "textwrap:dedent"}, ["loss 'textwrap:dedent' must be a function of (inputs, config)"]),
+        ({"advantage": "math:sqrt"}, ["advantage 'math:sqrt' must be a function of (inputs, config)"]),
         ({"clip_ratio_c": 1.0}, ["clip_ratio_c", "greater than 1"]),
         ({"clip_low": 1.0}, ["clip_low", "less than 1"]),
         ({"clip_high": float("nan")}, ["clip_high"]),

@@ -11,6 +11,10 @@ def test_score_lands_on_the_last_token_inside():
     assert rewards.tolist() == [[0.0, 0.0, 2.0, 0.0], [-1.0, 0.0, 0.0, 0.0], [0.0] * 4]
 
 
+def test_rows_that_are_all_empty_have_no_rewards():
+    assert place_on_last_token(torch.zeros(2), torch.zeros(2, 0, dtype=torch.bool)).shape == (2, 0)
+
+
 def test_a_score_is_never_lost():
     with pytest.raises(ValueError, match=r"rows \[1\] have a score but no token"):
         place_on_last_token(torch.tensor([1.0, 1.0]), torch.tensor([[True], [False]]))

@@ -2,6 +2,7 @@ import functools
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,6 +85,7 @@ def test_a_metric_that_only_some_ranks_have_is_kept() -> None:
     assert to_floats(merge_metrics([{"b": mean(1)}, {"a": mean(2)}])) == {"a": 2.0, "b": 1.0}
 
 
-def test_something_that_is_no_number_is_refused() -> None:
-    with pytest.raises(ValueError, match="could not convert"):
-        as_metrics({"a": "many"})
+@pytest.mark.parametrize("value", ["many", None, torch.ones(2)])
+def test_something_that_is_no_number_is_refused(value: object) -> None:
+    with pytest.raises(TypeError, match="the metric 'a' must be a number or a Metric, is "):
+        as_metrics({"b": 1.0, "a": value})

@@ -259,6 +259,9 @@ class FloatImages(Line):
 class Watched(Line):
     observation_space = Dict(state=Line.observation_space["state"], image=Box(0.0, 1.0, (16, 16, 3), np.float32))
 
+    def observe(self) -> Any:
+        return {**super().observe(), "image": np.zeros((16, 16, 3), np.float32)}
+
 
 def test_progress_is_not_measured_by_images_of_floats(config_of: Callable[..., RunConfig]) -> None:
     assert config_of(Watched).progress is None  # a policy that does not look at them may act there
@@ -274,6 +277,9 @@ class Gridded(Line):
         image=Box(0, 255, (16, 16, 3), np.uint8),
         top=Box(0, 255, (3, 16, 16), np.uint8),
     )
+
+    def observe(self) -> Any:
+        return self.observation_space.sample()
 
 
 @pytest.mark.parametrize(
@@ -325,16 +331,14 @@ def test_images_of_floats_are_refused_before_anything_starts(config_of: Callable
         (Forgetful, [], "its observation lacks 'state', which its observation_space has"),
     ],
 )
-def test_an_observation_that_is_not_as_declared_is_told_at_the_first_look(
+def test_an_observation_that_is_not_as_declared_is_refused_before_anything_starts(
     config_of: Callable[..., RunConfig], kind: type[Line], words: list[str], message: str
 ) -> None:
-    config = config_of(kind, *words)
-    rollout = new_rollout(config)
-    with pytest.raises(ConfigError, match=rf"^env.id={config.env.id}: {message}$"):
-        rollout.first_observations()
+    env_id = f"{__name__}:tests/{kind.__name__}-v0"
+    with pytest.raises(ConfigError, match=rf"^env.id={env_id}: {message}$"):
+        config_of(kind, *words)
     with pytest.raises(ConfigError, match=message):
-        check_environment(config.env)  # as by embodyflow check-env
-    rollout.close()
+        check_environment(EnvConfig(id=env_id, tasks=("go",), max_steps=20))  # as by embodyflow check-env
 
 
 class Wide(Line):
@@ -494,6 +498,11 @@ class Divided(Line):
         raise ZeroDivisionError("by no one")
 
 
+class Unjudged(Line):
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return (*super().step(action)[:4], {"won": True})
+
+
 class FourValues(Line):
     def step(self, action: np.ndarray) -> Any:
         return super().step(action)[:4]  # as Gym's did
@@ -504,6 +513,12 @@ class FourValues(Line):
     [
         (Speechless, (), "its attribute instruction must be a text, is None"),
         (Uncounted, (), "its attribute num_goals must map train, demo, eval to numbers of goals, is 8"),
+        (
+            Unjudged,
+            (),
+            "the info of its step\\(\\) lacks 'success', by which an episode is judged; allowed without is ",
+        ),
+        (Divided, (), r"ZeroDivisionError: by no one, at .*test_own_environments.py:\d+"),
         (Divided, ADAPTER, r"ZeroDivisionError: by no one, at .*test_own_environments.py:\d+"),
         (FourValues, ADAPTER, r"ValueError: not enough values to unpack \(expected 5, got 4\), at "),
     ],

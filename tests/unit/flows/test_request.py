@@ -108,6 +108,10 @@ def test_a_run_folder_that_was_moved_is_resumed_where_it_is(tmp_path: Path) -> N
         ({"run_id": "other"}, "keeps its configuration"),
         ({"overrides": ("trainer.epochs=5",)}, "keeps its configuration"),
         ({"iterations": 1}, "iterations=1: the run has done 2"),
+        (
+            {"experiment": "push"},
+            "experiment=push: resume=mine is a run of experiment=embodied; allowed is that",
+        ),
     ],
 )
 def test_a_resumed_run_is_not_changed(tmp_path: Path, changes: dict[str, object], message: str) -> None:
