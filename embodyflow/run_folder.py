@@ -276,15 +276,23 @@ class RunFolder:
         aside = self._checkpoints / f".iteration-{iteration:06d}"
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
+        self.require_room()
+        return aside
+
+    def require_room(self) -> None:
+        """Raise unless another checkpoint fits beside those that are there.
+
+        Raises:
+            DiskFullError: the disk has no room for one as large as the last.
+        """
         if done := self.committed():
             needed = sum(file.stat().st_size for file in _files(self.checkpoint(done[-1])))
-            free = shutil.disk_usage(aside).free
+            free = shutil.disk_usage(self.path).free
             if free < needed:
                 raise DiskFullError(
                     f"{self._checkpoints}: a checkpoint takes {needed / 1e6:.0f} MB and {free / 1e6:.0f} MB are free; "
                     f"make room and resume={self.path.name}, or lower trainer.keep_checkpoints"
                 )
-        return aside
 
     def commit_checkpoint(self, iteration: int, facts: dict[str, Any], keep: int) -> None:
         """Give the checkpoint its name, in one step, and remove all but the first and the newest ``keep``.

@@ -11,7 +11,7 @@ from pydantic import Field
 from embodyflow.compose import compose_config, experiments, validate_config
 from embodyflow.config import RunConfig
 from embodyflow.config.embodied import EmbodiedConfig
-from embodyflow.errors import ConfigError
+from embodyflow.errors import ConfigError, DiskFullError
 from embodyflow.run_folder import RunFolder
 from flows.fit import check_fit
 
@@ -219,4 +219,8 @@ def _resumed_config(request: RunRequest) -> RunConfig:
     folder.refuse_if_at_work()
     if iterations < done[-1]:
         raise ConfigError(f"iterations={iterations}: the run has done {done[-1]}; allowed are as many and more")
+    try:
+        folder.require_room()
+    except DiskFullError as error:
+        raise ConfigError(f"resume={request.resume}: {error}") from error
     return config.model_copy(update={"iterations": iterations})

@@ -1,4 +1,5 @@
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,17 @@ def test_a_run_that_is_being_worked_on_is_not_resumed(tmp_path: Path) -> None:
     with RunFolder(config.run_dir).locked(), pytest.raises(ConfigError, match=r"process \d+ is at work on this run"):
         check(request)
     assert check(request) == config
+
+
+def test_a_run_is_not_resumed_where_its_next_checkpoint_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = committed_run(tmp_path)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
+    with pytest.raises(ConfigError, match=r"^resume=mine: .*checkpoints: a checkpoint takes 0 MB and 0 MB are free"):
+        check(RunRequest(resume="mine", overrides=(f"run_root={tmp_path}",)))
+    assert RunFolder(config.run_dir).committed() == [0, 1]
 
 
 @pytest.mark.parametrize("name", ["2026", "1e5", "0123", "true", "null", "2026-11-23"])
