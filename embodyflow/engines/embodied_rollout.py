@@ -81,11 +81,17 @@ class EmbodiedRollout(GroupRollout):
             reroll: 0 for the iteration's own episodes, from 1 for further rounds of as many, with other goals.
         """
         rollout, num_tasks = self.config.rollout, len(self.config.env.tasks)
-        num_goals = self.prototypes[0].get_wrapper_attr("num_goals")["train"]
+        num_goals = [env.get_wrapper_attr("num_goals")["train"] for env in self.prototypes]
         draw = (seed, iteration, "goals") if reroll == 0 else (seed, iteration, "goals", reroll)
-        goals = derive_rng(*draw).integers(num_goals, size=rollout.num_groups)
+        goals = derive_rng(*draw).integers(max(num_goals), size=rollout.num_groups).tolist()
         return [
-            Episode(place.row, place.uid, place.group_id, place.group % num_tasks, int(goals[place.group]))
+            Episode(
+                place.row,
+                place.uid,
+                place.group_id,
+                env_task_id := place.group % num_tasks,
+                goals[place.group] % num_goals[env_task_id],
+            )
             for place in places(self.config, self.rank, self.world_size, iteration, reroll)
         ]
 
@@ -150,7 +156,7 @@ class EmbodiedRollout(GroupRollout):
         """Return the episode, with another goal where those before cannot be played."""
         if num_quarantines == 0:
             return episode
-        num_goals = self.prototypes[0].get_wrapper_attr("num_goals")[split]
+        num_goals = self.prototypes[episode.env_task_id].get_wrapper_attr("num_goals")[split]
         rng = derive_rng(self.config.seed, "another goal", split, episode.group_id, num_quarantines)
         return replace(episode, goal=int(rng.integers(num_goals)))
 

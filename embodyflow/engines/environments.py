@@ -74,16 +74,16 @@ def check_embodied(config: EmbodiedConfig) -> None:
         config.progress.embedding.check_sees(seen)
     check_attributes(env, made)
     _try_an_episode(env, made)
-    num_goals = made.get_wrapper_attr("num_goals")
+    num_goals = [made.get_wrapper_attr("num_goals")]
     made.close()
-    for task in env.tasks[1:]:
-        _check_further_task(env, task, made)
+    num_goals += [_check_further_task(env, task, made) for task in env.tasks[1:]]
     wanted = {("evaluation.num_goals", "eval"): config.evaluation.num_goals}
     if config.warm_start is not None:
         wanted["warm_start.num_demos", "demo"] = config.warm_start.num_demos
     for (key, split), number in wanted.items():
-        if number > num_goals[split]:
-            raise ConfigError(f"{key}={number}: allowed are 1 to {num_goals[split]}, the goals of split {split!r}")
+        fewest = min(each[split] for each in num_goals)
+        if number > fewest:
+            raise ConfigError(f"{key}={number}: allowed are 1 to {fewest}, the goals of split {split!r}")
 
 
 def check_attributes(env: EnvConfig, made: gym.Env[Any, Any]) -> None:
@@ -150,8 +150,8 @@ def _creator(env_id: str, entry_point: Any) -> Any:
         raise ConfigError(f"env.id={env_id}: {error}; install what it needs") from error
 
 
-def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> None:
-    """Refuse a task that cannot be made, or is not shown and acted in as the first one is."""
+def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> Mapping[str, int]:
+    """Refuse a task that cannot be made, or is not shown and acted in as the first one is; return its goals."""
     try:
         made = _made(env, task)
         shown, expected = (observation_fields(each.observation_space) for each in (made, first))
@@ -162,7 +162,9 @@ def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> 
             )
         check_attributes(env, made)
         _try_an_episode(env, made)
+        num_goals: Mapping[str, int] = made.get_wrapper_attr("num_goals")
         made.close()
+        return num_goals
     except ConfigError as error:
         raise ConfigError(f"env.tasks: {task!r}: {error}") from error
 

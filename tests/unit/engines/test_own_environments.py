@@ -481,6 +481,26 @@ def test_what_one_task_is_given_alone_is_tried_too(config_of: Callable[..., RunC
         config_of(Line, *ADAPTER, *words)
 
 
+class Uneven(Line):
+    tasks = ("go", "stop")
+
+    def __init__(self, task: str, **arguments: Any) -> None:
+        super().__init__(task, **arguments)
+        self.num_goals = {"train": 8, "demo": 4, "eval": 3} if task == "go" else {"train": 3, "demo": 2, "eval": 2}
+
+
+def test_tasks_may_have_different_numbers_of_goals(config_of: Callable[..., RunConfig]) -> None:
+    words = ("env.tasks=[go,stop]", "rollout.num_groups=200", "evaluation.num_goals=2", "warm_start.num_demos=2")
+    rollout = new_rollout(config_of(Uneven, *words))
+    goals: dict[int, set[int]] = {0: set(), 1: set()}
+    for episode in rollout.training_episodes(0, 1):
+        goals[episode.env_task_id].add(episode.goal)
+    rollout.close()
+    assert goals == {0: set(range(8)), 1: set(range(3))}
+    with pytest.raises(ConfigError, match=r"^evaluation.num_goals=3: allowed are 1 to 2, the goals of split 'eval'$"):
+        config_of(Uneven, *words[:2], "evaluation.num_goals=3", words[3])
+
+
 class Speechless(Line):
     instruction = None  # type: ignore[assignment]
 
