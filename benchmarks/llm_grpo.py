@@ -2,8 +2,9 @@
 
 Run ``python -m benchmarks.llm_grpo`` or ``python benchmarks/llm_grpo.py`` (about three minutes), after ``pip install
 trl==1.16.0`` into the project's environment, which changes nothing else there. One Qwen3 of 0.6 million random weights,
-float32, on the CPU, one thread each; 8 prompts with 8 responses each. Two workloads: responses of 32 tokens, and
-long-tailed ones, which a token of a vocabulary of two dozen ends, at the latest after 96.
+float32, on the CPU, one thread each; 8 prompts with 8 responses each. Three workloads: responses of 32 tokens to
+prompts of 6; long-tailed ones, which a token of a vocabulary of two dozen ends, at the latest after 96; and responses
+of 32 tokens to prompts of 90, which TRL computes 8 times each.
 
 Both generate with transformers, compute log-probs under a reference policy for a KL term, and take one step of AdamW on
 all 64 rows. Ours is what the workers of a run compute, without Ray and Prefect between them, which
@@ -40,7 +41,11 @@ OURS, TRL = "embodyflow", "trl"
 PARTS = ("generate", "log_probs", "train", "sync", "rest")
 NUM_PROMPTS, GROUP_SIZE, LEARNING_RATE, KL = 8, 8, 1e-6, 0.04
 NUM_ROWS = NUM_PROMPTS * GROUP_SIZE
-WORKLOADS = {"64 responses of 32 tokens": (32, False), "64 long-tailed responses": (96, True)}  # longest, do they end
+WORKLOADS = {  # numbers in a prompt, the longest response, do they end before
+    "64 responses of 32 tokens": (2, 32, False),
+    "64 long-tailed responses": (2, 96, True),
+    "64 responses of 32 tokens to long prompts": (30, 32, False),
+}
 NUM_WARM_UP = 2
 RESULTS = Path(__file__).parent / "results" / "llm_grpo.json"
 
@@ -77,9 +82,9 @@ def _add(total: tuple[float, float], start: tuple[float, float], end: tuple[floa
     return total[0] + end[0] - start[0], total[1] + end[1] - start[1]
 
 
-def prompts_of(round_: int) -> list[str]:
-    numbers = np.random.default_rng(round_).integers(10, 100, size=(NUM_PROMPTS, 2)).tolist()
-    return [f"{a}+{b}=" for a, b in numbers]
+def prompts_of(round_: int, num_numbers: int) -> list[str]:
+    numbers = np.random.default_rng(round_).integers(10, 100, size=(NUM_PROMPTS, num_numbers)).tolist()
+    return ["+".join(map(str, each)) + "=" for each in numbers]
 
 
 def reward(response: str) -> float:
@@ -107,7 +112,7 @@ def save_model(folder: Path) -> None:
     save_folder(build_model(policy, tokenizer), tokenizer, folder)
 
 
-def ours(folder: Path, longest: int, ends: bool, num_rounds: int, pipe: Connection) -> None:
+def ours(folder: Path, num_numbers: int, longest: int, ends: bool, num_rounds: int, pipe: Connection) -> None:
     import torch
 
     import tasks
@@ -133,7 +138,7 @@ def ours(folder: Path, longest: int, ends: bool, num_rounds: int, pipe: Connecti
         pipe.recv()
         clock, call = Clock(), SimpleNamespace(policy_version=round_)
         with clock.part("generate"):
-            different = [tuple(tokenizer(text)["input_ids"]) for text in prompts_of(round_)]
+            different = [tuple(tokenizer(text)["input_ids"]) for text in prompts_of(round_, num_numbers)]
             prompts = [prompt for prompt in different for _ in range(GROUP_SIZE)]
             requests = [Request(prompt, NUM_ROWS * round_ + row) for row, prompt in enumerate(prompts)]
             completions = engine.generate(requests, sampling)
@@ -155,11 +160,11 @@ def ours(folder: Path, longest: int, ends: bool, num_rounds: int, pipe: Connecti
     trainer.close()
 
 
-def trl(folder: Path, longest: int, ends: bool, num_rounds: int, pipe: Connection) -> None:
-    _trl_trainer(folder, longest, ends, num_rounds, pipe).train()
+def trl(folder: Path, num_numbers: int, longest: int, ends: bool, num_rounds: int, pipe: Connection) -> None:
+    _trl_trainer(folder, num_numbers, longest, ends, num_rounds, pipe).train()
 
 
-def _trl_trainer(folder: Path, longest: int, ends: bool, num_rounds: int, pipe: Connection) -> Any:
+def _trl_trainer(folder: Path, num_numbers: int, longest: int, ends: bool, num_rounds: int, pipe: Connection) -> Any:
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
@@ -199,7 +204,7 @@ def _trl_trainer(folder: Path, longest: int, ends: bool, num_rounds: int, pipe: 
         reward_funcs=lambda completions, **columns: [reward(text) for text in completions],
         args=_trl_settings(longest, ends, num_rounds),
         train_dataset=Dataset.from_list(
-            [{"prompt": text} for index in range(num_rounds) for text in prompts_of(index)]
+            [{"prompt": text} for index in range(num_rounds) for text in prompts_of(index, num_numbers)]
         ),
         processing_class=AutoTokenizer.from_pretrained(folder),
         callbacks=[Turns()],
@@ -278,11 +283,11 @@ class Process:
         self._process.join()
 
 
-def measure(folder: Path, longest: int, ends: bool, num_rounds: int) -> dict[str, list[Round]]:
+def measure(folder: Path, workload: tuple[int, int, bool], num_rounds: int) -> dict[str, list[Round]]:
     """Let the contenders take turns; the first rounds do not count."""
     with ExitStack() as stack:
         total = num_rounds + NUM_WARM_UP
-        processes = {name: stack.enter_context(Process(name, folder, longest, ends, total)) for name in CONTENDERS}
+        processes = {name: stack.enter_context(Process(name, folder, *workload, total)) for name in CONTENDERS}
         rounds: dict[str, list[Round]] = {name: [] for name in processes}
         for _ in range(total):
             for name, process in processes.items():
@@ -327,9 +332,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         save_model(Path(folder))
         comparisons = [
-            report(name, measure(Path(folder), longest, ends, arguments.rounds))
-            for name, (longest, ends) in WORKLOADS.items()
-            if name in arguments.workloads
+            report(name, measure(Path(folder), WORKLOADS[name], arguments.rounds)) for name in arguments.workloads
         ]
     write_report(arguments.output, ("torch", "transformers", "trl"), comparisons, rounds=arguments.rounds)
 

@@ -30,6 +30,7 @@ from embodyflow.engines.generation.under_way import UnderWay
 from embodyflow.engines.generation.weights import ModelWeights
 from embodyflow.errors import ConfigError
 from embodyflow.policies import onednn_linear, rms_norm
+from embodyflow.policies.causal_lm.shared_prompts_causal_lm import attends_to_all
 
 
 class HFEngine:
@@ -192,8 +193,7 @@ def _padded(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _check_attention(config: PreTrainedConfig) -> None:
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"} or (getattr(config, "sliding_window", None) and not hasattr(config, "layer_types")):
+    if not attends_to_all(config):
         raise ConfigError(
             f"name=hf: {config.model_type} has layers that do not attend to all positions; allowed here are models "
             "with full attention in every layer, name=vllm serves others"

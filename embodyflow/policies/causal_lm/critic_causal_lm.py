@@ -8,8 +8,7 @@ from tensordict import TensorDict
 
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.policies.causal_lm.modeling_causal_lm import blocks_of, build_tokenizer, build_value_model
-from embodyflow.policies.causal_lm.packing_causal_lm import pack_rows
-from embodyflow.policies.causal_lm.policy_causal_lm import before_responses
+from embodyflow.policies.causal_lm.policy_causal_lm import before_responses, pack
 
 
 class CausalLMCritic:
@@ -22,7 +21,7 @@ class CausalLMCritic:
 
     def __init__(self, config: CausalLMConfig, device: str) -> None:
         self.model: torch.nn.Module = build_value_model(config, build_tokenizer(config)).to(device)
-        self._device, self._attention = device, config.attn_implementation
+        self._device = device
 
     @property
     def blocks(self) -> Sequence[torch.nn.Module]:
@@ -31,7 +30,7 @@ class CausalLMCritic:
 
     def evaluate(self, batch: TensorDict) -> torch.Tensor:
         """Return the value before each token of the responses, float32 ``[N, R]``; zero after their ends."""
-        packed = pack_rows(batch, self._device, self._attention)
+        packed = pack(batch, self.model, self._device)
         values = before_responses(self.model, packed)[:, 0]
         blank = values.new_zeros(batch["loss_mask"].shape[:2])
         if not len(packed.targets):

@@ -16,6 +16,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from embodyflow.policies import onednn_linear, rms_norm
 from embodyflow.policies.causal_lm import checkpoint_causal_lm as checkpoint
+from embodyflow.policies.causal_lm import shared_prompts_causal_lm
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.policies.causal_lm.split_causal_lm import check_split
 from embodyflow.references import resolve
@@ -139,5 +140,6 @@ def _prepared(model: Any) -> torch.nn.Module:
     model.config.use_cache = False
     onednn_linear.use_in(model)
     rms_norm.use_in(model)
+    shared_prompts_causal_lm.use_in(model)
     prepared: torch.nn.Module = model.eval()
     return prepared

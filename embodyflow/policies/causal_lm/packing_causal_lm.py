@@ -15,16 +15,33 @@ from tensordict import TensorDict
 
 
 @dataclass(frozen=True)
+class AttentionLines:
+    """Where attention finds the sequences of U tokens that stand in one line: in L lines of W places.
+
+    Attributes:
+        tokens: int64 ``[L, W]``: which token is at a place.
+        places: int64 ``[U]``: at which of the L·W places a token's output is taken.
+        mask: bool ``[L, 1, W, W]``: what sees what; ``None`` for causal lines of one sequence each.
+    """
+
+    tokens: torch.Tensor
+    places: torch.Tensor
+    mask: torch.Tensor | None
+
+
+@dataclass(frozen=True)
 class Packed:
     """Rows packed into B lines of S tokens.
 
     Attributes:
+        attention_lines: where the one line (B = 1) is not what attention sees (:mod:`.shared_prompts_causal_lm`).
         input_ids, position_ids: int64 ``[B, S]``.
         lines, positions: int64 ``[K]``: where the token before each of the K response tokens is.
         rows, steps: int64 ``[K]``: whose response token it is, and which.
         targets: int64 ``[K]``, the response tokens.
     """
 
+    attention_lines: AttentionLines | None
     input_ids: torch.Tensor
     position_ids: torch.Tensor
     lines: torch.Tensor
@@ -70,7 +87,7 @@ def pack_rows(batch: TensorDict, device: str, attention: str) -> Packed:
     where = np.concatenate(before, axis=1)
     targets = responses[where[2], where[3]]
     tensors = [torch.from_numpy(array).to(device) for array in (ids, positions, *where, targets)]
-    return Packed(*tensors)
+    return Packed(None, *tensors)
 
 
 def first_fit(lengths: Sequence[int]) -> list[list[int]]:

@@ -20,6 +20,7 @@ from embodyflow.policies.causal_lm.modeling_causal_lm import (
     save_folder,
 )
 from embodyflow.policies.causal_lm.packing_causal_lm import Packed, pack_rows
+from embodyflow.policies.causal_lm.shared_prompts_causal_lm import is_used_in, pack_shared
 
 
 class CausalLMPolicy:
@@ -55,7 +56,7 @@ class CausalLMPolicy:
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probs and entropy, float32 ``[N, R, 1]``, of a batch's responses; zero outside its mask."""
-        packed = pack_rows(batch, self._device, self.config.attn_implementation)
+        packed = pack(batch, self.model, self._device)
         logits = before_responses(self.model, packed)
         shape = batch["loss_mask"].shape
         if not len(packed.targets):
@@ -74,16 +75,25 @@ class CausalLMPolicy:
         save_folder(model, self.tokenizer, folder)
 
 
+def pack(batch: TensorDict, model: Any, device: str) -> Packed:
+    """Pack language rows as a model's attention allows it: :func:`pack_shared` or :func:`pack_rows`."""
+    if is_used_in(model):
+        return pack_shared(batch, device)
+    return pack_rows(batch, device, model.config._attn_implementation)
+
+
 def before_responses(model: Any, packed: Packed) -> torch.Tensor:
     """Return what a model says, float32 ``[K, V]``, at the tokens before each response token."""
     # The head is spared the positions at which no line has a response: those of the prompts where rows are alike.
     kept, index = packed.positions.unique(return_inverse=True)
     if not len(kept):
         kept = packed.positions.new_zeros(1)
-    arguments = {"logits_to_keep": kept} if hasattr(model, "lm_head") else {}
+    arguments: dict[str, Any] = {"logits_to_keep": kept} if hasattr(model, "lm_head") else {}
+    if packed.attention_lines is not None:
+        arguments["attention_lines"] = packed.attention_lines
     logits: torch.Tensor = model(
         input_ids=packed.input_ids, position_ids=packed.position_ids, use_cache=False, **arguments
     ).logits
     if not len(packed.positions):
         return logits[:1, 0].float()
-    return logits[packed.lines, index if arguments else packed.positions].float()
+    return logits[packed.lines, index if hasattr(model, "lm_head") else packed.positions].float()

@@ -28,6 +28,7 @@ from embodyflow.policies.causal_lm.critic_causal_lm import CausalLMCritic
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_empty_model, save_folder
 from embodyflow.policies.causal_lm.packing_causal_lm import first_fit, pack_rows
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
+from embodyflow.policies.causal_lm.shared_prompts_causal_lm import is_used_in, pack_shared
 from tests.language_models import save_model
 
 TOKENIZER = "embodyflow.data.arithmetic:build_tokenizer"
@@ -101,16 +102,70 @@ def one_by_one(policy: CausalLMPolicy, batch: TensorDict, temperature: float) ->
 LENGTHS = [(7, 30), (3, 4), (5, 1), (9, 12), (2, 2), (8, 25), (1, 9)]
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_packed_rows_are_what_they_are_by_themselves(attention: str) -> None:
+def siblings(of: list[int], lengths: list[tuple[int, int]], seed: int = 0) -> TensorDict:
+    """Rows of these lengths that have the prompts of others, which may be cut short."""
+    batch = rows(lengths, seed)
+    batch["prompt_tokens"] = batch["prompt_tokens"][of]
+    return batch
+
+
+def scratch_of(model_type: str, **changes: Any) -> CausalLMConfig:
+    return CausalLMConfig(scratch=ScratchConfig(model_type=model_type, **SIZES), tokenizer=TOKENIZER, **changes)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "attention"), [("qwen3", "eager"), ("olmo2", "sdpa"), ("gpt_neox", "sdpa"), ("mistral", "sdpa")]
+)
+def test_packed_rows_are_what_they_are_by_themselves(model_type: str, attention: str) -> None:
     torch.manual_seed(0)
-    policy, batch = CausalLMPolicy(config_of(attn_implementation=attention), "cpu"), rows(LENGTHS)
+    policy, batch = CausalLMPolicy(scratch_of(model_type, attn_implementation=attention), "cpu"), rows(LENGTHS)
+    assert not is_used_in(policy.model)  # a Mistral's layers see a window, unless they are told otherwise
     packed = pack_rows(batch, "cpu", attention)
     # 111 tokens, which padded to the longest row would be 252; after the last token of each row nothing comes.
     assert packed.input_ids.shape == (4, 36)
     for mine, expected in zip(policy.evaluate(batch, 0.7), one_by_one(policy, batch, 0.7), strict=True):
         assert mine.shape == (7, 30, 1) and mine.dtype == torch.float32
         torch.testing.assert_close(mine, expected, atol=1e-5, rtol=0)
+
+
+GROUPS = [0, 0, 2, 3, 3, 3, 0]
+GROUPED = [(7, 30), (7, 4), (5, 1), (9, 12), (9, 2), (9, 25), (3, 9)]  # the last has the beginning of another's prompt
+
+
+@pytest.mark.parametrize("model_type", ["qwen3", "qwen2", "llama"])
+def test_siblings_share_their_prompt_and_are_what_they_are_by_themselves(model_type: str) -> None:
+    torch.manual_seed(0)
+    policy, batch = CausalLMPolicy(scratch_of(model_type), "cpu"), siblings(GROUPS, GROUPED)
+    packed = pack_shared(batch, "cpu")
+    # Four prompts of 24 tokens in all, and of each response all but the last token: no padding.
+    assert packed.input_ids.shape == (1, 7 + 5 + 9 + 3 + 83 - 7)
+    for mine, expected in zip(policy.evaluate(batch, 0.7), one_by_one(policy, batch, 0.7), strict=True):
+        torch.testing.assert_close(mine, expected, atol=1e-5, rtol=0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(0, 20)), max_size=12))
+def test_attention_finds_every_sequence_in_a_line(each: list[tuple[int, int, int]]) -> None:
+    groups, *lengths = zip(*each, strict=True) if each else ((), (), ())
+    batch = rows(list(zip(*lengths, strict=True)))
+    prompts = np.random.default_rng(1).integers(4, 19, (4, batch["prompt_tokens"].shape[1]))
+    batch["prompt_tokens"] = torch.from_numpy(prompts[list(groups)])
+    packed = pack_shared(batch, "cpu")
+    lines, ids, positions = packed.attention_lines, packed.input_ids[0], packed.position_ids[0]
+    assert lines is not None
+    assert torch.equal(lines.tokens.flatten()[lines.places], torch.arange(len(ids)))
+    for row in range(len(batch)):
+        prompt = batch["prompt_tokens"][row, : batch["prompt_length"][row]].tolist()
+        response = batch["action_tokens"][row, : batch["response_length"][row], 0].tolist()
+        of_row = packed.rows == row
+        assert packed.targets[of_row].tolist() == response
+        for step, token in enumerate(packed.positions[of_row].tolist()):
+            # What its place in a line sees: the prompt and the response up to the token before.
+            number, place = divmod(int(lines.places[token]), lines.tokens.shape[1])
+            seen = lines.tokens[number, : place + 1]
+            if lines.mask is not None:
+                seen = seen[lines.mask[number, 0, place, : place + 1]]
+            assert ids[seen].tolist() == [*prompt, *response[:step]]
+            assert positions[seen].tolist() == list(range(len(seen)))
 
 
 def flash_attention(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **arguments: Any) -> Any:
@@ -139,8 +194,11 @@ def test_rows_do_not_see_each_other_by_flash_attention(
     assert policy.evaluate(batch[:0], 0.7)[0].shape == (0, *batch["loss_mask"].shape[1:])
 
 
-def test_the_gradient_of_packed_rows_is_the_sum_of_the_rows_own(policy: CausalLMPolicy) -> None:
-    batch, gradients = rows(LENGTHS), []
+@pytest.mark.parametrize("batch", [rows(LENGTHS), siblings(GROUPS, GROUPED)], ids=["strangers", "siblings"])
+@pytest.mark.parametrize("model_type", ["qwen3", "llama", "olmo2"])
+def test_the_gradient_of_packed_rows_is_the_sum_of_the_rows_own(model_type: str, batch: TensorDict) -> None:
+    torch.manual_seed(0)
+    policy, gradients = CausalLMPolicy(scratch_of(model_type), "cpu"), []
     for evaluate in (policy.evaluate, lambda rows, temperature: one_by_one(policy, rows, temperature)):
         policy.model.zero_grad()
         log_probs, entropy = evaluate(batch, 1.0)
@@ -174,6 +232,7 @@ def test_an_exported_folder_is_loaded_by_transformers_with_its_tokenizer(
     assert loaded.keys() == changed.keys()
     assert all(np.array_equal(loaded[name].numpy(), changed[name]) for name in changed)
     assert AutoTokenizer.from_pretrained(tmp_path)("27+95=")["input_ids"] == policy.tokenizer("27+95=")["input_ids"]
+    assert "embodyflow" not in (tmp_path / "config.json").read_text()
     again = CausalLMPolicy(CausalLMConfig(path=str(tmp_path)), "cpu").model.state_dict()
     assert all(np.array_equal(again[name].numpy(), changed[name]) for name in changed)
 
@@ -200,7 +259,7 @@ def test_a_checkpoint_in_another_form_is_left_to_transformers(
 
 
 def test_the_critic_values_nothing_at_first_and_starts_from_the_policy(policy: CausalLMPolicy) -> None:
-    critic, batch = CausalLMCritic(config_of(), "cpu"), rows(LENGTHS)
+    critic, batch = CausalLMCritic(config_of(), "cpu"), siblings(GROUPS, GROUPED)
     critic.start_from(policy.model.state_dict())
     values = critic.evaluate(batch)
     assert values.shape == (7, 30) and values.dtype == torch.float32 and not values.any()

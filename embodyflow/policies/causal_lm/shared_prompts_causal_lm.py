@@ -1,0 +1,165 @@
+"""Rows packed so that siblings share one pass over their prompt, and layers see no padding at all.
+
+Group sampling writes G responses to a prompt. As G rows of a batch the prompt goes through every layer G times, with
+the same result: nothing in it sees what comes after. Here each different prompt is there once, as in Prefix Grouper
+(Liu et al. 2025, arXiv:2506.05433). All tokens stand in one line, and attention alone looks at sequences: it gathers
+queries, keys and values into lines of whole ones, and takes each token's output from one of its places.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch.nn.functional import embedding, scaled_dot_product_attention
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from embodyflow.policies.causal_lm.packing_causal_lm import AttentionLines, Packed, first_fit
+
+NAME = "embodyflow_shared_prompts"
+"""Of the attention in transformers' registry. That of masks has none of this name, for which models make no mask."""
+
+MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
+"""Architectures of transformers whose attention is what :func:`attend` computes, if every layer attends to all."""
+
+
+def use_in(model: Any) -> None:
+    """Let a transformers model share prompts where its attention would be ``sdpa`` and is known."""
+    config = model.config
+    if config._attn_implementation == "sdpa" and config.model_type in MODEL_TYPES and attends_to_all(config):
+        AttentionInterface.register(NAME, attend)
+        model.set_attn_implementation(NAME)
+
+
+def attends_to_all(config: Any) -> bool:
+    """Whether every layer of a transformers model attends to all positions."""
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    return kinds == {"full_attention"} and (
+        hasattr(config, "layer_types") or not getattr(config, "sliding_window", None)
+    )
+
+
+def is_used_in(model: Any) -> bool:
+    """Whether rows for the model may be packed by :func:`pack_shared`."""
+    return bool(model.config._attn_implementation == NAME)
+
+
+def pack_shared(batch: TensorDict, device: str) -> Packed:
+    """Pack language rows (:mod:`embodyflow.types`), each but its last token, into one line without padding.
+
+    Without any rows there is one token: a sharded model's forward pass is a collective, and a rank without rows takes
+    part.
+
+    Args:
+        batch: language rows.
+        device: of the result.
+    """
+    prompts, responses = batch["prompt_tokens"].cpu().numpy(), batch["action_tokens"][..., 0].cpu().numpy()
+    num_prompt, num_response = batch["prompt_length"].cpu().numpy(), batch["response_length"].cpu().numpy()
+    line = _Line()
+    places_of: dict[bytes, np.ndarray] = {}
+    sequences, before = [], [np.zeros((3, 0), np.int64)]
+    for row in range(len(prompts)):
+        prompt, steps = prompts[row, : num_prompt[row]], np.arange(num_response[row])
+        if (key := prompt.tobytes()) not in places_of:
+            places_of[key] = line.append(prompt, 0)
+        response = line.append(responses[row, : max(len(steps) - 1, 0)], len(prompt))
+        sequence = np.concatenate([places_of[key], response])
+        sequences.append(sequence)
+        before.append(np.stack([sequence[len(prompt) - 1 + steps], np.full_like(steps, row), steps]))
+    if not sequences:
+        sequences = [line.append(np.zeros(1, np.int64), 0)]
+    where, rows, steps = np.concatenate(before, axis=1)
+    arrays = line.ids(), line.positions(), np.zeros_like(where), where, rows, steps, responses[rows, steps]
+    tensors = [torch.from_numpy(array).to(device) for array in arrays]
+    return Packed(_attention_lines(sequences, device), *tensors)
+
+
+def attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    attention_lines: AttentionLines | None = None,
+    **arguments: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend as transformers' ``sdpa``, to what lines say.
+
+    Args:
+        module: the model's attention.
+        query: [1, G·H, U, D].
+        key: [1, H, U, D].
+        value: [1, H, U, D].
+        attention_mask: not with lines.
+        scaling: of the scores.
+        attention_lines: as the model was called with; without them attention is causal and otherwise as asked for.
+        **arguments: what else models say.
+
+    Returns:
+        [1, U, G·H, D].
+    """
+    if attention_lines is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **arguments)
+    mask = attention_lines.mask
+    queries, keys, values = (_gather(each, attention_lines.tokens) for each in (query, key, value))
+    mixed = scaled_dot_product_attention(
+        queries, keys, values, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
+    )
+    outputs = mixed.transpose(1, 2).flatten(0, 1)  # [L·W, G·H, D]
+    return embedding(attention_lines.places, outputs.flatten(1)).view(1, -1, *outputs.shape[1:]), None
+
+
+def _gather(heads: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Return heads [1, H, U, D] at their places, [L, H, W, D]."""
+    rows = heads[0].transpose(0, 1)
+    # An index's gradient adds up token by token; that of an embedding is the same sum, fast, and in a fixed order.
+    return embedding(tokens, rows.flatten(1)).unflatten(-1, rows.shape[1:]).transpose(1, 2)
+
+
+class _Line:
+    """Tokens one after the other."""
+
+    def __init__(self) -> None:
+        self._ids: list[np.ndarray] = []
+        self._positions: list[np.ndarray] = []
+        self._length = 0
+
+    def append(self, ids: np.ndarray, first_position: int) -> np.ndarray:
+        """Return where in the line the tokens are now, int64 of their shape."""
+        start, self._length = self._length, self._length + len(ids)
+        self._ids.append(ids)
+        self._positions.append(np.arange(first_position, first_position + len(ids)))
+        return np.arange(start, self._length)
+
+    def ids(self) -> np.ndarray:
+        return np.concatenate(self._ids)[None]
+
+    def positions(self) -> np.ndarray:
+        return np.concatenate(self._positions)[None]
+
+
+def _attention_lines(sequences: list[np.ndarray], device: str) -> AttentionLines:
+    """Lay sequences, of indices of tokens, into lines as long as the longest of them."""
+    lines = first_fit([len(sequence) for sequence in sequences])
+    num_tokens, width = 1 + max(int(sequence[-1]) for sequence in sequences), max(map(len, sequences))
+    tokens = np.zeros((len(lines), width), np.int64)
+    owner = np.full((len(lines), width), -1)
+    for number, line in enumerate(lines):
+        start = 0
+        for index in line:
+            end = start + len(sequences[index])
+            tokens[number, start:end], owner[number, start:end] = sequences[index], index
+            start = end
+    places = np.zeros(num_tokens, np.int64)
+    used = owner.flatten() >= 0
+    places[tokens.flatten()[used]] = np.flatnonzero(used)  # of a prompt's tokens the last sibling's
+    mask = None
+    if any(len(line) > 1 for line in lines):
+        # Padding sees itself and what is before it in its line's padding; nothing sees it.
+        mask = torch.from_numpy((owner[:, None, :] == owner[:, :, None]) & np.tri(width, dtype=bool))[:, None].to(
+            device
+        )
+    return AttentionLines(torch.from_numpy(tokens).to(device), torch.from_numpy(places).to(device), mask)
