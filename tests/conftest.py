@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import importlib.util
+import os
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from hydra.plugins.config_source import ConfigResult
 
     from embodyflow.config import RunConfig
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # How long an example takes is the machine's business; the same commit is to have the same verdict twice.
 settings.register_profile("same verdict", deadline=None, derandomize=True)
@@ -90,3 +95,24 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     with prefect_server(tmp_path_factory.mktemp("server")) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def libero_assets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """LIBERO's assets: those that LIBERO_ASSETS names, else the test assets, unpacked. Skips without the extra."""
+    if importlib.util.find_spec("libero") is None:
+        pytest.skip("the extra libero is not installed: make install EXTRAS=dev,libero")
+    if os.environ.get("LIBERO_ASSETS"):
+        yield
+        return
+    import pyarrow
+
+    packed = Path(os.environ.get("EMBODYFLOW_SHARED", ROOT.parent / "shared")) / "data" / "libero" / "assets.tar.zst"
+    if not packed.is_file():
+        pytest.skip(f"no assets: neither LIBERO_ASSETS nor {packed}")
+    folder = tmp_path_factory.mktemp("libero")
+    with pyarrow.input_stream(packed, compression="zstd") as stream, tarfile.open(fileobj=stream, mode="r|") as files:
+        files.extractall(folder, filter="data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIBERO_ASSETS", str(folder / "assets"))
+        yield

@@ -1,10 +1,10 @@
-"""LIBERO's tasks, held against robosuite's and LIBERO's own code. Needs the extra ``libero`` and LIBERO's assets."""
+"""LIBERO's tasks, held against robosuite's and LIBERO's own code, and learned by images."""
 
-import importlib.util
+import importlib
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +12,16 @@ import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
+from small_runs import Runs
 
 from embodyflow.engines.rendering import rendering_problem
 from embodyflow.engines.vector_env import VectorEnv
 
-ROOT = Path(__file__).resolve().parents[3]
-SHARED = Path(os.environ.get("EMBODYFLOW_SHARED", ROOT.parent / "shared"))
+ROOT = Path(__file__).resolve().parents[2]
 ID = "envs:embodyflow/LIBERO-v0"
 FORTY = [f"libero_{suite}/{number}" for suite in ("spatial", "object", "goal", "10") for number in range(10)]
 
-if importlib.util.find_spec("libero") is None:
-    pytest.skip("the extra libero is not installed: make install EXTRAS=dev,libero", allow_module_level=True)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def assets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The assets that LIBERO_ASSETS names, else the test assets, unpacked."""
-    if os.environ.get("LIBERO_ASSETS"):
-        yield
-        return
-    packed = SHARED / "data" / "libero" / "assets.tar.zst"
-    if not packed.is_file():
-        pytest.skip(f"no assets: neither LIBERO_ASSETS nor {packed}")
-    folder = tmp_path_factory.mktemp("libero")
-    unpacked = subprocess.run(["tar", "--zstd", "-xf", packed, "-C", folder], capture_output=True, text=True)
-    if unpacked.returncode != 0:
-        pytest.skip(f"the assets cannot be unpacked here: {unpacked.stderr.strip()}")
-    os.environ["LIBERO_ASSETS"] = str(folder / "assets")
-    yield
-    del os.environ["LIBERO_ASSETS"]
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("libero_assets")]
 
 
 def make(task: str = "libero_object/0", **arguments: Any) -> Any:
@@ -221,3 +202,22 @@ def test_an_episode_goes_on_after_its_process_was_killed() -> None:
             trajectories.append([array.tobytes() for array in seen])
         assert vector.supervision.restarts == 1
     assert trajectories[0] == trajectories[1]
+
+
+def test_a_policy_is_trained_by_images(tmp_path: Path, prefect_api: str) -> None:
+    if (problem := rendering_problem()) is not None:
+        pytest.skip(problem)
+    runs = Runs(tmp_path).served_by(prefect_api)
+    words = ["experiment=libero", "iterations=1", f"run_root={runs.root}", "run_id=seen"]
+    words += ["env.tasks=[libero_object/0]", "env.max_steps=120", "policy.cameras=[image,wrist_image]"]
+    words += ["+env.kwargs.cameras=[image,wrist_image]", "+env.kwargs.image_size=32", "policy.image_size=32"]
+    words += ["rollout.num_workers=1", "rollout.envs_per_worker=2", "rollout.num_groups=1", "rollout.group_size=2"]
+    words += ["warm_start.num_demos=1", "evaluation.num_goals=1", "evaluation.video=false", "filter.drop_uniform=false"]
+    process = runs.start(*words)
+    output, _ = process.communicate(timeout=runs.seconds)
+    assert process.returncode == 0, output[-4000:]
+    [record] = [each for each in runs.metrics("seen") if "train/grad_norm" in each]
+    assert record["rollout/num_episodes"] == record["groups/num_kept_rows"] == 2
+    assert record["parity/log_prob_gap"] <= 1e-4
+    policy = json.loads((runs.root / "seen" / "policy" / "config.json").read_text())
+    assert policy["cameras"] == ["image", "wrist_image"] and policy["image_size"] == 32
