@@ -212,7 +212,8 @@ def test_a_policy_is_trained_by_images(tmp_path: Path, prefect_api: str) -> None
     words += ["env.tasks=[libero_object/0]", "env.max_steps=120", "policy.cameras=[image,wrist_image]"]
     words += ["+env.kwargs.cameras=[image,wrist_image]", "+env.kwargs.image_size=32", "policy.image_size=32"]
     words += ["rollout.num_workers=1", "rollout.envs_per_worker=2", "rollout.num_groups=1", "rollout.group_size=2"]
-    words += ["warm_start.num_demos=1", "evaluation.num_goals=1", "evaluation.video=false", "filter.drop_uniform=false"]
+    words += ["warm_start.num_demos=1", "warm_start.steps=10", "policy.hidden_size=64", "filter.drop_uniform=false"]
+    words += ["evaluation.num_goals=1", "evaluation.video=false"]
     process = runs.start(*words)
     output, _ = process.communicate(timeout=runs.seconds)
     assert process.returncode == 0, output[-4000:]
