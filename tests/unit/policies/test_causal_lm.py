@@ -35,8 +35,8 @@ TOKENIZER = "embodyflow.data.arithmetic:build_tokenizer"
 SIZES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 8}
 
 
-def config_of(**changes: Any) -> CausalLMConfig:
-    return CausalLMConfig(scratch=ScratchConfig(**SIZES), tokenizer=TOKENIZER, **changes)
+def config_of(model_type: str = "qwen3", **changes: Any) -> CausalLMConfig:
+    return CausalLMConfig(scratch=ScratchConfig(model_type=model_type, **SIZES), tokenizer=TOKENIZER, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -109,16 +109,12 @@ def siblings(of: list[int], lengths: list[tuple[int, int]], seed: int = 0) -> Te
     return batch
 
 
-def scratch_of(model_type: str, **changes: Any) -> CausalLMConfig:
-    return CausalLMConfig(scratch=ScratchConfig(model_type=model_type, **SIZES), tokenizer=TOKENIZER, **changes)
-
-
 @pytest.mark.parametrize(
     ("model_type", "attention"), [("qwen3", "eager"), ("olmo2", "sdpa"), ("gpt_neox", "sdpa"), ("mistral", "sdpa")]
 )
 def test_packed_rows_are_what_they_are_by_themselves(model_type: str, attention: str) -> None:
     torch.manual_seed(0)
-    policy, batch = CausalLMPolicy(scratch_of(model_type, attn_implementation=attention), "cpu"), rows(LENGTHS)
+    policy, batch = CausalLMPolicy(config_of(model_type, attn_implementation=attention), "cpu"), rows(LENGTHS)
     assert not is_used_in(policy.model)  # a Mistral's layers see a window, unless they are told otherwise
     packed = pack_rows(batch, "cpu", attention)
     # 111 tokens, which padded to the longest row would be 252; after the last token of each row nothing comes.
@@ -135,7 +131,7 @@ GROUPED = [(7, 30), (7, 4), (5, 1), (9, 12), (9, 2), (9, 25), (3, 9)]  # the las
 @pytest.mark.parametrize("model_type", ["qwen3", "qwen2", "llama"])
 def test_siblings_share_their_prompt_and_are_what_they_are_by_themselves(model_type: str) -> None:
     torch.manual_seed(0)
-    policy, batch = CausalLMPolicy(scratch_of(model_type), "cpu"), siblings(GROUPS, GROUPED)
+    policy, batch = CausalLMPolicy(config_of(model_type), "cpu"), siblings(GROUPS, GROUPED)
     packed = pack_shared(batch, "cpu")
     # Four prompts of 24 tokens in all, and of each response all but the last token: no padding.
     assert packed.input_ids.shape == (1, 7 + 5 + 9 + 3 + 83 - 7)
@@ -198,7 +194,7 @@ def test_rows_do_not_see_each_other_by_flash_attention(
 @pytest.mark.parametrize("model_type", ["qwen3", "llama", "olmo2"])
 def test_the_gradient_of_packed_rows_is_the_sum_of_the_rows_own(model_type: str, batch: TensorDict) -> None:
     torch.manual_seed(0)
-    policy, gradients = CausalLMPolicy(scratch_of(model_type), "cpu"), []
+    policy, gradients = CausalLMPolicy(config_of(model_type), "cpu"), []
     for evaluate in (policy.evaluate, lambda rows, temperature: one_by_one(policy, rows, temperature)):
         policy.model.zero_grad()
         log_probs, entropy = evaluate(batch, 1.0)
