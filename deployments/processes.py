@@ -2,12 +2,12 @@
 
 Three nets, each for what slips through the one before: every child is stopped by its handle; whatever its
 descendants leave behind is adopted by this process (a Linux *subreaper*) and found as ours; and every process
-of a stack carries the stack's name in its environment, so the next start finds it even if we were killed.
+of a stack carries the stack's name in its environment, so that a watcher (:mod:`flows.orphans`) ends it if we are
+killed, and the next start finds it even if that was killed too.
 """
 
 import ctypes
 import errno
-import os
 import signal
 import socket
 import subprocess
@@ -123,19 +123,6 @@ def descendants(process: psutil.Process) -> list[psutil.Process]:
         return process.children(recursive=True)
     except psutil.NoSuchProcess:
         return []
-
-
-def processes_of_stack(name: str) -> list[psutil.Process]:
-    """Return this user's processes, ourselves left out, that were started for the stack ``name``."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            ours = process.pid != os.getpid() and process.environ().get(STACK_VARIABLE) == name
-        except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone meanwhile, or another user's
-            continue
-        if ours:
-            found.append(process)
-    return found
 
 
 def find_process(pid: int, created: float) -> psutil.Process | None:

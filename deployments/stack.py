@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -17,13 +18,13 @@ import psutil
 from deployments.api import PrefectApi, end_stale_runs
 from deployments.folder import StackFolder, StackState
 from deployments.processes import (
+    STACK_VARIABLE,
     adopt_orphans,
     claim_port,
     descendants,
     find_process,
     ignore_signals,
     kill_descendants,
-    processes_of_stack,
     start_process,
     stop_processes,
 )
@@ -39,6 +40,7 @@ from deployments.services import (
     worker_command,
 )
 from embodyflow.errors import ConfigError
+from flows.orphans import marked, start_watcher
 
 START_TIMEOUT = 180.0
 """Seconds that a part of the stack may take to answer: minutes on a busy machine, the first time."""
@@ -70,6 +72,7 @@ class Stack:
         self._api_url, self._ray_address = attached(os.environ)
         self._owns_database = False
         self._processes: dict[str, psutil.Popen] = {}
+        self._watcher: subprocess.Popen[bytes] | None = None  # ends what would outlive this process
         self._held = ExitStack()  # the folder's lock and ports, until all has ended
 
     def __enter__(self) -> "Stack":
@@ -117,7 +120,7 @@ class Stack:
 
     def _orphans(self) -> list[psutil.Process]:
         """Return what parts that are gone have left to us: flow runs, where the Prefect worker died."""
-        parts = {process.pid for process in self._processes.values()}
+        parts = {process.pid for process in (*self._processes.values(), self._watcher) if process is not None}
         return [child for child in psutil.Process().children() if child.pid not in parts]
 
     def _start(self) -> None:
@@ -125,6 +128,7 @@ class Stack:
             self.folder.check_prefect_toml()  # it is written when all answers
         self._plan()
         self._check_attached()
+        self._watcher = start_watcher(STACK_VARIABLE, self.env)
         if self._ray_address is None:
             port, temp_dir = int(self.state.ray_address.rpartition(":")[2]), str(self.state.ray_temp_dir)
             command = ray_command(port, self._claim(10001), temp_dir)
@@ -232,7 +236,7 @@ def stop_stack(folder: StackFolder) -> bool:
 
 def clear_leftovers(folder: StackFolder) -> None:
     """Remove the processes and files of a stack whose launcher is gone or is us."""
-    stop_processes(processes_of_stack(str(folder.root)), grace=3.0)
+    stop_processes(marked(STACK_VARIABLE, str(folder.root)), grace=3.0)
     state = folder.read_state()
     if state is not None and state.ray_temp_dir is not None:
         shutil.rmtree(state.ray_temp_dir, ignore_errors=True)

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
-from flows.orphans import watch_over_this_process
+from flows.orphans import watch_over_flow_process
 from flows.progress import RunProgress
 from flows.request import check, parse_arguments
 
@@ -62,7 +62,7 @@ def run_to_its_end(
         run_dir: folder of the run.
         if_stopped: what to say after a signal.
     """
-    watch_over_this_process()
+    watch_over_flow_process()
     logging.getLogger("prefect.flow_runs").addFilter(_without_traceback)
 
     def leave() -> None:

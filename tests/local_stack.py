@@ -124,8 +124,15 @@ class Project:
 
 
 def all_gone(processes: list[psutil.Process]) -> bool:
-    alive = [each for each in processes if each.is_running()]
-    return all(each.status() == psutil.STATUS_ZOMBIE for each in alive)
+    """Whether all have ended; one that its parent has not collected yet has."""
+    return not any(_is_alive(each) for each in processes)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it went between the two questions
+        return False
 
 
 def post(url: str, body: dict[str, object]) -> list[dict[str, object]]:

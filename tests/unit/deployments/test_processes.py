@@ -9,16 +9,17 @@ import time
 from pathlib import Path
 
 import psutil
+from local_stack import all_gone
 
 from deployments.processes import (
     STACK_VARIABLE,
     claim_port,
     find_process,
     free_port,
-    processes_of_stack,
     start_process,
     stop_processes,
 )
+from flows.orphans import marked
 from tests.waiting import eventually
 
 STUBBORN = """
@@ -43,7 +44,7 @@ def test_a_process_that_ignores_sigterm_dies_with_its_child(tmp_path: Path) -> N
     stop_processes([process], grace=0.2)
 
     assert process.poll() == -signal.SIGKILL
-    assert eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 2.0)
+    assert eventually(lambda: all_gone([child]), 2.0)
 
 
 def test_an_obedient_process_is_not_waited_for(tmp_path: Path) -> None:
@@ -82,18 +83,47 @@ time.sleep(60)
     parent.kill()
     parent.communicate()
 
-    assert eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    assert eventually(lambda: all_gone([child]))
+
+
+def test_what_ignores_its_end_ends_when_a_watched_parent_is_killed(tmp_path: Path) -> None:
+    """So does what it has started in turn; a process of another mark goes on."""
+    parent_code = f"""
+import os, sys, time
+from pathlib import Path
+from deployments.processes import STACK_VARIABLE, start_process
+from flows.orphans import start_watcher
+env = os.environ | {{STACK_VARIABLE: {str(tmp_path)!r}}}
+watcher = start_watcher(STACK_VARIABLE, env)
+start_process([sys.executable, "-c", {STUBBORN!r}], log=Path("child"), env=env, cwd=Path({str(tmp_path)!r}))
+print(watcher.pid, flush=True)
+time.sleep(60)
+"""
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    other = start(tmp_path, "import time; time.sleep(60)", **{STACK_VARIABLE: "other"})
+    with subprocess.Popen([sys.executable, "-c", parent_code], stdout=subprocess.PIPE, env=env, cwd=tmp_path) as parent:
+        assert parent.stdout is not None
+        watcher = psutil.Process(int(parent.stdout.readline()))
+        assert eventually(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text().strip())
+        family = psutil.Process(parent.pid).children(recursive=True)
+        assert len(family) == 3 and watcher in family
+        parent.kill()
+    try:
+        assert eventually(lambda: all_gone(family), 10.0)
+        assert not all_gone([other])
+    finally:
+        stop_processes([other], grace=1.0)
 
 
 def test_processes_of_a_stack_are_found_by_its_name(tmp_path: Path) -> None:
     mine = start(tmp_path, "import time; time.sleep(60)", **{STACK_VARIABLE: "mine"})
     other = start(tmp_path, "import time; time.sleep(60)", **{STACK_VARIABLE: "other"})
     try:
-        assert eventually(lambda: mine.pid in [process.pid for process in processes_of_stack("mine")])
-        assert other.pid not in [process.pid for process in processes_of_stack("mine")]
+        assert eventually(lambda: mine.pid in [process.pid for process in marked(STACK_VARIABLE, "mine")])
+        assert other.pid not in [process.pid for process in marked(STACK_VARIABLE, "mine")]
     finally:
         stop_processes([mine, other], grace=1.0)
-    assert eventually(lambda: processes_of_stack("mine") == [])
+    assert eventually(lambda: marked(STACK_VARIABLE, "mine") == [])
 
 
 def test_a_reused_pid_is_not_taken_for_the_process() -> None:
