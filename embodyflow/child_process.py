@@ -6,6 +6,7 @@ A fresh interpreter rather than a fork, which is unsafe beside threads (torch, R
 
 import os
 import pickle
+import select
 import socket
 import subprocess
 import sys
@@ -13,6 +14,9 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
+
+AWAKE_SECONDS = 0.0005
+"""How long whoever expects a message stays awake for it: longer than a small policy takes to decide."""
 
 
 def start_child(
@@ -48,6 +52,16 @@ def await_end(pid: int, seconds: float) -> bool:
             break
         time.sleep(0.01)
     return ended is not None
+
+
+def expect(poll: select.poll) -> None:
+    """Wait for a message for a moment, awake. Whoever else wants the core gets it.
+
+    Waking a core that went to sleep takes as long as a simulator's step, several times that in a virtual machine.
+    """
+    deadline = time.perf_counter() + AWAKE_SECONDS
+    while not poll.poll(0) and time.perf_counter() < deadline:
+        os.sched_yield()
 
 
 def send(connection: Connection, message: Any) -> None:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from typing import Any, Protocol
 
-from embodyflow.child_process import await_end, receive, send, start_child
+from embodyflow.child_process import await_end, expect, receive, send, start_child
 from embodyflow.engines.vector_env_worker import EnvError, EnvGroup, EnvNotFiniteError
 from embodyflow.errors import InfrastructureError
 
@@ -120,6 +120,7 @@ class WorkerProcess:
     def result(self, seconds: float) -> Any:
         """Receive the next answer; see :class:`Shard`."""
         deadline = time.monotonic() + seconds
+        expect(self._poll)
         # The end of the process ends the socket too, unless an environment left a child that holds it open.
         while not self._poll.poll(1000 * max(0.0, min(1.0, deadline - time.monotonic()))):
             if await_end(self._process.pid, seconds=0.0):

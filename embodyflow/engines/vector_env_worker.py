@@ -10,6 +10,7 @@ import faulthandler
 import fcntl
 import mmap
 import os
+import select
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from embodyflow.child_process import receive, send
+from embodyflow.child_process import expect, receive, send
 from embodyflow.engines.mujoco_rollout import MujocoRollout
 from embodyflow.engines.mujoco_tasks import Outcome
 from embodyflow.errors import ConfigError, InfrastructureError
@@ -273,8 +274,11 @@ def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int) -> None:
     faulthandler.register(signal.SIGUSR1, file=stacks)
     _end_with_reader(lifeline, parent_pid)
     group, connection, method = EnvGroup(), Connection(descriptor), ""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the caller is gone: so are we
         while method != "close":
+            expect(poll)
             method, arguments = receive(connection)
             reply: Any
             try:
