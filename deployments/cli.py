@@ -67,6 +67,11 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("words", nargs="*", metavar="key=value", help="of env: kwargs.size=3, adapter.success_info=…")
     check.set_defaults(command=_check_env)
 
+    config = commands.add_parser("config", help="show all keys of a run's configuration, with what they mean")
+    config.add_argument("--flow", default="grpo", help="training flow (default: %(default)s)")
+    config.add_argument("words", nargs="*", metavar="key=value", help="experiment and overrides, as of a run")
+    config.set_defaults(command=_config)
+
     run = commands.add_parser("run", help="run an experiment, with a stack of its own if none is up")
     run.add_argument("--flow", default="grpo", help="training flow (default: %(default)s)")
     run.add_argument("--experiment", help="one of configs/experiment (default: embodied)")
@@ -143,6 +148,12 @@ def _check_env(options: argparse.Namespace) -> int:
     from deployments.check_env import show
 
     return show(options.id, options.words)
+
+
+def _config(options: argparse.Namespace) -> int:
+    from deployments.config import show_config
+
+    return show_config(options.flow, options.words)
 
 
 def _plan(options: argparse.Namespace) -> int:

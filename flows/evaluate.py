@@ -38,7 +38,14 @@ def main() -> None:
     from embodyflow.errors import ConfigError
     from flows.evaluation_request import check_evaluation, open_evaluation, parse_evaluation
     from flows.main import run_to_its_end
+    from flows.usage import answer_help
 
+    answer_help(
+        evaluate,
+        sys.argv[1:],
+        "Every other key=value changes the configuration, such as evaluation.num_goals=100: of a run that is its own "
+        "(config.yaml in its folder), of an exported policy the experiment's, in Hydra's grammar.",
+    )
     try:
         request = parse_evaluation(sys.argv[1:])
         config, policy = check_evaluation(request)

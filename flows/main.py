@@ -20,6 +20,7 @@ from embodyflow.run_folder import RunFolder
 from flows.orphans import watch_over_flow_process
 from flows.progress import RunProgress
 from flows.request import check, parse_arguments
+from flows.usage import answer_help
 
 STOPPED = 128 + signal.SIGINT
 """Exit code of a run that was stopped."""
@@ -30,6 +31,12 @@ STOP_SECONDS = 8.0
 
 def main(flow: Flow[..., Any]) -> None:
     """Check the command line, run the flow, print its result; end the process with its exit code."""
+    answer_help(
+        flow,
+        sys.argv[1:],
+        "Every other key=value changes the experiment's configuration, in Hydra's grammar, such as trainer.epochs=2: "
+        f"`embodyflow config --flow {flow.name} experiment=push` shows all keys, with what they mean.",
+    )
     try:
         request = parse_arguments(sys.argv[1:], flow.name)
         config = check(request)

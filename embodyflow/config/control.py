@@ -23,7 +23,12 @@ class StepRolloutConfig(SteppingConfig, RolloutConfig):
 
 
 class ControlConfig(RunConfig):
-    """A run of a control job: returns are told as they come, so it neither evaluates nor has demonstrations."""
+    """A run of a control job.
+
+    Attributes:
+        warm_start: none, there are no demonstrations.
+        evaluation: none, returns are told as they come.
+    """
 
     kind: ClassVar[str] = "control"
     rollout_engine: ClassVar[str] = "embodyflow.engines.control_rollout:ControlRollout"

@@ -89,6 +89,12 @@ class RunConfig(Config):
         splits_models: its trainer can split the matrices of a model over ranks.
         notes_observations: the run notes what its policy is shown of each task, so that an evaluation can compare.
         warm_start_reads: the keys that warm-started weights depend on, beside the numbers of ranks.
+        experiment: that the configuration began with, a file in ``configs/experiment``.
+        seed: of every random draw.
+        iterations: of reinforcement learning.
+        run_id: name of the run's folder; ``null`` is made of experiment, seed and time.
+        run_root: folder of the runs' folders.
+        job: the kind of job.
         flow: the training flow, which chooses pipeline and algorithm.
         progress: how the progress of failures is measured, for the pipeline ``embodied_srpo``.
     """

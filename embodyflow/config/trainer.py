@@ -98,7 +98,8 @@ class TrainerConfig(OptimizerConfig):
         precision: of computation; weights, their sums of gradients and log-softmax are float32 whatever it is.
         activation_checkpointing: compute a block's activations again in the backward pass instead of keeping them.
         schedule: of the learning rates.
-        weight_decay, max_grad_norm, adam_epsilon: of AdamW.
+        weight_decay, adam_epsilon: of AdamW.
+        max_grad_norm: that gradients are clipped to.
         num_minibatches: optimizer steps per pass.
         micro_batch_rows: rows of one forward pass; ``null`` means all rows of the mini-batch.
         micro_batch_tokens: tokens of one forward pass instead: as many rows as hold that many.
