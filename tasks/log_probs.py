@@ -31,10 +31,14 @@ def compute_old_log_prob(batch: Batch, config: Any = None, *, worker: Any, call:
     log_probs = worker.log_probs(checked, reference=False)
     stale = checked["policy_version"] != call.policy_version
     log_probs = torch.where(stale[:, None, None], checked["log_probs"], log_probs)
-    gap = _largest_gap(checked, log_probs, worker.config.trainer.parity_tolerance)
+    metrics = {}
+    if len(checked):
+        metrics["parity/log_prob_gap"] = maximum(
+            _largest_gap(checked, log_probs, worker.config.trainer.parity_tolerance)
+        )
     batch["old_log_probs"] = batch["log_probs"].clone() if recorded else log_probs
     num_stale = int((batch["policy_version"] != call.policy_version).sum())
-    return NodeOutput(batch, {"parity/log_prob_gap": maximum(gap), "policy/num_stale_rows": total(num_stale)})
+    return NodeOutput(batch, metrics | {"policy/num_stale_rows": total(num_stale)})
 
 
 def _sampled(batch: Batch, share: float) -> torch.Tensor:
@@ -43,8 +47,6 @@ def _sampled(batch: Batch, share: float) -> torch.Tensor:
 
 
 def _largest_gap(batch: Batch, log_probs: torch.Tensor, tolerance: float) -> float:
-    if not len(batch):
-        return 0.0
     differences = (log_probs - batch["log_probs"]).abs().flatten(1).amax(1)
     row = int(differences.argmax())
     gap = differences[row].item()

@@ -128,5 +128,9 @@ def merge_metrics(ranks: Iterable[Mapping[str, Metric]]) -> dict[str, Metric]:
 
 
 def to_floats(metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """Return name to value, sorted by name."""
-    return {name: metrics[name].value for name in sorted(metrics)}
+    """Return name to value, sorted by name; a mean over nothing is left out, as it says nothing."""
+    return {name: metrics[name].value for name in sorted(metrics) if not _is_empty(metrics[name])}
+
+
+def _is_empty(metric: Metric) -> bool:
+    return metric.reduction is Reduction.MEAN and metric.weight == 0

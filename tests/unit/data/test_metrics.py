@@ -64,6 +64,12 @@ def test_percentiles_of_ranks_merge_to_those_of_all_samples_in_any_order(
     assert merged(metrics).value == pytest.approx(low + (high - low) * (position % 1), abs=1e-9)
 
 
+def test_a_mean_over_nothing_on_any_rank_is_not_told() -> None:
+    nothing = merge_metrics([{"kl": mean(0.0, 0)}, {"kl": mean(0.0, 0)}])
+    assert to_floats(nothing | {"rows": total(0)}) == {"rows": 0.0}
+    assert to_floats(merge_metrics([nothing, {"kl": mean(0.5, 2)}])) == {"kl": 0.5}
+
+
 def test_different_percentiles_do_not_merge() -> None:
     with pytest.raises(ValueError, match="percentile 50 and 90"):
         percentile([1], 50).merge(percentile([1], 90))

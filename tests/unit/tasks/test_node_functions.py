@@ -64,7 +64,7 @@ def test_the_kl_to_the_reference_is_taken_from_each_token_s_reward() -> None:
     assert output.batch is not None
     assert output.batch["kl_penalty"].flatten(1).tolist() == [[0.25, -0.5, 0, 0], [1, 0, 0, 0]]
     assert numbers(output) == {"reward/kl_penalty": pytest.approx((0.25 - 0.5 + 0 + 1 + 0) / 5)}
-    assert numbers(tasks.compute_kl_penalty(batch[:0], worker=worker)) == {"reward/kl_penalty": 0}
+    assert numbers(tasks.compute_kl_penalty(batch[:0], worker=worker)) == {}
     compared = tasks.compute_advantage(output.batch, worker=worker).batch
     assert compared is not None
     scores = 1 + 0.25, -1.0  # their mean is 0.125
@@ -194,6 +194,7 @@ def test_a_rank_without_rows_has_nothing_to_say_and_does_not_fail(tiny_config) -
         output = getattr(tasks, verb)(batch, worker=worker, call=CALL)
         assert len(output.batch) == 0
         assert all(metric.value == 0 for metric in as_metrics(output.metrics).values())
+        assert not to_floats(as_metrics(output.metrics)).keys() & {"policy/kl_to_reference", "parity/log_prob_gap"}
 
 
 def test_training_draws_from_run_iteration_and_node() -> None:
