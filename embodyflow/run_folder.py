@@ -279,20 +279,27 @@ class RunFolder:
         self.require_room()
         return aside
 
-    def require_room(self) -> None:
+    def require_room(self, freed: int = 0) -> None:
         """Raise unless another checkpoint fits beside those that are there.
+
+        Args:
+            freed: bytes that will be free by then.
 
         Raises:
             DiskFullError: the disk has no room for one as large as the last.
         """
         if done := self.committed():
-            needed = sum(file.stat().st_size for file in _files(self.checkpoint(done[-1])))
-            free = shutil.disk_usage(self.path).free
+            needed = _size(self.checkpoint(done[-1]))
+            free = shutil.disk_usage(self.path).free + freed
             if free < needed:
                 raise DiskFullError(
                     f"{self._checkpoints}: a checkpoint takes {needed / 1e6:.0f} MB and {free / 1e6:.0f} MB are free; "
                     f"make room and resume={self.path.name}, or lower trainer.keep_checkpoints"
                 )
+
+    def half_written(self, iteration: int) -> int:
+        """Return the bytes of a checkpoint that was begun and never counted; :meth:`new_checkpoint` removes it."""
+        return _size(self._checkpoints / f".iteration-{iteration:06d}")
 
     def commit_checkpoint(self, iteration: int, facts: dict[str, Any], keep: int) -> None:
         """Give the checkpoint its name, in one step, and remove all but the first and the newest ``keep``.
@@ -388,6 +395,10 @@ def unfinished_runs(run_root: Path) -> list[RunFolder]:
 def _index_of(folder: Path) -> int:
     """Return the iteration whose folder it is."""
     return int(folder.name.rpartition("-")[2])
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in _files(folder))
 
 
 def _files(folder: Path) -> list[Path]:

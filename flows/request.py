@@ -220,7 +220,8 @@ def _resumed_config(request: RunRequest) -> RunConfig:
     if iterations < done[-1]:
         raise ConfigError(f"iterations={iterations}: the run has done {done[-1]}; allowed are as many and more")
     try:
-        folder.require_room()
+        if iterations > done[-1]:  # otherwise no further checkpoint is written
+            folder.require_room(freed=folder.half_written(done[-1] + 1))
     except DiskFullError as error:
         raise ConfigError(f"resume={request.resume}: {error}") from error
     return config.model_copy(update={"iterations": iterations})

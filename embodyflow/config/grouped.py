@@ -42,8 +42,10 @@ class GroupedConfig(RunConfig):
         return (self.filter.num_groups or self.rollout.num_groups) * self.rollout.group_size
 
     def share_left(self, num_rows: int) -> float:
-        """Return how much of a full batch that many rows are, at most 1."""
-        return min(num_rows / self.full_batch, 1.0)
+        """Return how much of a full mini-batch one is when that many rows are left, at most 1."""
+        num_minibatches = self.trainer.num_minibatches
+        rows_of_one = num_rows / min(num_minibatches, num_rows)  # few rows are cut into fewer of them
+        return min(rows_of_one * num_minibatches / self.full_batch, 1.0)
 
     @model_validator(mode="after")
     def _groups_fit(self) -> "GroupedConfig":

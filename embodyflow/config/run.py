@@ -181,7 +181,7 @@ class RunConfig(Config):
         return self.rows_per_iteration
 
     def share_left(self, num_rows: int) -> float:
-        """Return how much of a full batch that many rows are; 1 where rows are not dropped."""
+        """Return how much of a full mini-batch one is when that many rows are left; 1 where rows are not dropped."""
         return 1.0
 
     @property

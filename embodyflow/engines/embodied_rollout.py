@@ -81,16 +81,17 @@ class EmbodiedRollout(GroupRollout):
             reroll: 0 for the iteration's own episodes, from 1 for further rounds of as many, with other goals.
         """
         rollout, num_tasks = self.config.rollout, len(self.config.env.tasks)
-        num_goals = [env.get_wrapper_attr("num_goals")["train"] for env in self.prototypes]
+        of_tasks = [env.get_wrapper_attr("num_goals")["train"] for env in self.prototypes]
+        num_goals = np.array(of_tasks)[np.arange(rollout.num_groups) % num_tasks]
         draw = (seed, iteration, "goals") if reroll == 0 else (seed, iteration, "goals", reroll)
-        goals = derive_rng(*draw).integers(max(num_goals), size=rollout.num_groups).tolist()
+        goals = derive_rng(*draw).integers(num_goals).tolist()
         return [
             Episode(
                 place.row,
                 place.uid,
                 place.group_id,
-                env_task_id := place.group % num_tasks,
-                goals[place.group] % num_goals[env_task_id],
+                place.group % num_tasks,
+                goals[place.group],
             )
             for place in places(self.config, self.rank, self.world_size, iteration, reroll)
         ]

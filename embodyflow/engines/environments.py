@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import math
 import re
 import traceback
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,7 @@ def check_control(config: ControlConfig) -> None:
     """
     made = _made(config.env, first_task(config.env))
     check_fits(config.policy, made)
+    _try_a_step(config.env, made)
     made.close()
 
 
@@ -96,9 +98,11 @@ def check_attributes(env: EnvConfig, made: gym.Env[Any, Any]) -> None:
     if not isinstance(found["instruction"], str):
         raise ConfigError(f"env.id={env.id}: its attribute instruction must be a text, is {found['instruction']!r}")
     goals = found["num_goals"]
-    if not isinstance(goals, Mapping) or not all(isinstance(goals.get(split), Integral) for split in SPLITS):
+    numbers = [goals.get(split) for split in SPLITS] if isinstance(goals, Mapping) else []
+    if not numbers or not all(isinstance(each, Integral) for each in numbers) or numbers[0] < 1:
         raise ConfigError(
-            f"env.id={env.id}: its attribute num_goals must map {', '.join(SPLITS)} to numbers of goals, is {goals!r}"
+            f"env.id={env.id}: its attribute num_goals must map {', '.join(SPLITS)} to numbers of goals, some of them "
+            f"to train on, is {goals!r}"
         )
 
 
@@ -212,6 +216,7 @@ def _try_an_episode(env: EnvConfig, made: gym.Env[Any, Any]) -> None:
             f"env.id={env.id}: the info of its step() lacks 'success', by which an episode is judged; allowed without "
             "is an env.adapter that says what success is"
         )
+    _check_number(env, "info['success']", info["success"])
 
 
 def _try_a_step(env: EnvConfig, made: gym.Env[Any, Any], options: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -224,14 +229,25 @@ def _try_a_step(env: EnvConfig, made: gym.Env[Any, Any], options: dict[str, Any]
         observations = [made.reset(seed=0, options=options)[0]]
         if env.adapter is not None and env.adapter.expert is not None:
             made.get_wrapper_attr("expert_action")()
-        observation, _, _, _, info = made.step(made.action_space.sample())
+        observation, reward, _, _, info = made.step(made.action_space.sample())
         observations.append(observation)
     except Exception as error:  # whatever an environment of the user's raises is told as one line
         named = _named_by_adapter(env, error)
         raise ConfigError(f"env.adapter.{error}" if named else f"env.id={env.id}: {_said(error)}") from error
     for observation in observations:
         _check_observation(env, made, observation)
+    _check_number(env, "reward", reward)
     return info
+
+
+def _check_number(env: EnvConfig, name: str, value: Any) -> None:
+    """Refuse what a step gives as a number and is none, or is not finite."""
+    try:
+        is_finite = math.isfinite(value)
+    except (TypeError, ValueError):
+        is_finite = False
+    if not is_finite:
+        raise ConfigError(f"env.id={env.id}: the {name} of its step() must be a finite number, is {value!r}")
 
 
 def _check_observation(env: EnvConfig, made: gym.Env[Any, Any], observation: Any) -> None:

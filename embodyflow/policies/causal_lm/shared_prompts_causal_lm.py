@@ -13,7 +13,7 @@ import torch
 from tensordict import TensorDict
 from torch.nn.functional import embedding, scaled_dot_product_attention
 from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
 from embodyflow.policies.causal_lm.packing_causal_lm import AttentionLines, Packed, first_fit
 
@@ -105,8 +105,17 @@ def attend(
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **arguments)
     mask = attention_lines.mask
     queries, keys, values = (_gather(each, attention_lines.tokens) for each in (query, key, value))
+    if mask is not None and query.device.type != "cpu":
+        # With a mask no fused kernel of a GPU takes heads that are shared; the other keeps all scores of every layer.
+        keys, values = (repeat_kv(each, queries.shape[1] // each.shape[1]) for each in (keys, values))
     mixed = scaled_dot_product_attention(
-        queries, keys, values, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
+        queries,
+        keys,
+        values,
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scaling,
+        enable_gqa=queries.shape[1] != keys.shape[1],
     )
     outputs = mixed.transpose(1, 2).flatten(0, 1)  # [L·W, G·H, D]
     return embedding(attention_lines.places, outputs.flatten(1)).view(1, -1, *outputs.shape[1:]), None

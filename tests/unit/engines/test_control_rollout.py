@@ -11,7 +11,7 @@ from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from embodyflow.compose import compose_config
 from embodyflow.data.tables import digest_of
 from embodyflow.engines.control_rollout import ControlRollout
-from embodyflow.errors import DamageError
+from embodyflow.errors import ConfigError, DamageError
 from embodyflow.seeding import derive_seed
 
 WORDS = ["experiment=reacher", "flow=ppo", "rollout.envs_per_worker=2", "rollout.num_steps=30", "env.max_steps=20"]
@@ -149,3 +149,25 @@ def test_an_episode_that_terminates_says_so():
     rows, ended = collected(compose_config([*WORDS, *words, "rollout.num_steps=60"]), 0, 1)[0]
     assert rows["terminated"].sum() == len(ended.lengths) > 0
     assert sorted(rows["num_steps"][rows["terminated"]].tolist()) == sorted(ended.lengths)
+
+
+class Wide(gym.Env):
+    """Shows three numbers, and says that it shows two."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3), {}
+
+    def step(self, action):
+        return np.zeros(3), 0.0, False, False, {}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_environment_of_ones_own_is_stepped_before_anything_starts():
+    gym.register("tests/Wide-v0", Wide, disable_env_checker=True)
+    own = [f"env.id={__name__}:tests/Wide-v0", "policy.state_dim=2", "policy.action_dim=2"]
+    with pytest.raises(ConfigError, match=r"its observation 'state' is float64 \(3,\), its observation_space says"):
+        compose_config([*WORDS, *own])

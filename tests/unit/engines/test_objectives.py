@@ -54,6 +54,15 @@ def test_rows_weigh_as_much_whether_or_not_others_were_dropped(tiny_config, aggr
     torch.testing.assert_close(weights(config, kept, len(kept)), expected, rtol=1e-15, atol=0)
 
 
+def test_fewer_rows_than_mini_batches_weigh_as_among_all(tiny_config) -> None:
+    config = tiny_config("trainer.num_minibatches=4")  # of a full batch's four rows each has one
+    mask = torch.ones(1, config.num_decisions, config.policy.num_action_tokens, dtype=torch.bool)
+    among_all = weights(config, mask, 4)
+    assert config.full_batch == 4 and among_all.sum().item() == pytest.approx(1.0)
+    for left in (1, 2, 3):  # in as many mini-batches
+        assert torch.equal(weights(config, mask, left), among_all)
+
+
 def test_tokens_share_what_is_left_of_a_full_batch(tiny_config) -> None:
     config = tiny_config("algorithm.aggregation=token_mean")
     mask = torch.ones(4, config.num_decisions, config.policy.num_action_tokens, dtype=torch.bool)

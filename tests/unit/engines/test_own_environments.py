@@ -1,6 +1,8 @@
 """Environments of one's own, without the adapter: played as they are, or refused by one line."""
 
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -492,11 +494,15 @@ class Uneven(Line):
 def test_tasks_may_have_different_numbers_of_goals(config_of: Callable[..., RunConfig]) -> None:
     words = ("env.tasks=[go,stop]", "rollout.num_groups=200", "evaluation.num_goals=2", "warm_start.num_demos=2")
     rollout = new_rollout(config_of(Uneven, *words))
-    goals: dict[int, set[int]] = {0: set(), 1: set()}
-    for episode in rollout.training_episodes(0, 1):
-        goals[episode.env_task_id].add(episode.goal)
+    drawn = Counter(
+        (each.env_task_id, each.goal) for index in range(40) for each in rollout.training_episodes(0, index)
+    )
     rollout.close()
-    assert goals == {0: set(range(8)), 1: set(range(3))}
+    expected = {(0, goal): 1 / 16 for goal in range(8)} | {(1, goal): 1 / 6 for goal in range(3)}
+    assert drawn.keys() == expected.keys()
+    for each, share in expected.items():  # within four standard deviations
+        groups = 200 * 40
+        assert abs(drawn[each] / drawn.total() - share) < 4 * math.sqrt(share / groups)
     with pytest.raises(ConfigError, match=r"^evaluation.num_goals=3: allowed are 1 to 2, the goals of split 'eval'$"):
         config_of(Uneven, *words[:2], "evaluation.num_goals=3", words[3])
 
@@ -507,6 +513,25 @@ class Speechless(Line):
 
 class Uncounted(Line):
     num_goals = 8  # type: ignore[assignment]
+
+
+class Goalless(Line):
+    num_goals = MappingProxyType({"train": 0, "demo": 4, "eval": 3})
+
+
+class Verbose(Line):
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return (*super().step(action)[:4], {"success": "yes"})
+
+
+class Unsure(Line):
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return (*super().step(action)[:4], {"success": math.nan})
+
+
+class Unpaid(Line):
+    def step(self, action: np.ndarray) -> Any:
+        return (self.observe(), None, False, False, {"success": False})
 
 
 class Untaught(Line):
@@ -532,7 +557,15 @@ class FourValues(Line):
     ("kind", "words", "message"),
     [
         (Speechless, (), "its attribute instruction must be a text, is None"),
-        (Uncounted, (), "its attribute num_goals must map train, demo, eval to numbers of goals, is 8"),
+        (
+            Uncounted,
+            (),
+            "its attribute num_goals must map train, demo, eval to numbers of goals, some of them to train on, is 8",
+        ),
+        (Goalless, (), "its attribute num_goals must map .* numbers of goals, some of them to train on, is .*: 0"),
+        (Verbose, (), r"the info\['success'\] of its step\(\) must be a finite number, is 'yes'"),
+        (Unsure, (), r"the info\['success'\] of its step\(\) must be a finite number, is nan"),
+        (Unpaid, (), r"the reward of its step\(\) must be a finite number, is None"),
         (
             Unjudged,
             (),

@@ -141,6 +141,31 @@ def test_a_run_is_not_resumed_where_its_next_checkpoint_has_no_room(
     assert RunFolder(config.run_dir).committed() == [0, 1]
 
 
+def test_what_a_killed_commit_has_left_is_room_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = committed_run(tmp_path)
+    folder, request = RunFolder(config.run_dir), RunRequest(resume="mine", overrides=(f"run_root={tmp_path}",))
+    half = folder.new_checkpoint(2)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
+    (half / "state").write_bytes(bytes(10))  # less than what counts, whose digests alone are more
+    with pytest.raises(ConfigError, match="a checkpoint takes"):
+        check(request)
+    (half / "state").write_bytes(bytes(10_000))
+    assert check(request) == config
+
+
+def test_a_run_whose_iterations_are_done_needs_no_room_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = committed_run(tmp_path, iterations=1, done=1)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
+    request = RunRequest(resume="mine", overrides=(f"run_root={tmp_path}",))
+    assert check(request) == config  # it is still to be evaluated
+    with pytest.raises(ConfigError, match="a checkpoint takes"):
+        check(RunRequest(resume="mine", iterations=2, overrides=request.overrides))
+
+
 @pytest.mark.parametrize("name", ["2026", "1e5", "0123", "true", "null", "2026-11-23"])
 def test_a_name_is_taken_as_it_is_whatever_else_it_reads_as(tmp_path: Path, name: str) -> None:
     assert check(parse_arguments([f"run_id={name}", f"run_root={tmp_path}"])).run_dir == tmp_path / name

@@ -22,11 +22,11 @@ from embodyflow.config.generation import HFConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.engines.generation.hf import HFEngine
 from embodyflow.engines.generation.interface import Request, Sampling
-from embodyflow.policies.causal_lm import modeling_causal_lm
+from embodyflow.policies.causal_lm import modeling_causal_lm, shared_prompts_causal_lm
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig, ScratchConfig
 from embodyflow.policies.causal_lm.critic_causal_lm import CausalLMCritic
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_empty_model, save_folder
-from embodyflow.policies.causal_lm.packing_causal_lm import first_fit, pack_rows
+from embodyflow.policies.causal_lm.packing_causal_lm import AttentionLines, first_fit, pack_rows
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
 from embodyflow.policies.causal_lm.shared_prompts_causal_lm import is_used_in, pack_shared
 from tests.language_models import save_model
@@ -137,6 +137,27 @@ def test_siblings_share_their_prompt_and_are_what_they_are_by_themselves(model_t
     assert packed.input_ids.shape == (1, 7 + 5 + 9 + 3 + 83 - 7)
     for mine, expected in zip(policy.evaluate(batch, 0.7), one_by_one(policy, batch, 0.7), strict=True):
         torch.testing.assert_close(mine, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("has_mask", [True, False])
+def test_heads_are_shared_on_a_gpu_only_where_a_fused_kernel_takes_that(
+    monkeypatch: pytest.MonkeyPatch, has_mask: bool
+) -> None:
+    """By the shapes alone, on a device without memory: with a mask keys and values are there for every head."""
+    seen = []
+
+    def attention(query: Any, key: Any, value: Any, *, attn_mask: Any, enable_gqa: bool, **arguments: Any) -> Any:
+        seen.append((key.shape[1], value.shape[1], attn_mask is not None, enable_gqa))
+        return query
+
+    monkeypatch.setattr(shared_prompts_causal_lm, "scaled_dot_product_attention", attention)
+    line = torch.empty(1, 8, 6, 4, device="meta"), *torch.empty(2, 1, 2, 6, 4, device="meta")
+    tokens = torch.zeros(2, 3, dtype=torch.int64, device="meta")
+    mask = torch.ones(2, 1, 3, 3, dtype=torch.bool, device="meta") if has_mask else None
+    lines = AttentionLines(tokens, tokens.flatten(), mask)
+    outputs, _ = shared_prompts_causal_lm.attend(None, *line, None, attention_lines=lines)
+    assert outputs.shape == (1, 6, 8, 4)
+    assert seen == [(8, 8, True, False) if has_mask else (2, 2, False, True)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(0, 20)), max_size=12))
