@@ -98,7 +98,7 @@ def check_attributes(env: EnvConfig, made: gym.Env[Any, Any]) -> None:
     if not isinstance(found["instruction"], str):
         raise ConfigError(f"env.id={env.id}: its attribute instruction must be a text, is {found['instruction']!r}")
     goals = found["num_goals"]
-    numbers = [goals.get(split) for split in SPLITS] if isinstance(goals, Mapping) else []
+    numbers: list[Any] = [goals.get(split) for split in SPLITS] if isinstance(goals, Mapping) else []
     if not numbers or not all(isinstance(each, Integral) for each in numbers) or numbers[0] < 1:
         raise ConfigError(
             f"env.id={env.id}: its attribute num_goals must map {', '.join(SPLITS)} to numbers of goals, some of them "
