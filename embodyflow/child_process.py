@@ -20,17 +20,18 @@ AWAKE_SECONDS = 0.0005
 
 
 def start_child(
-    module: str, *, descriptors: Sequence[int] = (), start_new_session: bool = False
+    module: str, *, descriptors: Sequence[int] = (), numbers: Sequence[int] = (), start_new_session: bool = False
 ) -> "tuple[subprocess.Popen[bytes], Connection]":
     """Start a process that runs ``main(descriptor, parent_pid)`` of a module; return it and our end of the socket.
 
     Args:
         module: its name.
         descriptors: of further open files that it shall have, given to ``main`` after the others.
+        numbers: given to it after these.
         start_new_session: the process leads a session, so that all it starts can be killed with it.
     """
     ours, theirs = socket.socketpair()
-    arguments = ", ".join(map(str, [theirs.fileno(), os.getpid(), *descriptors]))
+    arguments = ", ".join(map(str, [theirs.fileno(), os.getpid(), *descriptors, *numbers]))
     main = f"from {module} import main; main({arguments})"
     search_path = os.pathsep.join(path for path in sys.path if path)
     with theirs:
@@ -55,7 +56,7 @@ def await_end(pid: int, seconds: float) -> bool:
 
 
 def expect(poll: select.poll) -> None:
-    """Wait for a message for a moment, awake. Whoever else wants the core gets it.
+    """Wait for a message for a moment, awake; for who has a core to itself, as it takes time from whoever shares it.
 
     Waking a core that went to sleep takes as long as a simulator's step, several times that in a virtual machine.
     """

@@ -121,9 +121,9 @@ class VectorEnv:
             raise
 
     def _start(self, num_workers: int, num_processes: int) -> None:
-        num_shards = max(num_workers, 1)
+        num_shards, stays_awake = max(num_workers, 1), num_processes < len(os.sched_getaffinity(0))
         for rank in range(num_shards):  # the caller last: the others step meanwhile
-            start = functools.partial(WorkerProcess, rank) if rank < num_processes else InProcess
+            start = functools.partial(WorkerProcess, rank, stays_awake) if rank < num_processes else InProcess
             self._shards.append(SupervisedShard(start, range(rank, self.num_envs, num_shards), self.supervision))
 
     def _build(self, env_fns: Sequence[EnvFn]) -> tuple[gym.Space[Any], gym.Space[Any]]:

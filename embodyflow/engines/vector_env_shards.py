@@ -94,15 +94,19 @@ class WorkerProcess:
 
     Args:
         rank: for messages.
+        stays_awake: whether it and the caller expect each other's messages awake.
     """
 
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
+    def __init__(self, rank: int, stays_awake: bool) -> None:
+        self._rank, self._stays_awake = rank, stays_awake
         self._stacks = os.memfd_create("stacks")
         self._lifeline, theirs = os.pipe()  # while we have our end the process lives
         try:
             self._process, self._connection = start_child(
-                EnvGroup.__module__, descriptors=[theirs, self._stacks], start_new_session=True
+                EnvGroup.__module__,
+                descriptors=[theirs, self._stacks],
+                numbers=[int(stays_awake)],
+                start_new_session=True,
             )
         except BaseException:
             self._forget_files()
@@ -120,7 +124,8 @@ class WorkerProcess:
     def result(self, seconds: float) -> Any:
         """Receive the next answer; see :class:`Shard`."""
         deadline = time.monotonic() + seconds
-        expect(self._poll)
+        if self._stays_awake:
+            expect(self._poll)
         # The end of the process ends the socket too, unless an environment left a child that holds it open.
         while not self._poll.poll(1000 * max(0.0, min(1.0, deadline - time.monotonic()))):
             if await_end(self._process.pid, seconds=0.0):

@@ -261,7 +261,7 @@ def _blame(index: int) -> Iterator[None]:
         raise EnvError(index, traceback.format_exc()) from error
 
 
-def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int) -> None:
+def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int, stays_awake: int) -> None:
     """Run an environment process: execute the messages that come until ``close`` or the caller's end.
 
     Args:
@@ -269,6 +269,7 @@ def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int) -> None:
         parent_pid: the caller's process.
         lifeline: a pipe that only the caller has the other end of.
         stacks: a file that the stacks of all threads are written to on SIGUSR1.
+        stays_awake: whether it expects the next message awake.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller closes us
     faulthandler.register(signal.SIGUSR1, file=stacks)
@@ -278,7 +279,8 @@ def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int) -> None:
     poll.register(descriptor, select.POLLIN)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the caller is gone: so are we
         while method != "close":
-            expect(poll)
+            if stays_awake:
+                expect(poll)
             method, arguments = receive(connection)
             reply: Any
             try:
