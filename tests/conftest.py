@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import gc
 import importlib.util
 import os
+import pickle
 import tarfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from hydra.plugins.config_source import ConfigResult
+    from hydra._internal.defaults_list import DefaultsList
 
     from embodyflow.config import RunConfig
 
@@ -34,21 +35,36 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def configs_are_parsed_once() -> Iterator[None]:
-    """Have Hydra parse a file once: a thousand tests compose a configuration, of some fifteen files each."""
-    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+def configs_are_composed_once() -> Iterator[None]:
+    """Have Hydra compose a choice of files once: some five hundred tests compose one, of some twenty files each.
 
-    parse, parsed = FileConfigSource.load_config, {}
+    What a test gives besides files, values of keys, is parsed, checked and applied by Hydra each time.
+    """
+    from hydra._internal import config_loader_impl
+    from hydra._internal.defaults_list import Overrides
 
-    def load(self: FileConfigSource, config_path: str) -> ConfigResult:
-        path = Path(self.path, self._normalize_file_name(config_path))
-        key = (path, path.stat().st_mtime_ns if path.exists() else None)
-        if key not in parsed:
-            parsed[key] = parse(self, config_path)
-        return copy.deepcopy(parsed[key])  # composing changes it
+    loader = config_loader_impl.ConfigLoaderImpl
+    choose, merge = config_loader_impl.create_defaults_list, loader._compose_config_from_defaults_list
+    chosen: dict[Any, DefaultsList] = {}
+    merged: dict[int, bytes] = {}
+
+    def create_defaults_list(repo: Any, config_name: Any, overrides_list: list[Any], **how: Any) -> DefaultsList:
+        values = Overrides(repo, overrides_list).config_overrides
+        files = [each.input_line for each in overrides_list if each not in values]
+        key = (config_name, *files, *(source.path for source in repo.get_sources()))
+        if key not in chosen:
+            chosen[key] = choose(repo=repo, config_name=config_name, overrides_list=overrides_list, **how)
+        return replace(chosen[key], config_overrides=values)
+
+    def compose(self: Any, defaults: list[Any], repo: Any) -> Any:
+        key = id(defaults)  # of what is kept above
+        if key not in merged:
+            merged[key] = pickle.dumps(merge(self, defaults=defaults, repo=repo))
+        return pickle.loads(merged[key])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FileConfigSource, "load_config", load)
+        patch.setattr(config_loader_impl, "create_defaults_list", create_defaults_list)
+        patch.setattr(loader, "_compose_config_from_defaults_list", compose)
         yield
 
 

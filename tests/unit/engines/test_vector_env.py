@@ -1,7 +1,6 @@
 """The vector environment engine: same trajectories in any process, honest errors, no process left."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -9,52 +8,16 @@ import time
 from functools import partial
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Text
+from counting_env import Counter, half_cheetah
+from gymnasium.spaces import Dict, Text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodyflow.engines.vector_env import EnvError, EpisodesLostError, VectorEnv
 from embodyflow.errors import ConfigError
-
-
-class Counter(gym.Env):
-    """Adds actions to ``count``; ends at ``end`` steps, and does what an action of 13 or more orders."""
-
-    action_space = Box(-100.0, 100.0, (2,), np.float32)
-    observation_space = Dict({"count": Box(-np.inf, np.inf, (1,), np.float64), "parity": Discrete(2)})
-    says: tuple = (True, False)
-
-    def __init__(self, end=1000, truncate=False):
-        self.end, self.truncate = end, truncate
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps, self.count = 0, float((options or {}).get("start", self.np_random.integers(1000)))
-        return self.observe(), {}
-
-    def step(self, action):
-        if action[0] == 13:
-            raise ValueError("unlucky")
-        if action[0] == 14:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if action[0] == 15:
-            time.sleep(60)
-        self.steps += 1
-        self.count += float(action.sum())
-        over = self.steps >= self.end
-        info = {"success": self.count > 5, "even": self.says[self.steps % 2], "pid": os.getpid()}
-        return self.observe(), float(action[0]), over and not self.truncate, over and self.truncate, info
-
-    def observe(self):
-        return {"count": np.array([self.count]), "parity": self.steps % 2}
-
-
-def half_cheetah():
-    return gym.make("HalfCheetah-v5", disable_env_checker=True, max_episode_steps=12)
 
 
 @pytest.fixture
