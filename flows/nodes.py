@@ -1,5 +1,6 @@
 """A node of the graph as a Prefect task."""
 
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -53,6 +54,17 @@ class Run:
 
 
 CURRENT_RUN: ContextVar[Run] = ContextVar("current_run")
+
+
+def _says_something(record: logging.LogRecord) -> bool:
+    """Leave out that a task run is completed: its state tells it, and a node's last line how it went.
+
+    Telling it on the console and to the server took an eighth of a task run's time.
+    """
+    return record.msg != "Finished in state Completed()"
+
+
+logging.getLogger("prefect.task_runs").addFilter(_says_something)
 
 
 # Inputs are not a key to what a node does: the weights it acts with are not among them. So nothing is cached here.

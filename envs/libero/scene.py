@@ -6,6 +6,7 @@ environment owns and puts in before it asks anything of the scene.
 
 import contextlib
 import sys
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -14,10 +15,13 @@ import numpy as np
 from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
 from numpy.typing import NDArray
 
+from envs.frustum import seen_geoms
 from envs.libero import suites
 
 FIXTURE_SEED = 0
 """LIBERO draws where fixtures stand when it builds a scene, by numpy's global generator; evaluations seed it with 0."""
+COLLISION_GEOMETRY = 0
+"""Group of the geoms that no picture shows."""
 
 
 class Scene:
@@ -70,13 +74,24 @@ class Scene:
         """Return a frame, upright, uint8 ``[size, size, 3]``."""
         if (size, size) not in self._viewers:
             viewer = OffScreenViewer(self.model, data, size, size, max_geom=4000)
-            viewer.vopt.geomgroup[0] = 0  # collision geometry
+            viewer.vopt.geomgroup[COLLISION_GEOMETRY] = 0
             self._viewers[size, size] = viewer
         viewer = self._viewers[size, size]
         viewer.data = data
         viewer.make_context_current()  # another scene of this process may have drawn since
         camera_id = mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_CAMERA, camera)
-        return np.asarray(viewer.render("rgb_array", camera_id=camera_id))
+        with self._without_unseen(data, camera_id):
+            return np.asarray(viewer.render("rgb_array", camera_id=camera_id))
+
+    @contextlib.contextmanager
+    def _without_unseen(self, data: mujoco.MjData, camera_id: int) -> Iterator[None]:
+        """Have pictures made without what a camera does not see: of the wrist's, that is half of all triangles."""
+        groups = self.model.geom_group.copy()
+        self.model.geom_group[~seen_geoms(self.model, data, camera_id)] = COLLISION_GEOMETRY
+        try:
+            yield
+        finally:
+            self.model.geom_group[:] = groups
 
 
 @cache

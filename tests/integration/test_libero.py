@@ -158,6 +158,19 @@ def test_chunks_draw_their_last_observation_only(monkeypatch: pytest.MonkeyPatch
         assert (start[name][0] != expected[name]).any()
 
 
+@pytest.mark.parametrize("task", ["libero_spatial/3", "libero_object/0", "libero_goal/3", "libero_10/3"])
+def test_leaving_out_what_a_camera_does_not_see_changes_no_pixel(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make(task=task, cameras=("image", "wrist_image"))
+    env.reset(options={"goal": 2})
+    for action in np.random.default_rng(0).uniform(-1, 1, (4, 7)).astype(np.float32):
+        seen, *_ = env.step(action)
+        with monkeypatch.context() as patch:
+            patch.setattr("envs.libero.scene.seen_geoms", lambda model, *_: np.ones(model.ngeom, bool))
+            everything = env.observe()
+        for name in ("image", "wrist_image"):
+            np.testing.assert_array_equal(seen[name], everything[name])
+
+
 def test_states_need_no_gl() -> None:
     script = f"import gymnasium, sys; e = gymnasium.make({ID!r}); e.reset(); print('OpenGL' in sys.modules)"
     environment = {**os.environ, "MUJOCO_GL": "disabled", "PYTHONPATH": str(ROOT)}
