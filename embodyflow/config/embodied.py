@@ -22,9 +22,13 @@ class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
         chunk_correlation: of the noise that the actions of a chunk are sampled with; 0 draws each token by itself, 1
             gives all of them the same noise. See :func:`~embodyflow.engines.action_noise.chunk_uniforms`.
         keep_episodes: iterations, the newest, whose episodes stay in the run's folder, images left out.
+        pipelined: with ``env_processes``, half of the environments step while the policy decides for the other half.
+            The numbers are the same; false is faster where deciding for half takes as long as for all, and more than
+            a chunk does.
     """
 
     chunk_correlation: Fraction = 0.0
+    pipelined: bool = True
     keep_episodes: Annotated[int, Field(ge=0, strict=True)] = 20
 
 

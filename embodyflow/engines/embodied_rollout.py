@@ -8,7 +8,7 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,24 @@ _logger = logging.getLogger(__name__)
 SMALLEST_BATCH = 8
 """Rows of the smallest batch that the policy decides for. In smaller ones the last bit of a row's log-probs depends on
 its position: a matrix product cuts its last few rows in another way."""
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """What was begun for a half of the environments.
+
+    Attributes:
+        starting: environments that begin an episode.
+        playing: those that execute a chunk.
+        rows, t: what they play, int64 ``[n]``, and how many decisions those have taken before.
+        decision: on what they execute.
+    """
+
+    starting: Sequence[int]
+    playing: Sequence[int] = ()
+    rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    t: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    decision: Decision | None = None
 
 
 class EmbodiedRollout(GroupRollout):
@@ -118,7 +136,7 @@ class EmbodiedRollout(GroupRollout):
     ) -> Columns:
         """Play the episodes and record them.
 
-        The policy always decides for as many environments as there are, idle ones included: a row's numbers then do
+        The policy always decides for as many environments as take part, idle ones included: a row's numbers then do
         not depend on which others are played beside it, so episodes that a journal has need not be played again.
 
         A group with an episode that kills or hangs its process whenever it is played has another goal instead, drawn
@@ -170,16 +188,48 @@ class EmbodiedRollout(GroupRollout):
         return rows
 
     def _play(self, record: EpisodeRows, slots: Slots, groups: KeptGroups) -> None:
-        while slots.fill():
-            rows, t = slots.rows(), slots.decisions()
-            observation = slots.observation()
-            record.see(rows, t, observation)
-            observation = {**observation, "instruction_ids": record.columns["instruction_ids"][rows]}
-            noise = None if record.noise is None else record.noise[rows, t]
-            decision = self._decide(observation, noise, max(slots.num_envs, SMALLEST_BATCH))
-            step = slots.step(decision.actions)
-            record.write(rows, t, decision, step)
-            groups.ended(rows[step.terminated | step.truncated])
+        """Play all episodes, half of the environments at a time where ``rollout.pipelined`` and processes step them.
+
+        One half steps while the policy decides for the other. What a half has begun it looks at when its turn comes
+        again: an episode begins a turn later than it would alone.
+        """
+        halves = slots.halves if self.config.rollout.pipelined else [list(range(slots.num_envs))]
+        under_way: dict[int, _Turn] = {}
+        while True:
+            for k, half in enumerate(halves):
+                if k in under_way:
+                    self._end(under_way.pop(k), record, slots, groups)
+                turn = self._begin(half, record, slots, is_alone=not under_way)
+                if turn is not None:
+                    under_way[k] = turn
+            if not under_way:
+                return
+
+    def _begin(self, half: Sequence[int], record: EpisodeRows, slots: Slots, *, is_alone: bool) -> "_Turn | None":
+        """Begin episodes, and decide for those that a half plays; return what is to be waited for."""
+        starting = slots.begin_episodes(half)
+        if starting and is_alone:
+            slots.await_episodes(starting)
+            starting = []
+        playing = slots.playing(half)
+        if not playing:
+            return _Turn(starting) if starting else None
+        rows, t, observation = slots.rows(playing), slots.decisions(playing), slots.observation(playing)
+        record.see(rows, t, observation)
+        observation = {**observation, "instruction_ids": record.columns["instruction_ids"][rows]}
+        noise = None if record.noise is None else record.noise[rows, t]
+        decision = self._decide(observation, noise, max(len(half), SMALLEST_BATCH))
+        slots.begin_step(playing, decision.actions)
+        return _Turn(starting, playing, rows, t, decision)
+
+    def _end(self, turn: "_Turn", record: EpisodeRows, slots: Slots, groups: KeptGroups) -> None:
+        """Wait for what a turn began, in that order, and write it down."""
+        if turn.starting:
+            slots.await_episodes(turn.starting)
+        if turn.decision is not None:
+            step = slots.await_step(turn.playing)
+            record.write(turn.rows, turn.t, turn.decision, step)
+            groups.ended(turn.rows[step.terminated | step.truncated])
 
     def fault_metrics(self) -> dict[str, Metric]:
         """Count what was done about environments that crash or hang since the last call."""

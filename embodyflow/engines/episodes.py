@@ -38,16 +38,28 @@ class Episode:
 
 
 class Slots:
-    """Which environment plays which episode, and at which decision it is."""
+    """Which environment plays which episode, and at which decision it is.
+
+    Args:
+        env: the environments, of task ``i % num_tasks``.
+        episodes: to be played.
+        num_tasks: that they are of.
+        done: those of them that need not be.
+
+    Attributes:
+        num_envs: environments in all.
+        halves: those that take turns in being stepped, where processes step them.
+    """
 
     def __init__(self, env: VectorEnv, episodes: Sequence[Episode], num_tasks: int, done: Set[int]) -> None:
+        self.num_envs, self.halves = env.num_envs, env.halves
         self._env, self._episodes, self._num_tasks = env, episodes, num_tasks
-        self.num_envs = env.num_envs
         self._waiting: list[deque[int]] = [deque() for _ in range(num_tasks)]
         for row, episode in enumerate(episodes):
             if row not in done:
                 self._waiting[episode.env_task_id].append(row)
-        self._row: dict[int, int] = {}  # slot to row, only slots that play
+        self._row: dict[int, int] = {}  # slot to row, only slots that play or are about to
+        self._starting: set[int] = set()  # about to
         self._decision: dict[int, int] = {}
         self._observation: dict[str, np.ndarray] = {}
 
@@ -55,43 +67,48 @@ class Slots:
         """Return what an environment plays."""
         return self._episodes[self._row[slot]]
 
-    def fill(self) -> bool:
-        """Start waiting episodes in idle environments; return whether any is being played."""
-        starting = {}
-        for slot in range(self._env.num_envs):
+    def begin_episodes(self, half: Sequence[int]) -> list[int]:
+        """Begin waiting episodes in idle environments of a half; return in which."""
+        starting = []
+        for slot in half:
             waiting = self._waiting[slot % self._num_tasks]
             if slot not in self._row and waiting:
-                starting[slot] = self._row[slot] = waiting.popleft()
-                self._decision[slot] = 0
+                self._row[slot], self._decision[slot] = waiting.popleft(), 0
+                starting.append(slot)
         if starting:
-            episodes = [self._episodes[row] for row in starting.values()]
-            self._store(
-                list(starting),
-                self._env.reset(
-                    list(starting),
-                    seeds=[episode.goal for episode in episodes],
-                    options=[{"goal": episode.goal} for episode in episodes],
-                ),
-            )
-        return bool(self._row)
+            goals = [self.episode(slot).goal for slot in starting]
+            self._env.reset_async(starting, seeds=goals, options=[{"goal": goal} for goal in goals])
+            self._starting.update(starting)
+        return starting
 
-    def rows(self) -> np.ndarray:
-        """Return the rows being played, int64 ``[n]``, in slot order."""
-        return np.array([self._row[slot] for slot in sorted(self._row)])
+    def await_episodes(self, starting: Sequence[int]) -> None:
+        """Have what was begun: from here on, these environments play."""
+        self._store(starting, self._env.reset_wait())
+        self._starting.difference_update(starting)
 
-    def decisions(self) -> np.ndarray:
+    def playing(self, half: Sequence[int]) -> list[int]:
+        """Return which of a half's environments play."""
+        return [slot for slot in half if slot in self._row and slot not in self._starting]
+
+    def rows(self, slots: Sequence[int]) -> np.ndarray:
+        """Return the rows that environments play, int64 ``[n]``."""
+        return np.array([self._row[slot] for slot in slots])
+
+    def decisions(self, slots: Sequence[int]) -> np.ndarray:
         """Return how many decisions each of them has taken, int64 ``[n]``."""
-        return np.array([self._decision[slot] for slot in sorted(self._row)])
+        return np.array([self._decision[slot] for slot in slots])
 
-    def observation(self) -> dict[str, np.ndarray]:
+    def observation(self, slots: Sequence[int]) -> dict[str, np.ndarray]:
         """Return what each of them sees now."""
-        slots = sorted(self._row)
         return {name: values[slots] for name, values in self._observation.items()}
 
-    def step(self, actions: np.ndarray) -> ChunkStep:
-        """Execute a chunk in each; environments whose episode ends become idle."""
-        slots = sorted(self._row)
-        step = self._env.step(actions, slots)
+    def begin_step(self, slots: Sequence[int], actions: np.ndarray) -> None:
+        """Have a chunk executed in each."""
+        self._env.step_async(actions, slots)
+
+    def await_step(self, slots: Sequence[int]) -> ChunkStep:
+        """Return what that gave; environments whose episode ends become idle."""
+        step = self._env.step_wait()
         self._store(slots, step.observation)
         for slot, over in zip(slots, step.terminated | step.truncated, strict=True):
             self._decision[slot] += 1
@@ -99,7 +116,7 @@ class Slots:
                 del self._row[slot]
         return step
 
-    def _store(self, slots: list[int], observation: Mapping[str, np.ndarray]) -> None:
+    def _store(self, slots: Sequence[int], observation: Mapping[str, np.ndarray]) -> None:
         for name, values in observation.items():
             if name not in self._observation:
                 shape = (self._env.num_envs, *values.shape[1:])

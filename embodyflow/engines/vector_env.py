@@ -62,6 +62,15 @@ class ChunkStep:
     infos: dict[str, npt.NDArray[np.float64]]
 
 
+@dataclass(frozen=True)
+class _Pending:
+    """A call that is under way: its environments, and the shards that will answer."""
+
+    method: str
+    rows: Array
+    shards: list[SupervisedShard]
+
+
 class VectorEnv:
     """Environments with explicit resets (Gymnasium's autoreset mode DISABLED), stepped a chunk at a time.
 
@@ -108,7 +117,8 @@ class VectorEnv:
         self.chunk_size = chunk_size
         self.supervision = supervision or Supervision()
         self._shards: list[SupervisedShard] = []
-        self._pending: deque[tuple[Array, list[SupervisedShard]]] = deque()
+        self._pending: deque[_Pending] = deque()
+        self._has_processes = num_workers > caller_steps
         self._under_way = np.zeros(self.num_envs, np.bool_)
         self._memory = os.memfd_create("embodyflow-vector-env")
         try:
@@ -154,36 +164,66 @@ class VectorEnv:
             shard.watch(recorder, self._buffers)
         return recorder
 
+    @property
+    def halves(self) -> list[list[int]]:
+        """Environments that may take turns: one half steps while the caller decides for the other.
+
+        All in one where the caller's own process steps them.
+        """
+        first = self.num_envs // 2 if self._has_processes else 0
+        return [part for part in (list(range(first)), list(range(first, self.num_envs))) if part]
+
     def reset(
         self,
         indices: Sequence[int] | None = None,
         seeds: Sequence[int | None] | None = None,
         options: Sequence[dict[str, Any] | None] | None = None,
     ) -> dict[str, Array]:
-        """Reset environments.
+        """Reset environments: ``reset_async`` and ``reset_wait``."""
+        self._require_idle("reset")
+        self.reset_async(indices, seeds, options)
+        return self.reset_wait()
+
+    def reset_async(
+        self,
+        indices: Sequence[int] | None = None,
+        seeds: Sequence[int | None] | None = None,
+        options: Sequence[dict[str, Any] | None] | None = None,
+    ) -> None:
+        """Start to reset environments; other calls with other environments may be under way.
 
         Args:
             indices: the n environments; None is all.
             seeds: n seeds, one per environment; None leaves their generators as they are.
             options: n values of Gymnasium's ``reset(options=...)``.
 
+        Raises:
+            ValueError: an environment is under way, or there are not as many seeds or options as environments.
+        """
+        rows = self._rows(indices)
+        seeds = [None] * len(rows) if seeds is None else seeds
+        options = [None] * len(rows) if options is None else options
+        if not len(seeds) == len(options) == len(rows):
+            raise ValueError(f"{len(rows)} environments, but {len(seeds)} seeds and {len(options)} options")
+        if self._under_way[rows].any():
+            raise ValueError(f"environments {rows[self._under_way[rows]].tolist()} are under way: wait first")
+        self._recorder.begin(rows, seeds, options)
+        self._begin("reset", rows, seeds, options)
+
+    def reset_wait(self) -> dict[str, Array]:
+        """Wait for the oldest call, a ``reset_async``; return the first observations.
+
         Returns:
-            Key to first observation ``[n, ...]``.
+            Key to first observation ``[n, ...]``, rows in the order of the call's ``indices``.
 
         Raises:
             EnvError: an environment raised, or gives numbers that are none.
             EnvQuarantinedError: an environment kills or hangs its process whenever it is reset so.
             EpisodesLostError: a process is gone, and with it episodes that were reset without a seed.
             InfrastructureError: processes were started again too often.
+            RuntimeError: the oldest call is no ``reset_async``.
         """
-        self._require_idle("reset")
-        rows = self._rows(indices)
-        seeds = [None] * len(rows) if seeds is None else seeds
-        options = [None] * len(rows) if options is None else options
-        if not len(seeds) == len(options) == len(rows):
-            raise ValueError(f"{len(rows)} environments, but {len(seeds)} seeds and {len(options)} options")
-        self._recorder.begin(rows, seeds, options)
-        _gather(shard.result for shard in self._scatter(rows, "reset", seeds, options))
+        rows = self._end("reset")
         self._recorder.open[rows] = True
         return self._observation(rows)
 
@@ -236,7 +276,7 @@ class VectorEnv:
         return self.step_wait()
 
     def step_async(self, actions: npt.ArrayLike, indices: Sequence[int] | None = None) -> None:
-        """Start action chunks; several calls with disjoint environments may be under way.
+        """Start action chunks; other calls with other environments may be under way.
 
         In a process of its own an environment steps while the caller does something else, such as computing
         the actions of the other half. The calling process's share is done before the call returns.
@@ -256,28 +296,19 @@ class VectorEnv:
             raise ValueError(f"actions: must have shape {expected}, have {actions.shape}")
         self._buffers.actions[rows] = actions
         self._recorder.order(rows, actions)
-        self._under_way[rows] = True
-        self._pending.append((rows, self._scatter(rows, "step")))
+        self._begin("step", rows)
 
     def step_wait(self) -> ChunkStep:
-        """Wait for the oldest ``step_async`` and return its result, rows in the order of its ``indices``.
+        """Wait for the oldest call, a ``step_async``, and return its result, rows in the order of its ``indices``.
 
         Raises:
             EnvError: an environment raised, or gives numbers that are none; those of this call must be reset.
             EnvQuarantinedError: an environment kills or hangs its process whenever it executes the chunk; as above.
             EpisodesLostError: a process is gone, and with it episodes that were reset without a seed.
             InfrastructureError: processes were started again too often.
-            RuntimeError: nothing is under way.
+            RuntimeError: the oldest call is no ``step_async``.
         """
-        if not self._pending:
-            raise RuntimeError("step_wait without a step_async")
-        rows, shards = self._pending.popleft()
-        self._under_way[rows] = False
-        try:
-            _gather(shard.result for shard in shards)
-        except BaseException:
-            self._recorder.open[rows] = False
-            raise
+        rows = self._end("step")
         buffers = self._buffers
         step = ChunkStep(
             observation=self._observation(rows),
@@ -306,6 +337,7 @@ class VectorEnv:
         """
         shards, self._shards = self._shards, []
         self._pending.clear()
+        self._under_way[:] = False
         if shards:
             os.close(self._memory)
         deadline = time.monotonic() + CLOSE_SECONDS
@@ -323,7 +355,25 @@ class VectorEnv:
 
     def _require_idle(self, method: str) -> None:
         if self._pending:
-            raise RuntimeError(f"{method} while a step_async is under way: call step_wait first")
+            under_way = self._pending[0].method
+            raise RuntimeError(f"{method} while a {under_way}_async is under way: call {under_way}_wait first")
+
+    def _begin(self, method: str, rows: Array, *columns: Sequence[Any]) -> None:
+        self._pending.append(_Pending(method, rows, self._scatter(rows, method, *columns)))
+        self._under_way[rows] = True
+
+    def _end(self, method: str) -> Array:
+        """Wait for the oldest call; return its environments, which are finished if it fails."""
+        if not self._pending or self._pending[0].method != method:
+            raise RuntimeError(f"{method}_wait without a {method}_async")
+        call = self._pending.popleft()
+        self._under_way[call.rows] = False
+        try:
+            _gather(shard.result for shard in call.shards)
+        except BaseException:
+            self._recorder.open[call.rows] = False
+            raise
+        return call.rows
 
     def _require_running(self, rows: Array) -> None:
         running = self._recorder.open[rows] & ~self._under_way[rows]

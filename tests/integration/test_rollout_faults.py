@@ -45,9 +45,13 @@ def played(rollout: EmbodiedRollout) -> Columns:
     return rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
 
 
-@pytest.mark.parametrize("env_processes", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_processes_of_their_own_make_no_difference(tiny_config, played: Columns, env_processes: int) -> None:
-    rollout = rollout_of(tiny_config, f"rollout.env_processes={env_processes}")
+@pytest.mark.parametrize(
+    ("env_processes", "pipelined"), [(1, True), pytest.param(3, False, marks=pytest.mark.slow), (3, True)]
+)
+def test_processes_of_their_own_make_no_difference(
+    tiny_config, played: Columns, env_processes: int, pipelined: bool
+) -> None:
+    rollout = rollout_of(tiny_config, f"rollout.env_processes={env_processes}", f"rollout.pipelined={pipelined}")
     rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
     rollout.close()
     assert digest_of(rows) == digest_of(played)

@@ -117,6 +117,25 @@ def test_calls_under_way_in_one_process_are_all_done_again(vector_env, undisturb
     assert play(env, CHUNKS[3:], reset=False) == undisturbed[1 + 3 * 3 :]
 
 
+@pytest.mark.parametrize("step", [-1, 4])
+def test_a_reset_behind_a_step_in_one_process_is_done_again(step, vector_env, undisturbed):
+    """The process dies in the one or the other."""
+    env = vector_env({"seed": 22 if step > 0 else 20, "step": step, "kind": "kill"}, num_workers=1)
+    env.reset([1, 2], seeds=[21, 22])
+    for actions in CHUNKS[:2]:
+        env.step(actions[[1, 2]], [1, 2])
+    env.step_async(CHUNKS[2][[1, 2]], [1, 2])
+    env.reset_async([0], seeds=[20])
+    states = env.step_wait().observation["state"]
+    first = env.reset_wait()["state"]
+    assert env.supervision.restarts == 1
+    assert first.tobytes() == undisturbed[0][: first.nbytes]
+    assert states.tobytes() == undisturbed[1 + 2 * 3][first.nbytes :]
+    for actions in CHUNKS[:3]:
+        states = env.step(actions[[0]], [0]).observation["state"]
+    assert states.tobytes() == undisturbed[1 + 2 * 3][: first.nbytes]
+
+
 @pytest.fixture
 def twice(monkeypatch):
     """Two faults are too many: each takes the time of a start."""

@@ -117,12 +117,31 @@ def test_a_rollout_goes_on_where_a_killed_one_was(
     started: list[int] = []
     later = new_rollout(rollout.config)
     env = later.env("train")
-    reset = env.reset
-    monkeypatch.setattr(env, "reset", lambda slots, **given: started.extend(slots) or reset(slots, **given))
+    reset = env.reset_async
+    monkeypatch.setattr(env, "reset_async", lambda slots, **given: started.extend(slots) or reset(slots, **given))
     again = later.play(episodes, "train", DRAWS, journal)
     assert len(started) == len(episodes) - len(kept["uid"])
     for name in played:
         assert np.array_equal(again[name], played[name]), name
+
+
+@pytest.mark.parametrize(("pipelined", "most"), [(True, 1), (False, 0)])
+def test_half_of_the_environments_step_while_the_policy_decides(
+    tiny_config, played: Columns, pipelined: bool, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config("rollout.envs_per_worker=3", "rollout.env_processes=1", f"rollout.pipelined={pipelined}")
+    rollout = new_rollout(config)
+    env, act = rollout.env("train"), rollout.policy.act
+    chunks, meanwhile = [0], []  # under way; seen by each decision
+    for name, change in (("step_async", 1), ("step_wait", -1)):
+        call = getattr(env, name)
+        monkeypatch.setattr(env, name, lambda *a, c=call, d=change: chunks.append(chunks[-1] + d) or c(*a))
+    monkeypatch.setattr(rollout.policy, "act", lambda *a: meanwhile.append(chunks[-1]) or act(*a))
+    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+    rollout.close()
+    assert digest_of(rows) == digest_of(played)
+    assert max(meanwhile) == most
+    assert meanwhile.count(most) >= len(meanwhile) / 2
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

@@ -124,6 +124,32 @@ def test_any_partition_of_calls_gives_the_same_trajectories(three_counters, data
         assert np.array_equal(step.num_steps, expected.num_steps[part])
 
 
+def test_environments_are_reset_while_others_of_their_process_step(three_counters):
+    env = three_counters
+    env.reset(options=[{"start": i} for i in range(3)])
+    env.step_async(chunk(1, 1, 1), [2])
+    env.reset_async([0, 1], options=[{"start": 20}, {"start": 30}])
+    with pytest.raises(ValueError, match=r"\[0\] are finished or under way"):
+        env.step_async(chunk(1, 1, 1), [0])
+    with pytest.raises(ValueError, match=r"\[2\] are under way"):
+        env.reset_async([2])
+    with pytest.raises(RuntimeError, match="reset_wait without a reset_async"):
+        env.reset_wait()
+    assert env.step_wait().observation["count"].tolist() == [[5.0]]
+    with pytest.raises(RuntimeError, match="step while a reset_async is under way: call reset_wait first"):
+        env.step(chunk(1, 1, 1), [2])
+    assert env.reset_wait()["count"].tolist() == [[20.0], [30.0]]
+    assert env.step(np.repeat(chunk(1, 1, 1), 3, axis=0)).observation["count"].tolist() == [[22.0], [33.0], [8.0]]
+
+
+def test_halves_take_turns_where_processes_step_them(three_counters):
+    assert three_counters.halves == [[0], [1, 2]]
+    with VectorEnv([Counter] * 4, chunk_size=1) as env:
+        assert env.halves == [[0, 1, 2, 3]]
+    with VectorEnv([Counter], num_workers=1, chunk_size=1) as env:
+        assert env.halves == [[0]]
+
+
 def test_environments_are_spread_over_processes(three_counters):
     three_counters.reset()
     pids = three_counters.step(np.repeat(chunk(0, 0, 0), 3, axis=0)).infos["pid"][:, 0]

@@ -1,6 +1,5 @@
 """What a camera does not see may be left out of its picture."""
 
-
 import mujoco
 import numpy as np
 import pytest
