@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hydra._internal.defaults_list import DefaultsList
 
     from embodyflow.config import RunConfig
+    from embodyflow.engines.fsdp_trainer import FSDPTrainer
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -132,3 +133,12 @@ def libero_assets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LIBERO_ASSETS", str(folder / "assets"))
         yield
+
+
+@pytest.fixture
+def close() -> Iterator[list[FSDPTrainer]]:
+    """Trainers put in here leave their process group after the test."""
+    trainers: list[FSDPTrainer] = []
+    yield trainers
+    for trainer in trainers:
+        trainer.close()

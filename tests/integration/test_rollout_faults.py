@@ -49,12 +49,21 @@ def played(rollout: EmbodiedRollout) -> Columns:
     ("env_processes", "pipelined"), [(1, True), pytest.param(3, False, marks=pytest.mark.slow), (3, True)]
 )
 def test_processes_of_their_own_make_no_difference(
-    tiny_config, played: Columns, env_processes: int, pipelined: bool
+    tiny_config, played: Columns, env_processes: int, pipelined: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """But half of the environments step while the policy decides."""
     rollout = rollout_of(tiny_config, f"rollout.env_processes={env_processes}", f"rollout.pipelined={pipelined}")
+    env, act = rollout.env("train"), rollout.policy.act
+    chunks, meanwhile = [0], []  # under way, and that at each decision
+    for name, change in (("step_async", 1), ("step_wait", -1)):
+        call = getattr(env, name)
+        monkeypatch.setattr(env, name, lambda *a, c=call, d=change: chunks.append(chunks[-1] + d) or c(*a))
+    monkeypatch.setattr(rollout.policy, "act", lambda *a: meanwhile.append(chunks[-1]) or act(*a))
     rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
     rollout.close()
     assert digest_of(rows) == digest_of(played)
+    assert max(meanwhile) == int(pipelined)
+    assert meanwhile.count(int(pipelined)) >= len(meanwhile) / 2
 
 
 def counts(rollout: EmbodiedRollout) -> dict[str, float]:

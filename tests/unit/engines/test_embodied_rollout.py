@@ -125,25 +125,6 @@ def test_a_rollout_goes_on_where_a_killed_one_was(
         assert np.array_equal(again[name], played[name]), name
 
 
-@pytest.mark.parametrize(("pipelined", "most"), [(True, 1), (False, 0)])
-def test_half_of_the_environments_step_while_the_policy_decides(
-    tiny_config, played: Columns, pipelined: bool, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tiny_config("rollout.envs_per_worker=3", "rollout.env_processes=1", f"rollout.pipelined={pipelined}")
-    rollout = new_rollout(config)
-    env, act = rollout.env("train"), rollout.policy.act
-    chunks, meanwhile = [0], []  # under way; seen by each decision
-    for name, change in (("step_async", 1), ("step_wait", -1)):
-        call = getattr(env, name)
-        monkeypatch.setattr(env, name, lambda *a, c=call, d=change: chunks.append(chunks[-1] + d) or c(*a))
-    monkeypatch.setattr(rollout.policy, "act", lambda *a: meanwhile.append(chunks[-1]) or act(*a))
-    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
-    rollout.close()
-    assert digest_of(rows) == digest_of(played)
-    assert max(meanwhile) == most
-    assert meanwhile.count(most) >= len(meanwhile) / 2
-
-
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_the_ranks_together_play_every_group_once(config: RunConfig, world_size: int) -> None:
     episodes = []
