@@ -57,10 +57,7 @@ CURRENT_RUN: ContextVar[Run] = ContextVar("current_run")
 
 
 def _says_something(record: logging.LogRecord) -> bool:
-    """Leave out that a task run is completed: its state tells it, and a node's last line how it went.
-
-    Telling it on the console and to the server took an eighth of a task run's time.
-    """
+    """Leave out that a task run is completed: its state tells it, and a node's last line how it went."""
     return record.msg != "Finished in state Completed()"
 
 

@@ -8,7 +8,7 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +49,11 @@ class _Turn:
     Attributes:
         starting: environments that begin an episode.
         playing: those that execute a chunk.
-        rows, t: what they play, int64 ``[n]``, and how many decisions those have taken before.
-        decision: on what they execute.
+        decision: on what they execute; ``None`` where none does.
     """
 
     starting: Sequence[int]
     playing: Sequence[int] = ()
-    rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    t: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     decision: Decision | None = None
 
 
@@ -220,16 +217,17 @@ class EmbodiedRollout(GroupRollout):
         noise = None if record.noise is None else record.noise[rows, t]
         decision = self._decide(observation, noise, max(len(half), SMALLEST_BATCH))
         slots.begin_step(playing, decision.actions)
-        return _Turn(starting, playing, rows, t, decision)
+        return _Turn(starting, playing, decision)
 
     def _end(self, turn: "_Turn", record: EpisodeRows, slots: Slots, groups: KeptGroups) -> None:
         """Wait for what a turn began, in that order, and write it down."""
         if turn.starting:
             slots.await_episodes(turn.starting)
         if turn.decision is not None:
+            rows, t = slots.rows(turn.playing), slots.decisions(turn.playing)
             step = slots.await_step(turn.playing)
-            record.write(turn.rows, turn.t, turn.decision, step)
-            groups.ended(turn.rows[step.terminated | step.truncated])
+            record.write(rows, t, turn.decision, step)
+            groups.ended(rows[step.terminated | step.truncated])
 
     def fault_metrics(self) -> dict[str, Metric]:
         """Count what was done about environments that crash or hang since the last call."""
