@@ -59,6 +59,7 @@ from flows.nodes import CURRENT_RUN, Run
 from flows.prefect_settings import BATCHED_WRITES, NO_TELEMETRY
 from flows.reporting import report_progress
 from flows.stages import Stages
+from flows.turns import Turns
 from pipelines import NodeType, TaskGraph, load_pipeline
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,7 +100,7 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
         async with iteration_runs(flows.iteration.iteration) as runs, showing(run_id) as artifacts:
             session = Session(config, groups, buffers)
             stages = Stages(run_folder, Ledger(run_folder.ledger_path), keep_checkpoints=2)
-            CURRENT_RUN.set(run := Run(session, run_folder, trackers, graph, runs, stages, artifacts))
+            CURRENT_RUN.set(run := Run(session, run_folder, trackers, graph, runs, stages, artifacts, Turns(0)))
             await session.publish_weights(0)
             one_task_run = config.pipeline.model_copy(update={"task_runs": "iteration"})
             configs = {"ours": config, "one": config.model_copy(update={"pipeline": one_task_run})}

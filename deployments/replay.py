@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 from rich.table import Column, Table
 
+from embodyflow.algorithms.behavior import behavior_weights
 from embodyflow.algorithms.kl import estimate_kl
 from embodyflow.algorithms.losses import LossInputs
 from embodyflow.algorithms.registry import LOSSES
@@ -154,14 +155,23 @@ def _decisions(config: EmbodiedConfig, episode: dict[str, Any], kl_coef: float) 
         reference = torch.from_numpy(episode["ref_log_probs"])
         columns["KL to reference"] = estimate_kl(old, reference, algorithm.kl.estimator)
     columns[f"loss ({algorithm.loss})"] = _policy_loss(config, old, advantages, mask)
+    if algorithm.old_log_probs == "proximal":
+        proximal, acted, seen = (each.reshape(1, -1) for each in (old, torch.from_numpy(episode["log_probs"]), mask))
+        columns["weight"] = behavior_weights(proximal, acted, seen, algorithm).view_as(old)
+        columns["weighed"] = columns["weight"] * columns[f"loss ({algorithm.loss})"]
     if algorithm.kl.coef > 0:
         columns[f"{kl_coef:g} x KL"] = kl_coef * columns["KL to reference"]
     table = Table(
-        "decision", "tokens", *columns, box=None, title="sums over the tokens of a decision; advantages are means"
+        "decision",
+        "tokens",
+        *columns,
+        box=None,
+        title="sums over the tokens of a decision; of advantages and weights means",
     )
     for t in np.flatnonzero(episode["loss_mask"].any(axis=-1)).tolist():
         sums = {name: values[t][mask[t]].sum() for name, values in columns.items()}
-        sums["advantage"] /= mask[t].sum()
+        for name in sums.keys() & {"advantage", "weight"}:
+            sums[name] /= mask[t].sum()
         table.add_row(str(t), str(int(mask[t].sum())), *(f"{float(value):.4g}" for value in sums.values()))
     return table
 

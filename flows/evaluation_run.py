@@ -79,7 +79,8 @@ async def _load(run: Run, policy: EvaluatedPolicy) -> str:
         trained = kept(run.folder)
         for iteration in (0, policy.iteration):
             trained.verify_checkpoint(iteration)
-        await run.session.restore(trained.checkpoint(policy.iteration), trained.checkpoint(0))
+        await run.session.load_reference(trained.checkpoint(0))
+        await run.session.restore(trained.checkpoint(policy.iteration))
     digest = await run.session.publish_weights(policy.iteration or 0)
     note = run.folder.path / "weights"
     if not note.exists():

@@ -8,8 +8,9 @@ from typing import Any
 
 from embodyflow.errors import ShardLostError
 from embodyflow.workers.session import NodeReport, NodeWork
+from flows.turns import Turns
 from pipelines import Node, TaskGraph
-from pipelines.groups import group_of
+from pipelines.groups import group_of, runs_on
 
 RunNode = Callable[..., Coroutine[Any, Any, NodeReport]]
 
@@ -19,6 +20,8 @@ MAX_LOSSES = 3
 
 class GraphRun:
     """Runs a graph once. Independent branches run at the same time.
+
+    The nodes that need nothing of the trainer come first; the others wait until it is the iteration's turn to train.
 
     When a buffer dies, the rows it held are made again: the node that wrote them runs on its recorded inputs, which
     gives the same rows, and so do the nodes above it as far as their rows are lost too. Whoever missed the rows then
@@ -31,6 +34,7 @@ class GraphRun:
         run_node: runs one, given its work, its parents' reports and ``retries``.
         publish_weights: makes the weights of the present version readable again.
         place: the folder for the rows of a node, given the iteration and its id.
+        turns: of this iteration and of those under way beside it.
     """
 
     def __init__(
@@ -40,9 +44,11 @@ class GraphRun:
         run_node: RunNode,
         publish_weights: Callable[[], Coroutine[Any, Any, object]],
         place: Callable[[int, str], str],
+        turns: Turns,
     ) -> None:
-        self._graph, self._iteration = graph, iteration
+        self._graph, self._iteration, self._turns = graph, iteration, turns
         self._run_node, self._publish_weights, self._place = run_node, publish_weights, place
+        self._rollout = rollout_nodes(graph)
         self._reports: dict[str, NodeReport] = {}
         self._has_trained = False
         self._making: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -58,7 +64,11 @@ class GraphRun:
         async def run_after_parents(node: Node) -> None:
             for parent in node.dependencies:
                 await running[parent]
+            if node.node_id not in self._rollout:
+                await self._turns.to_train(self._iteration)
             self._reports[node.node_id] = await self._run(node)
+            if self._rollout <= self._reports.keys():
+                self._turns.rolled_out(self._iteration)
 
         async with asyncio.TaskGroup() as group:
             for node_id in self._graph.get_execution_order():
@@ -92,7 +102,8 @@ class GraphRun:
         """Make the lost shard again, unless another branch has done so since ``read``."""
         kind, _, rest = lost.shard_id.partition("/")
         if kind == "weights":
-            if self._has_trained:  # the trainer's weights are others by now
+            # The trainer's weights are others by now, or may be: other iterations are under way.
+            if self._has_trained or self._turns.max_staleness > 0:
                 raise lost
             await self._publish_weights()
             return
@@ -119,4 +130,11 @@ class GraphRun:
             timeout=node.timeout_seconds,
             stage=self._place(self._iteration, node.node_id) if kept else None,
             next_stage=self._place(self._iteration + 1, node.node_id) if kept else None,
+            policy_version=self._turns.rollout_version(self._iteration) if node.node_id in self._rollout else None,
         )
+
+
+def rollout_nodes(graph: TaskGraph) -> frozenset[str]:
+    """Return the nodes that rollout workers run and that come after none of the trainer's."""
+    there = {node_id for node_id in graph.nodes if runs_on(graph, node_id) == "rollout"}
+    return frozenset(node_id for node_id in there if there.issuperset(graph.ancestors(node_id)))

@@ -32,12 +32,13 @@ async def iteration(index: int) -> dict[str, float]:
         index: of the iteration, from 1.
     """
     run = CURRENT_RUN.get()
-    next_at_once = index < run.config.iterations and not run.config.evaluates_after(index)
-    if next_at_once:
-        run.iterations.announce(index + 1)
+    following = index + 1 + run.turns.max_staleness  # the one that begins when this one is finished
+    at_once = following <= run.config.iterations and not run.config.evaluates_after(index)
+    if at_once:
+        run.iterations.announce(following)
     metrics, digests = await run_nodes(index, submit_node)
-    if next_at_once:
-        run.iterations.open(index + 1)
+    if at_once:
+        run.iterations.open(following)
     await commit_run(index, metrics, digests)
     return metrics
 
@@ -59,7 +60,8 @@ async def run_nodes(index: int, run_node: RunNode) -> tuple[dict[str, float], Di
     metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))
     metrics |= {f"perf/{node_id}_seconds": report.seconds for node_id, report in reports.items()}
     metrics |= to_floats(await run.session.buffer_metrics())
-    metrics["perf/iteration_seconds"] = time.perf_counter() - started
+    # Where it began beside the one before, what they shared is that one's.
+    metrics["perf/iteration_seconds"] = time.perf_counter() - max(started, run.turns.finished_at)
     return metrics, {node_id: list(report.digests) for node_id, report in reports.items() if report.digests}
 
 
@@ -68,7 +70,7 @@ async def run_graph(index: int, run_node: RunNode) -> dict[str, NodeReport]:
     run = CURRENT_RUN.get()
     version = run.session.policy_version
     publish = partial(run.session.publish_weights, version)
-    return await GraphRun(run.graph, index, run_node, publish, run.stages.place).run()
+    return await GraphRun(run.graph, index, run_node, publish, run.stages.place, run.turns).run()
 
 
 @task(name="commit", task_run_name="commit", cache_policy=NO_CACHE, persist_result=False)

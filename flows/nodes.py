@@ -22,6 +22,7 @@ from embodyflow.workers.session import NodeReport, NodeWork, Session
 from flows.artifacts import Artifacts
 from flows.iteration_runs import IterationRuns
 from flows.stages import Stages
+from flows.turns import Turns
 from pipelines import TaskGraph
 
 
@@ -37,6 +38,7 @@ class Run:
         iterations: their flow runs.
         stages: rows kept on disk.
         artifacts: what the Prefect UI shows of it.
+        turns: when iterations that are under way at the same time go on.
     """
 
     session: Session
@@ -46,6 +48,7 @@ class Run:
     iterations: IterationRuns
     stages: Stages
     artifacts: Artifacts
+    turns: Turns
 
     @property
     def config(self) -> RunConfig:

@@ -15,6 +15,7 @@ from flows.iteration_runs import iteration_runs
 from flows.nodes import CURRENT_RUN, Run
 from flows.recovery import note_processes
 from flows.stages import Stages
+from flows.turns import Turns
 from pipelines import TaskGraph
 
 
@@ -27,7 +28,7 @@ async def opened(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> Asyn
         config: of the run.
         graph: what an iteration runs.
     """
-    stages = Stages(folder, Ledger(folder.ledger_path), config.trainer.keep_checkpoints, config.kept_iterations)
+    stages = Stages(folder, Ledger(folder.ledger_path), config.kept_checkpoints, config.kept_iterations)
     folder.write_status("start", 0, config.iterations)
     # From the inside out: workers end first, however long the Prefect server takes to be told.
     async with showing(str(config.run_id)) as artifacts, iteration_runs(iteration) as iterations:
@@ -35,7 +36,8 @@ async def opened(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> Asyn
             async with open_session(config) as session:
                 trackers = open_trackers(config)
                 try:
-                    run = Run(session, folder, trackers, graph, iterations, stages, artifacts)
+                    turns = Turns(config.rollout.max_staleness)
+                    run = Run(session, folder, trackers, graph, iterations, stages, artifacts, turns)
                     CURRENT_RUN.set(run)
                     await note_processes(run)
                     yield run

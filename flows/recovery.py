@@ -69,31 +69,53 @@ async def restore(run: Run) -> int:
         RuntimeError: a checkpoint holds other weights than it says.
     """
     last = newest_intact(run)
-    await run.session.restore(run.folder.checkpoint(last), run.folder.checkpoint(0))
-    digest = await run.session.publish_weights(last)
-    facts = run.folder.commit_facts(last)
-    if digest != facts["weights_digest"]:
-        raise RuntimeError(f"checkpoint {run.folder.checkpoint(last)} holds weights {digest[:12]}, not those it says")
+    await run.session.load_reference(run.folder.checkpoint(0))
+    for version in _acted_with_after(last, run):
+        await _publish(version, run)
     run.folder.drop_metrics_after(last)
-    run.folder.drop_journals_after(last + 1)  # which may learn at another rate this time
-    await run.session.free(f"{last + 1}/")
-    await run.stages.committed(last, facts)
+    ahead = last + 1 + run.turns.max_staleness
+    run.folder.drop_journals_after(ahead)  # which may learn at another rate this time
+    for index in range(last + 1, ahead + 1):
+        await run.session.free(f"{index}/")
+    await run.stages.committed(last, run.folder.commit_facts(last))
+    run.turns.begin_after(last)
     return last
 
 
+def _acted_with_after(iteration: int, run: Run) -> range:
+    """Return the versions whose weights rollouts after an iteration act with, up to its own."""
+    return range(run.turns.rollout_version(iteration + 1), iteration + 1)
+
+
+async def _publish(version: int, run: Run) -> None:
+    """Bring the trainer to a checkpoint, and publish its weights."""
+    await run.session.restore(run.folder.checkpoint(version))
+    digest = await run.session.publish_weights(version)
+    if digest != run.folder.commit_facts(version)["weights_digest"]:
+        raise RuntimeError(
+            f"checkpoint {run.folder.checkpoint(version)} holds weights {digest[:12]}, not those it says"
+        )
+
+
 def newest_intact(run: Run) -> int:
-    """Return the last committed iteration whose checkpoint is what was written; damaged ones after it are dropped."""
+    """Return the last committed iteration from which the run can go on; the damaged one after it is dropped.
+
+    Its own checkpoint is what was written, and so are those whose weights the next rollouts act with.
+    """
     run.folder.verify_checkpoint(0)  # the reference policy: nothing stands in for it
-    for iteration in reversed(run.folder.committed()):
+    while True:
+        committed = run.folder.committed()
         try:
-            run.folder.verify_checkpoint(iteration)
+            for version in reversed(_acted_with_after(committed[-1], run)):
+                damaged = version
+                run.folder.verify_checkpoint(version)
         except DamageError as error:
             get_run_logger().warning("%s: the iteration is done again", error)
-            run.folder.drop_checkpoint(iteration)
-            run.folder.drop_stages_after(iteration)
+            for iteration in [each for each in committed if each >= damaged]:
+                run.folder.drop_checkpoint(iteration)
+            run.folder.drop_stages_after(damaged + run.turns.max_staleness)
         else:
-            return iteration
-    raise AssertionError("iteration 0 is intact")
+            return committed[-1]
 
 
 def is_infrastructure(error: BaseException) -> bool:

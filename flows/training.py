@@ -16,6 +16,7 @@ from flows.recovery import restore, surviving
 from flows.reporting import report_end, report_progress, report_start
 from flows.request import RunRequest, check, of_this_flow_run, open_folder
 from flows.sft import sft, warm_start_key
+from flows.under_way import UnderWay
 from pipelines import load_pipeline
 
 
@@ -43,9 +44,13 @@ async def train(request: RunRequest) -> dict[str, Any]:
 async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
     report_start(run)
     first = await surviving(run, "the start", partial(_start, run, resumed=resumed))
-    for index in range(first, run.config.iterations + 1):
-        await surviving(run, f"iteration {index}", partial(_reach, run, index))
-    await surviving(run, "the export", partial(_export, run))
+    under_way = UnderWay(partial(_iterate, run), run.turns.max_staleness, run.config.iterations)
+    try:
+        for index in range(first, run.config.iterations + 1):
+            await surviving(run, f"iteration {index}", partial(_reach, run, under_way, index))
+        await surviving(run, "the export", partial(_export, run, under_way))
+    finally:
+        await under_way.stop()
     await run.stages.settle()
     summary = summarize(run)
     run.folder.write_summary(summary)
@@ -64,22 +69,28 @@ async def _start(run: Run, *, resumed: bool) -> int:
     return await _begin(run)
 
 
-async def _reach(run: Run, index: int) -> None:
+async def _reach(run: Run, under_way: UnderWay, index: int) -> None:
     """Do what is left to do until an iteration is done and, where that is due, evaluated.
 
     By custom that is the iteration. After a failure it is whatever comes after the commit that the run went back to,
     which need not be the last one: its checkpoint may turn out to be damaged.
     """
-    await _evaluate_if_due(run, run.session.policy_version)
-    for each in range(run.session.policy_version + 1, index + 1):
-        await run_iteration(run, each)
-        report_progress(run, each)
-        await _evaluate_if_due(run, each)
+    after = run.turns.last_finished
+    await _evaluate_if_due(run, after)
+    await under_way.reach(index, after)
 
 
-async def _export(run: Run) -> None:
+async def _iterate(run: Run, index: int) -> None:
+    await run.turns.to_roll_out(index)
+    await run_iteration(run, index)
+    report_progress(run, index)
+    await _evaluate_if_due(run, index)
+    run.turns.finished(index)
+
+
+async def _export(run: Run, under_way: UnderWay) -> None:
     """Write the policy for others to use."""
-    await _reach(run, run.config.iterations)
+    await _reach(run, under_way, run.config.iterations)
     await run.session.export("save_pretrained", run.folder.path / "policy")
 
 

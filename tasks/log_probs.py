@@ -20,23 +20,29 @@ def compute_old_log_prob(batch: Batch, config: Any = None, *, worker: Any, call:
 
     Rows that an earlier version of the policy made keep those they were made with, which is what makes the ratio an
     importance weight (Schulman et al. 2017, arXiv:1707.06347, section 3); with ``algorithm.old_log_probs=recorded``
-    all rows do.
+    all rows do. With ``proximal`` none does: :mod:`embodyflow.algorithms.behavior`.
 
     Raises:
         ParityError: rollout and trainer disagree by more than ``trainer.parity_tolerance``: they do not hold the same
             weights, or do not process observations alike.
     """
-    recorded = worker.config.algorithm.old_log_probs == "recorded"
-    checked = batch[_sampled(batch, CHECKED_SHARE)] if recorded else batch
+    kind = worker.config.algorithm.old_log_probs
+    checked = batch[_sampled(batch, CHECKED_SHARE)] if kind == "recorded" else batch
     log_probs = worker.log_probs(checked, reference=False)
     stale = checked["policy_version"] != call.policy_version
-    log_probs = torch.where(stale[:, None, None], checked["log_probs"], log_probs)
+    importance = torch.where(stale[:, None, None], checked["log_probs"], log_probs)
     metrics = {}
-    if len(checked):
+    if not stale.all():
         metrics["parity/log_prob_gap"] = maximum(
-            _largest_gap(checked, log_probs, worker.config.trainer.parity_tolerance)
+            _largest_gap(checked, importance, worker.config.trainer.parity_tolerance)
         )
-    batch["old_log_probs"] = batch["log_probs"].clone() if recorded else log_probs
+    if kind == "proximal":
+        mask = batch["loss_mask"]
+        moved = estimate_kl(batch["log_probs"], log_probs, "k3").masked_fill(~mask, 0.0).sum().item()
+        metrics["policy/behavior_kl"] = mean(moved / max(int(mask.sum()), 1), int(mask.sum()))
+    batch["old_log_probs"] = {"recorded": batch["log_probs"].clone(), "recomputed": importance, "proximal": log_probs}[
+        kind
+    ]
     num_stale = int((batch["policy_version"] != call.policy_version).sum())
     return NodeOutput(batch, metrics | {"policy/num_stale_rows": total(num_stale)})
 

@@ -119,6 +119,10 @@ class AlgorithmConfig(_Config):
         aggregation: how the tokens' losses become one (:mod:`embodyflow.algorithms.aggregation`).
         old_log_probs: what the ratio is taken to: ``recomputed`` by the trainer before its first step, or ``recorded``
             when the rows were sampled, which spares a pass over them: the trainer recomputes some for parity alone.
+            Rows of an earlier version of the policy keep those recorded in both. ``proximal`` is recomputed for these
+            too, and a token counts for as much as the trainer holds it more probable than the policy that acted
+            (:mod:`embodyflow.algorithms.behavior`).
+        max_behavior_weight: bound on what a token counts for with ``proximal``.
         entropy_coef: of the entropy bonus; 0 turns it off.
         value_clip: how far the new value may move from the old one; ``null`` turns clipping off.
         kl, cpgd, covariance: the terms of their names.
@@ -133,7 +137,8 @@ class AlgorithmConfig(_Config):
     clip_high: Positive = 0.2
     clip_ratio_c: Annotated[float, Field(gt=1)] | None = 3.0
     aggregation: Aggregation = "token_mean"
-    old_log_probs: Literal["recomputed", "recorded"] = "recomputed"
+    old_log_probs: Literal["recomputed", "recorded", "proximal"] = "recomputed"
+    max_behavior_weight: Annotated[float, Field(ge=1)] = 5.0
     entropy_coef: NonNegative = 0.0
     value_clip: Positive | None = 0.5
     kl: KLConfig = KLConfig()
@@ -167,6 +172,12 @@ class AlgorithmConfig(_Config):
             raise ValueError(
                 f"loss={self.loss} needs one advantage per row, advantage={self.advantage} gives others; "
                 f"allowed: {allowed}"
+            )
+        default = type(self).model_fields["max_behavior_weight"].default
+        if self.old_log_probs != "proximal" and self.max_behavior_weight != default:
+            raise ValueError(
+                f"max_behavior_weight={self.max_behavior_weight:g} is of old_log_probs=proximal, and "
+                f"old_log_probs is {self.old_log_probs}"
             )
         if loss.per_row and self.aggregation != "seq_mean_token_mean":
             raise ValueError(

@@ -35,6 +35,8 @@ class LossInputs:
         entropy: float [B, L] with gradient, if there is an entropy bonus.
         selected: bool [B, L] from :func:`embodyflow.algorithms.covariance.select_tokens`, if the loss
             selects.
+        behavior_weights: float [B, L] from :func:`embodyflow.algorithms.behavior.behavior_weights`, which the policy
+            loss is multiplied by.
     """
 
     log_probs: Tensor
@@ -44,6 +46,7 @@ class LossInputs:
     ref_log_probs: Tensor | None = None
     entropy: Tensor | None = None
     selected: Tensor | None = None
+    behavior_weights: Tensor | None = None
 
     def zero_outside_mask(self) -> "LossInputs":
         """Return the inputs with every tensor zero outside the mask, whatever lay there, NaN included.

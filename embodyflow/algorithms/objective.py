@@ -15,7 +15,7 @@ def policy_objective(
 ) -> tuple[Tensor, Metrics]:
     """Return a micro-batch's share of the mini-batch's objective.
 
-    The shares of all micro-batches and ranks add up to the objective, Σ weight·(loss + kl_coef·KL −
+    The shares of all micro-batches and ranks add up to the objective, Σ weight·(behavior_weight·loss + kl_coef·KL −
     entropy_coef·entropy). Micro-batches may be cut between rows anywhere; within rows too, unless the loss is
     ``per_row``.
 
@@ -36,6 +36,12 @@ def policy_objective(
     inputs = inputs.zero_outside_mask()
     mask = inputs.mask
     loss, metrics = _checked(config.loss, LOSSES.resolve(config.loss).compute(inputs, config), mask)
+    if inputs.behavior_weights is not None:
+        loss = loss * inputs.behavior_weights
+        metrics |= {
+            "policy/behavior_weight": token_mean(inputs.behavior_weights, mask),
+            "policy/behavior_bounded_fraction": token_mean(inputs.behavior_weights >= config.max_behavior_weight, mask),
+        }
     metrics = metrics | {
         "policy/pg_loss": token_mean(loss, mask),
         "policy/old_kl": token_mean(inputs.old_log_probs - inputs.log_probs, mask),

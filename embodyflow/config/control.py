@@ -58,6 +58,15 @@ class ControlConfig(RunConfig):
             raise ValueError(f"algorithm.kl.coef must be 0 with job={self.kind}, which has no reference policy")
         return self
 
+    @model_validator(mode="after")
+    def _synchronous(self) -> "ControlConfig":
+        if self.rollout.max_staleness:
+            raise ValueError(
+                f"rollout.max_staleness={self.rollout.max_staleness}: allowed is 0 with job={self.kind}, whose "
+                "iterations go on where the one before has left the environments"
+            )
+        return self
+
     @property
     def rows_per_iteration(self) -> int:
         """Steps of all environments."""

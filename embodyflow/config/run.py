@@ -31,10 +31,14 @@ class RolloutConfig(Config):
     Attributes:
         num_workers: rollout processes, by custom one per core.
         temperature: of the distribution that actions and tokens are sampled from.
+        max_staleness: versions that the policy that acts lies behind the one that is trained. 0 is the synchronous
+            algorithm; with k > 0 rollout workers gather rows for k iterations ahead while the trainer trains. So many
+            more checkpoints are kept, and versions of the weights in the buffers.
     """
 
     num_workers: PositiveInt
     temperature: PositiveFloat
+    max_staleness: Annotated[int, Field(ge=0, strict=True)] = 0
 
 
 class WarmStartConfig(Config):
@@ -165,6 +169,16 @@ class RunConfig(Config):
         check_tolerance("trainer.parity_tolerance", self.trainer.parity_tolerance, self.precisions)
         return self
 
+    @model_validator(mode="after")
+    def _stale_rows_are_weighed(self) -> "RunConfig":
+        staleness = self.rollout.max_staleness
+        if staleness and self.algorithm.old_log_probs == "recomputed":
+            raise ValueError(
+                f"algorithm.old_log_probs=recomputed: all rows are of earlier versions with rollout.max_staleness="
+                f"{staleness}; allowed are proximal (the decoupled objective) and recorded"
+            )
+        return self
+
     @property
     def precisions(self) -> dict[str, str]:
         """In what log-probs are computed, by the keys that say so."""
@@ -213,6 +227,14 @@ class RunConfig(Config):
         if self.run_id is None:
             raise ValueError("run_id is not set")
         return Path(self.run_root) / self.run_id
+
+    @property
+    def kept_checkpoints(self) -> int:
+        """How many of the newest checkpoints are kept: the run must be able to go on from as many as it was told to.
+
+        To do so it needs the weights that rollouts under way act with.
+        """
+        return self.trainer.keep_checkpoints + self.rollout.max_staleness
 
     @property
     def kept_iterations(self) -> int:

@@ -6,6 +6,7 @@ import torch
 from tensordict import TensorDict
 
 from embodyflow.algorithms.aggregation import count_tokens, token_weights
+from embodyflow.algorithms.behavior import behavior_weights
 from embodyflow.algorithms.covariance import select_tokens
 from embodyflow.algorithms.kl import estimate_kl, update_kl_coef
 from embodyflow.algorithms.losses import LossInputs
@@ -50,7 +51,7 @@ class PolicyObjective:
         self.kl_coef = config.algorithm.kl.coef
 
     def weigh(self, rows: TensorDict, total_rows: int, all_reduce: AllReduce) -> TensorDict:
-        """Add ``token_weights`` and, where the loss treats some tokens apart, ``selected``; whiten the advantages.
+        """Add ``token_weights``, and ``selected`` and ``behavior_weights`` where the loss has them; whiten advantages.
 
         The weights are those of a mean over a full batch, to which the rows that a filter dropped add nothing. A mean
         over the rest alone would take the longest steps where there is least to learn from: when nearly all groups
@@ -66,6 +67,8 @@ class PolicyObjective:
         selected = select_tokens(old_log_probs, advantages, mask, rows["seed"], algorithm, all_reduce)
         if selected is not None:
             rows["selected"] = selected
+        if algorithm.old_log_probs == "proximal":
+            rows["behavior_weights"] = behavior_weights(old_log_probs, rows["log_probs"].flatten(1), mask, algorithm)
         return rows
 
     def loss(self, rows: TensorDict) -> tuple[torch.Tensor, Metrics]:
@@ -74,7 +77,7 @@ class PolicyObjective:
         log_probs, entropy = self._policy.evaluate(rows, self._config.rollout.temperature)
         names = ["old_log_probs", "advantages", "loss_mask", "token_weights"]
         names += ["ref_log_probs"] if algorithm.has_kl_loss else []
-        names += ["selected"] if "selected" in set(rows.keys()) else []
+        names += [name for name in ("selected", "behavior_weights") if name in set(rows.keys())]
         read = {name: rows[name].to(log_probs.device).flatten(1) for name in names}
         mask, weights = read.pop("loss_mask"), read.pop("token_weights")
         inputs = LossInputs(log_probs=log_probs.flatten(1), entropy=entropy.flatten(1), mask=mask, **read)

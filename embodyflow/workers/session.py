@@ -34,6 +34,7 @@ class NodeWork:
         timeout: seconds it may take; ``None`` for the cluster's ``node_timeout``.
         stage: folder that its rows are kept in; ``None`` for a node whose rows are soon made again.
         next_stage: that of the next iteration, for rows left over.
+        policy_version: of the weights it is about, and that rollout workers act with; ``None`` for the newest.
     """
 
     node_id: str
@@ -48,6 +49,7 @@ class NodeWork:
     timeout: float | None = None
     stage: str | None = None
     next_stage: str | None = None
+    policy_version: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +85,7 @@ class Session:
         self.policy_version = 0
         self.weights_digest = ""
         self._groups, self._buffers = groups, buffers
-        self._weights: ShardRef | None = None
+        self._weights: dict[int, ShardRef] = {}  # of the versions that may still be acted with
 
     async def run_node(self, work: NodeWork, parents: Sequence[NodeReport] = ()) -> NodeReport:
         """Run a node on its group, its rows moved from wherever its parents left them.
@@ -94,6 +96,7 @@ class Session:
             Exception: whatever its function raised.
         """
         name = work.group or (parents[0].group if parents else "rollout")
+        version = self.policy_version if work.policy_version is None else work.policy_version
         group = self._groups[name]
         per_copy = group.ranks_per_copy
         shares, metrics = plan_inputs(work.node_id, work.layout, name, len(group) // per_copy, parents)
@@ -108,8 +111,8 @@ class Session:
                 config=work.config,
                 passes_rows_on=rank % per_copy == 0,
                 # A node without a model runs beside others, under whose feet it must not load any.
-                weights=self._weights if name == "rollout" and work.needs_model else None,
-                policy_version=self.policy_version,
+                weights=self._weights.get(version) if name == "rollout" and work.needs_model else None,
+                policy_version=version,
                 # Only the trainer's weights can be told apart, and only its own nodes can have changed them.
                 only_forward_compute=work.only_forward_compute and work.needs_model and name == "trainer",
                 trains=work.trains,
@@ -164,7 +167,7 @@ class Session:
             await (group.renew() if moved else group.mend())
         await self._groups["trainer"].connect()
         await self.free("weights/")
-        self._weights = None
+        self._weights.clear()
 
     async def processes(self) -> dict[str, int]:
         """Return who is who: process ids by ``role/rank``, a buffer's by its Ray node."""
@@ -174,22 +177,29 @@ class Session:
         return pids
 
     async def publish_weights(self, version: int) -> str:
-        """Make the trainer's weights those the rollout workers act with from now on; return their digest."""
+        """Make the trainer's weights those the rollout workers act with from now on; return their digest.
+
+        Those of ``rollout.max_staleness`` versions before stay.
+        """
         answers = await self._groups["trainer"].call("publish_weights", version)
-        previous = self._weights
-        self._weights, self.weights_digest = answers[0]
+        self._weights[version], self.weights_digest = answers[0]
         self.policy_version = version
-        if previous is not None and previous != self._weights:
-            await self.free(previous.shard_id)
+        kept = range(version - self.config.rollout.max_staleness, version + 1)
+        for other in [each for each in self._weights if each not in kept]:
+            del self._weights[other]
+            await self.free(f"weights/{other}/")
         return self.weights_digest
 
     async def save(self, folder: Path, *, whole: bool) -> None:
         """Write the trainer's state to a folder; what of the policy is never trained only where ``whole``."""
         await self._groups["trainer"].call("invoke", "save", str(folder.absolute()), whole)
 
-    async def restore(self, folder: Path, reference: Path) -> None:
-        """Load the trainer's state, and its reference policy from the checkpoint of iteration 0."""
-        await self._groups["trainer"].call("invoke", "load_reference", str(reference.absolute()))
+    async def load_reference(self, folder: Path) -> None:
+        """Load the trainer's reference policy from the checkpoint of iteration 0."""
+        await self._groups["trainer"].call("invoke", "load_reference", str(folder.absolute()))
+
+    async def restore(self, folder: Path) -> None:
+        """Load the trainer's state from a checkpoint."""
         await self._groups["trainer"].call("restore", str(folder.absolute()))
 
     async def load_weights(self, path: Path) -> None:

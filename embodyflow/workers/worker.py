@@ -199,7 +199,7 @@ class Worker:
             return None
         # One row: a shard's columns agree in rows.
         flat = {name: array[None] for name, array in (columns | probe).items()}
-        return self._buffer.put(f"weights/{version}", flat), digest_of(columns)
+        return self._buffer.put(f"weights/{version}/{self._rank}", flat), digest_of(columns)
 
     def invoke(self, method: str, *args: Any) -> Any:
         """Call a method of the engine."""

@@ -34,6 +34,7 @@ from embodyflow.workers.buffers import start_buffers
 from embodyflow.workers.layout import Layout
 from embodyflow.workers.session import NodeReport, NodeWork, Session, open_session
 from flows.graph_run import GraphRun
+from flows.turns import Turns
 from pipelines import NodeRole, NodeType, Pipeline, TaskGraph
 from tests.waiting import eventually
 
@@ -383,7 +384,9 @@ class Passes:
             return report
 
         publish = partial(self._session.publish_weights, 5)
-        return await GraphRun(graph, 1, run_node, publish, lambda _, node_id: str(self._folder / node_id)).run()
+        turns = Turns(0)
+        turns.begin_after(5)
+        return await GraphRun(graph, 6, run_node, publish, lambda _, node_id: str(self._folder / node_id), turns).run()
 
 
 def test_a_dead_buffer_costs_a_recompute_and_changes_no_row(run: Run, tmp_path: Path) -> None:

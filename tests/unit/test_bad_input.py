@@ -283,6 +283,19 @@ MISTAKES = {
         "experiment=math rollout.generation.dtype=bfloat16 trainer.parity_tolerance=0.2",
         "rollout.probe_tolerance=0.0001: cannot hold with rollout.generation.dtype=bfloat16; allowed is 0.01 and more",
     ),
+    "staleness of a negative number": ("rollout.max_staleness=-1", "rollout.max_staleness=-1: input should be greater"),
+    "stale rows that nothing makes up for": (
+        "rollout.max_staleness=1",
+        "algorithm.old_log_probs=recomputed: all rows are of earlier versions with rollout.max_staleness=1; allowed are",
+    ),
+    "environments that go on for two iterations": (
+        "experiment=reacher flow=ppo +rollout.max_staleness=1 algorithm.old_log_probs=proximal",
+        "rollout.max_staleness=1: allowed is 0 with job=control",
+    ),
+    "a weight of rows that have none": (
+        "algorithm.max_behavior_weight=2",
+        "algorithm: max_behavior_weight=2 is of old_log_probs=proximal, and old_log_probs is recomputed",
+    ),
     "two pipelines": (
         "pipeline.yaml=mine.yaml pipeline.custom_fn=mine:graph",
         "pipeline: custom_fn and yaml must not both be set",

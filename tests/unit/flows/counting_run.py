@@ -20,6 +20,7 @@ from embodyflow.run_folder import RunFolder
 from embodyflow.workers.calls import NodeCall
 from embodyflow.workers.session import NodeReport, NodeWork
 from flows import iteration, nodes, stages
+from flows.turns import Turns
 
 NUM_GROUPS = 2
 
@@ -30,6 +31,7 @@ class Ranks:
     def __init__(self) -> None:
         self.state: dict[str, Any] = {"updates": 0, "rows": ""}
         self.weights_digest, self.policy_version = "", 0
+        self._published: dict[int, str] = {}
 
     async def run_node(self, work: NodeWork, parents: object) -> NodeReport:
         call = NodeCall("rollout", "", work.iteration, seed=0, stage=work.stage, next_stage=work.next_stage)
@@ -41,6 +43,7 @@ class Ranks:
             await asyncio.sleep(0)
         waiting = [int(table["uid"][0]) for table in surplus[0].read()]
         rows = rows_of(work.iteration, *range(NUM_GROUPS), *waiting)
+        rows["tokens"] += int(self._published[work.policy_version][:8], 16)  # they tell which weights acted
         surplus[1].replace(rows_of(work.iteration, 7))
         write_rows(Path(str(work.stage)) / "0.rows", rows)
         journal._path.unlink()
@@ -70,6 +73,7 @@ class Ranks:
 
     async def publish_weights(self, version: int) -> str:
         self.weights_digest, self.policy_version = hashlib.sha256(json.dumps(self.state).encode()).hexdigest(), version
+        self._published[version] = self.weights_digest
         await asyncio.sleep(0)
         return self.weights_digest
 
@@ -78,7 +82,10 @@ class Ranks:
             (folder / name).mkdir()
             (folder / name / "0").write_text(json.dumps(value))
 
-    async def restore(self, folder: Path, reference: Path) -> None:
+    async def load_reference(self, folder: Path) -> None:
+        assert (folder / "commit.json").exists()
+
+    async def restore(self, folder: Path) -> None:
         self.state = {name: json.loads((folder / name / "0").read_text()) for name in self.state}
 
     async def free(self, prefix: str) -> None:
@@ -91,19 +98,23 @@ def rows_of(index: int, *groups: int) -> Table:
 
 
 def run_in(folder: RunFolder, config: RunConfig) -> Any:
-    kept = stages.Stages(folder, Ledger(folder.ledger_path), config.trainer.keep_checkpoints)
-    return SimpleNamespace(config=config, folder=folder, session=Ranks(), trackers=[], stages=kept)
+    kept = stages.Stages(folder, Ledger(folder.ledger_path), config.kept_checkpoints)
+    turns = Turns(config.rollout.max_staleness)
+    return SimpleNamespace(config=config, folder=folder, session=Ranks(), trackers=[], stages=kept, turns=turns)
 
 
 def work_of(run: Any, index: int) -> NodeWork:
     here, there = (run.stages.place(each, "rollout") for each in (index, index + 1))
-    return NodeWork("rollout", "", "rollout", index, stage=here, next_stage=there)
+    version = run.turns.rollout_version(index)
+    return NodeWork("rollout", "", "rollout", index, stage=here, next_stage=there, policy_version=version)
 
 
 async def iterate(run: Any, index: int) -> None:
     """Do an iteration as :mod:`flows.iteration` does it."""
     nodes.CURRENT_RUN.set(run)
     report = await nodes._run_or_recall(work_of(run, index), [])
+    run.turns.rolled_out(index)
+    await run.turns.to_train(index)
     run.session.train(report)
     await iteration.commit(index, {"loss": 1 / index}, {"rollout": list(report.digests)})
 

@@ -16,6 +16,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.errors import WorkerLostError
 from embodyflow.run_folder import RunFolder
 from flows import nodes, recovery, stages, training
+from flows.under_way import UnderWay
 
 ITERATIONS, EVALUATED = 4, 2
 LOST = WorkerLostError("a worker of the trainer group is gone")
@@ -60,8 +61,9 @@ def started(config: RunConfig, monkeypatch: pytest.MonkeyPatch, disturb: Disturb
 
 async def live(run: Any, first: int = 0) -> tuple[Any, ...]:
     """Train as :mod:`flows.training` does; return what came of it."""
+    under_way = UnderWay(partial(training._iterate, run), run.turns.max_staleness, ITERATIONS)
     for index in range(first, ITERATIONS + 1):
-        await recovery.surviving(run, f"iteration {index}", partial(training._reach, run, index))
+        await recovery.surviving(run, f"iteration {index}", partial(training._reach, run, under_way, index))
     await run.stages.settle()
     lines = [(line["iteration"], "loss" in line) for line in run.folder.metrics()]
     return run.session.state, run.session.weights_digest, run.stages._ledger.digest(), lines

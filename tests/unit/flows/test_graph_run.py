@@ -9,6 +9,7 @@ import pytest
 from embodyflow.errors import ShardLostError
 from embodyflow.workers.session import NodeReport, NodeWork
 from flows.graph_run import GraphRun
+from flows.turns import Turns
 from pipelines import Node, NodeRole, NodeType, TaskGraph
 
 TRAIN = {"node_type": NodeType.MODEL_TRAIN, "node_role": NodeRole.ACTOR}
@@ -41,7 +42,7 @@ class Pass:
         async def publish() -> None:
             raise AssertionError("no weights were lost")
 
-        asyncio.run(GraphRun(graph, 1, self._run_node, publish, lambda _, node_id: node_id).run())
+        asyncio.run(GraphRun(graph, 1, self._run_node, publish, lambda _, node_id: node_id, Turns(0)).run())
 
     async def _run_node(self, work: NodeWork, parents: list[NodeReport], *, retries: int) -> NodeReport:
         self.works.append(work)

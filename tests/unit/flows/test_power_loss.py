@@ -20,14 +20,22 @@ from embodyflow.config import RunConfig
 from embodyflow.ledger import Ledger
 from embodyflow.run_folder import RunFolder
 from flows import nodes, recovery, request, stages
+from flows.under_way import UnderWay
 
 ITERATIONS = 2
 
 
 async def go_on(run: Any, last: int) -> None:
     """Do the iterations after ``last``."""
-    for index in range(last + 1, ITERATIONS + 1):
+
+    async def in_turn(index: int) -> None:
+        await run.turns.to_roll_out(index)
         await iterate(run, index)
+        run.turns.finished(index)
+
+    under_way = UnderWay(in_turn, run.turns.max_staleness, ITERATIONS)
+    for index in range(last + 1, ITERATIONS + 1):
+        await under_way.reach(index, run.turns.last_finished)
     await run.stages.settle()
 
 
@@ -93,7 +101,9 @@ def lived(root: Path, config: RunConfig) -> tuple[Recorder, tuple[Any, ...]]:
     return recorder, outcome(run)
 
 
+@pytest.mark.parametrize("ahead", [(), ("rollout.max_staleness=1", "algorithm.old_log_probs=proximal")])
 def test_a_power_failure_after_any_write(
+    ahead: tuple[str, ...],
     tiny_config: Callable[..., RunConfig],
     tmp_path: Path,
     in_memory: Path,
@@ -101,7 +111,7 @@ def test_a_power_failure_after_any_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words = (f"run_root={tmp_path}/disk/runs", "run_id=mine", f"iterations={ITERATIONS}", "trainer.keep_checkpoints=1")
-    config = tiny_config(*words)
+    config = tiny_config(*words, *ahead)
     recorder, undisturbed = lived(tmp_path / "disk", config)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     disk, rng, promised, seen = Disk(), random.Random(0), set[tuple[str, int]](), set[int]()

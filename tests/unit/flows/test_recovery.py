@@ -11,6 +11,7 @@ import pytest
 from embodyflow.errors import DamageError, NodeTimeoutError, RewardError, ShardLostError, WorkerLostError
 from embodyflow.run_folder import RunFolder
 from flows import recovery
+from flows.turns import Turns
 
 LOST = WorkerLostError("a worker of the trainer group is gone")
 
@@ -79,7 +80,7 @@ def test_the_newest_intact_checkpoint_counts(tmp_path: Path) -> None:
     for iteration in range(4):
         (folder.new_checkpoint(iteration) / "state").write_text(f"weights {iteration}")
         folder.commit_checkpoint(iteration, {}, keep=9)
-    run: Any = SimpleNamespace(folder=folder)
+    run: Any = SimpleNamespace(folder=folder, turns=Turns(0))
     assert recovery.newest_intact(run) == 3
     (folder.checkpoint(3) / "state").write_text("weights 4")
     (folder.checkpoint(2) / "state").unlink()

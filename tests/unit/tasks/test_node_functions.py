@@ -1,5 +1,6 @@
 """The verbs of the graph, on rows made by hand and on a stand-in for the engine."""
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -162,6 +163,29 @@ def test_recorded_log_probs_are_used_as_they_are_and_some_are_recomputed(tiny_co
     assert numbers(output) == {"parity/log_prob_gap": pytest.approx(5e-4, rel=1e-3), "policy/num_stale_rows": 0}
     with pytest.raises(ParityError, match=r"uid=(16|32|48) differ by 0.002"):
         tasks.compute_old_log_prob(batch, worker=Trainer(config, policy=2e-3), call=CALL)
+
+
+def test_proximal_log_probs_are_the_trainers_whoever_acted(tiny_config) -> None:
+    batch = rows([1, 0], [0, 0], num_tokens=[1, 3])
+    batch["policy_version"][1] = -1
+    off = torch.tensor([5e-4, 0.5])[:, None, None] * batch["loss_mask"]
+    worker = Trainer(tiny_config("trainer.parity_tolerance=1e-3", "algorithm.old_log_probs=proximal"))
+    worker.log_probs = lambda rows, *, reference: rows["log_probs"] + off
+    output = tasks.compute_old_log_prob(batch, worker=worker, call=CALL)
+    assert output.batch is not None and output.batch["old_log_probs"].equal(batch["log_probs"] + off)
+    k3 = (math.exp(0.5) - 1 - 0.5) * 3 + (math.exp(5e-4) - 1 - 5e-4)  # tokens of the policy that acted
+    assert numbers(output) == {
+        "parity/log_prob_gap": pytest.approx(5e-4, rel=1e-3),  # of the row that this version made
+        "policy/behavior_kl": pytest.approx(k3 / 4, rel=1e-4),
+        "policy/num_stale_rows": 1,
+    }
+
+
+def test_parity_is_not_told_of_rows_that_are_all_stale(tiny_config) -> None:
+    batch = rows([1, 0], [0, 0])
+    batch["policy_version"] -= 1
+    worker = Trainer(tiny_config("algorithm.old_log_probs=proximal"), policy=0.5)
+    assert "parity/log_prob_gap" not in numbers(tasks.compute_old_log_prob(batch, worker=worker, call=CALL))
 
 
 def test_the_distance_to_the_reference_is_a_mean_over_tokens(tiny_config) -> None:

@@ -13,7 +13,7 @@ from embodyflow.workers.calls import LogLine, NodeCall, NodeResult
 from embodyflow.workers.layout import Layout
 from embodyflow.workers.session import NodeReport, NodeWork, Session
 
-WEIGHTS = ShardRef("weights/7", "host", 1)
+WEIGHTS = ShardRef("weights/7/0", "host", 1)
 
 
 class Ranks:
@@ -33,7 +33,7 @@ class Ranks:
 
     async def call(self, method: str, version: int) -> list[Any]:
         assert method == "publish_weights"
-        return [(WEIGHTS, "digest")] + [None] * 3
+        return [(WEIGHTS if version == 7 else ShardRef(f"weights/{version}/0", "host", 1), "digest")] + [None] * 3
 
     def _answer(self, rank: int, call: NodeCall) -> NodeResult:
         num_rows = len(call.positions)
@@ -70,6 +70,32 @@ def test_new_weights_go_to_rollout_nodes_with_a_model(
     calls = {"rollout": rollout, "trainer": trainer}[group].calls
     assert {call.weights for call in calls} == {WEIGHTS if sent else None}
     assert {call.policy_version for call in calls} == {7}
+
+
+def test_weights_stay_as_long_as_a_rollout_may_act_with_them(
+    tiny_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollout, freed = Ranks(), []
+    config = tiny_config("rollout.max_staleness=2", "algorithm.old_log_probs=proximal")
+    session = Session(config, {"rollout": rollout, "trainer": Ranks()}, {})  # type: ignore[dict-item]
+
+    async def free(prefix: str) -> None:
+        freed.append(prefix)
+
+    monkeypatch.setattr(session, "free", free)
+
+    def acted_with(version: int | None) -> set[tuple[str | None, int]]:
+        asyncio.run(session.run_node(NodeWork("node", "f", "rollout", 1, policy_version=version)))
+        return {(call.weights and call.weights.shard_id, call.policy_version) for call in rollout.calls}
+
+    for version in (9, 10, 11):
+        asyncio.run(session.publish_weights(version))
+    assert [acted_with(version) for version in (9, 10, None)] == [{(f"weights/{v}/0", v)} for v in (9, 10, 11)]
+    assert freed == []
+    asyncio.run(session.publish_weights(12))
+    assert freed == ["weights/9/"] and acted_with(9) == {(None, 9)}
+    asyncio.run(session.publish_weights(12))  # again, by a trainer that has come back
+    assert freed == ["weights/9/"]
 
 
 def test_what_ranks_of_one_copy_answer_counts_once(tiny_config: Callable[..., RunConfig]) -> None:

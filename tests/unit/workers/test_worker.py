@@ -31,11 +31,11 @@ def test_weights_that_were_taken_over_in_part_are_not_used_for_those_before() ->
     worker = object.__new__(plain.__ray_metadata__.modified_class)
     worker._engine, worker._engine_version = Engine(), -1
     worker._buffer = SimpleNamespace(
-        get_shard=lambda shard: {name: np.full(1, float(shard.shard_id[-1])) for name in ("first", "last")}
+        get_shard=lambda shard: {name: np.full(1, float(shard.shard_id.split("/")[1])) for name in ("first", "last")}
     )
 
     def load(version: int) -> None:
-        shard = ShardRef(f"weights/{version}", "here", 1)
+        shard = ShardRef(f"weights/{version}/0", "here", 1)
         worker._load_weights(NodeCall("rollout", "tasks:generate", 7, 0, weights=shard, policy_version=version))
 
     load(5)
