@@ -286,7 +286,7 @@ MISTAKES = {
     "staleness of a negative number": ("rollout.max_staleness=-1", "rollout.max_staleness=-1: input should be greater"),
     "stale rows that nothing makes up for": (
         "rollout.max_staleness=1",
-        "algorithm.old_log_probs=recomputed: all rows are of earlier versions with rollout.max_staleness=1; allowed are",
+        "algorithm.old_log_probs=recomputed: all rows are of earlier versions with rollout.max_staleness=1",
     ),
     "environments that go on for two iterations": (
         "experiment=reacher flow=ppo +rollout.max_staleness=1 algorithm.old_log_probs=proximal",

@@ -21,7 +21,7 @@ from flows import nodes, recovery, stages, training
 from flows.graph_run import GraphRun, rollout_nodes
 from flows.turns import Turns
 from flows.under_way import UnderWay
-from pipelines import load_pipeline
+from pipelines import Node, NodeRole, NodeType, TaskGraph, load_pipeline
 
 ITERATIONS = 7
 LOST = WorkerLostError("a worker of the trainer group is gone")
@@ -31,8 +31,8 @@ GRAPH = load_pipeline(name="embodied_grpo")
 class Lanes:
     """Iterations whose nodes take a number of steps of the event loop, and what began and ended in which order."""
 
-    def __init__(self, max_staleness: int, steps: Callable[[str], int]) -> None:
-        self.turns, self._steps = Turns(max_staleness), steps
+    def __init__(self, max_staleness: int, steps: Callable[[str], int], graph: TaskGraph = GRAPH) -> None:
+        self.turns, self._steps, self._graph = Turns(max_staleness), steps, graph
         self.events: list[tuple[str, str, int]] = []
         self.versions: dict[int, int] = {}
         self.finished: list[int] = []
@@ -44,7 +44,7 @@ class Lanes:
 
     async def _iterate(self, index: int) -> None:
         await self.turns.to_roll_out(index)
-        await GraphRun(GRAPH, index, self._run_node, self._publish, lambda _, node_id: node_id, self.turns).run()
+        await GraphRun(self._graph, index, self._run_node, self._publish, lambda _, node_id: node_id, self.turns).run()
         self.finished.append(index)
         self.turns.finished(index)
 
@@ -86,6 +86,32 @@ def test_rollouts_are_ahead_as_far_as_they_may_be(max_staleness: int) -> None:
         trained = lanes.at("ended", "train_actor", index)
         assert lanes.at("ended", "rollout", index + max_staleness) < trained or max_staleness == 0
         assert lanes.at("began", "rollout", index + max_staleness + 1) > trained
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_a_graph_of_the_trainer_alone_has_no_rollout_to_wait_for(max_staleness: int) -> None:
+    train = {"node_type": NodeType.MODEL_TRAIN, "node_role": NodeRole.ACTOR}
+    graph = TaskGraph.of([Node(node_id="train", executable_ref="m:f", **train)], "g")
+    lanes = Lanes(max_staleness, lambda node_id: 1, graph)
+    asyncio.run(lanes.run_all())
+    assert lanes.finished == [*range(1, ITERATIONS + 1)]
+
+
+@pytest.mark.parametrize(("rollout", "training", "waits"), [(0.08, 0.02, True), (0.02, 0.08, False)])
+def test_how_long_the_trainer_waits_for_rows_is_told(rollout: float, training: float, waits: bool) -> None:
+    turns, waited = Turns(1), []
+
+    async def one(index: int) -> None:
+        await turns.to_roll_out(index)
+        await asyncio.sleep(rollout)
+        turns.rolled_out(index)
+        await turns.to_train(index)
+        await asyncio.sleep(training)
+        waited.append(turns.waited(index))
+        turns.finished(index)
+
+    asyncio.run(UnderWay(one, ahead=1, last=4).reach(4, after=0))
+    assert [seconds > 0 for seconds in waited] == [True, *[waits] * 3]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""What rollouts ahead of training are worth, and what they cost: ``rollout.max_staleness`` beside the synchronous run.
+
+    python -m benchmarks.staleness --folder /tmp/staleness
+
+Every run is what a user runs (``python -m flows.grpo experiment=math rollout.num_workers=1 seed=…``, some four minutes)
+in a process of its own: one rollout worker and one trainer rank, a core for each. The arms take turns, seed by seed;
+runs that the folder holds already are not run again. An arm's ratio is of the median seconds of an iteration, the
+synchronous run's to its own, of one seed; the bound is what a pipeline without any other cost would reach: the seconds
+of all nodes of the synchronous run by those of the longer of its two lanes, rollout and training. Leaves
+``benchmarks/results/staleness.json`` and ``docs/images/staleness.png``.
+"""
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import Any
+
+from benchmarks.learning import ROOT, draw, line, run, summarize
+from benchmarks.report import write_report
+from embodyflow.run_folder import RunFolder
+from flows.graph_run import rollout_nodes
+from pipelines import load_pipeline
+
+WORDS = ["rollout.num_workers=1"]
+SYNCHRONOUS = "synchronous"
+ARMS = {
+    SYNCHRONOUS: [],
+    "one ahead, recorded": ["rollout.max_staleness=1"],
+    "one ahead, proximal": ["rollout.max_staleness=1", "algorithm.old_log_probs=proximal"],
+    "two ahead, proximal": ["rollout.max_staleness=2", "algorithm.old_log_probs=proximal"],
+}
+RESULTS = ROOT / "benchmarks/results/staleness.json"
+NUM_WARM_UP = 5
+"""Iterations that do not count: the first rollouts wait for nobody."""
+
+
+def timings(folder: Path) -> dict[str, float]:
+    """Return medians over a run's iterations: of an iteration's seconds, and of those of the nodes of each lane."""
+    records = [line for line in RunFolder(folder).metrics() if "perf/iteration_seconds" in line][NUM_WARM_UP:]
+    graph = load_pipeline(name="language_grpo")
+    ahead = rollout_nodes(graph)
+    lanes = {"rollout": ahead, "training": graph.nodes.keys() - ahead}
+    seconds = {
+        lane: statistics.median(sum(record[f"perf/{node}_seconds"] for node in nodes) for record in records)
+        for lane, nodes in lanes.items()
+    }
+    return seconds | {"iteration": statistics.median(record["perf/iteration_seconds"] for record in records)}
+
+
+def compare(runs: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the arms' figures, and print them."""
+    found = []
+    for arm, each in runs.items():
+        ratios = [
+            theirs["seconds"]["iteration"] / mine["seconds"]["iteration"]
+            for theirs, mine in zip(runs[SYNCHRONOUS], each, strict=True)
+        ]
+        means = summarize(each)
+        found.append({"arm": arm, "speed": statistics.median(ratios), "ratios": ratios, "mean": means, "runs": each})
+        print(f"{arm:22} {statistics.median(ratios):.2f}x, greedy {means['success_rate_after']:.3f}")
+    return found
+
+
+def bound(seconds: dict[str, float]) -> float:
+    """Return by how much a run would be faster whose lanes cost each other nothing."""
+    return (seconds["rollout"] + seconds["training"]) / max(seconds["rollout"], seconds["training"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--folder", type=Path, required=True, help="of the runs")
+    parser.add_argument("--words", nargs="*", default=[], help="further overrides, for all runs")
+    arguments = parser.parse_args()
+    runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in ARMS}
+    for seed in arguments.seeds:
+        for arm, words in ARMS.items():
+            name = arm.replace(", ", "-").replace(" ", "-")
+            facts = run("grpo", name, seed, arguments.folder, [*WORDS, *words, *arguments.words], "math")
+            runs[arm].append(facts | {"seconds": timings(arguments.folder / f"{name}-{seed}")})
+            print(line(arm, runs[arm][-1]), flush=True)
+    comparisons = compare(runs)
+    most = statistics.median(bound(facts["seconds"]) for facts in runs[SYNCHRONOUS])
+    print(f"bound {most:.2f}x")
+    write_report(RESULTS, ("torch", "transformers", "ray", "prefect"), comparisons, bound=most, words=arguments.words)
+    draw(runs, ROOT / "docs/images/staleness.png", "sums, rollouts ahead of training; dots: unseen sums")
+
+
+if __name__ == "__main__":
+    main()
