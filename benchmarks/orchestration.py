@@ -139,6 +139,7 @@ async def our_iteration(index: int, kind: str, run: Run, spent: dict[str, float]
     spent.clear()
     started, cpu = time.perf_counter(), time.process_time()
     await flows.iteration.run_iteration(run, index)
+    run.turns.finished(index)
     total = time.perf_counter() - started
     if kind == "one":
         return {"one": total, "one, beyond Ray and commit": total - spent["run_node"] - spent["commit"]}

@@ -60,9 +60,9 @@ async def run_nodes(index: int, run_node: RunNode) -> tuple[dict[str, float], Di
     metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))
     metrics |= {f"perf/{node_id}_seconds": report.seconds for node_id, report in reports.items()}
     metrics |= to_floats(await run.session.buffer_metrics())
-    metrics["perf/wait_for_rollout_seconds"] = run.turns.waited(index)
-    # Where it began beside the one before, what they shared is that one's.
-    metrics["perf/iteration_seconds"] = time.perf_counter() - max(started, run.turns.finished_at)
+    began = max(started, run.turns.finished_at)  # what it shared with the one before is that one's
+    metrics["perf/wait_for_rollout_seconds"] = max(run.turns.rolled_out_at[index] - began, 0.0)
+    metrics["perf/iteration_seconds"] = time.perf_counter() - began
     return metrics, {node_id: list(report.digests) for node_id, report in reports.items() if report.digests}
 
 

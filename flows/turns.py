@@ -23,6 +23,7 @@ class Turns:
     Attributes:
         last_finished: index of the last finished iteration.
         finished_at: ``time.perf_counter()`` when that was.
+        rolled_out_at: when the iterations were rolled out that are not finished, by index.
     """
 
     def __init__(self, max_staleness: int) -> None:
@@ -33,7 +34,7 @@ class Turns:
         """Forget whatever was under way: the iterations up to this one are finished, and no others."""
         self._rolled_out, self._finished = _Milestones(index), _Milestones(index)
         self.last_finished, self.finished_at = index, time.perf_counter()
-        self._rolled_out_at: dict[int, float] = {}
+        self.rolled_out_at: dict[int, float] = {}
 
     def rollout_version(self, index: int) -> int:
         """Return the version of the policy that an iteration's rollout acts with."""
@@ -50,17 +51,13 @@ class Turns:
 
     def rolled_out(self, index: int) -> None:
         """Say that the iteration's rollout is done; saying so again changes nothing."""
-        self._rolled_out_at.setdefault(index, time.perf_counter())
+        self.rolled_out_at.setdefault(index, time.perf_counter())
         self._rolled_out.reach(index)
-
-    def waited(self, index: int) -> float:
-        """Return for how many seconds the trainer waited for the rollout of the iteration that it trains on."""
-        return max(self._rolled_out_at[index] - self.finished_at, 0.0)
 
     def finished(self, index: int) -> None:
         """Say that the iteration is finished."""
         self.last_finished, self.finished_at = index, time.perf_counter()
-        self._rolled_out_at.pop(index, None)
+        self.rolled_out_at.pop(index, None)
         self._finished.reach(index)
 
 

@@ -40,9 +40,8 @@ def compute_old_log_prob(batch: Batch, config: Any = None, *, worker: Any, call:
         mask = batch["loss_mask"]
         moved = estimate_kl(batch["log_probs"], log_probs, "k3").masked_fill(~mask, 0.0).sum().item()
         metrics["policy/behavior_kl"] = mean(moved / max(int(mask.sum()), 1), int(mask.sum()))
-    batch["old_log_probs"] = {"recorded": batch["log_probs"].clone(), "recomputed": importance, "proximal": log_probs}[
-        kind
-    ]
+    chosen = {"recorded": batch["log_probs"], "recomputed": importance, "proximal": log_probs}
+    batch["old_log_probs"] = chosen[kind].clone()
     num_stale = int((batch["policy_version"] != call.policy_version).sum())
     return NodeOutput(batch, metrics | {"policy/num_stale_rows": total(num_stale)})
 

@@ -97,6 +97,9 @@ class Session:
         """
         name = work.group or (parents[0].group if parents else "rollout")
         version = self.policy_version if work.policy_version is None else work.policy_version
+        weights = self._weights.get(version)
+        if weights is None and work.policy_version is not None:  # it would act with whatever the workers have
+            raise RuntimeError(f"node {work.node_id}: the weights of version {version} are not kept any more")
         group = self._groups[name]
         per_copy = group.ranks_per_copy
         shares, metrics = plan_inputs(work.node_id, work.layout, name, len(group) // per_copy, parents)
@@ -111,7 +114,7 @@ class Session:
                 config=work.config,
                 passes_rows_on=rank % per_copy == 0,
                 # A node without a model runs beside others, under whose feet it must not load any.
-                weights=self._weights.get(version) if name == "rollout" and work.needs_model else None,
+                weights=weights if name == "rollout" and work.needs_model else None,
                 policy_version=version,
                 # Only the trainer's weights can be told apart, and only its own nodes can have changed them.
                 only_forward_compute=work.only_forward_compute and work.needs_model and name == "trainer",

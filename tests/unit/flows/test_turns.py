@@ -107,7 +107,7 @@ def test_how_long_the_trainer_waits_for_rows_is_told(rollout: float, training: f
         turns.rolled_out(index)
         await turns.to_train(index)
         await asyncio.sleep(training)
-        waited.append(turns.waited(index))
+        waited.append(turns.rolled_out_at[index] - turns.finished_at)
         turns.finished(index)
 
     asyncio.run(UnderWay(one, ahead=1, last=4).reach(4, after=0))

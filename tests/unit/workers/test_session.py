@@ -84,16 +84,22 @@ def test_weights_stay_as_long_as_a_rollout_may_act_with_them(
 
     monkeypatch.setattr(session, "free", free)
 
-    def acted_with(version: int | None) -> set[tuple[str | None, int]]:
+    def acted_with(version: int | None) -> set[tuple[str, int]]:
         asyncio.run(session.run_node(NodeWork("node", "f", "rollout", 1, policy_version=version)))
-        return {(call.weights and call.weights.shard_id, call.policy_version) for call in rollout.calls}
+        weights = [call.weights for call in rollout.calls]
+        assert None not in weights
+        return {
+            (shard.shard_id, call.policy_version) for shard, call in zip(weights, rollout.calls, strict=True) if shard
+        }
 
     for version in (9, 10, 11):
         asyncio.run(session.publish_weights(version))
     assert [acted_with(version) for version in (9, 10, None)] == [{(f"weights/{v}/0", v)} for v in (9, 10, 11)]
     assert freed == []
     asyncio.run(session.publish_weights(12))
-    assert freed == ["weights/9/"] and acted_with(9) == {(None, 9)}
+    assert freed == ["weights/9/"]
+    with pytest.raises(RuntimeError, match="node node: the weights of version 9 are not kept any more"):
+        acted_with(9)
     asyncio.run(session.publish_weights(12))  # again, by a trainer that has come back
     assert freed == ["weights/9/"]
 
