@@ -383,14 +383,12 @@ class Passes:
                 await asyncio.to_thread(buffer.wait, PATIENCE)
             return report
 
-        publish = partial(self._session.publish_weights, 5)
-        turns = Turns(0)
-        turns.begin_after(5)
-        return await GraphRun(graph, 6, run_node, publish, lambda _, node_id: str(self._folder / node_id), turns).run()
+        publish, place = partial(self._session.publish_weights, 0), lambda _, node_id: str(self._folder / node_id)
+        await publish()
+        return await GraphRun(graph, 1, run_node, publish, place, Turns(0)).run()
 
 
 def test_a_dead_buffer_costs_a_recompute_and_changes_no_row(run: Run, tmp_path: Path) -> None:
-    run.wait(run.session.publish_weights(5))
     passes = Passes(run, tmp_path)
     whole = run.wait(passes.once(passes.graph()))
     assert sorted(passes.ran) == ["last", "left", "met", "right", "rollout"]
