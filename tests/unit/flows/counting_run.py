@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +20,9 @@ from embodyflow.ledger import Ledger
 from embodyflow.run_folder import RunFolder
 from embodyflow.workers.calls import NodeCall
 from embodyflow.workers.session import NodeReport, NodeWork
-from flows import iteration, nodes, stages
+from flows import iteration, nodes, recovery, stages, training
 from flows.turns import Turns
+from flows.under_way import UnderWay
 
 NUM_GROUPS = 2
 
@@ -117,6 +119,15 @@ async def iterate(run: Any, index: int) -> None:
     await run.turns.to_train(index)
     run.session.train(report)
     await iteration.commit(index, {"loss": 1 / index}, {"rollout": list(report.digests)})
+
+
+async def go_on(run: Any, last: int) -> None:
+    """Train from a commit to the end as :mod:`flows.training` does."""
+    iterations = run.config.iterations
+    under_way = UnderWay(partial(training._iterate, run), run.turns.max_staleness, iterations)
+    for index in range(last, iterations + 1):
+        await recovery.surviving(run, f"iteration {index}", partial(training._reach, run, under_way, index))
+    await run.stages.settle()
 
 
 async def begin(run: Any) -> None:

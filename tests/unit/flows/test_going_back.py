@@ -4,19 +4,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from counting_run import begin, iterate, rows_of, run_in
+from counting_run import begin, go_on, iterate, rows_of, run_in
 
 from embodyflow.config import RunConfig
 from embodyflow.data.rows_file import Journal
 from embodyflow.errors import WorkerLostError
 from embodyflow.run_folder import RunFolder
 from flows import nodes, recovery, stages, training
-from flows.under_way import UnderWay
 
 ITERATIONS, EVALUATED = 4, 2
 LOST = WorkerLostError("a worker of the trainer group is gone")
@@ -60,11 +58,8 @@ def started(config: RunConfig, monkeypatch: pytest.MonkeyPatch, disturb: Disturb
 
 
 async def live(run: Any, first: int = 0) -> tuple[Any, ...]:
-    """Train as :mod:`flows.training` does; return what came of it."""
-    under_way = UnderWay(partial(training._iterate, run), run.turns.max_staleness, ITERATIONS)
-    for index in range(first, ITERATIONS + 1):
-        await recovery.surviving(run, f"iteration {index}", partial(training._reach, run, under_way, index))
-    await run.stages.settle()
+    """Train to the end; return what came of it."""
+    await go_on(run, first)
     lines = [(line["iteration"], "loss" in line) for line in run.folder.metrics()]
     return run.session.state, run.session.weights_digest, run.stages._ledger.digest(), lines
 
@@ -121,10 +116,10 @@ def test_a_new_process_does_again_what_a_damaged_checkpoint_held(
     run = run_in(RunFolder(config.run_dir), config)
     damage(run, 4, 3)
 
-    async def go_on() -> tuple[Any, ...]:
+    async def in_a_new_process() -> tuple[Any, ...]:
         return await live(run, await recovery.restore(run))
 
-    assert asyncio.run(go_on()) == straight
+    assert asyncio.run(in_a_new_process()) == straight
 
 
 @pytest.mark.parametrize("slow", range(ITERATIONS))

@@ -4,12 +4,11 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from counting_run import begin, iterate, run_in
+from counting_run import begin, go_on, iterate, run_in
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -215,11 +214,8 @@ def config_of(tiny_config: Callable[..., RunConfig], root: Path, run_id: str, st
 
 
 async def live(run: Any, first: int) -> tuple[Any, ...]:
-    """Train as :mod:`flows.training` does; return what came of it."""
-    under_way = UnderWay(partial(training._iterate, run), run.turns.max_staleness, ITERATIONS)
-    for index in range(first, ITERATIONS + 1):
-        await recovery.surviving(run, f"iteration {index}", partial(training._reach, run, under_way, index))
-    await run.stages.settle()
+    """Train to the end; return what came of it."""
+    await go_on(run, first)
     return run.session.state, run.session.weights_digest, run.stages._ledger.digest(), run.folder.metrics()
 
 
@@ -281,9 +277,9 @@ def test_a_new_process_finds_the_weights_that_act(
     damage(folder, damaged)
     run = run_in(folder, config)
 
-    async def go_on() -> tuple[Any, ...]:
+    async def in_a_new_process() -> tuple[Any, ...]:
         last = await recovery.restore(run)
         assert last == {(): 7, (7,): 6}.get(damaged, 0), "of what is left not all versions are there"
         return await live(run, last)
 
-    assert asyncio.run(go_on()) == straight
+    assert asyncio.run(in_a_new_process()) == straight
