@@ -11,6 +11,7 @@ of all nodes of the synchronous run by those of the longer of its two lanes, rol
 """
 
 import argparse
+import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,14 @@ def timings(folder: Path) -> dict[str, float]:
     return seconds | {"iteration": statistics.median(record["perf/iteration_seconds"] for record in records)}
 
 
+def seconds_to_half(facts: dict[str, Any]) -> float:
+    """Return the seconds of training until half of what is sampled is right, over five iterations."""
+    curve = facts["curve"]
+    means = (statistics.mean(curve[start : start + 5]) for start in range(len(curve) - 4))
+    reached = next((start + 5 for start, mean in enumerate(means) if mean >= 0.5), math.inf)
+    return reached * float(facts["seconds"]["iteration"])
+
+
 def compare(runs: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return the arms' figures, and print them."""
     found = []
@@ -55,9 +64,12 @@ def compare(runs: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
             theirs["seconds"]["iteration"] / mine["seconds"]["iteration"]
             for theirs, mine in zip(runs[SYNCHRONOUS], each, strict=True)
         ]
-        means = summarize(each)
-        found.append({"arm": arm, "speed": statistics.median(ratios), "ratios": ratios, "mean": means, "runs": each})
-        print(f"{arm:22} {statistics.median(ratios):.2f}x, greedy {means['success_rate_after']:.3f}")
+        means, speed = summarize(each), statistics.median(ratios)
+        half = statistics.median(map(seconds_to_half, each))
+        found.append(
+            {"arm": arm, "speed": speed, "ratios": ratios, "seconds_to_half": half, "mean": means, "runs": each}
+        )
+        print(f"{arm:22} {speed:.2f}x, half right after {half:.0f} s, greedy {means['success_rate_after']:.3f}")
     return found
 
 

@@ -9,6 +9,7 @@ from embodyflow.errors import ConfigError
 from embodyflow.run_folder import RunFolder
 from flows.evaluation import evaluate, film, filmed
 from flows.iteration import begin_to_count, hand_over, run_iteration
+from flows.lookahead import Lookahead
 from flows.nodes import Run
 from flows.opened_run import opened
 from flows.parity import observe
@@ -16,7 +17,6 @@ from flows.recovery import restore, surviving
 from flows.reporting import report_end, report_progress, report_start
 from flows.request import RunRequest, check, of_this_flow_run, open_folder
 from flows.sft import sft, warm_start_key
-from flows.under_way import UnderWay
 from pipelines import load_pipeline
 
 
@@ -44,13 +44,13 @@ async def train(request: RunRequest) -> dict[str, Any]:
 async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
     report_start(run)
     first = await surviving(run, "the start", partial(_start, run, resumed=resumed))
-    under_way = UnderWay(partial(_iterate, run), run.turns.max_staleness, run.config.iterations)
+    lookahead = Lookahead(partial(_iterate, run), run.turns.max_staleness, run.config.iterations)
     try:
         for index in range(first, run.config.iterations + 1):
-            await surviving(run, f"iteration {index}", partial(_reach, run, under_way, index))
-        await surviving(run, "the export", partial(_export, run, under_way))
+            await surviving(run, f"iteration {index}", partial(_reach, run, lookahead, index))
+        await surviving(run, "the export", partial(_export, run, lookahead))
     finally:
-        await under_way.stop()
+        await lookahead.stop()
     await run.stages.settle()
     summary = summarize(run)
     run.folder.write_summary(summary)
@@ -69,7 +69,7 @@ async def _start(run: Run, *, resumed: bool) -> int:
     return await _begin(run)
 
 
-async def _reach(run: Run, under_way: UnderWay, index: int) -> None:
+async def _reach(run: Run, lookahead: Lookahead, index: int) -> None:
     """Do what is left to do until an iteration is done and, where that is due, evaluated.
 
     By custom that is the iteration. After a failure it is whatever comes after the commit that the run went back to,
@@ -77,7 +77,7 @@ async def _reach(run: Run, under_way: UnderWay, index: int) -> None:
     """
     after = run.turns.last_finished
     await _evaluate_if_due(run, after)
-    await under_way.reach(index, after)
+    await lookahead.reach(index, after)
 
 
 async def _iterate(run: Run, index: int) -> None:
@@ -88,9 +88,9 @@ async def _iterate(run: Run, index: int) -> None:
     run.turns.finished(index)
 
 
-async def _export(run: Run, under_way: UnderWay) -> None:
+async def _export(run: Run, lookahead: Lookahead) -> None:
     """Write the policy for others to use."""
-    await _reach(run, under_way, run.config.iterations)
+    await _reach(run, lookahead, run.config.iterations)
     await run.session.export("save_pretrained", run.folder.path / "policy")
 
 

@@ -21,8 +21,7 @@ class Turns:
             until the one before is finished.
 
     Attributes:
-        last_finished: index of the last finished iteration.
-        finished_at: ``time.perf_counter()`` when that was.
+        finished_at: ``time.perf_counter()`` when an iteration was finished last.
         rolled_out_at: when the iterations were rolled out that are not finished, by index.
     """
 
@@ -33,8 +32,13 @@ class Turns:
     def begin_after(self, index: int) -> None:
         """Forget whatever was under way: the iterations up to this one are finished, and no others."""
         self._rolled_out, self._finished = _Milestones(index), _Milestones(index)
-        self.last_finished, self.finished_at = index, time.perf_counter()
+        self.finished_at = time.perf_counter()
         self.rolled_out_at: dict[int, float] = {}
+
+    @property
+    def last_finished(self) -> int:
+        """The index of the last finished iteration."""
+        return self._finished.last
 
     def rollout_version(self, index: int) -> int:
         """Return the version of the policy that an iteration's rollout acts with."""
@@ -56,7 +60,7 @@ class Turns:
 
     def finished(self, index: int) -> None:
         """Say that the iteration is finished."""
-        self.last_finished, self.finished_at = index, time.perf_counter()
+        self.finished_at = time.perf_counter()
         self.rolled_out_at.pop(index, None)
         self._finished.reach(index)
 
@@ -65,14 +69,14 @@ class _Milestones:
     """Indices that are reached one after the other, up to ``last`` already."""
 
     def __init__(self, last: int) -> None:
-        self._last = last
+        self.last = last
         self._waited_for: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
 
     async def reached(self, index: int) -> None:
-        if index > self._last:
+        if index > self.last:
             await self._waited_for[index].wait()
 
     def reach(self, index: int) -> None:
-        self._last = max(self._last, index)
+        self.last = max(self.last, index)
         if (event := self._waited_for.pop(index, None)) is not None:
             event.set()

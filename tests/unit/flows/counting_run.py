@@ -21,8 +21,8 @@ from embodyflow.run_folder import RunFolder
 from embodyflow.workers.calls import NodeCall
 from embodyflow.workers.session import NodeReport, NodeWork
 from flows import iteration, nodes, recovery, stages, training
+from flows.lookahead import Lookahead
 from flows.turns import Turns
-from flows.under_way import UnderWay
 
 NUM_GROUPS = 2
 
@@ -124,9 +124,9 @@ async def iterate(run: Any, index: int) -> None:
 async def go_on(run: Any, last: int) -> None:
     """Train from a commit to the end as :mod:`flows.training` does."""
     iterations = run.config.iterations
-    under_way = UnderWay(partial(training._iterate, run), run.turns.max_staleness, iterations)
+    lookahead = Lookahead(partial(training._iterate, run), run.turns.max_staleness, iterations)
     for index in range(last, iterations + 1):
-        await recovery.surviving(run, f"iteration {index}", partial(training._reach, run, under_way, index))
+        await recovery.surviving(run, f"iteration {index}", partial(training._reach, run, lookahead, index))
     await run.stages.settle()
 
 

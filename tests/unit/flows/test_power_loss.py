@@ -20,7 +20,7 @@ from embodyflow.config import RunConfig
 from embodyflow.ledger import Ledger
 from embodyflow.run_folder import RunFolder
 from flows import nodes, recovery, request, stages
-from flows.under_way import UnderWay
+from flows.lookahead import Lookahead
 
 ITERATIONS = 2
 
@@ -33,9 +33,9 @@ async def go_on(run: Any, last: int) -> None:
         await iterate(run, index)
         run.turns.finished(index)
 
-    under_way = UnderWay(in_turn, run.turns.max_staleness, ITERATIONS)
+    lookahead = Lookahead(in_turn, run.turns.max_staleness, ITERATIONS)
     for index in range(last + 1, ITERATIONS + 1):
-        await under_way.reach(index, run.turns.last_finished)
+        await lookahead.reach(index, run.turns.last_finished)
     await run.stages.settle()
 
 

@@ -18,8 +18,8 @@ from embodyflow.run_folder import RunFolder
 from embodyflow.workers.session import NodeReport, NodeWork
 from flows import nodes, recovery, stages, training
 from flows.graph_run import GraphRun, rollout_nodes
+from flows.lookahead import Lookahead
 from flows.turns import Turns
-from flows.under_way import UnderWay
 from pipelines import Node, NodeRole, NodeType, TaskGraph, load_pipeline
 
 ITERATIONS = 7
@@ -37,9 +37,9 @@ class Lanes:
         self.finished: list[int] = []
 
     async def run_all(self) -> None:
-        under_way = UnderWay(self._iterate, self.turns.max_staleness, ITERATIONS)
+        lookahead = Lookahead(self._iterate, self.turns.max_staleness, ITERATIONS)
         for index in range(1, ITERATIONS + 1):
-            await under_way.reach(index, self.turns.last_finished)
+            await lookahead.reach(index, self.turns.last_finished)
 
     async def _iterate(self, index: int) -> None:
         await self.turns.to_roll_out(index)
@@ -109,7 +109,7 @@ def test_how_long_the_trainer_waits_for_rows_is_told(rollout: float, training: f
         waited.append(turns.rolled_out_at[index] - turns.finished_at)
         turns.finished(index)
 
-    asyncio.run(UnderWay(one, ahead=1, last=4).reach(4, after=0))
+    asyncio.run(Lookahead(one, ahead=1, last=4).reach(4, after=0))
     assert [seconds > 0 for seconds in waited] == [True, *[waits] * 3]
 
 
@@ -164,22 +164,36 @@ def test_one_that_fails_ends_all_and_the_next_call_begins_them_again() -> None:
             ended.append(index)
 
     async def whole() -> None:
-        under_way = UnderWay(iterate_once, ahead=2, last=4)
+        lookahead = Lookahead(iterate_once, ahead=2, last=4)
         with pytest.raises(WorkerLostError):
-            await under_way.reach(1, after=0)
+            await lookahead.reach(1, after=0)
         assert begun == [1, 2, 3] and sorted(ended) == [1, 2, 3], "some are still under way"
-        await under_way.reach(1, after=0)
+        await lookahead.reach(1, after=0)
         assert begun[3:] == [1, 2, 3]
-        await under_way.reach(2, after=1)
-        await under_way.stop()
+        await lookahead.reach(2, after=1)
+        await lookahead.stop()
         assert sorted(begun[3:]) == [1, 2, 3, 4] and sorted(ended[3:]) == [1, 2, 3, 4]
 
     asyncio.run(whole())
 
 
+def test_one_that_fails_as_it_is_given_up_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def iterate_badly(index: int) -> None:
+        try:
+            await (fail(LOST) if index == 1 else asyncio.sleep(60.0))
+        finally:
+            if index == 2:
+                raise ValueError("a bug in its end")
+
+    with pytest.raises(WorkerLostError):
+        asyncio.run(Lookahead(iterate_badly, ahead=2, last=3).reach(1, after=0))
+    [record] = [record for record in caplog.records if record.name == "flows.lookahead"]
+    assert record.getMessage() == "iteration 2 was given up, and failed" and "a bug in its end" in str(record.exc_info)
+
+
 def test_all_that_fail_at_once_are_told() -> None:
     async def whole() -> None:
-        await UnderWay(lambda index: fail(ValueError(index)), ahead=1, last=2).reach(1, after=0)
+        await Lookahead(lambda index: fail(ValueError(index)), ahead=1, last=2).reach(1, after=0)
 
     with pytest.raises(ExceptionGroup) as caught:
         asyncio.run(whole())

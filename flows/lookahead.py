@@ -1,11 +1,14 @@
 """The iterations of a run that are under way at the same time, each a task of this process."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+_logger = logging.getLogger(__name__)
 
-class UnderWay:
+
+class Lookahead:
     """Begins iterations in order, and some ahead of the one that is waited for.
 
     Args:
@@ -36,15 +39,17 @@ class UnderWay:
         while index in self._tasks:
             await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
             done = [task for task in self._tasks.values() if task.done()]
+            self._tasks = {each: task for each, task in self._tasks.items() if task not in done}
             if errors := [error for task in done if (error := task.exception()) is not None]:
                 await self.stop()
                 raise errors[0] if len(errors) == 1 else BaseExceptionGroup("several iterations failed", errors)
-            self._tasks = {each: task for each, task in self._tasks.items() if not task.done()}
 
     async def stop(self) -> None:
         """Give up whatever is under way, and wait until all of it has ended."""
-        tasks = list(self._tasks.values())
-        self._tasks.clear()
-        for task in tasks:
+        tasks, self._tasks = self._tasks, {}
+        for task in tasks.values():
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        ends = await asyncio.gather(*tasks.values(), return_exceptions=True)
+        for index, error in zip(tasks, ends, strict=True):
+            if isinstance(error, Exception):  # it is not what the run fails with, and is told all the same
+                _logger.warning("iteration %d was given up, and failed", index, exc_info=error)
