@@ -23,7 +23,7 @@ from typing import Any
 from rich.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "chaos")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "chaos")]
 
 from disturbed import JOBS, Disturbed, fault  # noqa: E402
 from faulty_nodes import CONTROL_NODES, LANGUAGE_NODES, NODES  # noqa: E402

@@ -36,8 +36,8 @@ from ray import cloudpickle
 from tensordict import TensorDict
 from verl.protocol import BatchData, DataProto
 
+from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.batches import to_batch, to_columns
-from embodyflow.data.configuration import BufferConfig
 from embodyflow.data.plan import RankInput, ShardRef, split_evenly
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.buffers import start_buffers

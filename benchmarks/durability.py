@@ -53,7 +53,7 @@ def contend(job: str, first: str, folder: str, iterations: int) -> None:
     """Run a job; print the seconds of each iteration, its commit included, as JSON."""
     import asyncio
 
-    training: Any = importlib.import_module("flows.training")
+    training: Any = importlib.import_module("embodyflow.orchestration.run.training")
     seconds: list[float] = []
     run_iteration = training.run_iteration
 
@@ -74,10 +74,10 @@ def contend(job: str, first: str, folder: str, iterations: int) -> None:
 
 def take_turns(first: str) -> None:
     """Have the iterations whose turn it is leave nothing on the disk but their checkpoint."""
-    from flows.graph_run import GraphRun
-    from flows.stages import Stages
+    from embodyflow.orchestration.run.graph_run import GraphRun
+    from embodyflow.orchestration.run.stages import Stages
 
-    run_folder: Any = importlib.import_module("embodyflow.run_folder")
+    run_folder: Any = importlib.import_module("embodyflow.record.run_folder")
     work, commit, committed = GraphRun._work, Stages._commit, Stages.committed
     digest, flush = run_folder._flush_and_digest, run_folder.flush
 

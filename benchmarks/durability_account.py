@@ -34,13 +34,13 @@ def run_and_account(flow: str, experiment: str, iterations: int, folder: str, ov
         experiment, iterations, overrides: as for the flow.
         folder: for the run, and for what is noted.
     """
-    import embodyflow.run_folder as run_folder
-    import flows.stages as stages
-    from embodyflow.ledger import Ledger
-    from embodyflow.run_folder import RunFolder
-    from flows.graph_run import GraphRun
+    import embodyflow.orchestration.run.stages as stages
+    import embodyflow.record.run_folder as run_folder
+    from embodyflow.orchestration.run.graph_run import GraphRun
+    from embodyflow.record.ledger import Ledger
+    from embodyflow.record.run_folder import RunFolder
 
-    training: Any = importlib.import_module("flows.training")
+    training: Any = importlib.import_module("embodyflow.orchestration.run.training")
     notes, seconds = Path(folder) / "account.jsonl", list[float]()
     for place, name in (
         (run_folder, "_flush_and_digest"),
@@ -138,7 +138,7 @@ def kept_node(batch: Any, config: Any, **words: Any) -> Any:
 @functools.cache
 def _note_in_worker(notes: Path) -> None:
     from embodyflow.data.rows_file import Journal
-    from embodyflow.engines.open_episodes import OpenEpisodesFolder
+    from embodyflow.rollouts.open_episodes import OpenEpisodesFolder
 
     for place, name in ((Journal, "append"), (Journal, "read"), (Journal, "replace"), (OpenEpisodesFolder, "write")):
         setattr(place, name, noted(getattr(place, name), notes))

@@ -7,8 +7,8 @@ server of its own on SQLite. Every 25 iterations all its processes are looked at
 threads, processes, shared memory, the run's folder and Prefect's database. What grows says by how much per 1,000
 iterations, a straight line through the second half of the samples; memory may not by more than 2 %.
 
-Prefect's database keeps what ``deployments/services.py: RETENTION`` says, for days: that it comes to rest is shown by
-``benchmarks/retention.py``. Writes ``benchmarks/results/endurance.json`` and ``docs/images/endurance.png``.
+Prefect's database keeps what ``embodyflow/stack/services.py: RETENTION`` says, for days: that it comes to rest is
+shown by ``benchmarks/retention.py``. Writes ``benchmarks/results/endurance.json`` and ``docs/images/endurance.png``.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 from matplotlib.figure import Figure
 
-from deployments.services import RETENTION
+from embodyflow.stack.services import RETENTION
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PICTURE = ROOT / "benchmarks/results/endurance.json", ROOT / "docs/images/endurance.png"

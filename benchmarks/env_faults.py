@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from faulty_envs import happened  # noqa: E402
 from servers import prefect_server  # noqa: E402
@@ -53,7 +53,7 @@ def campaign(folder: Path, faults: int) -> dict[str, Any]:
     """Run both and compare."""
     (folder / "server").mkdir()
     with prefect_server(folder / "server") as url:
-        runs = Runs(folder).served_by(url, PYTHONPATH=str(ROOT / "tests"))
+        runs = Runs(folder).served_by(url, PYTHONPATH=str(ROOT / "tests" / "support"))
         runs.seconds = 800.0
         peaceful, _ = play(runs, "undisturbed", {})
         random_faults = {"rate": RATE, "most": faults, "kinds": KINDS, "chunk_size": CHUNK_SIZE}

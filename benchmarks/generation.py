@@ -30,8 +30,8 @@ import numpy as np
 
 from benchmarks.report import write_report
 from embodyflow.config.generation import HFConfig, VLLMConfig
-from embodyflow.engines.generation.interface import Request, Sampling
-from embodyflow.engines.generation.registry import build_generation_engine
+from embodyflow.generation.engines import build_generation_engine
+from embodyflow.generation.interface import Request, Sampling
 
 VOCAB_SIZE, GROUP_SIZE, BATCH_SIZE = 64, 8, 64
 OURS, VLLM, GENERATE = "embodyflow hf", "embodyflow vllm", "transformers generate"

@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from embodyflow.compose import compose_config
+from embodyflow.config.compose import compose_config
 from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.metrics import as_metrics, merge_metrics, to_floats
 from embodyflow.data.tables import join_columns
-from embodyflow.engines.embodied_rollout import EmbodiedRollout
-from embodyflow.engines.fsdp_trainer import FSDPTrainer
+from embodyflow.graph.node_groups import runs_on
 from embodyflow.references import resolve
+from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.seeding import derive_seed
+from embodyflow.training.fsdp_trainer import FSDPTrainer
 from pipelines import load_pipeline
-from pipelines.groups import runs_on
 
 
 class InProcessRun:

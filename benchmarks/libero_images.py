@@ -27,7 +27,7 @@ import numpy as np
 import psutil
 
 from benchmarks.ppo_control import cpu_seconds
-from embodyflow.engines.vector_env import VectorEnv
+from embodyflow.simulation.vector_env import VectorEnv
 
 RESULTS = Path(__file__).parent / "results" / "libero_images.json"
 NUM_ENVS = os.cpu_count() or 1
@@ -152,7 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
-    from envs.libero import suites
+    from embodyflow.environments.libero import suites
 
     files = Files(str(suites.assets()), str(suites.task_file(TASK)), suites.initial_states(TASK)[0])
     comparisons = [compare(chunk_size, arguments.rounds, files) for chunk_size in CHUNK_SIZES]

@@ -92,7 +92,7 @@ def reward(response: str) -> float:
 
 
 def run_config() -> Any:
-    from embodyflow.compose import compose_config
+    from embodyflow.config.compose import compose_config
 
     return compose_config(
         [
@@ -119,11 +119,11 @@ def ours(folder: Path, num_numbers: int, longest: int, ends: bool, num_rounds: i
     from embodyflow.algorithms.shaping import place_on_last_token
     from embodyflow.config.generation import HFConfig
     from embodyflow.data.batches import to_batch
-    from embodyflow.engines.generation.interface import Request, Sampling
-    from embodyflow.engines.generation.registry import build_generation_engine
-    from embodyflow.engines.language_rollout import columns_of
-    from embodyflow.engines.language_trainer import LanguageTrainer
-    from embodyflow.engines.probe import compare, probe_sequences
+    from embodyflow.generation.engines import build_generation_engine
+    from embodyflow.generation.interface import Request, Sampling
+    from embodyflow.generation.probe import compare, probe_sequences
+    from embodyflow.rollouts.language_rollout import columns_of
+    from embodyflow.training.language_trainer import LanguageTrainer
 
     config = run_config()
     trainer: Any = LanguageTrainer(config, 0, 1)

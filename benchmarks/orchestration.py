@@ -39,27 +39,27 @@ import ray
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
-import flows.iteration
-from deployments.processes import exit_on_signals, free_port, start_process, stop_processes
-from deployments.services import server_command
-from embodyflow.compose import compose_config
+import embodyflow.orchestration.run.iteration
+from embodyflow.config.compose import compose_config
 from embodyflow.config.run import GroupShape
 from embodyflow.data.plan import RankInput, Slice
-from embodyflow.ledger import Ledger
-from embodyflow.run_folder import RunFolder
-from embodyflow.trackers import open_trackers
+from embodyflow.orchestration.run.cluster import ray_cluster
+from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run
+from embodyflow.orchestration.run.stages import Stages
+from embodyflow.orchestration.run.turns import Turns
+from embodyflow.orchestration.server.artifacts import showing
+from embodyflow.orchestration.server.iteration_runs import iteration_runs
+from embodyflow.orchestration.server.reporting import report_progress
+from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY
+from embodyflow.record.ledger import Ledger
+from embodyflow.record.run_folder import RunFolder
+from embodyflow.record.trackers import open_trackers
+from embodyflow.stack.processes import exit_on_signals, free_port, start_process, stop_processes
+from embodyflow.stack.services import server_command
 from embodyflow.workers.buffers import start_buffers
 from embodyflow.workers.calls import NodeCall, NodeResult
 from embodyflow.workers.group import WorkerGroup
 from embodyflow.workers.session import Session
-from flows.artifacts import showing
-from flows.cluster import ray_cluster
-from flows.iteration_runs import iteration_runs
-from flows.nodes import CURRENT_RUN, Run
-from flows.prefect_settings import BATCHED_WRITES, NO_TELEMETRY
-from flows.reporting import report_progress
-from flows.stages import Stages
-from flows.turns import Turns
 from pipelines import NodeType, TaskGraph, load_pipeline
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,7 +69,11 @@ KINDS = {"raw": "raw Ray loop", "plain": "plain Prefect", "ours": "our iteration
 TARGET_SHARE = 0.05
 
 # What an iteration's time is spent on, and the functions that tell: (owner, name).
-TIMED = {"submit_node": flows.iteration, "run_node": Session, "commit": flows.iteration}
+TIMED = {
+    "submit_node": embodyflow.orchestration.run.iteration,
+    "run_node": Session,
+    "commit": embodyflow.orchestration.run.iteration,
+}
 
 
 def empty_graph() -> TaskGraph:
@@ -97,7 +101,10 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
         for group in groups.values():
             await group.start()
         run_folder, trackers, graph = RunFolder.create(config), open_trackers(config), empty_graph()
-        async with iteration_runs(flows.iteration.iteration) as runs, showing(run_id) as artifacts:
+        async with (
+            iteration_runs(embodyflow.orchestration.run.iteration.iteration) as runs,
+            showing(run_id) as artifacts,
+        ):
             session = Session(config, groups, buffers)
             stages = Stages(run_folder, Ledger(run_folder.ledger_path), keep_checkpoints=2)
             CURRENT_RUN.set(run := Run(session, run_folder, trackers, graph, runs, stages, artifacts, Turns(0)))
@@ -138,7 +145,7 @@ def timed(function: Callable[..., Any], name: str, spent: dict[str, float]) -> C
 async def our_iteration(index: int, kind: str, run: Run, spent: dict[str, float]) -> dict[str, float]:
     spent.clear()
     started, cpu = time.perf_counter(), time.process_time()
-    await flows.iteration.run_iteration(run, index)
+    await embodyflow.orchestration.run.iteration.run_iteration(run, index)
     run.turns.finished(index)
     total = time.perf_counter() - started
     if kind == "one":

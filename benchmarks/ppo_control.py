@@ -90,7 +90,7 @@ def measure(name: str, experiment: str, iterations: int, seed: int) -> dict[str,
 
 def run_stable_baselines3(metrics: Path, words: list[str]) -> None:
     """Train by SB3 as the experiment says, writing a line per iteration."""
-    from embodyflow.compose import compose_config
+    from embodyflow.config.compose import compose_config
 
     config: Any = compose_config([*words, "flow=ppo"])
     model = build_stable_baselines3(config)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.retention
 
-The server has the settings of ``embodyflow up`` (``deployments/services.py: RETENTION``), and looks every five seconds
-for what it may forget, not every hour. Between two runs ten days pass: every time in its database moves back by as
-much. So of flow runs, kept for thirty days, there should be those of three runs, and of events, kept for a day, those
+The server has the settings of ``embodyflow up`` (``embodyflow/stack/services.py: RETENTION``), and looks every five
+seconds, not every hour, for what it may forget. Between two runs ten days
+pass: every time in its database moves back by as much. So of flow runs, kept for thirty days, there should be those of three runs, and of events, kept for a day, those
 of one. Writes ``benchmarks/results/retention.json``.
 """
 
@@ -19,12 +19,12 @@ from contextlib import closing
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from servers import prefect_server  # noqa: E402
 from small_runs import SMALL_CONTROL, Runs  # noqa: E402
 
-from deployments.services import RETENTION  # noqa: E402
+from embodyflow.stack.services import RETENTION  # noqa: E402
 
 RESULTS = ROOT / "benchmarks/results/retention.json"
 DAYS = 10

@@ -17,9 +17,9 @@ import numpy as np
 import psutil
 import ray
 
+from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.balance import balance
 from embodyflow.data.batches import to_batch, to_columns
-from embodyflow.data.configuration import BufferConfig
 from embodyflow.data.metrics import to_floats
 from embodyflow.data.partition import attention_cost
 from embodyflow.data.plan import RankInput, ShardRef, split_evenly

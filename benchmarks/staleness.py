@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks.learning import ROOT, draw, line, run, summarize
 from benchmarks.report import write_report
-from embodyflow.run_folder import RunFolder
-from flows.graph_run import rollout_nodes
+from embodyflow.orchestration.run.graph_run import rollout_nodes
+from embodyflow.record.run_folder import RunFolder
 from pipelines import load_pipeline
 
 WORDS = ["rollout.num_workers=1"]

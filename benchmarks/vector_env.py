@@ -13,7 +13,7 @@ agree bit for bit.
 Some rows do not count for the ratio. "bare physics" is MuJoCo's ``mj_step`` alone, in one thread per core, without
 policy, observations or rewards, and "bare mujoco.rollout" the same in one call per chunk, where a task is all its
 physics: how much of its speed is left with policy, observations and rewards is said too. "our reach-v3" is ours on the
-class that ``envs/metaworld.py`` registers, the same to the last bit but faster; its processes are its own, for it
+class in ``embodyflow/environments/metaworld.py``, the same to the last bit but faster; its processes are its own, as it
 changes Meta-World's modules.
 """
 
@@ -45,8 +45,8 @@ from mujoco.rollout import Rollout
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from benchmarks.report import write_report
-from embodyflow.engines.vector_env import VectorEnv
-from envs.metaworld_step import FastStep
+from embodyflow.environments.metaworld_step import FastStep
+from embodyflow.simulation.vector_env import VectorEnv
 
 NUM_ENVS = 16
 NUM_WORKERS = min(os.cpu_count() or 1, NUM_ENVS)

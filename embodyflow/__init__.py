@@ -3,4 +3,4 @@
 This package is the library: everything that need not know Prefect. See ``docs/architecture.md`` for the map.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -5,11 +5,11 @@ With a server: ``prefect deployment run dapo/embodied``. Without one::
     python -m flows.dapo experiment=embodied iterations=5 seed=1 run_id=mine trainer.epochs=2
 """
 
-from flows.training_flow import training_flow
+from embodyflow.orchestration.training_flow import training_flow
 
 dapo = training_flow("dapo", "Train a policy by GRPO with dynamic sampling.")
 
 if __name__ == "__main__":
-    from flows.main import main
+    from embodyflow.orchestration.request.command_line import main
 
     main(dapo)

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from prefect import flow
 from pydantic import Field
 
-from flows.request import Experiment, Overrides, RunId
-from flows.resumption import resume_after_crash
+from embodyflow.orchestration.request.request import Experiment, Overrides, RunId
+from embodyflow.orchestration.server.resumption import resume_after_crash
 
 Policy = Annotated[str, Field(min_length=1, description="folder of a run, or of an exported policy")]
 
@@ -27,8 +27,10 @@ async def evaluate(
     policy: Policy, experiment: Experiment | None = None, run_id: RunId = None, overrides: Overrides = ()
 ) -> dict[str, Any]:
     """Evaluate a policy; returns what ``evaluation.json`` holds."""
-    from flows.evaluation_request import EvaluationRequest
-    from flows.evaluation_run import evaluate_as_asked  # torch and Ray take seconds to import
+    from embodyflow.orchestration.evaluation.evaluation_request import EvaluationRequest
+    from embodyflow.orchestration.evaluation.evaluation_run import (
+        evaluate_as_asked,  # torch and Ray take seconds to import
+    )
 
     return await evaluate_as_asked(EvaluationRequest(policy, experiment, run_id, overrides))
 
@@ -36,9 +38,13 @@ async def evaluate(
 def main() -> None:
     """Check the command line, run the flow, print its result; end the process with its exit code."""
     from embodyflow.errors import ConfigError
-    from flows.evaluation_request import check_evaluation, open_evaluation, parse_evaluation
-    from flows.main import run_to_its_end
-    from flows.usage import answer_help
+    from embodyflow.orchestration.evaluation.evaluation_request import (
+        check_evaluation,
+        open_evaluation,
+        parse_evaluation,
+    )
+    from embodyflow.orchestration.request.command_line import run_to_its_end
+    from embodyflow.orchestration.request.usage import answer_help
 
     answer_help(
         evaluate,
@@ -62,7 +68,7 @@ def main() -> None:
         print(error, file=sys.stderr)
         sys.exit(2)
 
-    from flows.evaluation_run import evaluation_lines
+    from embodyflow.orchestration.evaluation.evaluation_run import evaluation_lines
 
     print(evaluation_lines(result))
     print(f"run_dir={config.run_dir}")

@@ -1,10 +1,16 @@
-"""Pipelines: an algorithm as a graph of nodes, written in Python or YAML, checked, planned and drawn."""
+"""The graphs of this project, one per file. A graph of your own starts with ``from pipelines import Pipeline``."""
 
-from pipelines.builder import Pipeline
-from pipelines.graph import TaskGraph
-from pipelines.node import Node, NodeRole, NodeType
-from pipelines.registry import BUILT_IN, load_pipeline
-from pipelines.validation import GraphError, Problem
+from embodyflow.graph import (
+    BUILT_IN,
+    GraphError,
+    Node,
+    NodeRole,
+    NodeType,
+    Pipeline,
+    Problem,
+    TaskGraph,
+    load_pipeline,
+)
 
 __all__ = [
     "BUILT_IN",

@@ -1,9 +1,9 @@
 """DAPO for robot policies: an episode is its own judge, so groups are re-rolled before they are rewarded."""
 
-from pipelines.builder import Pipeline
-from pipelines.graph import TaskGraph
-from pipelines.node import NodeRole, NodeType
-from pipelines.policy_update import add_policy_update
+from embodyflow.graph.builder import Pipeline
+from embodyflow.graph.graph import TaskGraph
+from embodyflow.graph.node import NodeRole, NodeType
+from embodyflow.graph.policy_update import add_policy_update
 
 
 def embodied_dapo() -> TaskGraph:

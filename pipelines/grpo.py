@@ -1,9 +1,9 @@
 """Group Relative Policy Optimization: advantages are rewards compared within a group (arXiv:2402.03300)."""
 
-from pipelines.builder import Pipeline
-from pipelines.graph import TaskGraph
-from pipelines.node import NodeRole, NodeType
-from pipelines.policy_update import add_policy_update
+from embodyflow.graph.builder import Pipeline
+from embodyflow.graph.graph import TaskGraph
+from embodyflow.graph.node import NodeRole, NodeType
+from embodyflow.graph.policy_update import add_policy_update
 
 
 def grpo() -> TaskGraph:

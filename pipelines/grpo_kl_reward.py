@@ -1,9 +1,9 @@
 """GRPO, or any estimator without a critic, with the KL to the reference policy in the rewards (arXiv:2501.03262)."""
 
-from pipelines.builder import Pipeline
-from pipelines.graph import TaskGraph
-from pipelines.node import NodeRole, NodeType
-from pipelines.policy_update import add_kl_penalty, add_train_actor
+from embodyflow.graph.builder import Pipeline
+from embodyflow.graph.graph import TaskGraph
+from embodyflow.graph.node import NodeRole, NodeType
+from embodyflow.graph.policy_update import add_kl_penalty, add_train_actor
 
 
 def grpo_kl_reward() -> TaskGraph:

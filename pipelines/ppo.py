@@ -1,9 +1,9 @@
 """Proximal Policy Optimization: a critic, and generalised advantage estimation (arXiv:1707.06347)."""
 
-from pipelines.builder import Pipeline
-from pipelines.graph import TaskGraph
-from pipelines.node import NodeRole, NodeType
-from pipelines.policy_update import add_policy_update, add_train_critic, add_value
+from embodyflow.graph.builder import Pipeline
+from embodyflow.graph.graph import TaskGraph
+from embodyflow.graph.node import NodeRole, NodeType
+from embodyflow.graph.policy_update import add_policy_update, add_train_critic, add_value
 
 
 def ppo() -> TaskGraph:

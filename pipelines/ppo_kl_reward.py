@@ -1,9 +1,9 @@
 """PPO as RLHF has it: the KL to the reference policy is a part of each token's reward (arXiv:2203.02155)."""
 
-from pipelines.builder import Pipeline
-from pipelines.graph import TaskGraph
-from pipelines.node import NodeRole, NodeType
-from pipelines.policy_update import add_kl_penalty, add_train_actor, add_train_critic, add_value
+from embodyflow.graph.builder import Pipeline
+from embodyflow.graph.graph import TaskGraph
+from embodyflow.graph.node import NodeRole, NodeType
+from embodyflow.graph.policy_update import add_kl_penalty, add_train_actor, add_train_critic, add_value
 
 
 def ppo_kl_reward() -> TaskGraph:

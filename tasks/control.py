@@ -8,7 +8,7 @@ import torch
 
 from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import mean, total
-from embodyflow.node_fields import node
+from embodyflow.nodes.declarations import node
 from embodyflow.types import Batch, NodeOutput
 from tasks.critic import compute_value
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from embodyflow.algorithms.masked import mean_and_variance
 from embodyflow.data.metrics import Metric, last, mean
-from embodyflow.node_fields import node
+from embodyflow.nodes.declarations import node
 from embodyflow.types import Batch, NodeOutput
 from tasks.training import step_of
 

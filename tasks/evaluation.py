@@ -6,8 +6,8 @@ from typing import Any
 
 from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.metrics import Metric, mean
-from embodyflow.episode_record import read_iteration
-from embodyflow.node_fields import node
+from embodyflow.nodes.declarations import node
+from embodyflow.record.episode_record import read_iteration
 from embodyflow.types import Batch, NodeOutput
 from tasks.rewards import judged
 
@@ -81,7 +81,7 @@ def contact_sheet(batch: Batch | None, config: Any = None, *, worker: Any, **kwa
     """
     problem = None
     if worker.rank == 0:
-        from embodyflow.engines.contact_sheet import draw_contact_sheet  # simulators, which the trainer does without
+        from embodyflow.rollouts.contact_sheet import draw_contact_sheet  # simulators, which the trainer does without
 
         episodes = to_columns(batch) if batch is not None else read_iteration(Path(config["episodes"]))
         problem = draw_contact_sheet(worker.config, episodes, Path(config["path"]), config["split"])

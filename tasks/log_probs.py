@@ -7,7 +7,7 @@ import torch
 from embodyflow.algorithms.kl import estimate_kl
 from embodyflow.data.metrics import maximum, mean, total
 from embodyflow.errors import ParityError
-from embodyflow.node_fields import node
+from embodyflow.nodes.declarations import node
 from embodyflow.types import Batch, NodeOutput
 
 CHECKED_SHARE = 1 / 16

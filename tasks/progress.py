@@ -7,7 +7,7 @@ import torch
 
 from embodyflow.data.metrics import mean
 from embodyflow.errors import RewardError
-from embodyflow.node_fields import node
+from embodyflow.nodes.declarations import node
 from embodyflow.rewards.embeddings import build_embedding
 from embodyflow.rewards.progress import measure_progress
 from embodyflow.types import Batch, NodeOutput

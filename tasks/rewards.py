@@ -6,7 +6,7 @@ from embodyflow.algorithms.advantages import AdvantageInputs, compute_advantages
 from embodyflow.algorithms.kl import kl_penalty
 from embodyflow.algorithms.shaping import place_on_last_token
 from embodyflow.data.metrics import Metric, mean
-from embodyflow.node_fields import node
+from embodyflow.nodes.declarations import node
 from embodyflow.types import Batch, NodeOutput
 
 

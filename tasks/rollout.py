@@ -7,7 +7,7 @@ import numpy as np
 
 from embodyflow.data.batches import Columns, to_batch
 from embodyflow.data.metrics import Metric, mean, total
-from embodyflow.node_fields import node
+from embodyflow.nodes.declarations import node
 from embodyflow.types import Batch, NodeOutput
 
 

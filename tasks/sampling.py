@@ -14,7 +14,7 @@ from embodyflow.data.padding import to_padded, to_ragged
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.surplus import draw_surplus
 from embodyflow.errors import DamageError, SamplingError
-from embodyflow.node_fields import node
+from embodyflow.nodes.declarations import node
 from embodyflow.types import Batch, NodeOutput
 from tasks.rewards import compute_reward
 from tasks.rollout import episode_metrics

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from embodyflow.node_fields import node
+from embodyflow.nodes.declarations import node
 from embodyflow.seeding import derive_seed
 from embodyflow.types import Batch, NodeOutput
 

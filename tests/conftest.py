@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hydra._internal.defaults_list import DefaultsList
 
     from embodyflow.config import RunConfig
-    from embodyflow.engines.fsdp_trainer import FSDPTrainer
+    from embodyflow.training.fsdp_trainer import FSDPTrainer
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -95,7 +95,7 @@ TINY = (
 def tiny_config() -> Callable[..., RunConfig]:
     """Compose the tiny run with further overrides, later ones winning."""
 
-    from embodyflow.compose import compose_config  # seconds to import; most tests do without
+    from embodyflow.config.compose import compose_config  # seconds to import; most tests do without
 
     @functools.cache  # it is frozen, and many ask for the same
     def compose(*overrides: str) -> RunConfig:

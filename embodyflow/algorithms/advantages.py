@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.algorithm_config import AlgorithmConfig
+from embodyflow.algorithms.algorithm_registry import ADVANTAGES
 from embodyflow.algorithms.groups import Groups
 from embodyflow.algorithms.masked import AllReduce, one_rank, whiten
-from embodyflow.algorithms.registry import ADVANTAGES
 
 
 @dataclass(frozen=True)

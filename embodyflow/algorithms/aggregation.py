@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from embodyflow.algorithms.configuration import Aggregation
+from embodyflow.algorithms.algorithm_config import Aggregation
 from embodyflow.algorithms.masked import AllReduce, one_rank
 
 

@@ -10,10 +10,10 @@ arXiv:1802.01561), it is of bounded variance; it makes up for a generation engin
 import torch
 from torch import Tensor
 
-from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.algorithm_config import AlgorithmConfig
+from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.algorithms.losses import MAX_LOG_RATIO
 from embodyflow.algorithms.masked import row_mean
-from embodyflow.algorithms.registry import LOSSES
 
 
 def behavior_weights(proximal: Tensor, behavior: Tensor, mask: Tensor, config: AlgorithmConfig) -> Tensor:

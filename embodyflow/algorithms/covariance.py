@@ -14,9 +14,9 @@ there the gradient depends on the cut.
 import torch
 from torch import Tensor
 
-from embodyflow.algorithms.configuration import AlgorithmConfig, CovarianceConfig
+from embodyflow.algorithms.algorithm_config import AlgorithmConfig, CovarianceConfig
+from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.algorithms.masked import AllReduce, mean_and_variance, one_rank
-from embodyflow.algorithms.registry import LOSSES
 
 _BISECTIONS = 64  # more than a float64 has digits
 

@@ -7,7 +7,7 @@ and ``k3`` a biased one; the form with ``+`` keeps the value and takes ``k2``'s 
 
 from torch import Tensor
 
-from embodyflow.algorithms.configuration import KLConfig, KLEstimator
+from embodyflow.algorithms.algorithm_config import KLConfig, KLEstimator
 
 _MAX_LOG_RATIO = 20.0
 _MAX_K3 = 10.0

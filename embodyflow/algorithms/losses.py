@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.masked import Metrics, row_mean, token_mean
 
 MAX_LOG_RATIO = 20.0

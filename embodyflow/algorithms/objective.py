@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.algorithm_config import AlgorithmConfig
+from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.algorithms.kl import estimate_kl
 from embodyflow.algorithms.losses import LossInputs
 from embodyflow.algorithms.masked import Metrics, token_mean
-from embodyflow.algorithms.registry import LOSSES
 
 
 def policy_objective(

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from embodyflow.algorithms.configuration import OverlongConfig
+from embodyflow.algorithms.algorithm_config import OverlongConfig
 
 
 def place_on_last_token(scores: Tensor, mask: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from embodyflow.config.base import Config, PositiveFloat
-from embodyflow.data.configuration import BufferConfig
+from embodyflow.config.buffer import BufferConfig
 
 
 class ClusterConfig(Config):

@@ -9,7 +9,7 @@ from embodyflow.config.base import PositiveInt
 from embodyflow.config.environment import EnvConfig, SteppingConfig
 from embodyflow.config.run import Records, RolloutConfig, RunConfig
 from embodyflow.config.summary import return_line, return_summary
-from embodyflow.policies.configuration import ControlPolicyConfig
+from embodyflow.policies.policy_config import ControlPolicyConfig
 
 
 class StepRolloutConfig(SteppingConfig, RolloutConfig):
@@ -31,9 +31,9 @@ class ControlConfig(RunConfig):
     """
 
     kind: ClassVar[str] = "control"
-    rollout_engine: ClassVar[str] = "embodyflow.engines.control_rollout:ControlRollout"
+    rollout_engine: ClassVar[str] = "embodyflow.rollouts.control_rollout:ControlRollout"
     pipelines: ClassVar[tuple[str, ...]] = ("ppo_control",)
-    check: ClassVar[str] = "embodyflow.engines.environments:check_control"
+    check: ClassVar[str] = "embodyflow.simulation.make_env:check_control"
 
     policy: ControlPolicyConfig
     env: EnvConfig

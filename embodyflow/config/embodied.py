@@ -10,8 +10,8 @@ from embodyflow.config.environment import EnvConfig, SteppingConfig
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary, task_summary
-from embodyflow.policies.configuration import EmbodiedPolicyConfig
 from embodyflow.policies.flow_vla.configuration_flow_vla import FlowVLAConfig
+from embodyflow.policies.policy_config import EmbodiedPolicyConfig
 from embodyflow.references import source_files
 
 
@@ -20,7 +20,7 @@ class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
 
     Attributes:
         chunk_correlation: of the noise that the actions of a chunk are sampled with; 0 draws each token by itself, 1
-            gives all of them the same noise. See :func:`~embodyflow.engines.action_noise.chunk_uniforms`.
+            gives all of them the same noise. See :func:`~embodyflow.rollouts.action_noise.chunk_uniforms`.
         keep_episodes: iterations, the newest, whose episodes stay in the run's folder, images left out.
         pipelined: with ``env_processes``, half of the environments step while the policy decides for the other half.
             The numbers are the same; false is faster where deciding for half takes as long as for all, and more than
@@ -41,7 +41,7 @@ class ExpertWarmStartConfig(WarmStartConfig):
             so that demonstrations show the way back (DART, Laskey et al., 2017, arXiv:1703.09327).
     """
 
-    samples: ClassVar[str] = "embodyflow.engines.imitation:ActionSamples"
+    samples: ClassVar[str] = "embodyflow.training.imitation:ActionSamples"
 
     smoothing_bins: Annotated[float, Field(ge=0)]
     action_noise: Annotated[float, Field(ge=0)] = 0.0
@@ -63,12 +63,12 @@ class EmbodiedConfig(GroupedConfig):
     """A run of an embodied job."""
 
     kind: ClassVar[str] = "embodied"
-    rollout_engine: ClassVar[str] = "embodyflow.engines.embodied_rollout:EmbodiedRollout"
+    rollout_engine: ClassVar[str] = "embodyflow.rollouts.embodied_rollout:EmbodiedRollout"
     pipelines: ClassVar[tuple[str, ...]] = (
         *("grpo", "ppo", "embodied_grpo", "embodied_dapo", "embodied_srpo"),
         *("grpo_kl_reward", "ppo_kl_reward"),
     )
-    check: ClassVar[str] = "embodyflow.engines.environments:check_embodied"
+    check: ClassVar[str] = "embodyflow.simulation.make_env:check_embodied"
     notes_observations: ClassVar[bool] = True
     warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "env", "policy", "warm_start"})
 

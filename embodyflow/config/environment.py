@@ -8,7 +8,7 @@ from embodyflow.config.base import Config, PositiveFloat, PositiveInt
 
 
 class AdapterConfig(Config):
-    """What an environment of other people's does not say of itself: see :class:`envs.adapter.AdaptedEnv`.
+    """What an environment does not say of itself: see :class:`embodyflow.environments.adapter.AdaptedEnv`.
 
     Attributes:
         wrappers: ``module:function`` of environment to environment, applied in this order.

@@ -84,7 +84,7 @@ class RemoteConfig(EngineConfig):
         weight_update: how new weights get there. ``refused``: not at all, for a policy that stays. ``reload_weights``:
             they are written to weights_folder and loaded from there. ``reload_weights_and_heads``: the same for a
             server on a CPU and a model with a tied head, whose workers have ``--worker-extension-cls
-            embodyflow.engines.generation.vllm_worker.WeightReload``.
+            embodyflow.generation.vllm_worker.WeightReload``.
         weights_folder: an existing one, which the server sees under the same path.
     """
 

@@ -11,9 +11,9 @@ from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary
 from embodyflow.config.trainer import check_tolerance
-from embodyflow.data.prompt_configuration import PromptConfig, RowsConfig
-from embodyflow.policies.configuration import LanguagePolicyConfig
-from embodyflow.rewards.configuration import RewardConfig
+from embodyflow.policies.policy_config import LanguagePolicyConfig
+from embodyflow.prompts.prompt_config import PromptConfig, RowsConfig
+from embodyflow.rewards.reward_config import RewardConfig
 
 
 class ResponseRolloutConfig(GroupRolloutConfig):
@@ -60,7 +60,7 @@ class ResponseRolloutConfig(GroupRolloutConfig):
 class ResponseWarmStartConfig(WarmStartConfig):
     """Supervised fine-tuning on the prompt source's demonstrations."""
 
-    samples: ClassVar[str] = "embodyflow.engines.imitation:ResponseSamples"
+    samples: ClassVar[str] = "embodyflow.training.imitation:ResponseSamples"
 
 
 class PromptEvaluationConfig(EvaluationConfig):
@@ -81,10 +81,10 @@ class LanguageConfig(GroupedConfig):
     """A run of a language job."""
 
     kind: ClassVar[str] = "language"
-    rollout_engine: ClassVar[str] = "embodyflow.engines.language_rollout:LanguageRollout"
-    trainer_engine: ClassVar[str] = "embodyflow.engines.language_trainer:LanguageTrainer"
+    rollout_engine: ClassVar[str] = "embodyflow.rollouts.language_rollout:LanguageRollout"
+    trainer_engine: ClassVar[str] = "embodyflow.training.language_trainer:LanguageTrainer"
     pipelines: ClassVar[tuple[str, ...]] = ("language_grpo", "grpo", "ppo", "dapo", "grpo_kl_reward", "ppo_kl_reward")
-    check: ClassVar[str] = "embodyflow.engines.language_checks:check_language"
+    check: ClassVar[str] = "embodyflow.rollouts.language_checks:check_language"
     splits_models: ClassVar[bool] = True
     warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "data", "policy", "warm_start"})
 

@@ -1,6 +1,6 @@
 """What every run is made of, whatever the kind of its job.
 
-Hydra composes YAML into a plain mapping (:mod:`embodyflow.compose`); these models check it once, at the edge.
+Hydra composes YAML into a plain mapping (:mod:`embodyflow.config.compose`); these models check it once, at the edge.
 Below that, code receives models and never a mapping. Unknown keys, wrong types and values out of range are
 refused with the key named.
 """
@@ -13,13 +13,13 @@ from typing import Annotated, Any, ClassVar, NamedTuple, get_args
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt, RunName
 from embodyflow.config.cluster import ClusterConfig, TrackingConfig
 from embodyflow.config.pipeline import FilterConfig, PipelineConfig
 from embodyflow.config.trainer import CriticConfig, TrainerConfig, check_tolerance
-from embodyflow.policies.configuration import PolicyConfig
-from embodyflow.rewards.progress_configuration import ProgressConfig
+from embodyflow.policies.policy_config import PolicyConfig
+from embodyflow.rewards.progress_config import ProgressConfig
 
 Records = Sequence[Mapping[str, Any]]
 """The lines of a run's ``metrics.jsonl``."""
@@ -45,7 +45,7 @@ class WarmStartConfig(Config):
     """Supervised fine-tuning on demonstrations, before anything is learned by reinforcement.
 
     Attributes:
-        samples: ``"module:Class"`` of what a trainer makes of demonstrations, see :mod:`embodyflow.engines.imitation`.
+        samples: ``"module:Class"`` of what a trainer makes of demonstrations, see :mod:`embodyflow.training.imitation`.
         num_demos: demonstrations, of embodied jobs per task.
         steps, batch_size, learning_rate: of AdamW.
     """
@@ -105,7 +105,7 @@ class RunConfig(Config):
 
     kind: ClassVar[str]
     rollout_engine: ClassVar[str]
-    trainer_engine: ClassVar[str] = "embodyflow.engines.fsdp_trainer:FSDPTrainer"
+    trainer_engine: ClassVar[str] = "embodyflow.training.fsdp_trainer:FSDPTrainer"
     pipelines: ClassVar[tuple[str, ...]]
     check: ClassVar[str]
     splits_models: ClassVar[bool] = False

@@ -2,8 +2,8 @@
 
 import re
 
-from embodyflow.rewards.configuration import CodeConfig
 from embodyflow.rewards.interface import Sample, Score, outcome
+from embodyflow.rewards.reward_config import CodeConfig
 from embodyflow.rewards.sandbox import run_tests
 
 # A fence that opens ends its line; one that closes begins its line, and what follows is no tag.

@@ -5,7 +5,7 @@ from typing import Any, assert_never
 
 from embodyflow.references import resolve
 from embodyflow.rewards import verifiers
-from embodyflow.rewards.configuration import (
+from embodyflow.rewards.reward_config import (
     CodeConfig,
     CustomConfig,
     ExactMatchConfig,

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 
-from embodyflow.child_process import await_end, receive, send, start_child
 from embodyflow.errors import ConfigError, RewardError
+from embodyflow.process.child import await_end, receive, send, start_child
 from embodyflow.rewards import pool_worker
-from embodyflow.rewards.configuration import FunctionConfig, ParallelConfig
 from embodyflow.rewards.interface import Sample, Score, outcome
+from embodyflow.rewards.reward_config import FunctionConfig, ParallelConfig
 
 TIMED_OUT = "timed_out"
 """The part of a score that counts samples that hung."""

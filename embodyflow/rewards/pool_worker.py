@@ -15,11 +15,11 @@ from multiprocessing.connection import Connection
 
 import psutil
 
-from embodyflow.child_process import receive, send
 from embodyflow.errors import RewardError
-from embodyflow.rewards.configuration import FunctionConfig
+from embodyflow.process.child import receive, send
 from embodyflow.rewards.functions import build_reward_function
 from embodyflow.rewards.interface import RewardFunction, Sample, Score, checked
+from embodyflow.rewards.reward_config import FunctionConfig
 
 PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
 READY = "ready"

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from embodyflow.rewards.configuration import SANDBOX_START_SECONDS, CodeConfig
+from embodyflow.rewards.reward_config import SANDBOX_START_SECONDS, CodeConfig
 
 Verdict: TypeAlias = Literal["passed", "failed", "timed_out"]
 

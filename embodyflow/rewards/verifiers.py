@@ -5,9 +5,9 @@ A wrong or missing answer is a score of 0; a ground truth that cannot be one is 
 
 import re
 
-from embodyflow.rewards.configuration import ExactMatchConfig, RegexConfig
 from embodyflow.rewards.interface import Sample, Score, outcome
 from embodyflow.rewards.numbers import number_in
+from embodyflow.rewards.reward_config import ExactMatchConfig, RegexConfig
 
 GSM8K_MARKER = "####"
 

@@ -10,7 +10,7 @@ import time
 
 import ray
 
-from embodyflow.data.configuration import BufferConfig
+from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.metrics import Metric, total
 from embodyflow.data.packing import unpack_rows
 from embodyflow.data.plan import Location, Piece, ShardRef

@@ -5,7 +5,7 @@ from typing import Any
 
 import ray
 
-from embodyflow.data.configuration import BufferConfig
+from embodyflow.config.buffer import BufferConfig
 from embodyflow.errors import WorkerLostError
 from embodyflow.workers.buffer import Buffer
 from embodyflow.workers.lost_actors import IS_GONE, first_line

@@ -4,7 +4,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Protocol
 
-from embodyflow.data.configuration import BufferConfig
+from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.metrics import Metric, maximum, total
 from embodyflow.data.plan import Location
 from embodyflow.errors import BufferFullError

@@ -9,8 +9,8 @@ from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
-from embodyflow.ledger import Ledger
-from embodyflow.run_folder import RunFolder
+from embodyflow.record.ledger import Ledger
+from embodyflow.record.run_folder import RunFolder
 
 HERE = Path(__file__).parent
 WORDS = ("seed=7", "cluster.node_timeout=20")

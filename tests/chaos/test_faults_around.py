@@ -13,9 +13,9 @@ from disturbed import HERE, ITERATIONS, JOBS, WORDS, Disturbed, Outcome, fault, 
 from faulty_nodes import COMMIT, LANGUAGE_NODES, NODES
 from local_stack import ROOT, Project, all_gone, post
 from servers import PrefectServer
+from waiting import eventually
 
-from embodyflow.run_folder import RunFolder
-from tests.waiting import eventually
+from embodyflow.record.run_folder import RunFolder
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

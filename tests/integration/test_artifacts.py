@@ -12,8 +12,8 @@ from prefect import flow, get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from servers import PrefectServer
 
-from flows import artifacts as module
-from flows.artifacts import showing
+from embodyflow.orchestration.server import artifacts as module
+from embodyflow.orchestration.server.artifacts import showing
 
 pytestmark = pytest.mark.integration
 

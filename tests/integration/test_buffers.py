@@ -17,9 +17,10 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from waiting import eventually
 
+from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.balance import balance
-from embodyflow.data.configuration import BufferConfig
 from embodyflow.data.metrics import to_floats
 from embodyflow.data.plan import RankInput, ShardRef, split_evenly
 from embodyflow.data.ragged import Ragged
@@ -27,7 +28,6 @@ from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import BufferFullError, ShardLostError, WorkerLostError
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.buffers import call_buffers, start_buffers
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 PATIENCE = 60.0  # seconds, for a machine that is busy with something else
@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DRIVER = """
 import os, sys, time
 import numpy as np, ray
-from embodyflow.data.configuration import BufferConfig
+from embodyflow.config.buffer import BufferConfig
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.buffers import start_buffers
 ray.init(address=sys.argv[1], log_to_driver=False, namespace="killed")

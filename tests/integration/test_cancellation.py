@@ -9,9 +9,9 @@ import psutil
 import pytest
 from local_stack import Project, all_gone
 from small_runs import SMALL
+from waiting import eventually
 
-from embodyflow.run_folder import RunFolder
-from tests.waiting import eventually
+from embodyflow.record.run_folder import RunFolder
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -1,4 +1,4 @@
-"""The command line as a process of its own; what it says of every mistake is in ``tests/unit/test_bad_input.py``."""
+"""The command line as a process of its own; mistakes are in ``tests/unit/config/test_bad_input.py``."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ def test_the_console_script_finds_a_module_in_the_current_folder(tmp_path: Path)
     """As the commands do that are started by ``python -m``; a script's own folder is another."""
     script = tmp_path / "bin" / "embodyflow"
     script.parent.mkdir()
-    script.write_text("import sys\nfrom deployments.cli import main\nsys.exit(main())\n")
+    script.write_text("import sys\nfrom embodyflow.cli.main import main\nsys.exit(main())\n")
     (tmp_path / "my_pipeline.py").write_text("from pipelines.embodied_grpo import embodied_grpo as graph\n")
     command = [sys.executable, str(script), "plan", "pipeline.custom_fn=my_pipeline:graph"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

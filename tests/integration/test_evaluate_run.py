@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from small_runs import Runs
 
-from deployments.replay import replay
-from embodyflow.episode_record import read_episodes
-from embodyflow.ledger import Ledger
-from embodyflow.run_folder import RunFolder
+from embodyflow.cli.replay import replay
+from embodyflow.record.episode_record import read_episodes
+from embodyflow.record.ledger import Ledger
+from embodyflow.record.run_folder import RunFolder
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ from room_training import run_to_its_export
 from small_runs import Runs
 
 pytestmark = pytest.mark.integration
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[1] / "support"
 
 
 @pytest.mark.parametrize("name", ["smolvla", "pi0"])
@@ -17,8 +17,8 @@ def test_a_policy_is_trained_by_images_and_states_and_loads_from_its_export(
 ) -> None:
     from pydantic import TypeAdapter
 
-    from embodyflow.policies.configuration import PolicyConfig
-    from embodyflow.policies.registry import build_policy
+    from embodyflow.policies.policy_config import PolicyConfig
+    from embodyflow.policies.policy_registry import build_policy
 
     runs = Runs(tmp_path).served_by(prefect_api, PYTHONPATH=str(TESTS))
     folder = run_to_its_export(runs, f"denoised-{name}", f"policy=tiny_{name}", "policy.scratch.hidden_size=32")

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from trainers import SEED, demos_for, free_address, largest_gap, new_trainer, rows_for, spawn_ranks
 
 from embodyflow.config import RunConfig
-from embodyflow.engines.fsdp_trainer import FSDPTrainer
+from embodyflow.training.fsdp_trainer import FSDPTrainer
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,9 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("module", ["embodyflow.compose", "flows.request", "deployments.run"])
+@pytest.mark.parametrize(
+    "module", ["embodyflow.config.compose", "embodyflow.orchestration.request.request", "embodyflow.cli.run"]
+)
 def test_a_configuration_is_checked_without_the_slow_libraries(module: str) -> None:
     """A mistake is told in a second or two; torch, Ray and tensordict take longer than that to import."""
     slow = "{'torch', 'ray', 'tensordict', 'mujoco'} & set(sys.modules)"
@@ -23,7 +25,7 @@ def test_a_configuration_is_checked_without_the_slow_libraries(module: str) -> N
 def test_the_flows_process_does_without_torch() -> None:
     """It holds names and numbers; the seconds of importing torch would come before the first worker starts."""
     command = (
-        "import sys, flows.training; from pipelines import BUILT_IN, load_pipeline\n"
+        "import sys, embodyflow.orchestration.run.training; from pipelines import BUILT_IN, load_pipeline\n"
         "for name in BUILT_IN: load_pipeline(name)\n"
         "print(sorted({'torch', 'tensordict', 'transformers', 'sklearn', 'mujoco'} & set(sys.modules)))"
     )

@@ -17,8 +17,8 @@ from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from servers import prefect_server
 
-from flows import iteration_runs as module
-from flows.iteration_runs import Metrics
+from embodyflow.orchestration.server import iteration_runs as module
+from embodyflow.orchestration.server.iteration_runs import Metrics
 
 pytestmark = pytest.mark.integration
 

@@ -14,8 +14,8 @@ import psutil
 import pytest
 from small_runs import Runs
 
-from embodyflow.engines.rendering import rendering_problem
-from embodyflow.engines.vector_env import VectorEnv
+from embodyflow.simulation.rendering import rendering_problem
+from embodyflow.simulation.vector_env import VectorEnv
 
 ROOT = Path(__file__).resolve().parents[2]
 ID = "envs:embodyflow/LIBERO-v0"
@@ -101,7 +101,9 @@ def test_every_task_builds_resets_to_recorded_states_and_steps(task: str) -> Non
     starts = [env.reset(options={"goal": goal})[0]["state"] for goal in range(3)]
     assert all(np.isfinite(start).all() for start in starts) and len({start.tobytes() for start in starts}) == 3
     assert not env.step(np.zeros(7, np.float32))[2] and len(env.instruction.split()) > 3
-    importlib.import_module("envs.libero.scene").scene.cache_clear()  # forty at once would not fit into memory
+    importlib.import_module(
+        "embodyflow.environments.libero.scene"
+    ).scene.cache_clear()  # forty at once would not fit into memory
 
 
 @pytest.mark.slow
@@ -165,7 +167,9 @@ def test_leaving_out_what_a_camera_does_not_see_changes_no_pixel(task: str, monk
     for action in np.random.default_rng(0).uniform(-1, 1, (4, 7)).astype(np.float32):
         seen, *_ = env.step(action)
         with monkeypatch.context() as patch:
-            patch.setattr("envs.libero.scene.seen_geoms", lambda model, *_: np.ones(model.ngeom, bool))
+            patch.setattr(
+                "embodyflow.environments.libero.scene.seen_geoms", lambda model, *_: np.ones(model.ngeom, bool)
+            )
             everything = env.observe()
         for name in ("image", "wrist_image"):
             np.testing.assert_array_equal(seen[name], everything[name])

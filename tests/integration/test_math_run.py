@@ -12,8 +12,8 @@ from trainers import free_address, largest_gap, spawn_ranks
 
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import to_batch
-from embodyflow.engines.language_rollout import LanguageRollout
-from embodyflow.engines.language_trainer import LanguageTrainer
+from embodyflow.rollouts.language_rollout import LanguageRollout
+from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.types import Batch
 
 pytestmark = pytest.mark.integration

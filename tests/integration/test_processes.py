@@ -10,8 +10,10 @@ from pathlib import Path
 
 import psutil
 from local_stack import all_gone
+from waiting import eventually
 
-from deployments.processes import (
+from embodyflow.orchestration.server.orphans import marked
+from embodyflow.stack.processes import (
     STACK_VARIABLE,
     claim_port,
     find_process,
@@ -19,8 +21,6 @@ from deployments.processes import (
     start_process,
     stop_processes,
 )
-from flows.orphans import marked
-from tests.waiting import eventually
 
 STUBBORN = """
 import signal, subprocess, sys, time
@@ -69,7 +69,7 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     parent_code = f"""
 import os, sys, time
 from pathlib import Path
-from deployments.processes import start_process
+from embodyflow.stack.processes import start_process
 child = start_process([sys.executable, "-c", "import time; time.sleep(60)"], log=Path("child"), env=os.environ,
                       cwd=Path({str(tmp_path)!r}))
 print(child.pid, flush=True)
@@ -91,8 +91,8 @@ def test_what_ignores_its_end_ends_when_a_watched_parent_is_killed(tmp_path: Pat
     parent_code = f"""
 import os, sys, time
 from pathlib import Path
-from deployments.processes import STACK_VARIABLE, start_process
-from flows.orphans import start_watcher
+from embodyflow.stack.processes import STACK_VARIABLE, start_process
+from embodyflow.orchestration.server.orphans import start_watcher
 env = os.environ | {{STACK_VARIABLE: {str(tmp_path)!r}}}
 watcher = start_watcher(STACK_VARIABLE, env)
 start_process([sys.executable, "-c", {STUBBORN!r}], log=Path("child"), env=env, cwd=Path({str(tmp_path)!r}))
@@ -157,7 +157,7 @@ def test_the_claim_of_a_process_that_was_killed_is_gone() -> None:
     preferred = free_port(0)
     command = f"""
 import time
-from deployments.processes import claim_port
+from embodyflow.stack.processes import claim_port
 port, claim = claim_port({preferred})  # kept: a claim that is forgotten is closed
 print(port, flush=True)
 time.sleep(60)

@@ -9,8 +9,8 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Cancelling, Crashed, Running
 
-from flows.prefect_settings import MAX_RUNS
-from flows.resumption import resume_after_crash
+from embodyflow.orchestration.server.resumption import resume_after_crash
+from embodyflow.orchestration.server.settings import MAX_RUNS
 
 pytestmark = pytest.mark.integration
 

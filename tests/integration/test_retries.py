@@ -10,10 +10,10 @@ import psutil
 import pytest
 from local_stack import ROOT, Project
 from small_runs import SMALL
+from waiting import eventually
 
-from embodyflow.ledger import Ledger
-from embodyflow.run_folder import RunFolder
-from tests.waiting import eventually
+from embodyflow.record.ledger import Ledger
+from embodyflow.record.run_folder import RunFolder
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

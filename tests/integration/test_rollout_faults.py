@@ -10,12 +10,12 @@ import psutil
 import pytest
 import torch
 
-from embodyflow.compose import compose_config
+from embodyflow.config.compose import compose_config
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
-from embodyflow.engines.control_rollout import ControlRollout
-from embodyflow.engines.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.control_rollout import ControlRollout
+from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 
 pytestmark = pytest.mark.integration
 
@@ -91,7 +91,7 @@ def test_faults_of_environments_are_not_in_the_rows(tiny_config, rollout, played
 def test_a_group_that_cannot_be_played_gets_another_goal(
     tiny_config, rollout, played: Columns, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch
 ) -> None:
-    monkeypatch.setattr("embodyflow.engines.supervision.MAX_FAULTS", 1)  # each takes the time of a start
+    monkeypatch.setattr("embodyflow.simulation.supervision.MAX_FAULTS", 1)  # each takes the time of a start
     plan = tmp_path / "plan.json"
     first = int(played["goal"][0])
     plan.write_text(json.dumps({"faults": [{"seed": first, "step": 7, "kind": "kill", "always": True}]}))

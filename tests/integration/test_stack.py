@@ -16,8 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from local_stack import NAMES, Project, all_gone, post
-
-from tests.waiting import eventually
+from waiting import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -13,15 +13,15 @@ import psutil
 import pytest
 from faulty_envs import KINDS, FaultyPendulum, happened
 
-from embodyflow.engines.vector_env import (
+from embodyflow.errors import InfrastructureError
+from embodyflow.simulation.vector_env import (
     EnvError,
     EnvQuarantinedError,
     EpisodesLostError,
     Supervision,
     VectorEnv,
 )
-from embodyflow.engines.vector_env_shards import EnvProcessDiedError
-from embodyflow.errors import InfrastructureError
+from embodyflow.simulation.vector_env_shards import EnvProcessDiedError
 
 pytestmark = pytest.mark.integration
 
@@ -139,7 +139,7 @@ def test_a_reset_behind_a_step_in_one_process_is_done_again(step, vector_env, un
 @pytest.fixture
 def twice(monkeypatch):
     """Two faults are too many: each takes the time of a start."""
-    monkeypatch.setattr("embodyflow.engines.supervision.MAX_FAULTS", 2)
+    monkeypatch.setattr("embodyflow.simulation.supervision.MAX_FAULTS", 2)
 
 
 def test_an_episode_that_always_kills_its_process_is_named_and_the_others_go_on(vector_env, undisturbed, twice):
@@ -251,7 +251,7 @@ def test_what_is_given_up_leaves_no_answer_for_later(vector_env, undisturbed):
 SCRIPT = """
 import functools, sys, numpy as np, psutil
 from faulty_envs import FaultyPendulum
-from embodyflow.engines.vector_env import VectorEnv
+from embodyflow.simulation.vector_env import VectorEnv
 env = VectorEnv([functools.partial(FaultyPendulum, sys.argv[1])], num_workers=1, chunk_size=1)
 env.reset(seeds=[1])
 env.step_async(np.zeros((1, 1, 1)))

@@ -13,9 +13,9 @@ from small_runs import Runs
 from trainers import Weights, free_address
 
 from embodyflow.config.generation import VLLMConfig
-from embodyflow.engines.language_trainer import LanguageTrainer
-from embodyflow.engines.probe import compare, probe_sequences
 from embodyflow.errors import ParityError
+from embodyflow.generation.probe import compare, probe_sequences
+from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.types import Batch
 
 pytestmark = [
@@ -101,7 +101,7 @@ def test_the_probe_holds_after_twenty_syncs_and_shows_every_fault(
 
 def leave_heads() -> None:
     """Have vLLM's workers leave a tied head as it was, as ``reload_weights`` alone does on a CPU."""
-    from embodyflow.engines.generation import vllm_worker
+    from embodyflow.generation import vllm_worker
 
     vllm_worker.refresh_heads = lambda worker: None
 

@@ -17,26 +17,26 @@ import psutil
 import pytest
 import ray
 import torch
+from waiting import eventually
 
 from embodyflow.config import RunConfig
-from embodyflow.data.configuration import BufferConfig
+from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.metrics import total
 from embodyflow.data.plan import RankInput, Slice, split_evenly
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError, ShardLostError, WorkerLostError
-from embodyflow.rewards.configuration import RewardConfig
+from embodyflow.orchestration.run.graph_run import GraphRun
+from embodyflow.orchestration.run.turns import Turns
 from embodyflow.rewards.interface import Sample, Score
-from embodyflow.rewards.registry import build_reward_manager
+from embodyflow.rewards.reward_config import RewardConfig
+from embodyflow.rewards.reward_registry import build_reward_manager
 from embodyflow.types import NodeOutput
 from embodyflow.workers import group
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.buffers import start_buffers
 from embodyflow.workers.layout import Layout
 from embodyflow.workers.session import NodeReport, NodeWork, Session, open_session
-from flows.graph_run import GraphRun
-from flows.turns import Turns
 from pipelines import NodeRole, NodeType, Pipeline, TaskGraph
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 PATIENCE = 60.0  # seconds, for a machine that is busy with something else

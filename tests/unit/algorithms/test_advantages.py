@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from embodyflow.algorithms.advantages import AdvantageInputs, compute_advantages
-from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 
 GROUP_ESTIMATORS = {
     "grpo": AlgorithmConfig(advantage="grpo"),

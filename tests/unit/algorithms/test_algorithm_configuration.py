@@ -7,10 +7,10 @@ from pydantic import ValidationError
 
 from embodyflow.algorithms.advantages import AdvantageInputs, compute_advantages
 from embodyflow.algorithms.aggregation import count_tokens, token_weights
-from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.algorithm_config import AlgorithmConfig
+from embodyflow.algorithms.algorithm_registry import ADVANTAGES, LOSSES, register_advantage, register_loss
 from embodyflow.algorithms.losses import LossInputs
 from embodyflow.algorithms.objective import policy_objective
-from embodyflow.algorithms.registry import ADVANTAGES, LOSSES, register_advantage, register_loss
 from embodyflow.errors import ConfigError
 
 
@@ -77,7 +77,7 @@ def test_config_survives_json():
 
 OUTSIDE = '''
 import torch
-from embodyflow.algorithms.registry import register_advantage
+from embodyflow.algorithms.algorithm_registry import register_advantage
 
 
 def squared(inputs, config):

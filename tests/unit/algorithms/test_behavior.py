@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.behavior import behavior_weights
-from embodyflow.algorithms.configuration import AlgorithmConfig
 from embodyflow.algorithms.losses import LossInputs
 from embodyflow.algorithms.objective import policy_objective
 

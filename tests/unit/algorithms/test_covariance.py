@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.covariance import select_tokens
 
 # log-probs deviate from their mean −3 by −2, −1, 0, 3; advantages from their mean 0 by −2, 1, −1, 2.

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodyflow.algorithms.configuration import KLConfig
+from embodyflow.algorithms.algorithm_config import KLConfig
 from embodyflow.algorithms.kl import estimate_kl, kl_penalty, update_kl_coef
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodyflow.algorithms.aggregation import count_tokens, token_weights
-from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.covariance import select_tokens
 from embodyflow.algorithms.losses import LossInputs
 from embodyflow.algorithms.objective import policy_objective, value_objective

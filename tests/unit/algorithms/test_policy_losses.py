@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.algorithm_config import AlgorithmConfig
+from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.algorithms.losses import LossInputs
-from embodyflow.algorithms.registry import LOSSES
 
 ROW_LOSSES = ("gspo", "gmpo")
 LOSS_NAMES = ("ppo", "gspo", "gmpo", "cispo", "cpgd", "clip_cov", "kl_cov", "gpg")

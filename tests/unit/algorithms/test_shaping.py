@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from embodyflow.algorithms.configuration import OverlongConfig
+from embodyflow.algorithms.algorithm_config import OverlongConfig
 from embodyflow.algorithms.shaping import overlong_penalty, place_on_last_token
 
 

@@ -11,6 +11,7 @@ import torch
 from huggingface_hub.utils import filter_repo_objects
 from hypothesis import given
 from hypothesis import strategies as st
+from language_models import save_model
 from safetensors.torch import load_file, save_file
 from tensordict import TensorDict
 from torch.nn.functional import scaled_dot_product_attention
@@ -20,8 +21,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from embodyflow.config.generation import HFConfig
 from embodyflow.data.batches import to_batch
-from embodyflow.engines.generation.hf import HFEngine
-from embodyflow.engines.generation.interface import Request, Sampling
+from embodyflow.generation.hf import HFEngine
+from embodyflow.generation.interface import Request, Sampling
 from embodyflow.policies.causal_lm import modeling_causal_lm, shared_prompts_causal_lm
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig, ScratchConfig
 from embodyflow.policies.causal_lm.critic_causal_lm import CausalLMCritic
@@ -29,9 +30,8 @@ from embodyflow.policies.causal_lm.modeling_causal_lm import build_empty_model, 
 from embodyflow.policies.causal_lm.packing_causal_lm import AttentionLines, first_fit, pack_rows
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
 from embodyflow.policies.causal_lm.shared_prompts_causal_lm import is_used_in, pack_shared
-from tests.language_models import save_model
 
-TOKENIZER = "embodyflow.data.arithmetic:build_tokenizer"
+TOKENIZER = "embodyflow.prompts.arithmetic:build_tokenizer"
 SIZES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 8}
 
 

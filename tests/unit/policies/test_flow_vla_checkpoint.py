@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from spoiled_files import rewritten
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.fit import check_fits
+from embodyflow.policies.env_match import check_fits
 
 
 def test_a_folder_of_lerobots_acts_by_its_weights_and_statistics(models: ModuleType, tmp_path: Path) -> None:

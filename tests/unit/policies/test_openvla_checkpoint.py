@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from spoiled_files import rewritten
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.fit import check_fits
+from embodyflow.policies.env_match import check_fits
 from embodyflow.policies.openvla.checkpoint_openvla import Description, check_checkpoint
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
 from embodyflow.policies.openvla.modeling_openvla import AutoregressiveOpenVLA

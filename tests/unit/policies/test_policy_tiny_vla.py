@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Dict
 from tensordict import TensorDict
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.fit import check_fits
+from embodyflow.policies.env_match import check_fits
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 from embodyflow.policies.tiny_vla.policy_tiny_vla import TinyVLAPolicy
 

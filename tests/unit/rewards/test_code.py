@@ -8,13 +8,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import eventually
 
 from embodyflow.rewards.code import program_in
-from embodyflow.rewards.configuration import CodeConfig
 from embodyflow.rewards.functions import build_reward_function
 from embodyflow.rewards.interface import Sample
+from embodyflow.rewards.reward_config import CodeConfig
 from embodyflow.rewards.sandbox import SandboxError, run_tests
-from tests.waiting import eventually
 
 TESTS = "assert add(1, 2) == 3\nassert add(-1, 1) == 0"
 ADD = "\ndef add(a, b):\n    return a + b\n"

@@ -7,11 +7,11 @@ import torch
 from other_device import NAME, other_device
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForSequenceClassification
 
-from embodyflow.data.arithmetic import build_tokenizer
 from embodyflow.errors import ConfigError, RewardError
-from embodyflow.rewards.configuration import RewardConfig
+from embodyflow.prompts.arithmetic import build_tokenizer
 from embodyflow.rewards.interface import Sample, Score
-from embodyflow.rewards.registry import build_reward_manager
+from embodyflow.rewards.reward_config import RewardConfig
+from embodyflow.rewards.reward_registry import build_reward_manager
 
 RIGHT = Sample(1, "27+95=", "## 122", "122", "test", 3, True)
 

@@ -10,14 +10,14 @@ import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from embodyflow.data.loader import in_epochs
-from embodyflow.data.prompt_configuration import RowsConfig
-from embodyflow.data.rows import RowPrompts
 from embodyflow.errors import ConfigError, RewardError
-from embodyflow.rewards.configuration import RewardConfig
+from embodyflow.prompts.loader import in_epochs
+from embodyflow.prompts.prompt_config import RowsConfig
+from embodyflow.prompts.prompt_files import RowPrompts
 from embodyflow.rewards.interface import Sample
 from embodyflow.rewards.numbers import number_in
-from embodyflow.rewards.registry import build_reward_manager
+from embodyflow.rewards.reward_config import RewardConfig
+from embodyflow.rewards.reward_registry import build_reward_manager
 
 ROOT = Path(__file__).parents[3]
 GSM8K = Path(os.environ.get("EMBODYFLOW_SHARED", ROOT.parent / "shared")) / "data" / "gsm8k"

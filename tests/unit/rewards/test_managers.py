@@ -1,5 +1,6 @@
 """Managers: the same scores whoever runs the function, named errors, nothing left running."""
 
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -7,14 +8,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import eventually
 
 from embodyflow.errors import ConfigError, RewardError
-from embodyflow.rewards.configuration import CustomConfig, RewardConfig
 from embodyflow.rewards.interface import Sample, Score
-from embodyflow.rewards.registry import build_reward_manager
-from tests.waiting import eventually
+from embodyflow.rewards.reward_config import CustomConfig, RewardConfig
+from embodyflow.rewards.reward_registry import build_reward_manager
 
-FUNCTIONS = "tests.unit.rewards.bad_functions"
+FUNCTIONS = "bad_functions"
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
 
 
 def samples(*responses):
@@ -157,11 +160,12 @@ def test_a_sample_that_hangs_may_count_as_incorrect():
 
 def test_the_processes_end_with_their_parent_even_while_a_function_hangs(tmp_path):
     code = (
-        "import sys; from tests.unit.rewards.test_managers import manager, samples;"
+        "import sys; from test_managers import manager, samples;"
         "pool = manager('parallel', kwargs={'marks': sys.argv[1]}, num_workers=1, time_limit=100, memory_gb=3.0);"
         "pool.score(samples('stray 1000'))"
     )
-    parent = psutil.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[3])
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "support", HERE)))}
+    parent = psutil.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, env=environ)
     assert eventually(lambda: any(strays(tmp_path)), seconds=30.0)
     [worker] = parent.children()
     parent.kill()
@@ -177,7 +181,7 @@ def test_threads_take_turns(pool):
 
 def test_a_function_that_cannot_be_built_is_said_once():
     pool = manager("parallel", function="obey", num_workers=1, time_limit=1.0, memory_gb=None)
-    pool._function = CustomConfig.model_construct(function="tests.unit.rewards.bad_functions:gone", kwargs={})
+    pool._function = CustomConfig.model_construct(function="bad_functions:gone", kwargs={})
     with nothing_left_running(), pytest.raises(ConfigError, match=r"before the first sample$") as caught:
         pool.score(samples("say 1"))
     assert "has no attribute 'gone'" in str(caught.value)

@@ -3,11 +3,11 @@
 import psutil
 import pytest
 
-from embodyflow.rewards.configuration import MathConfig, RewardConfig
 from embodyflow.rewards.functions import build_reward_function
 from embodyflow.rewards.interface import Sample
 from embodyflow.rewards.mathematics import boxed
-from embodyflow.rewards.registry import build_reward_manager
+from embodyflow.rewards.reward_config import MathConfig, RewardConfig
+from embodyflow.rewards.reward_registry import build_reward_manager
 
 EQUAL = [
     (r"\frac{1}{2}", "0.5"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from embodyflow.rewards.progress import Progress, find_centres, measure_progress
-from embodyflow.rewards.progress_configuration import ProgressConfig
+from embodyflow.rewards.progress_config import ProgressConfig
 
 CONFIG = ProgressConfig()
 

@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from embodyflow.errors import ConfigError
-from embodyflow.rewards.configuration import RewardConfig
-from embodyflow.rewards.registry import build_reward_manager, check_reward
+from embodyflow.rewards.reward_config import RewardConfig
+from embodyflow.rewards.reward_registry import build_reward_manager, check_reward
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "reward"
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from embodyflow.rewards.configuration import ExactMatchConfig, GSM8KConfig, RegexConfig
 from embodyflow.rewards.interface import Sample
 from embodyflow.rewards.numbers import number_in
-from embodyflow.rewards.registry import build_reward_function
+from embodyflow.rewards.reward_config import ExactMatchConfig, GSM8KConfig, RegexConfig
+from embodyflow.rewards.reward_registry import build_reward_function
 
 
 def graded(config, response, truth):

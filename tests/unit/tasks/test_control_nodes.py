@@ -11,10 +11,10 @@ import torch
 
 import tasks
 import tasks.control
-from embodyflow.algorithms.configuration import AlgorithmConfig
+from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.covariance import select_tokens
 from embodyflow.algorithms.masked import one_rank
-from embodyflow.compose import compose_config
+from embodyflow.config.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.types import Batch
 from embodyflow.workers.calls import NodeCall

@@ -10,12 +10,12 @@ import torch
 
 import tasks
 from embodyflow.algorithms.masked import one_rank
-from embodyflow.compose import compose_config
 from embodyflow.config import RunConfig
+from embodyflow.config.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import as_metrics, to_floats
 from embodyflow.errors import ParityError
-from embodyflow.node_fields import declared
+from embodyflow.nodes.declarations import declared
 from embodyflow.seeding import derive_seed
 from embodyflow.types import Batch, NodeOutput
 from embodyflow.workers.calls import NodeCall

@@ -14,7 +14,7 @@ import pytest
 import ray
 from waiting import eventually
 
-from embodyflow.data.configuration import BufferConfig
+from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.plan import Location
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.local_calls import LocalCaller, serve

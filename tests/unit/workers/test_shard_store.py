@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodyflow.data.configuration import BufferConfig
+from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.metrics import to_floats
 from embodyflow.data.packing import Packing, unpack
 from embodyflow.data.plan import Location

@@ -1,0 +1,220 @@
+"""Estimators and losses by name: the built-in ones and those of other packages.
+
+A function is known by its ``"module:function"`` and imported where it is used, Ray workers included: a configuration
+is checked without it, and without torch. One of another package needs no change here: decorate it with
+:func:`register_advantage` or :func:`register_loss` and name it in the configuration, or name it
+``"module:function"``.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from embodyflow.errors import ConfigError
+from embodyflow.references import resolve
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from embodyflow.algorithms.advantages import AdvantageInputs
+    from embodyflow.algorithms.algorithm_config import AlgorithmConfig, CovarianceConfig
+    from embodyflow.algorithms.losses import LossInputs
+    from embodyflow.algorithms.masked import AllReduce, Metrics
+
+EstimatorFunction = Callable[["AdvantageInputs", "AlgorithmConfig"], "tuple[Tensor, Tensor]"]
+LossFunction = Callable[["LossInputs", "AlgorithmConfig"], "tuple[Tensor, Metrics]"]
+SelectFunction = Callable[["Tensor", "Tensor", "Tensor", "Tensor", "CovarianceConfig", "AllReduce"], "Tensor"]
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """An advantage estimator.
+
+    Attributes:
+        function: ``"module:function"`` of ``(inputs, config) -> (advantages, returns)``, both [B, L] and zero outside
+            the mask.
+        per_row: all tokens of a row get the same advantage.
+        needs_values: it needs a critic.
+        needs_whole_batch: it takes sums over all rows, so its ranks must be able to add up.
+        losses: the only losses it belongs with; ``None`` for any.
+    """
+
+    function: str
+    per_row: bool = False
+    needs_values: bool = False
+    needs_whole_batch: bool = False
+    losses: tuple[str, ...] | None = None
+
+    @property
+    def compute(self) -> EstimatorFunction:
+        """The function itself."""
+        return cast(EstimatorFunction, resolve(self.function))
+
+
+@dataclass(frozen=True)
+class PolicyLoss:
+    """A policy loss.
+
+    Attributes:
+        function: ``"module:function"`` of ``(inputs, config) -> (loss [B, L], metrics)``; what it says outside the
+            mask is not read.
+        per_row: its ratio is that of the whole row, so it needs one advantage per row, an aggregation that
+            weighs rows alike, and uncut rows.
+        selection: ``"module:function"`` that chooses the tokens it treats apart
+            (:mod:`embodyflow.algorithms.covariance`).
+    """
+
+    function: str
+    per_row: bool = False
+    selection: str | None = None
+
+    @property
+    def compute(self) -> LossFunction:
+        """The function itself."""
+        return cast(LossFunction, resolve(self.function))
+
+    @property
+    def select(self) -> SelectFunction | None:
+        """The selecting function itself."""
+        return None if self.selection is None else cast(SelectFunction, resolve(self.selection))
+
+
+Entry = TypeVar("Entry", Estimator, PolicyLoss)
+
+
+class Registry(Generic[Entry]):
+    """Entries by name.
+
+    Args:
+        kind: what an entry is called in messages.
+        make: makes an entry of a function that was never registered.
+        built_in: the entries it starts with.
+
+    Attributes:
+        entries: name to entry.
+    """
+
+    def __init__(self, kind: str, make: Callable[[str], Entry], built_in: dict[str, Entry]) -> None:
+        self.entries: dict[str, Entry] = dict(built_in)
+        self._kind = kind
+        self._make: Callable[[str], Entry] = make
+
+    def add(self, name: str, entry: Entry) -> None:
+        """Add an entry.
+
+        Raises:
+            ConfigError: the name is taken.
+        """
+        if name in self.entries:
+            raise ConfigError(f"{self._kind} {name!r} exists; choose a name not in {', '.join(self.entries)}")
+        self.entries[name] = entry
+
+    def resolve(self, name: str) -> Entry:
+        """Return the entry of a name, or of the function ``"module:function"`` names.
+
+        A function that was never registered is taken as it is: ``per_row`` false, no restriction.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if name in self.entries:
+            return self.entries[name]
+        if ":" not in name:
+            raise ConfigError(
+                f"unknown {self._kind} {name!r}; allowed are {', '.join(self.entries)} or 'module:function'"
+            )
+        try:
+            function = resolve(name)
+        except ImportError as error:
+            raise ConfigError(f"{self._kind} {name!r} cannot be imported: {error}") from error
+        if not callable(function):
+            raise ConfigError(f"{self._kind} {name!r} is not a function")
+        if not _takes_two(function):
+            raise ConfigError(f"{self._kind} {name!r} must be a function of (inputs, config)")
+        registered = (entry for entry in self.entries.values() if entry.function == name)
+        return next(registered, None) or self._make(name)
+
+
+_ADVANTAGES = "embodyflow.algorithms.advantages"
+_LOSSES = "embodyflow.algorithms.losses"
+_COVARIANCE = "embodyflow.algorithms.covariance"
+
+ADVANTAGES: Registry[Estimator] = Registry(
+    "advantage",
+    Estimator,
+    {
+        "grpo": Estimator(f"{_ADVANTAGES}:grpo", per_row=True),
+        "dr_grpo": Estimator(f"{_ADVANTAGES}:dr_grpo", per_row=True),
+        "rloo": Estimator(f"{_ADVANTAGES}:rloo", per_row=True),
+        "cpgd": Estimator(f"{_ADVANTAGES}:cpgd", per_row=True, losses=("cpgd",)),
+        "gae": Estimator(f"{_ADVANTAGES}:gae", needs_values=True),
+        "reinforce_plus_plus": Estimator(f"{_ADVANTAGES}:reinforce_plus_plus", needs_whole_batch=True),
+    },
+)
+LOSSES: Registry[PolicyLoss] = Registry(
+    "loss",
+    PolicyLoss,
+    {
+        "ppo": PolicyLoss(f"{_LOSSES}:ppo"),
+        "gspo": PolicyLoss(f"{_LOSSES}:gspo", per_row=True),
+        "gmpo": PolicyLoss(f"{_LOSSES}:gmpo", per_row=True),
+        "cispo": PolicyLoss(f"{_LOSSES}:cispo"),
+        "cpgd": PolicyLoss(f"{_LOSSES}:cpgd"),
+        "clip_cov": PolicyLoss(f"{_LOSSES}:clip_cov", selection=f"{_COVARIANCE}:random_in_band"),
+        "kl_cov": PolicyLoss(f"{_LOSSES}:kl_cov", selection=f"{_COVARIANCE}:highest_covariance"),
+        "gpg": PolicyLoss(f"{_LOSSES}:gpg"),
+    },
+)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def register_advantage(
+    name: str,
+    *,
+    per_row: bool = False,
+    needs_values: bool = False,
+    needs_whole_batch: bool = False,
+    losses: tuple[str, ...] | None = None,
+) -> Callable[[Function], Function]:
+    """Return a decorator that registers an advantage estimator; see :class:`Estimator`.
+
+    Raises:
+        ConfigError: the name is taken.
+    """
+
+    def register(function: Function) -> Function:
+        ADVANTAGES.add(name, Estimator(_reference(function), per_row, needs_values, needs_whole_batch, losses))
+        return function
+
+    return register
+
+
+def register_loss(name: str, *, per_row: bool = False) -> Callable[[Function], Function]:
+    """Return a decorator that registers a policy loss; see :class:`PolicyLoss`.
+
+    Raises:
+        ConfigError: the name is taken.
+    """
+
+    def register(function: Function) -> Function:
+        LOSSES.add(name, PolicyLoss(_reference(function), per_row))
+        return function
+
+    return register
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # what is not written in Python need not say what it takes
+        return True
+    return True
+
+
+def _reference(function: Callable[..., Any]) -> str:
+    # Not checked here as embodyflow.references does: a decorator runs before its module has the function.
+    return f"{function.__module__}:{function.__qualname__}"

@@ -1,0 +1,1 @@
+"""The ``embodyflow`` command, one module per subcommand."""

@@ -1,0 +1,45 @@
+"""``embodyflow ledger``: what a run has on record."""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from embodyflow.errors import ConfigError, DamageError
+from embodyflow.record.ledger import Ledger
+from embodyflow.record.run_folder import RunFolder
+
+
+def show_ledger(path: Path) -> int:
+    """Print a run's ledger and whether its checkpoints are intact; return 1 where something is damaged.
+
+    Raises:
+        ConfigError: there is no run in that folder.
+    """
+    folder = RunFolder(path)
+    if not folder.ledger_path.is_file():
+        raise ConfigError(f"{path}: holds no ledger.jsonl; name the folder of a run, such as runs/mine")
+    try:
+        ledger = Ledger(folder.ledger_path)
+    except DamageError as error:
+        print(error, file=sys.stderr)
+        return 1
+    table = Table("line", "iteration", "what", "digest", box=None)
+    for number, entry in enumerate(ledger.entries, start=1):
+        what = f"rows of {entry.facts['node_id']}" if entry.kind == "stage" else "committed"
+        digest = entry.facts["digests"][0] if entry.kind == "stage" else entry.facts["weights_digest"]
+        table.add_row(str(number), str(entry.iteration), what, digest[:12])
+    Console().print(table)
+    print(f"digest {ledger.digest()}")
+    damaged = 0
+    for iteration in folder.committed():
+        try:
+            folder.verify_checkpoint(iteration)
+            print(f"checkpoint of iteration {iteration}: intact")
+        except DamageError as error:
+            if not folder.checkpoint(iteration).exists():  # the run goes on, and has replaced it by a newer one
+                continue
+            print(error, file=sys.stderr)
+            damaged += 1
+    return 1 if damaged else 0

@@ -1,0 +1,65 @@
+"""``embodyflow plan``: where each node of a pipeline would run on a cluster; no cluster is needed to ask."""
+
+import argparse
+import math
+from collections.abc import Sequence
+
+from embodyflow.config.compose import compose_config
+from embodyflow.errors import ConfigError
+from embodyflow.graph import load_pipeline
+from embodyflow.graph.drawing import to_dot, to_mermaid, to_svg, to_table
+from embodyflow.graph.memory import ModelSize, parse_num_params
+from embodyflow.graph.planner import Cluster, Layout, PlanSettings, plan
+from embodyflow.orchestration.request.compatibility import check_fit
+
+PICTURES = {".svg": to_svg, ".dot": to_dot, ".mmd": to_mermaid}
+
+
+def show_plan(options: argparse.Namespace) -> int:
+    """Print the plan as tables, and write its picture.
+
+    Raises:
+        ConfigError: the configuration, the graph or the cluster is wrong; one line per mistake.
+    """
+    words: Sequence[str] = options.words
+    draw = PICTURES.get(options.picture.suffix) if options.picture is not None else None
+    if options.picture is not None and draw is None:
+        raise ConfigError(f"--picture={options.picture}: allowed are files ending in {', '.join(PICTURES)}")
+    if options.device_gib is not None and not options.model:
+        raise ConfigError(f"--device-gib={options.device_gib:g}: needs --model, the parameters to fit in, such as 7B")
+    if options.device_gib is not None and not 0 < options.device_gib < math.inf:
+        raise ConfigError(f"--device-gib={options.device_gib:g}: must be above 0")
+    if options.tensor_parallel < 1:
+        raise ConfigError(f"--tensor-parallel={options.tensor_parallel}: must be at least 1")
+    config = compose_config([f"flow={options.flow}", *words])
+    check_fit(config)
+    cluster = Cluster(options.nodes, options.cpus, options.gpus, options.device_gib)
+    model = ModelSize(parse_num_params(options.model, "--model")) if options.model else ModelSize()
+    dtype = config.precisions.get("rollout.generation.dtype", "float32")
+    has_adapters = config.trainer.lora is not None
+    settings = PlanSettings(
+        placement=options.placement,
+        branches="serial",  # as they run: every node on all ranks of its group
+        rollout_layout=Layout(tensor=options.tensor_parallel),
+        train_layout=Layout(tensor=config.trainer.tensor_parallel_size),
+        model=model,
+        rollout_bytes=4 if dtype == "float32" else 2,
+        has_adapters=has_adapters,
+        is_frozen=has_adapters and config.warm_start is None,  # which trains all of it
+    )
+    graph = load_pipeline(**config.pipeline.source())
+    planned = plan(graph, cluster, settings)
+    devices = f"{options.gpus} GPUs" if options.gpus else f"{options.cpus} cores"
+    print(f"{graph.graph_id} on {options.nodes} × {devices}\n")
+    print(to_table(planned))
+    if options.model:
+        print("Memory is of weights and optimizers, without activations, adapters, key-value caches and simulators.\n")
+    print(to_mermaid(graph, planned))
+    if draw is not None:
+        drawn = draw(graph, planned)
+        try:
+            options.picture.write_text(drawn)
+        except OSError as error:
+            raise ConfigError(f"--picture={options.picture}: cannot be written: {error.strerror}") from error
+        print(f"picture={options.picture}")
+    return 0

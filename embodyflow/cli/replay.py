@@ -1,0 +1,195 @@
+"""``embodyflow episodes`` and ``embodyflow replay``: what a run's episodes were, and one of them played again."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Column, Table
+
+from embodyflow.algorithms.algorithm_registry import LOSSES
+from embodyflow.algorithms.behavior import behavior_weights
+from embodyflow.algorithms.kl import estimate_kl
+from embodyflow.algorithms.losses import LossInputs
+from embodyflow.config.compose import validate_config
+from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.errors import ConfigError
+from embodyflow.record.episode_record import Episodes, find_episode, read_episodes
+from embodyflow.record.run_folder import RunFolder
+from embodyflow.rollouts.replay import film, first_difference
+
+WIDEST = 1000
+
+
+def show_episodes(path: Path) -> int:
+    """Print a run's kept episodes, a line each.
+
+    Raises:
+        ConfigError: there is no run of episodes in that folder, or it keeps none.
+    """
+    folder, config = _open(path)
+    names = ("uid", "iteration", "task", "goal", "outcome", "steps", "return", "score", "advantage")
+    table = Table(*(Column(name, overflow="fold") for name in names), box=None)
+    for iteration, episodes in read_episodes(folder):
+        for row in range(len(episodes["uid"])):
+            episode = _row(episodes, row)
+            table.add_row(
+                str(episode["uid"]),
+                str(iteration),
+                config.env.tasks[episode["env_task_id"]],
+                str(episode["goal"]),
+                "success" if episode["success"] else "failure",
+                str(episode["num_steps"]),
+                f"{episode['episode_return']:.4g}",
+                *(
+                    f"{value:.4g}" if value is not None else "dropped"
+                    for value in (_score(episode), _advantage(episode))
+                ),
+            )
+    _console().print(table)
+    return 0
+
+
+def replay(path: Path, uid: int) -> int:
+    """Play an episode of a run again; print whether it is the one on record and what was learned from it.
+
+    Returns:
+        0, or 1 where it is not what is on record.
+
+    Raises:
+        ConfigError: there is no such run or no such episode.
+    """
+    folder, config = _open(path)
+    iteration, episodes, row = find_episode(folder, uid)
+    episode, console = _row(episodes, row), _console()
+    console.print(_facts(config, iteration, episodes, episode))
+    if episode["trained"]:
+        console.print(_decisions(config, episode, _kl_coef(folder, config, iteration)))
+    difference = first_difference(config, episode)
+    if difference is not None:
+        print(f"replay: not what is on record; {difference}", file=sys.stderr)
+        return 1
+    print(f"replay: equal to the bit, {episode['num_steps']} steps, observations, return and outcome")
+    video = folder.subfolder("videos") / f"episode-{uid}.gif"
+    problem = film(config, episode, video)
+    print(f"video: {problem or video}")
+    return 0
+
+
+def _console() -> Console:
+    """Return where tables are printed; a file or a pipe gets them whole, and not what 80 columns hold of them."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=WIDEST)
+
+
+def _open(path: Path) -> tuple[RunFolder, EmbodiedConfig]:
+    if not (path / "config.yaml").is_file():
+        raise ConfigError(f"{path}: holds no config.yaml; name the folder of a run, such as runs/mine")
+    folder = RunFolder(path)
+    config = validate_config(folder.config())
+    if not isinstance(config, EmbodiedConfig):
+        raise ConfigError(f"{path}: is a run with job={config.job}; allowed is embodied, whose rows are whole episodes")
+    return folder, config
+
+
+def _row(episodes: Episodes, row: int) -> dict[str, Any]:
+    return {name: column[row] for name, column in episodes.items()}
+
+
+def _score(episode: dict[str, Any]) -> float | None:
+    return float(episode["rewards"].sum()) if episode["trained"] else None
+
+
+def _advantage(episode: dict[str, Any]) -> float | None:
+    """Return the mean over the episode's tokens: estimators without a critic give all of them the same."""
+    return float(episode["advantages"][episode["loss_mask"]].mean()) if episode["trained"] else None
+
+
+def _facts(config: EmbodiedConfig, iteration: int, episodes: Episodes, episode: dict[str, Any]) -> Table:
+    """Return what the episode was, beside its siblings."""
+    table = Table(f"episode {episode['uid']}", "", box=None)
+    siblings = episodes["group_id"] == episode["group_id"]
+    facts = {
+        "iteration": iteration,
+        "policy version": episode["policy_version"],
+        "task": config.env.tasks[episode["env_task_id"]],
+        "goal": episode["goal"],
+        "seed of its draws": episode["seed"],
+        "outcome": f"{'success' if episode['success'] else 'failure'} after {episode['num_steps']} steps",
+        "return of the environment": f"{episode['episode_return']:.6g}",
+        "group": f"{episode['group_id']}: {episodes['success'][siblings].sum()} of {siblings.sum()} succeed",
+    }
+    if "progress_distance" in episode:
+        facts["distance to success"] = f"{episode['progress_distance']:.4g} deviations"
+    if episode["trained"]:
+        scores = episodes["rewards"][siblings & episodes["trained"]].sum(axis=(1, 2))
+        facts |= {
+            "reward": f"{_score(episode):.4g}",
+            "rewards of the group": f"mean {scores.mean():.4g}, deviation {scores.std(ddof=1):.4g}",
+            f"advantage ({config.algorithm.advantage})": f"{_advantage(episode):.4g}",
+        }
+    else:
+        facts["trained on"] = "no: its group was dropped (filter)"
+    for name, value in facts.items():
+        table.add_row(name, str(value))
+    return table
+
+
+def _kl_coef(folder: RunFolder, config: EmbodiedConfig, iteration: int) -> float:
+    """Return the KL term's coefficient in an iteration; where it was adapted it is among the iteration's metrics."""
+    of_iteration = (line for line in folder.metrics() if line["iteration"] == iteration)
+    coefs = (line["policy/kl_coef"] for line in of_iteration if "policy/kl_coef" in line)  # evaluations have a line too
+    return float(next(coefs, config.algorithm.kl.coef))
+
+
+def _decisions(config: EmbodiedConfig, episode: dict[str, Any], kl_coef: float) -> Table:
+    """Return reward, advantage and loss decision by decision, as the first optimizer step met them: at a ratio of 1."""
+    algorithm = config.algorithm
+    mask = torch.from_numpy(episode["loss_mask"])
+    old, advantages = (torch.from_numpy(episode[name]) for name in ("old_log_probs", "advantages"))
+    columns = {"reward": torch.from_numpy(episode["rewards"]), "advantage": advantages, "log-prob": old}
+    if "ref_log_probs" in episode:  # a graph of the user's may have no reference
+        reference = torch.from_numpy(episode["ref_log_probs"])
+        columns["KL to reference"] = estimate_kl(old, reference, algorithm.kl.estimator)
+    columns[f"loss ({algorithm.loss})"] = _policy_loss(config, old, advantages, mask)
+    if algorithm.old_log_probs == "proximal":
+        proximal, acted, seen = (each.reshape(1, -1) for each in (old, torch.from_numpy(episode["log_probs"]), mask))
+        columns["weight"] = behavior_weights(proximal, acted, seen, algorithm).view_as(old)
+        columns["weighed"] = columns["weight"] * columns[f"loss ({algorithm.loss})"]
+    if algorithm.kl.coef > 0:
+        columns[f"{kl_coef:g} x KL"] = kl_coef * columns["KL to reference"]
+    table = Table(
+        "decision",
+        "tokens",
+        *columns,
+        box=None,
+        title="sums over the tokens of a decision; of advantages and weights means",
+    )
+    for t in np.flatnonzero(episode["loss_mask"].any(axis=-1)).tolist():
+        sums = {name: values[t][mask[t]].sum() for name, values in columns.items()}
+        for name in sums.keys() & {"advantage", "weight"}:
+            sums[name] /= mask[t].sum()
+        table.add_row(str(t), str(int(mask[t].sum())), *(f"{float(value):.4g}" for value in sums.values()))
+    return table
+
+
+def _policy_loss(
+    config: EmbodiedConfig, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Return the policy loss of each token before the first step, when the policy is still the one that acted.
+
+    Losses that treat some tokens of the mini-batch apart are shown as they treat all others.
+    """
+    shape = mask.shape
+    inputs = LossInputs(
+        log_probs=old.reshape(1, -1),
+        old_log_probs=old.reshape(1, -1),
+        advantages=advantages.reshape(1, -1),
+        mask=mask.reshape(1, -1),
+        selected=torch.zeros(1, mask.numel(), dtype=torch.bool),
+    )
+    losses, _ = LOSSES.resolve(config.algorithm.loss).compute(inputs.zero_outside_mask(), config.algorithm)
+    return losses.reshape(shape)

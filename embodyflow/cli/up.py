@@ -1,0 +1,86 @@
+"""``embodyflow up`` and ``status``: a stack of its own, in the foreground or the background."""
+
+import os
+import sys
+import time
+from typing import Any
+
+from embodyflow.errors import ConfigError
+from embodyflow.record.run_folder import unfinished_runs
+from embodyflow.stack.prefect_api import PrefectApi
+from embodyflow.stack.processes import start_process, stop_processes
+from embodyflow.stack.stack import Stack
+from embodyflow.stack.stack_folder import StackFolder, StackState, live_stack
+
+
+def foreground() -> int:
+    """Start the stack and keep it until a signal comes; return the exit code."""
+    with Stack(StackFolder.here(), "up") as stack:
+        print(_describe(stack.state), flush=True)
+        print(*_offers(stack.folder), sep="\n", end="", flush=True)
+        print("Ctrl-C, or `embodyflow down` in another terminal, stops everything", flush=True)
+        try:
+            while True:
+                stack.check()
+                time.sleep(0.5)
+        except SystemExit:  # the signal handler's: this is how a stack is meant to end
+            return 0
+
+
+def detached() -> int:
+    """Start the stack in the background, wait until it is ready; return the exit code."""
+    folder = StackFolder.here()
+    log = folder.log("stack")
+    log.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "embodyflow.cli.main", "up"]
+    launcher = start_process(command, log=log, env=os.environ, cwd=folder.root, outlives_us=True)
+    try:
+        while (state := live_stack(folder)) is None or state.pid != launcher.pid or not state.ready:
+            if launcher.poll() is not None:
+                print(log.read_text().strip(), file=sys.stderr)
+                return int(launcher.returncode)
+            time.sleep(0.2)
+    except SystemExit:
+        stop_processes([launcher], grace=30.0)
+        raise
+    print(_describe(state))
+    print(*_offers(folder), sep="\n", end="")
+    return 0
+
+
+def status() -> int:
+    """Print what runs; exit code 0 if a stack is ready, 1 otherwise."""
+    state = live_stack(StackFolder.here())
+    if state is None:
+        print("down")
+        return 1
+    print(_describe(state))
+    return 0 if state.ready and PrefectApi(state.api_url).is_healthy() else 1
+
+
+def _offers(folder: StackFolder) -> list[str]:
+    """Return a command for each of the latest runs that can go on, and a blank line at the end of them."""
+    lines = []
+    for run in unfinished_runs(folder.root / "runs")[-3:]:
+        config = run.config()
+        done = f"{run.committed()[-1]} of {config['iterations']} iterations"
+        lines.append(f"{'to resume':<12}{_resumption(folder, run.path.name, config)}  ({done})")
+    return [*lines, ""] if lines else []
+
+
+def _resumption(folder: StackFolder, run_id: str, config: dict[str, Any]) -> str:
+    try:
+        deployment = folder.deployment(config["flow"], config["experiment"])
+    except ConfigError:  # a flow of the user's own
+        return f"python -m flows.{config['flow']} resume={run_id}"
+    return f"prefect deployment run {deployment} -p experiment={config['experiment']} -p resume={run_id}"
+
+
+def _describe(state: StackState) -> str:
+    lines = {
+        "Prefect UI": PrefectApi(state.api_url).ui_url,
+        "Ray": state.ray_address,
+        "processes": ", ".join(f"{name} {pid}" for name, pid in state.processes.items()),
+        "to run": "prefect deployment run grpo/embodied --watch",
+    }
+    return "\n".join(f"{name:<12}{value}" for name, value in lines.items())

@@ -1,1 +1,0 @@
-"""What one process can do, without Ray: vector environments, embodied rollouts, FSDP training."""

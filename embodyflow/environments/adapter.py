@@ -1,0 +1,320 @@
+"""Any Gymnasium environment as a task with an instruction, initial states by number and a success.
+
+A policy that follows instructions needs more than Gymnasium promises: a sentence, groups of episodes from one initial
+state, other initial states to be judged on, and whether an episode succeeded. :class:`AdaptedEnv` adds them to an
+environment that has none of it, from a description in plain data.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict
+from gymnasium.utils import seeding
+from numpy.typing import NDArray
+from PIL import Image
+
+from embodyflow.environments.goals import choose_goal
+
+RENDER = "render"
+"""Source of an image that is the environment's ``render()``."""
+
+FIRST_SEED: Mapping[str, int] = MappingProxyType({"train": 0, "demo": 2**24, "eval": 2**25})
+"""The seed of each split's initial state 0; the splits' ranges are disjoint."""
+
+Observation = dict[str, NDArray[Any]]
+
+
+class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
+    """A third-party environment behind the interface that :class:`embodyflow.environments.metaworld.MetaWorldEnv` has.
+
+    The observation is a dict: ``state`` float32 ``[S]``, the chosen entries of the environment's own observation one
+    after the other, and every entry of ``images`` uint8 ``[H, W, 3]``. Actions are float32 ``[A]`` in [-1, 1], scaled
+    to the environment's bounds. Initial state ``g`` of a split is ``reset(seed=FIRST_SEED[split] + g)``. An episode is
+    *terminated* by success or by the environment, and *truncated* after ``max_steps``, or before if the environment
+    says so. ``info`` has ``success`` (bool), ``instruction`` (str) and ``goal`` (int).
+
+    Args:
+        env_id: its Gymnasium id, ``module:id`` where a module registers it.
+        task: a name for what is to be done.
+        split: whose initial states ``reset`` plays.
+        max_steps: steps after which an episode is truncated; ``None`` leaves it to the environment.
+        kwargs: passed on to ``gymnasium.make``.
+        wrappers: ``module:function`` of environment to environment, applied in this order.
+        instruction: the task in a sentence; ``None`` is the task's name.
+        success_info: key of ``info`` that is true in the step that succeeds.
+        success_reward: reward of a step that succeeds, or more.
+        success_termination: whatever terminates the environment's episode is success.
+        state: keys of the observation that make the state, dots reaching into nested ones; ``None`` takes all that
+            are no images.
+        images: name to key of the observation, or :data:`RENDER`.
+        image_size: pixels a side that images are resized to; ``None`` leaves them as they are.
+        expert: ``module:function`` of environment and its own observation to an action within the environment's
+            own bounds.
+        render_mode: ``None`` or ``"rgb_array"``, for :meth:`render`.
+
+    Attributes:
+        num_goals: initial states in each split.
+        instruction: the task in a sentence.
+
+    Raises:
+        ValueError: an argument does not fit the environment; the message names it and what is allowed.
+        ImportError: a wrapper or the expert cannot be imported.
+    """
+
+    num_goals: Mapping[str, int] = MappingProxyType({"train": 2**16, "demo": 2**10, "eval": 2**10})
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 Gymnasium's own
+
+    def __init__(
+        self,
+        env_id: str,
+        task: str = "",
+        split: Literal["train", "demo", "eval"] = "train",
+        max_steps: int | None = None,
+        *,
+        kwargs: Mapping[str, Any] | None = None,
+        wrappers: Sequence[str] = (),
+        instruction: str | None = None,
+        success_info: str | None = None,
+        success_reward: float | None = None,
+        success_termination: bool = False,
+        state: Sequence[str] | None = None,
+        images: Mapping[str, str] | None = None,
+        image_size: int | None = None,
+        expert: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        if split not in FIRST_SEED:
+            raise ValueError(f"split={split!r}: must be one of {', '.join(FIRST_SEED)}")
+        self.task, self.split, self.instruction = task, split, instruction or task
+        self.render_mode, self._images, self._image_size = render_mode, dict(images or {}), image_size
+        draws = render_mode == "rgb_array" or RENDER in self._images.values()
+        arguments: dict[str, Any] = {**(kwargs or {}), "max_episode_steps": max_steps, "disable_env_checker": True}
+        if draws:
+            arguments["render_mode"] = "rgb_array"
+        self.inner: gym.Env[Any, Any] = gym.make(env_id, **arguments)
+        for wrapper in wrappers:
+            self.inner = _wrapped(self.inner, wrapper)
+        self._own_actions = _bounded(self.inner.action_space)
+        self._low, self._high = (end.astype(np.float64) for end in (self._own_actions.low, self._own_actions.high))
+        self._is_scaled = bool((self._low != -1).any() or (self._high != 1).any())
+        self.metadata = self.metadata | {"render_fps": self.inner.metadata.get("render_fps") or 30}
+        self._expert: Callable[..., Any] | None = _resolve("expert", expert) if expert else None
+        self._expert_name = expert
+        self._success = _success(success_info, success_reward, success_termination)
+        self._state_keys = _state_keys(self.inner.observation_space, state, set(self._images.values()))
+        self.action_space = Box(-1.0, 1.0, self._own_actions.shape, np.float32)
+        self.observation_space: gym.Space[Any] = Dict(self._spaces())
+        self._goal, self._raw = 0, None
+
+    def _spaces(self) -> dict[str, gym.Space[Any]]:
+        size = sum(_size(_entry(self.inner.observation_space, key)) for key in self._state_keys)
+        spaces: dict[str, gym.Space[Any]] = {}
+        if size:
+            spaces["state"] = Box(-np.inf, np.inf, (size,), np.float32)
+        for name, source in self._images.items():
+            if source == RENDER:
+                self.inner.reset(seed=0)
+                shape = self._image(name).shape
+            else:
+                space = _entry(self.inner.observation_space, source, f"images.{name}")
+                _require_image(f"images.{name}={source}", space)
+                shape = space.shape if self._image_size is None else (self._image_size, self._image_size, 3)
+            spaces[name] = Box(0, 255, shape, np.uint8)
+        if not spaces:
+            raise ValueError("state=[]: nothing is left to observe; name keys, or images")
+        return spaces
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start the episode of ``options["goal"]``, or of an initial state drawn from the seed.
+
+        Raises:
+            ValueError: the split has no such initial state.
+        """
+        super().reset(seed=seed)
+        goal = choose_goal(self.np_random, options, self.split, self.num_goals[self.split])
+        self._goal, inner_seed = goal, FIRST_SEED[self.split] + goal
+        # What reset(seed=...) does in an environment that keeps Gymnasium's contract; some forget to.
+        self.inner.unwrapped.np_random, _ = seeding.np_random(inner_seed)
+        self._raw, info = self.inner.reset(seed=inner_seed)
+        return self._observation(), {**info, **self._told(success=False)}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Move by one action, float32 ``[A]`` in [-1, 1].
+
+        Raises:
+            ValueError: ``info`` lacks the key of success.
+        """
+        self._raw, reward, terminated, truncated, info = self.inner.step(self._scaled(action))
+        success = self._success(float(reward), bool(terminated), info)
+        terminated = bool(terminated) or success
+        told = {**info, **self._told(success)}
+        return self._observation(), float(reward), terminated, bool(truncated) and not terminated, told
+
+    @property
+    def expert_action(self) -> Callable[[], NDArray[np.float32]]:
+        """What the expert does now, a function without arguments to float32 ``[A]`` in [-1, 1].
+
+        The function raises ValueError where the expert gives no action: another shape, or what is not finite.
+
+        Raises:
+            AttributeError: there is no expert.
+        """
+        if self._expert is None:
+            raise AttributeError("expert_action: there is no expert")
+        return self._ask_expert
+
+    def _ask_expert(self) -> NDArray[np.float32]:
+        assert self._expert is not None
+        low, width = self._low, self._high - self._low
+        given = self._expert(self.inner, self._raw)
+        action = np.asarray(given, np.float64)
+        if action.shape != low.shape or not np.isfinite(action).all():
+            raise ValueError(f"expert={self._expert_name}: must give finite numbers {low.shape}, gave {given!r}")
+        action = np.clip(action, low, self._high)
+        # Of a dimension without width any action is the same.
+        return (2.0 * (action - low) / np.where(width > 0, width, 1.0) - 1.0).astype(np.float32)
+
+    def _scaled(self, action: NDArray[np.float32]) -> NDArray[Any]:
+        """Return an action in [-1, 1] as one within the environment's own bounds, which rounding does not leave."""
+        if not self._is_scaled:
+            return action
+        own = self._low + (np.asarray(action, np.float64) + 1.0) / 2.0 * (self._high - self._low)
+        return np.clip(own, self._low, self._high).astype(self._own_actions.dtype)
+
+    def render(self) -> Any:
+        """Return the environment's own present frame, uint8 ``[H, W, 3]`` if it draws itself."""
+        return self._frame()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.inner.close()
+
+    def _observation(self) -> Observation:
+        parts = [np.ravel(_entry(self._raw, key)) for key in self._state_keys]
+        observation: Observation = {"state": np.concatenate(parts, dtype=np.float32)} if parts else {}
+        return observation | {name: self._image(name) for name in self._images}
+
+    def _image(self, name: str) -> NDArray[np.uint8]:
+        source = self._images[name]
+        image = np.asarray(self._frame() if source == RENDER else _entry(self._raw, source))
+        _require_image(f"images.{name}={source}", image)
+        return self._resized(image)
+
+    def _frame(self) -> Any:
+        renderer = getattr(self.inner.unwrapped, "mujoco_renderer", None)
+        if renderer is not None and renderer.viewer is not None:
+            renderer.viewer.make_context_current()  # Gymnasium's draws in whichever was made last in the process
+        return self.inner.render()
+
+    def _resized(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        size = self._image_size
+        if size is None or image.shape[:2] == (size, size):
+            return image
+        return np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BOX))
+
+    def _told(self, success: bool) -> dict[str, Any]:
+        return {"success": success, "instruction": self.instruction, "goal": self._goal}
+
+
+def _success(
+    info_key: str | None, reward_bound: float | None, by_termination: bool
+) -> Callable[[float, bool, Mapping[str, Any]], bool]:
+    """Return whether a step succeeded, as a function of its reward, terminated and info."""
+
+    def by_info(reward: float, terminated: bool, info: Mapping[Any, Any]) -> bool:
+        if info_key not in info:
+            raise ValueError(f"success_info={info_key!r}: info has no such key; it has {', '.join(info) or 'none'}")
+        value = np.asarray(info[info_key], np.float64)  # NaN where it is None
+        if np.isnan(value).any():
+            raise ValueError(f"success_info={info_key!r}: must be true or false in every step, is {info[info_key]}")
+        return bool(value)
+
+    if info_key is not None:
+        return by_info
+    if reward_bound is not None:
+        return lambda reward, terminated, info: reward >= reward_bound
+    return lambda reward, terminated, info: by_termination and terminated
+
+
+def _bounded(space: gym.Space[Any]) -> Box[np.floating[Any]]:
+    """Return the space of actions, if it is one that numbers in [-1, 1] can be scaled to."""
+    is_finite = isinstance(space, Box) and bool(np.isfinite([space.low, space.high]).all())
+    if isinstance(space, Box) and is_finite and np.issubdtype(space.dtype, np.floating):
+        return space
+    raise ValueError(f"its actions must be a Box of floats with finite bounds, are {space}; wrappers can make them so")
+
+
+def _state_keys(space: gym.Space[Any], wanted: Sequence[str] | None, images: set[str]) -> tuple[str, ...]:
+    """Return the keys that make the state; ``""`` is an observation that is no dict."""
+    for key in wanted or ():
+        _entry(space, key, "state")
+    if wanted is not None:
+        return tuple(wanted)
+    return tuple(key for key in _leaves(space) if key not in images and not _is_image(_entry(space, key)))
+
+
+def _leaves(space: gym.Space[Any], prefix: str = "") -> list[str]:
+    if not isinstance(space, Dict):
+        return [prefix]
+    names = {key: f"{prefix}.{key}" if prefix else key for key in space.spaces}
+    return [leaf for key, entry in space.spaces.items() for leaf in _leaves(entry, names[key])]
+
+
+def _size(space: gym.Space[Any]) -> int:
+    if space.shape is None:
+        raise ValueError(f"its observation must be made of arrays, has {space}; a wrapper can flatten it")
+    return int(np.prod(space.shape))
+
+
+def _is_image(space: gym.Space[Any]) -> bool:
+    return len(space.shape or ()) == 3 and space.dtype == np.uint8
+
+
+def _require_image(argument: str, found: Any) -> None:
+    """Refuse an array, or the space of one, that is no picture as a policy's camera takes it."""
+    if found.dtype != np.uint8 or len(found.shape) != 3 or found.shape[2] != 3:
+        raise ValueError(
+            f"{argument}: must be uint8 [H, W, 3], is {found.dtype} {found.shape}; wrappers can make it so"
+        )
+
+
+def _entry(tree: Any, key: str, argument: str = "state") -> Any:
+    """Return the leaf of nested dicts (of spaces, or of arrays) that a dotted key names."""
+    rest = key
+    while rest:
+        entries = tree.spaces if isinstance(tree, Dict) else tree if isinstance(tree, Mapping) else {}
+        # Keys may have dots of their own, as LeRobot's do: the longest that fits is meant.
+        part = max((name for name in entries if f"{rest}.".startswith(f"{name}.")), key=len, default=None)
+        if part is None:
+            known = ", ".join(map(str, entries)) or "none, it is no dict"
+            raise ValueError(f"{argument}={key}: the observation has no such key; it has {known}")
+        tree, rest = entries[part], rest[len(part) + 1 :]
+    return tree
+
+
+def _wrapped(env: gym.Env[Any, Any], wrapper: str) -> gym.Env[Any, Any]:
+    function = _resolve("wrappers", wrapper)
+    try:
+        wrapped = function(env)
+    except Exception as error:  # whatever it raises, the wrapper is at fault and not what was passed to the environment
+        raise ValueError(f"wrappers={wrapper}: {type(error).__name__}: {error}") from error
+    if not isinstance(wrapped, gym.Env):
+        raise ValueError(f"wrappers={wrapper}: must return a gymnasium.Env, gave {wrapped!r}")
+    return wrapped
+
+
+def _resolve(argument: str, reference: str) -> Callable[..., Any]:
+    module, _, name = reference.partition(":")
+    try:
+        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ImportError(f"{argument}={reference}: {error}; must be module:function") from error
+    except Exception as error:  # whatever a user's module raises while it is imported is told as one line
+        raise ImportError(f"{argument}={reference}: cannot be imported: {type(error).__name__}: {error}") from error
+    return function

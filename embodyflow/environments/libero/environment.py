@@ -1,0 +1,233 @@
+"""LIBERO's tasks behind the interface that all embodied environments here have."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+from gymnasium.spaces import Box, Dict
+from numpy.typing import NDArray
+
+from embodyflow.environments.goals import choose_goal
+from embodyflow.environments.libero import suites
+from embodyflow.environments.libero.control import NUM_SUBSTEPS, Arm, ArmState
+from embodyflow.environments.libero.expert import PickAndPlace
+from embodyflow.environments.libero.scene import scene
+
+MAX_OBJECTS = 4
+"""Objects of interest of a task, at most."""
+OBJECTS_DIM = 4 + 6 * MAX_OBJECTS + 3
+PROPRIO_DIM = 8
+CAMERAS = MappingProxyType({"image": "agentview", "wrist_image": "robot0_eye_in_hand"})
+SETTLE = np.array([0, 0, 0, 0, 0, 0, -1], np.float64)
+FULL_STATE = mujoco.mjtState.mjSTATE_INTEGRATION
+
+Observation = dict[str, NDArray[Any]]
+
+
+class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
+    """One LIBERO task whose episodes start at its 50 recorded initial states.
+
+    The observation is a dict. With ``observe="objects"``, ``state`` is float32 [31], in metres::
+
+        0:3    gripper position
+        3      distance between the fingers
+        4:28   up to four objects of interest, each position (3) and position - gripper (3); zero where there are fewer
+        28:31  second object - first: where to bring it
+
+    With ``observe="proprio"`` it is float32 [8], what vision-language-action policies of LIBERO get beside images:
+    gripper position (3), axis-angle (3), finger positions (2). ``cameras`` adds ``image`` (``agentview``) and
+    ``wrist_image`` (``robot0_eye_in_hand``), uint8 [image_size, image_size, 3], turned by 180° against robosuite's
+    raw frames as published policies expect them: upright, left and right exchanged.
+
+    The action is float32 [7] in [-1, 1]: displacement (1 is 5 cm), axis-angle turn (1 is 0.5 rad), gripper (positive
+    closes, negative opens); without ``rotation`` float32 [4], the turn left out. 20 actions are a second. An episode is
+    *terminated* by success and *truncated* after ``max_steps``. The reward is 1 in the step that succeeds, else 0.
+    ``info`` has ``success`` (bool), ``instruction`` (str), ``goal`` (int) and ``stand_in_assets`` (bool): whether
+    textures are missing, so that results from images are not the published benchmark's.
+
+    Initial states are set, not rebuilt, and the settling after it is simulated once and remembered. Fixtures stand
+    where LIBERO puts them with seed 0.
+
+    Attributes:
+        tasks: ``suite/number``; LIBERO-90's need the assets of its scenes.
+        num_goals: initial states in each split: of LIBERO's 50, 20 to train on, 10 to show and 20 to judge by.
+        defer_images: leave images out of what :meth:`step` returns; :meth:`observe` draws them when asked.
+    """
+
+    tasks = suites.TASKS
+    num_goals: Mapping[str, int] = MappingProxyType({"train": 20, "demo": 10, "eval": 20})
+    first_state: Mapping[str, int] = MappingProxyType({"train": 0, "demo": 20, "eval": 30})
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012 Gymnasium's own
+
+    def __init__(
+        self,
+        task: str = "libero_object/0",
+        split: Literal["train", "demo", "eval"] = "train",
+        max_steps: int = 280,
+        *,
+        observe: Literal["objects", "proprio"] = "objects",
+        rotation: bool = True,
+        cameras: Sequence[str] = (),
+        image_size: int = 128,
+        num_settle_steps: int = 10,
+        controller_period: int = 1,
+        render_mode: str | None = None,
+    ) -> None:
+        """Build the task's simulator, or take that of another environment of the task in this process.
+
+        Args:
+            task: one of :attr:`tasks`.
+            split: whose initial states ``reset`` plays.
+            max_steps: steps after which an episode is truncated.
+            observe: what ``state`` is.
+            rotation: whether actions turn the gripper.
+            cameras: which images are part of the observation: ``image``, ``wrist_image``.
+            image_size: their pixels a side.
+            num_settle_steps: actions that only open the gripper, before the first observation.
+            controller_period: physics steps between two computations of the arm's torques, a divisor of 25. 1 is
+                robosuite's controller; 5 is cheaper and moves a little differently (``benchmarks/libero_steps.py``).
+            render_mode: ``None`` or ``"rgb_array"``, for :meth:`render`.
+
+        Raises:
+            ValueError: an argument is not among what is allowed.
+            ModuleNotFoundError: the extra ``libero`` is not installed.
+            FileNotFoundError: LIBERO's assets are not there.
+        """
+        _check("task", task, self.tasks)
+        _check("split", split, self.num_goals)
+        _check("observe", observe, ("objects", "proprio"))
+        _check("render_mode", render_mode, (None, *self.metadata["render_modes"]))
+        _check("controller_period", controller_period, [n for n in range(1, 26) if NUM_SUBSTEPS % n == 0])
+        for camera in cameras:
+            _check("cameras", camera, CAMERAS)
+        self.task, self.split, self.max_steps = task, split, max_steps
+        self.render_mode, self._observe, self._rotation = render_mode, observe, rotation
+        self._cameras, self._image_size, self._num_settle_steps = tuple(cameras), image_size, num_settle_steps
+        self.defer_images = False
+        self._scene = scene(task)
+        self.instruction = self._scene.instruction
+        self._wrapped = self._scene.new_data()
+        self._data: mujoco.MjData = self._wrapped._data
+        self._arm = Arm(self._scene.robot, self._scene.model, controller_period)
+        self._initial_states = suites.initial_states(task)
+        self._settled: dict[int, tuple[NDArray[np.float64], ArmState]] = {}
+        self._stand_ins = bool(suites.stand_ins())
+        self._goal, self._num_steps, self._arm_state = 0, 0, self._arm.at_rest(self._data)
+        self._expert: PickAndPlace | None = None
+        self.action_space = Box(-1.0, 1.0, (7 if rotation else 4,), np.float32)
+        size = OBJECTS_DIM if observe == "objects" else PROPRIO_DIM
+        spaces: dict[str, gym.Space[Any]] = {"state": Box(-np.inf, np.inf, (size,), np.float32)}
+        spaces |= {name: Box(0, 255, (image_size, image_size, 3), np.uint8) for name in self._cameras}
+        self.observation_space: gym.Space[Any] = Dict(spaces)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start at initial state ``options["goal"]`` of the split, or at one drawn from the seed.
+
+        Raises:
+            ValueError: the split has no such initial state.
+        """
+        super().reset(seed=seed)
+        goal = choose_goal(self.np_random, options, self.split, self.num_goals[self.split])
+        self._goal, self._num_steps, self._expert = goal, 0, None
+        self._scene.use(self._wrapped)
+        if goal not in self._settled:
+            self._settle(goal)
+        state, arm_state = self._settled[goal]
+        mujoco.mj_resetData(self._scene.model, self._data)
+        mujoco.mj_setState(self._scene.model, self._data, state, FULL_STATE)
+        mujoco.mj_forward(self._scene.model, self._data)
+        mujoco.mj_setState(self._scene.model, self._data, state, FULL_STATE)  # what the solver starts from
+        self._arm_state = ArmState(arm_state.goal_rotation.copy(), arm_state.fingers.copy())
+        return self.observe(), self._info(success=False)
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Move by one action, float32 [7], or [4] without rotation, in [-1, 1]."""
+        full = np.zeros(7)
+        full[[0, 1, 2, 3, 4, 5, 6] if self._rotation else [0, 1, 2, 6]] = action
+        self._scene.use(self._wrapped)
+        self._arm.execute(self._data, self._arm_state, full)
+        self._num_steps += 1
+        success = self._scene.succeeded()
+        truncated = not success and self._num_steps >= self.max_steps
+        observation = {"state": self._state()} if self.defer_images else self.observe()
+        return observation, float(success), success, truncated, self._info(success)
+
+    def observe(self) -> Observation:
+        """Return the whole present observation, images drawn."""
+        observation: Observation = {"state": self._state()}
+        for name in self._cameras:
+            frame = self._frame(CAMERAS[name], self._image_size)
+            observation[name] = np.ascontiguousarray(frame[:, ::-1])
+        return observation
+
+    def expert_action(self) -> NDArray[np.float32]:
+        """Return what a scripted expert does now, float32 like an action; for tasks of LIBERO-Object.
+
+        Raises:
+            ValueError: the task is of another suite.
+        """
+        if not self.task.startswith("libero_object/"):
+            raise ValueError(f"task={self.task}: only libero_object has a scripted expert")
+        self._scene.use(self._wrapped)
+        if self._expert is None:
+            self._expert = PickAndPlace()
+        thing, basket = (self._scene.object_position(name) for name in self._scene.objects[:2])
+        action = self._expert.act(self._arm.position(self._data), thing, basket)
+        return (action if self._rotation else action[[0, 1, 2, 6]]).astype(np.float32)
+
+    def render(self) -> Any:
+        """Return the present frame of the agent's camera, upright, uint8 [256, 256, 3]."""
+        return self._frame(CAMERAS["image"], 256)
+
+    def _settle(self, goal: int) -> None:
+        """Let things come to rest at an initial state, and remember how they lie."""
+        model, data = self._scene.model, self._data
+        flat = self._initial_states[self.first_state[self.split] + goal]
+        mujoco.mj_resetData(model, data)
+        data.time, data.qpos[:], data.qvel[:] = flat[0], flat[1 : 1 + model.nq], flat[1 + model.nq :]
+        mujoco.mj_forward(model, data)
+        arm_state = self._arm.at_rest(data)
+        for _ in range(self._num_settle_steps):
+            self._arm.execute(data, arm_state, SETTLE)
+        state = np.empty(mujoco.mj_stateSize(model, FULL_STATE))
+        mujoco.mj_getState(model, data, state, FULL_STATE)
+        self._settled[goal] = state, arm_state
+
+    def _state(self) -> NDArray[np.float32]:
+        self._scene.use(self._wrapped)
+        gripper, fingers = self._arm.position(self._data), self._data.qpos[self._arm.finger_joints]
+        if self._observe == "proprio":
+            return np.concatenate([gripper, self._arm.turn(self._data), fingers], dtype=np.float32)
+        state = np.zeros(OBJECTS_DIM, np.float32)
+        state[:3], state[3] = gripper, fingers[0] - fingers[1]
+        positions = [self._scene.object_position(name) for name in self._scene.objects]
+        for k, position in enumerate(positions):
+            state[4 + 6 * k : 7 + 6 * k], state[7 + 6 * k : 10 + 6 * k] = position, position - gripper
+        if len(positions) > 1:
+            state[-3:] = positions[1] - positions[0]
+        return state
+
+    def _frame(self, camera: str, size: int) -> NDArray[np.uint8]:
+        self._scene.use(self._wrapped)
+        self._scene.update_looks()
+        return self._scene.draw(self._data, camera, size)
+
+    def _info(self, success: bool) -> dict[str, Any]:
+        return {
+            "success": success,
+            "instruction": self.instruction,
+            "goal": self._goal,
+            "stand_in_assets": self._stand_ins,
+        }
+
+
+def _check(name: str, value: object, allowed: Any) -> None:
+    if value not in allowed:
+        shown = [str(entry) for entry in allowed]
+        listed = ", ".join(shown if len(shown) <= 12 else [*shown[:3], "…", shown[-1]])
+        raise ValueError(f"{name}={value!r}: must be one of {listed}")

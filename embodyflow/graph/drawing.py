@@ -1,0 +1,112 @@
+"""A graph or a plan as text and as a picture."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+
+from embodyflow.errors import ConfigError
+from embodyflow.graph.graph import TaskGraph
+from embodyflow.graph.node import Node, NodeType
+from embodyflow.graph.planner import Plan
+
+_SHAPES = {
+    NodeType.COMPUTE: "ellipse",
+    NodeType.DATA_LOAD: "cylinder",
+    NodeType.MODEL_INFERENCE: "box",
+    NodeType.MODEL_TRAIN: "box3d",
+}
+
+
+def to_table(plan: Plan) -> str:
+    """Return a plan as two tables: where each node runs, and what each worker carries."""
+    limit = plan.cluster.device_gib
+    verdict = "" if plan.fits else f"\nDoes not fit: a device has {limit:g} GiB.\n"
+    return f"{_align(_node_rows(plan))}\n{_align(_worker_rows(plan))}{verdict}"
+
+
+def _node_rows(plan: Plan) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("node", "type", "role", "group", "ranks", "dp×pp×tp")]
+    for node_id in plan.graph.get_execution_order():
+        node = plan.graph.nodes[node_id]
+        layout = plan.settings.layout_of(node)
+        cut = f"{plan.data_parallel(node_id)}×{layout.pipeline}×{layout.tensor}"
+        ranks = _ranges(plan.node_ranks[node_id])
+        rows.append((node_id, node.node_type, node.node_role, plan.group_of(node_id), ranks, cut))
+    return rows
+
+
+def _worker_rows(plan: Plan) -> list[tuple[str, ...]]:
+    """Return one row for the workers of a machine that run the same chain in the same memory."""
+    alike: dict[tuple[str, str, str], list[int]] = {}
+    for chain, ranks in plan.chains.items():
+        for rank in ranks:
+            machine = str(rank // plan.cluster.devices_per_node)
+            alike.setdefault((machine, chain.chain_id, f"{plan.memory[rank] / 2**30:.2f}"), []).append(rank)
+    rows = sorted(alike.items(), key=lambda row: row[1])
+    return [("ranks", "machine", "chain", "memory GiB"), *((_ranges(ranks), *same) for same, ranks in rows)]
+
+
+def to_dot(graph: TaskGraph, plan: Plan | None = None) -> str:
+    """Return the graph in Graphviz's language; boxes are models; with a plan each node names its ranks."""
+    lines = [f"digraph {_quote(graph.graph_id)} {{", "  rankdir=LR;", '  node [fontname="Helvetica"];']
+    for node in graph.nodes.values():
+        label = _quote("\n".join(_label(node, plan)))
+        lines.append(f"  {_quote(node.node_id)} [shape={_SHAPES[node.node_type]}, label={label}];")
+    lines += [f"  {_quote(parent)} -> {_quote(child)};" for parent, child in _edges(graph)]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def to_mermaid(graph: TaskGraph, plan: Plan | None = None) -> str:
+    """Return the graph in Mermaid's language, which Markdown viewers draw."""
+    names = {node_id: f"n{index}" for index, node_id in enumerate(graph.nodes)}
+    lines = ["flowchart LR"]
+    for node in graph.nodes.values():
+        left, right = ("[", "]") if node.node_type.is_model else ("([", "])")
+        lines.append(f'  {names[node.node_id]}{left}"{"<br/>".join(_label(node, plan))}"{right}')
+    lines += [f"  {names[parent]} --> {names[child]}" for parent, child in _edges(graph)]
+    return "\n".join(lines) + "\n"
+
+
+def to_svg(graph: TaskGraph, plan: Plan | None = None) -> str:
+    """Return the graph as an SVG picture.
+
+    Raises:
+        ConfigError: Graphviz's ``dot`` is not installed.
+        subprocess.CalledProcessError: ``dot`` failed.
+    """
+    dot = shutil.which("dot")
+    if dot is None:
+        raise ConfigError("SVG needs Graphviz's program `dot` (package graphviz); Mermaid text needs nothing")
+    drawn = subprocess.run([dot, "-Tsvg"], input=to_dot(graph, plan), text=True, capture_output=True, check=True)
+    return drawn.stdout
+
+
+def _label(node: Node, plan: Plan | None) -> list[str]:
+    lines = [node.node_id, node.executable_ref]
+    return lines if plan is None else [*lines, f"ranks {_ranges(plan.node_ranks[node.node_id])}"]
+
+
+def _edges(graph: TaskGraph) -> Iterable[tuple[str, str]]:
+    return ((parent, child) for parent, children in graph.adj.items() for child in children)
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    """Return ascending ranks as ``0-3,6``."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _align(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "".join(f"{line.rstrip()}\n" for line in lines)

@@ -1,0 +1,69 @@
+"""Where a run's graph comes from: built in, a function of one's own, or a file."""
+
+import traceback
+from pathlib import Path
+
+from embodyflow.errors import ConfigError
+from embodyflow.graph.graph import TaskGraph
+from embodyflow.graph.validation import functions_on_trust
+from embodyflow.graph.yaml_loader import load_yaml
+from embodyflow.references import reference_to, resolve
+
+BUILT_IN = {
+    "grpo": "pipelines.grpo:grpo",
+    "ppo": "pipelines.ppo:ppo",
+    "ppo_control": "pipelines.ppo_control:ppo_control",
+    "dapo": "pipelines.dapo:dapo",
+    "language_grpo": "pipelines.language_grpo:language_grpo",
+    "embodied_grpo": "pipelines.embodied_grpo:embodied_grpo",
+    "embodied_dapo": "pipelines.embodied_dapo:embodied_dapo",
+    "embodied_srpo": "pipelines.embodied_srpo:embodied_srpo",
+    "grpo_kl_reward": "pipelines.grpo_kl_reward:grpo_kl_reward",
+    "ppo_kl_reward": "pipelines.ppo_kl_reward:ppo_kl_reward",
+}
+
+
+def load_pipeline(
+    name: str | None = None, *, custom_fn: str | None = None, yaml: str | Path | None = None
+) -> TaskGraph:
+    """Return the graph that exactly one of the three arguments names.
+
+    Args:
+        name: a built-in pipeline, one of :data:`BUILT_IN`.
+        custom_fn: ``"module:function"`` returning a :class:`~embodyflow.graph.graph.TaskGraph`.
+        yaml: path of a pipeline file.
+
+    Raises:
+        ConfigError: there is no such pipeline, function or file; or not exactly one is given.
+        GraphError: the graph is wrong; one line per problem.
+    """
+    if sum(source is not None for source in (name, custom_fn, yaml)) != 1:
+        raise ConfigError("pipeline: exactly one of name, custom_fn and yaml must be set")
+    if yaml is not None:
+        return load_yaml(yaml)
+    if custom_fn is not None:
+        return _call(custom_fn)
+    if name not in BUILT_IN:
+        raise ConfigError(f"pipeline.name={name}: allowed are {', '.join(BUILT_IN)}")
+    with functions_on_trust():
+        return _call(BUILT_IN[name])
+
+
+def _call(custom_fn: str) -> TaskGraph:
+    try:
+        function = resolve(reference_to(custom_fn))
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"pipeline.custom_fn={custom_fn}: {error}") from error
+    try:
+        graph = function()
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a user's function raises is told as one line
+        *_, last = traceback.extract_tb(error.__traceback__)
+        where = "" if last.filename == __file__ else f", at {last.filename}:{last.lineno}"
+        raise ConfigError(f"pipeline.custom_fn={custom_fn}: {type(error).__name__}: {error}{where}") from error
+    if not isinstance(graph, TaskGraph):
+        raise ConfigError(
+            f"pipeline.custom_fn={custom_fn}: must return a TaskGraph (is .build() missing?), not {graph!r}"
+        )
+    return graph

@@ -1,0 +1,18 @@
+"""The JSON schema of pipeline files, for editors. ``python -m embodyflow.graph.schema`` writes it anew."""
+
+import json
+from pathlib import Path
+
+from embodyflow.graph.yaml_loader import PipelineFile
+
+SCHEMA_FILE = Path(__file__).with_name("schema.json")
+
+
+def schema_text() -> str:
+    """Return the schema as it is to stand in ``schema.json``."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **PipelineFile.model_json_schema()}
+    return json.dumps(schema, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")

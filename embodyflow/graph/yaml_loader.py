@@ -1,0 +1,192 @@
+"""A graph written in YAML (or JSON, which is YAML too).
+
+``!Ref global_config.a.b`` stands for the value found there, anywhere inside a node.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from embodyflow.errors import ConfigError
+from embodyflow.graph.graph import TaskGraph
+from embodyflow.graph.node import Node
+from embodyflow.graph.validation import GraphError, Problem, check, name_of
+
+
+class PipelineFile(BaseModel):
+    """The top level of a pipeline file; ``schema.json`` is made from it."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    dag_id: str
+    """The pipeline's name."""
+    description: str = ""
+    """For people."""
+    global_config: dict[str, Any] = {}
+    """Values that nodes refer to with `!Ref global_config.a.b`."""
+    nodes: list[Node]
+    """The nodes, in any order."""
+
+
+@dataclass(frozen=True)
+class _Ref:
+    path: str
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML with ``!Ref``, in which a key given twice is an error, and an alias within what it names."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            alias = self.peek_event()
+            named = self.anchors.get(alias.anchor)
+            if named is not None and named.end_mark is None:  # it has not ended yet
+                said = f"alias {alias.anchor!r} is within what it names"
+                raise yaml.composer.ComposerError(None, None, said, alias.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+    def construct_ref(self, node: yaml.Node) -> _Ref:
+        if not isinstance(node, yaml.ScalarNode):
+            raise yaml.constructor.ConstructorError(None, None, "!Ref takes a path", node.start_mark)
+        return _Ref(node.value)
+
+
+_Loader.add_constructor("!Ref", _Loader.construct_ref)
+
+
+def load_yaml(path: str | Path) -> TaskGraph:
+    """Read a pipeline file.
+
+    Args:
+        path: keys as in ``pipelines/schema.json``.
+
+    Raises:
+        ConfigError: the file cannot be read or is not of this form; the message names file and key.
+        GraphError: its nodes do not make a graph; one line per problem.
+    """
+    content = _read(path)
+    found = _Refs(content.get("global_config") or {})
+    specs = [found.replace(spec, name_of(spec, index)) for index, spec in enumerate(content["nodes"])]
+    nodes, others = check(specs)
+    problems = found.problems + [problem for problem in others if not found.explains(problem)]
+    if problems:
+        raise GraphError(problems, str(path))
+    return TaskGraph.of(nodes, content["dag_id"], content.get("description", ""))
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    """Return the file's mapping, its top-level keys checked; the nodes are left for the graph's checks."""
+    try:
+        content = yaml.load(Path(path).read_text(encoding="utf-8"), _Loader)  # a subclass of SafeLoader
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: must be a mapping with the keys {', '.join(PipelineFile.model_fields)}")
+    if not isinstance(content.get("nodes"), list):
+        raise ConfigError(f"{path}: nodes: must be a list of nodes")
+    try:
+        PipelineFile.model_validate({**content, "nodes": []})
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {_explain(error.errors(include_url=False)[0])}") from error
+    return content
+
+
+def _explain(detail: Mapping[str, Any]) -> str:
+    *path, last = map(str, detail["loc"])
+    if last == "[key]":
+        return f"{'.'.join(path[:-1])}: key {path[-1]}: must be a string; write it in quotes"
+    allowed = f"; the keys are {', '.join(PipelineFile.model_fields)}" if not path else ""
+    return f"{'.'.join([*path, last])}: {detail['msg']}{allowed}"
+
+
+class _Refs:
+    """Replaces every ``!Ref`` by what it leads to.
+
+    Args:
+        global_config: that they lead into.
+
+    Attributes:
+        problems: with those that lead nowhere, in whose place is ``None``.
+    """
+
+    def __init__(self, global_config: Mapping[str, Any]) -> None:
+        self._global_config = global_config
+        self.problems: list[Problem] = []
+
+    def replace(self, value: Any, node_id: str, place: str = "") -> Any:
+        """Return a part of a node's spec with references replaced; ``place`` is how it was reached, for messages."""
+        if isinstance(value, _Ref):
+            try:
+                return _look_up(value.path, self._global_config)
+            except LookupError as error:
+                self.problems.append(Problem(node_id, f"{place}!Ref {value.path}: {error.args[0]}"))
+                return None
+        if isinstance(value, dict):
+            return {key: self.replace(item, node_id, f"{place}{key}: ") for key, item in value.items()}
+        if isinstance(value, list):
+            at = place.removesuffix(": ")
+            return [self.replace(item, node_id, f"{at}[{index}]: ") for index, item in enumerate(value)]
+        return value
+
+    def explains(self, problem: Problem) -> bool:
+        """Say whether a problem is but that nothing stands in the place of a reference."""
+        return "=None: " in problem.message and any(_key_of(problem) == _key_of(known) for known in self.problems)
+
+
+def _key_of(problem: Problem) -> tuple[str, str]:
+    """Return the node and which of its keys a problem is about."""
+    return problem.node_id, re.split(r"[^\w]", problem.message)[0]
+
+
+def _look_up(path: str, global_config: Mapping[str, Any]) -> Any:
+    """Return what a path leads to.
+
+    Raises:
+        LookupError: it leads nowhere, or to no value.
+    """
+    root, *keys = path.split(".")
+    if root != "global_config" or not keys:
+        raise LookupError("a path must begin with 'global_config.'")
+    value: Any = global_config
+    for depth, key in enumerate(keys):
+        if isinstance(value, list):
+            raise LookupError(f"{'.'.join([root, *keys[:depth]])} is a list, and a path leads through mappings alone")
+        if not isinstance(value, dict) or key not in value:
+            raise LookupError(f"no key {key!r}; {_keys_of(value, key)}")
+        value = value[key]
+    if value is None or isinstance(value, _Ref):
+        raise LookupError(f"must lead to a value, and leads to {value!r}")
+    if (inner := next(_refs_in(value), None)) is not None:
+        raise LookupError(f"must lead to a value, and leads to one with !Ref {inner.path} in it")
+    return deepcopy(value)
+
+
+def _keys_of(value: Any, missing: str) -> str:
+    if not isinstance(value, dict) or not value:
+        return "nothing is there"
+    if missing in map(str, value):
+        return f"there is {missing}, which is no string: write it in quotes"
+    return f"there are {', '.join(map(str, value))}"
+
+
+def _refs_in(value: Any) -> Iterator[_Ref]:
+    if isinstance(value, _Ref):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _refs_in(item)

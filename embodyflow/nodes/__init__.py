@@ -1,0 +1,1 @@
+"""What a graph node is to the machinery: its declared columns, how it is called, what it is given."""

@@ -1,0 +1,1 @@
+"""Evaluations, and the episodes that a run keeps of them."""

@@ -1,0 +1,36 @@
+"""Pictures of episodes that succeeded and that failed, in the run's folder and in the UI."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from prefect.logging import get_run_logger
+
+from embodyflow.orchestration.run.nodes import Run, submit_node
+from embodyflow.workers.layout import Layout
+from embodyflow.workers.session import NodeReport, NodeWork
+
+
+async def draw_played(run: Run, task: str, report: NodeReport) -> None:
+    """Draw an evaluation's episodes of one task."""
+    await _draw(run, f"episodes-{task.replace('/', '-')}", {"split": "eval"}, [report])
+
+
+async def draw_trained_on(run: Run, index: int) -> None:
+    """Draw the episodes of an iteration as far as the run has kept them."""
+    await run.stages.settle()
+    folder = run.folder.episodes().get(index)
+    if folder is not None:
+        await _draw(run, "episodes", {"split": "train", "episodes": str(folder.absolute())}, [])
+
+
+async def _draw(run: Run, name: str, config: dict[str, Any], parents: Sequence[NodeReport]) -> None:
+    path = run.folder.subfolder("plots") / f"{name}.png"
+    config = {**config, "path": str(path.absolute())}
+    work = NodeWork("contact_sheet", "tasks:contact_sheet", "rollout", 0, config, layout=Layout.REPLICATE)
+    problem = (await submit_node(work, parents)).info["problem"]
+    if problem:
+        get_run_logger().warning("no pictures of episodes: %s", problem)
+    else:
+        picture = await asyncio.to_thread(path.read_bytes)
+        run.artifacts.put_picture(name, picture, "successes and failures, each from its first frame to its last")

@@ -1,0 +1,130 @@
+"""The life of an evaluation: a policy plays every task's goals, greedily and sampled; what it has played is kept."""
+
+import json
+from typing import Any
+
+from prefect.logging import get_run_logger
+
+from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.data.intervals import wilson_interval
+from embodyflow.errors import ConfigError
+from embodyflow.graph import load_pipeline
+from embodyflow.orchestration.evaluation.contact_sheets import draw_played
+from embodyflow.orchestration.evaluation.evaluation import MODES
+from embodyflow.orchestration.evaluation.evaluation_request import (
+    EvaluatedPolicy,
+    EvaluationRequest,
+    check_evaluation,
+    of_this_flow_run,
+    open_evaluation,
+)
+from embodyflow.orchestration.evaluation.kept_checkpoint import drop, kept
+from embodyflow.orchestration.run.nodes import Run, submit_node
+from embodyflow.orchestration.run.opened_run import opened
+from embodyflow.orchestration.run.parity import check_parity, observe
+from embodyflow.process.durable_files import write_durably
+from embodyflow.record.run_folder import RunFolder
+from embodyflow.workers.session import NodeReport, NodeWork
+
+
+async def evaluate_as_asked(request: EvaluationRequest) -> dict[str, Any]:
+    """Evaluate as the request says; return what ``evaluation.json`` holds.
+
+    An evaluation that was stopped goes on: what was played is read from its folder.
+    """
+    config, policy = check_evaluation(of_this_flow_run(request))
+    folder = open_evaluation(config, policy)
+    get_run_logger().info("evaluation %s in %s", config.run_id, folder.path)
+    with folder.locked():
+        async with opened(folder, config, load_pipeline(**config.pipeline.source())) as run:
+            return await _evaluate(run, config, policy)
+
+
+async def _evaluate(run: Run, config: EmbodiedConfig, policy: EvaluatedPolicy) -> dict[str, Any]:
+    digest = await _load(run, policy)
+    seen = await observe(run)
+    if policy.iteration is not None:
+        check_parity(RunFolder(policy.path), seen)
+    run.folder.write_status("evaluate", 0, config.iterations)
+    played: dict[str, dict[str, NodeReport]] = {}
+    for number, task in enumerate(config.env.tasks):
+        played[task] = {mode: await _play(run, number, mode) for mode in MODES}
+        await draw_played(run, task, played[task]["greedy"])
+        run.artifacts.put_table("evaluation", _rows(played), f"{len(played)} of {len(config.env.tasks)} tasks")
+    await run.stages.settle()
+    result = {
+        "policy": str(policy.path),
+        "iteration": policy.iteration,
+        "weights_digest": digest,
+        "stand_in_assets": any(each["stand_in_assets"] for each in seen.values()),
+        "tasks": {task: {mode: _rate(report) for mode, report in modes.items()} for task, modes in played.items()},
+        "mean_success_rate": {mode: _mean(played, mode) for mode in MODES},
+    }
+    run.folder.write_evaluation(result)
+    drop(run.folder)
+    run.folder.write_status("done", config.iterations, config.iterations)
+    return result
+
+
+async def _load(run: Run, policy: EvaluatedPolicy) -> str:
+    """Bring the workers to the policy's weights; return their digest.
+
+    Raises:
+        DamageError: the checkpoint is not what was written.
+        ConfigError: an earlier part was played by other weights.
+    """
+    if policy.iteration is None:
+        await run.session.load_weights(policy.path / "model.safetensors")
+    else:
+        trained = kept(run.folder)
+        for iteration in (0, policy.iteration):
+            trained.verify_checkpoint(iteration)
+        await run.session.load_reference(trained.checkpoint(0))
+        await run.session.restore(trained.checkpoint(policy.iteration))
+    digest = await run.session.publish_weights(policy.iteration or 0)
+    note = run.folder.path / "weights"
+    if not note.exists():
+        write_durably(note, digest)
+    if note.read_text() != digest:
+        raise ConfigError(
+            f"run_id={run.config.run_id}: was begun with other weights than those of {policy.path}; choose another"
+        )
+    return digest
+
+
+async def _play(run: Run, number: int, mode: str) -> NodeReport:
+    node_id = f"{mode}-{number}"
+    config = {"mode": mode, "task": number}
+    place = run.stages.place(0, node_id)
+    return await submit_node(NodeWork(node_id, "tasks:play_evaluation", "rollout", 0, config, stage=place))
+
+
+def _rate(report: NodeReport) -> dict[str, float]:
+    rate = report.metrics["eval/success_rate"]
+    episodes, successes = round(rate.weight), round(rate.value * rate.weight)
+    low, high = wilson_interval(successes, episodes)
+    steps = report.metrics["eval/episode_steps"].value
+    numbers = {"success_rate": successes / episodes, "low": low, "high": high, "mean_steps": steps}
+    return {"episodes": episodes, "successes": successes, **numbers}
+
+
+def _mean(played: dict[str, dict[str, NodeReport]], mode: str) -> float:
+    rates = [_rate(modes[mode])["success_rate"] for modes in played.values()]
+    return sum(rates) / len(rates)
+
+
+def _rows(played: dict[str, dict[str, NodeReport]]) -> list[dict[str, Any]]:
+    rates = {(task, mode): _rate(report) for task, modes in played.items() for mode, report in modes.items()}
+    return [{"task": task, "mode": mode, **rate} for (task, mode), rate in rates.items()]
+
+
+def evaluation_lines(result: dict[str, Any]) -> str:
+    """Return an evaluation's result for a terminal: a line per task and mode."""
+    lines = [
+        f"{task} {mode}: {rate['successes']}/{rate['episodes']} = {rate['success_rate']:.3f} "
+        f"[{rate['low']:.3f}, {rate['high']:.3f}] in {rate['mean_steps']:.0f} steps"
+        for task, modes in result["tasks"].items()
+        for mode, rate in modes.items()
+    ]
+    stand_in = ["stand-in assets: not the published benchmark"] if result["stand_in_assets"] else []
+    return "\n".join([*lines, f"mean {json.dumps(result['mean_success_rate'])}", *stand_in])

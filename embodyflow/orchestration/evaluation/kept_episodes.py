@@ -1,0 +1,41 @@
+"""The record of an iteration's episodes: how they were played, what they were worth and what was learned from them."""
+
+import asyncio
+from collections.abc import Mapping
+
+from prefect.logging import get_run_logger
+
+from embodyflow.errors import ShardLostError
+from embodyflow.graph.node_groups import group_of
+from embodyflow.orchestration.run.nodes import Run
+from embodyflow.workers.session import NodeReport, NodeWork
+
+
+async def keep_episodes(run: Run, index: int, reports: Mapping[str, NodeReport]) -> None:
+    """Have the workers write an iteration's episodes to the run's folder; its commit makes them count.
+
+    Args:
+        run: that played them.
+        index: of the iteration.
+        reports: of its nodes; their rows are in the buffers.
+    """
+    order = [node_id for node_id in run.graph.get_execution_order() if reports[node_id].shards]
+    played = [node_id for node_id in order if group_of(run.graph.nodes[node_id]) == "rollout"]
+    if run.config.kept_iterations == 0 or not played:
+        return
+    folder = str(run.folder.new_episodes(index).absolute())
+
+    async def keep(node_id: str, trained: bool) -> None:
+        config = {"folder": folder, "part": "trained" if trained else f"played-{node_id}", "trained": trained}
+        work = NodeWork("keep_episodes", "tasks:keep_episodes", None, index, config, needs_model=False)
+        await run.session.run_node(work, [reports[node_id]])
+
+    parts = (*(keep(node_id, trained=False) for node_id in played), keep(order[-1], trained=True))
+    # All are waited for: whoever still writes would leave a part of what is dropped.
+    errors = [error for error in await asyncio.gather(*parts, return_exceptions=True) if error is not None]
+    for error in errors:
+        if not isinstance(error, ShardLostError):
+            raise error
+    if errors:  # the rows have served their purpose; nothing is played again for a record of them
+        get_run_logger().warning("the episodes of iteration %d are not kept: %s", index, errors[0])
+        run.folder.drop_new_episodes(index)

@@ -1,0 +1,153 @@
+"""Whether flow, pipeline and algorithm belong together."""
+
+import json
+import re
+from typing import Literal
+
+from embodyflow.config import RunConfig
+from embodyflow.config.pipeline import FilterConfig
+from embodyflow.errors import ConfigError
+from embodyflow.graph import BUILT_IN, Node, NodeRole, TaskGraph, load_pipeline
+from embodyflow.graph.node_groups import runs_on
+from embodyflow.nodes.declarations import declared
+from embodyflow.references import resolve
+
+PIPELINES = {
+    "grpo": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
+    "ppo": ("ppo", "ppo_control", "ppo_kl_reward"),
+    "dapo": ("embodied_dapo", "dapo"),
+    "srpo": ("embodied_srpo",),
+    "gspo": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
+    "cpgd": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
+}
+"""The built-in pipelines that each training flow runs; beside them it runs any graph of the user's own."""
+
+ADVANTAGE, KL_PENALTY = "compute_advantage", "compute_kl_penalty"
+
+FILTERS = {
+    **dict.fromkeys(("num_groups", "max_rerolls", "max_staleness"), ("dynamic_sampling",)),
+    **dict.fromkeys(("min_success", "max_success", "drop_truncated"), ("embodied_sampling", "dynamic_sampling")),
+}
+"""Keys of ``filter``, and the functions of ``tasks`` without which they mean nothing."""
+
+
+def check_fit(config: RunConfig) -> None:
+    """Check that the flow runs this pipeline, and that the pipeline has what the algorithm asks for, and no more.
+
+    Raises:
+        ConfigError: one line that names the key and what is allowed; or the graph is wrong, one line per problem.
+    """
+    source = config.pipeline.source()
+    if "name" in source:
+        _check_name(source["name"], config)
+    graph = load_pipeline(**source)
+    _check_sums(graph, config)
+    _check_critic(graph, config)
+    _check_kl(graph, config)
+    _check_filter(graph, config)
+
+
+def _check_critic(graph: TaskGraph, config: RunConfig) -> None:
+    has_critic = any(node.node_role is NodeRole.CRITIC for node in graph.nodes.values())
+    if config.algorithm.needs_critic != has_critic:
+        raise ConfigError(
+            f"algorithm.advantage={config.algorithm.advantage}: needs "
+            + ("a critic, and the pipeline has none" if not has_critic else "no critic, and the pipeline has one")
+            + "; allowed are advantage=gae with nodes of role CRITIC (python -m flows.ppo), any other without"
+        )
+
+
+def _check_sums(graph: TaskGraph, config: RunConfig) -> None:
+    """Refuse sums over all rows on rollout workers, which do not talk to each other."""
+    on_rollout_workers = any(runs_on(graph, node_id) == "rollout" for node_id in _nodes_of(graph, ADVANTAGE))
+    if config.algorithm.needs_whole_batch and on_rollout_workers and config.rollout.num_workers > 1:
+        raise ConfigError(
+            f"rollout.num_workers={config.rollout.num_workers}: algorithm.advantage={config.algorithm.advantage} takes "
+            "sums over all rows, which rollout workers cannot; allowed is 1, or a pipeline whose advantage comes after "
+            "a node of the trainer: grpo_kl_reward (algorithm.kl.placement=reward filter.drop_uniform=false), or a "
+            "graph of your own"
+        )
+
+
+def _check_kl(graph: TaskGraph, config: RunConfig) -> None:
+    """Check that the KL term is applied once, where it is said to be."""
+    kl, penalties = config.algorithm.kl, _nodes_of(graph, KL_PENALTY)
+    if kl.coef > 0 and not any(_names(node, "writes", "ref_log_probs") is not False for node in graph.nodes.values()):
+        raise ConfigError(f"algorithm.kl.coef={kl.coef:g}: allowed is 0; no node of the pipeline writes ref_log_probs")
+    if kl.placement == "loss" and penalties:
+        raise ConfigError(
+            "algorithm.kl.placement=loss: allowed is reward; the pipeline takes the KL term from the rewards (node "
+            f"{penalties[0]})"
+        )
+    if kl.placement == "reward" and not penalties:
+        ready = [name for name in PIPELINES[config.flow] if name.endswith("_kl_reward") and name in config.pipelines]
+        also = "".join(f", pipeline.name={name}" for name in ready)
+        raise ConfigError(
+            "algorithm.kl.placement=reward: the pipeline does not take the KL term from the rewards; allowed are "
+            f"placement=loss{also}, a graph of your own with tasks:{KL_PENALTY}"
+        )
+    if penalties:
+        _check_penalties(graph, penalties)
+
+
+def _check_penalties(graph: TaskGraph, penalties: list[str]) -> None:
+    """Check that penalties are computed where their coefficient is, and that advantages are made of them."""
+    for node_id in penalties:
+        if runs_on(graph, node_id) == "rollout":
+            raise ConfigError(
+                f"node {node_id!r}: tasks:{KL_PENALTY} runs where its first parent's rows are, on rollout workers; the "
+                "coefficient is the trainer's, so its first parent must be a node of the trainer"
+            )
+    advantages = _nodes_of(graph, ADVANTAGE)
+    if not advantages and not any(_names(node, "reads", "kl_penalty") for node in graph.nodes.values()):
+        raise ConfigError(
+            f"node {penalties[0]!r}: nobody reads its kl_penalty; allowed are tasks:{ADVANTAGE} after it, or a node of "
+            "your own that says it does (reads: [kl_penalty])"
+        )
+    for node_id in advantages:
+        if not set(penalties) & set(graph.ancestors(node_id)):
+            raise ConfigError(f"node {node_id!r}: must come after tasks:{KL_PENALTY}, which it would know nothing of")
+
+
+def _check_filter(graph: TaskGraph, config: RunConfig) -> None:
+    """Refuse a choice of groups that no node makes; a function of the user's own may make any."""
+    if not all(re.match(r"tasks[.:]", node.executable_ref) for node in graph.nodes.values()):
+        return
+    for key, functions in FILTERS.items():
+        value, default = getattr(config.filter, key), FilterConfig.model_fields[key].default
+        if value != default and not any(_nodes_of(graph, function) for function in functions):
+            readers = " or ".join(f"tasks:{function}" for function in functions)
+            raise ConfigError(
+                f"filter.{key}={json.dumps(value)}: allowed is {json.dumps(default)}; no node of the pipeline reads "
+                f"it, as {readers} does"
+            )
+
+
+def _nodes_of(graph: TaskGraph, function: str) -> list[str]:
+    """Return the nodes that run a function of ``tasks``, by whichever of its names: in it, or in a module of it."""
+    name = re.compile(rf"tasks(\.\w+)?:{function}")
+    return [node_id for node_id, node in graph.nodes.items() if name.fullmatch(node.executable_ref)]
+
+
+def _names(node: Node, what: Literal["reads", "writes"], column: str) -> bool | None:
+    """Say whether a node, or else its function, says that it reads or writes a column; ``None`` where neither does."""
+    of_node: tuple[str, ...] | None = getattr(node, what)
+    columns = of_node if of_node is not None else declared(resolve(node.executable_ref), f"__{what}__")
+    return None if columns is None else column in columns
+
+
+def _check_name(name: str, config: RunConfig) -> None:
+    flow, job = config.flow, config.job
+    if name not in BUILT_IN:
+        raise ConfigError(f"pipeline.name={name}: allowed are {', '.join(BUILT_IN)}")
+    misfit = f"the flow {flow}" if name not in PIPELINES[flow] else f"job={job}"
+    allowed = [each for each in PIPELINES[flow] if each in config.pipelines]
+    if name not in allowed:
+        runs_it = [] if allowed else [each for each, names in PIPELINES.items() if name in names and flow != each]
+        hint = (
+            f"; the flow {' or '.join(runs_it)} runs it (embodyflow run --flow, python -m flows.…)" if runs_it else ""
+        )
+        raise ConfigError(
+            f"pipeline.name={name}: is not for {misfit}; allowed are {', '.join([*allowed, 'a graph of your own'])} "
+            f"by pipeline.custom_fn or pipeline.yaml{hint}"
+        )

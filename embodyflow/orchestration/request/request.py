@@ -1,0 +1,227 @@
+"""What a run is asked for, checked before anything is started."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any
+
+from prefect.runtime import flow_run
+from pydantic import Field
+
+from embodyflow.config import RunConfig
+from embodyflow.config.compose import compose_config, experiments, validate_config
+from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.errors import ConfigError, DiskFullError
+from embodyflow.orchestration.request.compatibility import check_fit
+from embodyflow.record.run_folder import RunFolder
+
+# Prefect shows these types as a form and refuses what does not fit when a run is submitted.
+Experiment = Annotated[str, Field(json_schema_extra={"enum": experiments()}, description="configs/experiment")]
+Iterations = Annotated[int | None, Field(ge=1, description="RL iterations; the experiment's own number by default")]
+Seed = Annotated[int | None, Field(ge=0, lt=2**31, description="of every random draw")]
+RunId = Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="names the run's folder")]
+Resume = Annotated[str | None, Field(description="run_id of a run to continue from its last commit")]
+Overrides = Annotated[tuple[str, ...], Field(description="Hydra overrides, such as trainer.epochs=2")]
+
+FLOW_KEYS = ("experiment", "iterations", "seed", "run_id", "resume")
+
+MAKER = "flow_run"
+"""The file in a run's folder that names the Prefect flow run that has made it."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """The parameters of a training flow.
+
+    Attributes:
+        experiment: name of a file in ``configs/experiment``.
+        iterations, seed, run_id: override the configuration's keys of these names.
+        resume: id of a run to continue; its own configuration holds.
+        overrides: further ones, in Hydra's grammar.
+        flow: the training flow that is asked; it chooses pipeline and algorithm.
+    """
+
+    experiment: str = "embodied"
+    iterations: int | None = None
+    seed: int | None = None
+    run_id: str | None = None
+    resume: str | None = None
+    overrides: Sequence[str] = field(default_factory=tuple)
+    flow: str = "grpo"
+
+    def hydra_overrides(self) -> list[str]:
+        """Return the request as one list of Hydra overrides."""
+        # A name in quotes stays one where it reads as a number: 2026, 1e5.
+        run_id = None if self.run_id is None else f"'{self.run_id}'"
+        named = {"iterations": self.iterations, "seed": self.seed, "run_id": run_id}
+        return [
+            f"experiment={self.experiment}",
+            f"flow={self.flow}",
+            *self.overrides,
+            *(f"{key}={value}" for key, value in named.items() if value is not None),
+        ]
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the request as parameters of its flow."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "flow"}
+        return values | {"overrides": list(self.overrides)}
+
+
+def parse_arguments(arguments: Sequence[str], flow: str = "grpo") -> RunRequest:
+    """Read a command line of ``key=value`` words for a training flow.
+
+    Raises:
+        ConfigError: a word is not of that form, or a number is none.
+    """
+    named: dict[str, Any] = {}
+    overrides = []
+    for word in arguments:
+        key, value = split_word(word, "iterations=5")
+        if key not in FLOW_KEYS:
+            overrides.append(word)
+        elif key in ("iterations", "seed"):
+            named[key] = _whole_number(word)
+        else:
+            named[key] = value
+    return RunRequest(**named, overrides=tuple(overrides), flow=flow)
+
+
+def split_word(word: str, example: str) -> tuple[str, str]:
+    """Return key and value of a word of a command line.
+
+    Raises:
+        ConfigError: it is not of the form ``key=value``.
+    """
+    key, equals, value = word.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{word}: must be of the form key=value, such as {example}")
+    return key, value
+
+
+def _whole_number(word: str) -> int:
+    try:
+        return int(word.partition("=")[2])
+    except ValueError:
+        raise ConfigError(f"{word}: must be a whole number") from None
+
+
+def check(request: RunRequest) -> RunConfig:
+    """Return the configuration the request describes, with its ``run_id`` chosen; writes nothing.
+
+    Raises:
+        ConfigError: one line per mistake.
+    """
+    config = _resumed_config(request) if request.resume is not None else _new_config(request)
+    if config.flow != request.flow:
+        raise ConfigError(
+            f"flow={config.flow}: this is the flow {request.flow}; start python -m flows.{config.flow}, or the "
+            f"deployment {config.flow}/{config.experiment}"
+        )
+    check_fit(config)
+    _check_expert(config)
+    return config
+
+
+def _check_expert(config: RunConfig) -> None:
+    """Refuse a warm start where nobody demonstrates; an evaluation of the same configuration needs nobody."""
+    if not isinstance(config, EmbodiedConfig) or config.warm_start is None or config.env.adapter is None:
+        return  # an environment without adapter says by itself whether it has an expert, where it is built
+    if config.env.adapter.expert is None:
+        raise ConfigError(
+            "env.adapter.expert: must be set to module:function for the demonstrations of warm_start; allowed without "
+            "is warm_start=null"
+        )
+
+
+def _new_config(request: RunRequest) -> RunConfig:
+    config = compose_config(request.hydra_overrides())
+    if config.run_id is None:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        config = config.model_copy(update={"run_id": f"{config.experiment}-seed{config.seed}-{stamp}"})
+    if config.run_dir.exists():
+        hint = f"choose another or resume={config.run_id}"
+        if not RunFolder(config.run_dir).committed():
+            hint = "it has no committed checkpoint to resume from; choose another"
+        raise ConfigError(f"run_id={config.run_id}: {config.run_dir} exists; {hint}")
+    return config
+
+
+def open_folder(request: RunRequest, config: RunConfig) -> RunFolder:
+    """Return the run's folder: the one to resume, or a new one, which notes the flow run that has made it."""
+    if request.resume is not None:
+        return RunFolder(config.run_dir)
+    return RunFolder.create(config, {MAKER: str(flow_run.id)})
+
+
+def flow_run_name() -> str:
+    """Return what a training flow's run is called in the UI."""
+    parameters = flow_run.parameters
+    return str(parameters["run_id"] or parameters["resume"] or parameters["experiment"])
+
+
+def of_this_flow_run(request: RunRequest) -> RunRequest:
+    """Tie a request to the Prefect flow run that executes it.
+
+    Without a ``run_id`` the run is named after the flow run. A flow run that Prefect retries goes on from what its
+    earlier attempt committed. A folder that another flow run has made is left as it is, and refused by :func:`check`.
+
+    Raises:
+        ConfigError: the earlier attempt is still at work.
+    """
+    if request.resume is None and request.run_id is None:
+        request = replace(request, run_id=f"{request.experiment}-{str(flow_run.id)[:8]}")
+    if request.resume is None and (flow_run.run_count or 1) > 1:
+        config = compose_config(request.hydra_overrides())
+        folder = RunFolder(config.run_dir)
+        if not _made_by_this_flow_run(folder):
+            return request
+        if folder.committed():
+            return RunRequest(
+                request.experiment,
+                request.iterations,
+                resume=request.run_id,
+                overrides=(f"run_root={config.run_root}",),
+                flow=request.flow,
+            )
+        with folder.locked():
+            folder.remove()  # nothing in it counts
+    return request
+
+
+def _made_by_this_flow_run(folder: RunFolder) -> bool:
+    note = folder.path / MAKER
+    return note.is_file() and note.read_text() == str(flow_run.id)
+
+
+def _resumed_config(request: RunRequest) -> RunConfig:
+    """Return the configuration of the run to resume; ``run_root`` says where it lies."""
+    others = [override for override in request.overrides if not override.startswith("run_root=")]
+    if request.seed is not None or others or request.run_id not in (None, request.resume):
+        raise ConfigError(
+            f"resume={request.resume}: a resumed run keeps its configuration; "
+            "allowed beside it are iterations and run_root"
+        )
+    run_root = compose_config([f"experiment={request.experiment}", *request.overrides]).run_root
+    folder = RunFolder.open(run_root, str(request.resume))
+    try:
+        config = validate_config(folder.config() | {"run_root": run_root})
+    except ConfigError as error:
+        raise ConfigError(f"resume={request.resume}: its config.yaml does not fit this version: {error}") from error
+    done = folder.committed()
+    if not done:
+        raise ConfigError(f"resume={request.resume}: the run has no committed checkpoint; start one of another run_id")
+    if request.experiment not in (config.experiment, RunRequest.experiment):  # which also stands for none named
+        raise ConfigError(
+            f"experiment={request.experiment}: resume={request.resume} is a run of experiment={config.experiment}; "
+            "allowed is that, or none"
+        )
+    iterations = config.iterations if request.iterations is None else request.iterations
+    folder.refuse_if_at_work()
+    if iterations < done[-1]:
+        raise ConfigError(f"iterations={iterations}: the run has done {done[-1]}; allowed are as many and more")
+    try:
+        if iterations > done[-1]:  # otherwise no further checkpoint is written
+            folder.require_room(freed=folder.half_written(done[-1] + 1))
+    except DiskFullError as error:
+        raise ConfigError(f"resume={request.resume}: {error}") from error
+    return config.model_copy(update={"iterations": iterations})

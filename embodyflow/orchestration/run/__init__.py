@@ -1,0 +1,1 @@
+"""The life of a training run: start, iterations, recovery, commit, export."""

@@ -1,0 +1,76 @@
+"""Warm start: supervised fine-tuning on demonstrations, done once per configuration."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, task
+from prefect.context import TaskRunContext
+from prefect.logging import get_run_logger
+
+import embodyflow
+from embodyflow.config import RunConfig
+from embodyflow.data.metrics import merge_metrics, to_floats
+from embodyflow.orchestration.run.nodes import CURRENT_RUN
+from embodyflow.workers.layout import Layout
+from embodyflow.workers.session import NodeWork
+
+
+def warm_start_key(config: RunConfig) -> str:
+    """Return the name of a warm start: the digest of all that its weights depend on."""
+    files = [_content(Path(name).expanduser()) for name in config.warm_start_files]
+    parts = config.warm_start_facts() | {"version": embodyflow.__version__, "files": files}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _cache_key(context: TaskRunContext, parameters: dict[str, Any]) -> str:
+    return f"warm-start-{parameters['key']}-{Path(parameters['path']).absolute()}"
+
+
+@task(name="warm_start", task_run_name="warm_start", cache_key_fn=_cache_key, persist_result=True)
+async def warm_start(key: str, path: str) -> dict[str, Any]:
+    """Collect demonstrations, fit the policy to them, write its weights to ``path``.
+
+    Returns:
+        The file's SHA-256 and the fit's metrics; Prefect keeps them under the key, so the next run of the same
+        configuration finds the file instead.
+    """
+    session, logger = CURRENT_RUN.get().session, get_run_logger()
+    demos = await session.run_node(NodeWork("demonstrate", "tasks:demonstrate", "rollout", 0))
+    logger.info("recorded %d demonstrations in %.1f s", demos.num_rows, demos.seconds)
+    fitted = await session.run_node(NodeWork("fit", "tasks:fit", "trainer", 0, layout=Layout.REPLICATE), [demos])
+    logger.info("fitted the policy in %.1f s", fitted.seconds)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    await session.export("save_weights_file", Path(path))
+    await session.free("0/")
+    return {"sha256": _sha256(path), "metrics": to_floats(merge_metrics([demos.metrics, fitted.metrics]))}
+
+
+@flow(name="sft", flow_run_name="sft-{key}", persist_result=False)
+async def sft(key: str) -> dict[str, Any]:
+    """Bring the trainer to the warm-started weights, from the cache where they have been made before."""
+    run = CURRENT_RUN.get()
+    path = str(Path(run.config.run_root).absolute() / ".warm_start" / f"{key}.safetensors")
+    result = await warm_start(key, path)
+    if not Path(path).is_file() or _sha256(path) != result["sha256"]:
+        get_run_logger().warning("%s is missing or damaged: made again", path)
+        result = await warm_start.with_options(refresh_cache=True)(key, path)
+    await run.session.load_weights(Path(path))
+    metrics: dict[str, Any] = result["metrics"]
+    return metrics
+
+
+def _content(path: Path) -> Any:
+    """Return what tells a file, or a folder, from what it was before; ``None`` for what is neither."""
+    if path.is_file():
+        return _sha256(str(path))
+    # A model's folder may be many GB: that its files are the same is told by their sizes and times.
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    stats = [(str(file.relative_to(path)), file.stat()) for file in files]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats] or None
+
+
+def _sha256(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

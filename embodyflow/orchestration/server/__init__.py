@@ -1,0 +1,1 @@
+"""What the Prefect server is told and asked, and what is left when it is away."""

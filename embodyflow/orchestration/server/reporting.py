@@ -1,0 +1,114 @@
+"""What people look at in the Prefect UI: progress, numbers, the learning curve."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+
+from embodyflow.orchestration.run.nodes import Run
+from embodyflow.orchestration.server.artifacts import short
+
+matplotlib.use("Agg")
+from matplotlib.figure import Figure
+
+SHOWN = (
+    "rollout/success_rate",
+    "rollout/reward",
+    "groups/mixed_fraction",
+    "policy/kl_to_reference",
+    "policy/entropy",
+    "perf/env_steps_per_second",
+    "perf/iteration_seconds",
+)
+CURVE_SECONDS = 10.0
+"""How often the curve is drawn again."""
+
+
+def report_start(run: Run) -> None:
+    """Show the progress bar and the link to the run's folder."""
+    report_progress(run, 0)
+    path = run.folder.path
+    run.artifacts.put_link("folder", path.absolute().as_uri(), str(path), "numbers, checkpoints, pictures, the policy")
+
+
+def report_progress(run: Run, index: int) -> None:
+    """Show that the iteration is committed, and what was measured so far."""
+    run.artifacts.put_progress(100.0 * index / run.config.iterations, f"{run.config.iterations} iterations")
+    if index > 0:
+        run.artifacts.put_table("metrics", lambda: latest_numbers(run.folder.metrics()), "latest iterations")
+        run.artifacts.put_picture("learning-curve", lambda: _curve(run), "over iterations", every=CURVE_SECONDS)
+
+
+def report_end(run: Run, summary: dict[str, Any]) -> None:
+    """Show the last numbers, the summary and the whole curve."""
+    report_progress(run, run.config.iterations)
+    run.artifacts.put_text("summary", summary_table(summary), "what training has changed")
+
+
+def latest_numbers(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what the table shows of the last twenty iterations."""
+    trained = [record for record in records if "rollout/num_episodes" in record]
+    return [
+        {"iteration": record["iteration"], **{name: record.get(name) for name in SHOWN}} for record in trained[-20:]
+    ]
+
+
+def _curve(run: Run) -> bytes:
+    picture = draw_curve(run.folder.metrics(), str(run.config.run_id))
+    (run.folder.subfolder("plots") / "learning_curve.png").write_bytes(picture)
+    return picture
+
+
+def draw_curve(records: list[dict[str, Any]], title: str) -> bytes:
+    """Return a PNG of success, groups with both outcomes and entropy over iterations.
+
+    Args:
+        records: lines of ``metrics.jsonl``.
+        title: of the picture.
+    """
+    figure = Figure(figsize=(7, 3.2), dpi=110)
+    margins = {"left": 0.08, "right": 0.985, "bottom": 0.15, "top": 0.9, "wspace": 0.24}  # a layout engine draws twice
+    axes = figure.subplots(1, 2, width_ratios=(2, 1), gridspec_kw=margins)
+    training = [r for r in records if "rollout/num_episodes" in r]
+    goal = "success_rate" if any("rollout/success_rate" in r for r in training) else "reward"
+    evaluated = [r for r in records if "eval/greedy_success_rate" in r]
+    steps = [r["iteration"] for r in training]
+    axes[0].plot(steps, [r.get(f"rollout/{goal}") for r in training], ".-", lw=1, label="training, sampled")
+    mixed = [r.get("groups/mixed_fraction") for r in training]
+    if any(fraction is not None for fraction in mixed):
+        axes[0].plot(steps, mixed, ":", color="tab:gray", lw=1, label="groups with both outcomes")
+    for mode, marker in (("greedy", "o"), ("sampled", "s")):
+        rates = [r[f"eval/{mode}_success_rate"] for r in evaluated]
+        below = [max(0.0, x - r[f"eval/{mode}_success_low"]) for x, r in zip(rates, evaluated, strict=True)]
+        above = [max(0.0, r[f"eval/{mode}_success_high"] - x) for x, r in zip(rates, evaluated, strict=True)]
+        at = [r["iteration"] for r in evaluated]
+        axes[0].errorbar(at, rates, (below, above), fmt=marker, capsize=3, label=f"unseen goals, {mode}")
+    for each in axes:
+        each.xaxis.get_major_locator().set_params(integer=True)
+    axes[0].set(xlabel="iteration", ylabel=goal.replace("_", " "), title=title)
+    if goal == "success_rate":
+        axes[0].set(ylim=(-0.02, 1.04))
+    axes[0].legend(fontsize=8, loc="lower right")
+    axes[1].plot(steps, [r.get("policy/entropy") for r in training], ".-", lw=1)
+    axes[1].set(xlabel="iteration", title="entropy per token")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def summary_table(summary: dict[str, Any]) -> str:
+    """Return Markdown: what was measured before and after side by side, then everything else."""
+    stems = [name.removesuffix("_before") for name in summary if name.endswith("_before")]
+    pairs = {stem: (summary[f"{stem}_before"], summary[f"{stem}_after"]) for stem in stems}
+    rest = {name: (value,) for name, value in summary.items() if name.rpartition("_")[0] not in pairs}
+    tables = [_table(("before", "after"), pairs), _table(("",), rest)]
+    return "\n".join(table for table in tables if table)
+
+
+def _table(header: Sequence[str], rows: dict[str, tuple[Any, ...]]) -> str:
+    if not rows:
+        return ""
+    cells = [["", *header], ["---"] * (1 + len(header))]
+    cells += [[name.replace("_", " "), *map(str, map(short, values))] for name, values in rows.items()]
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)

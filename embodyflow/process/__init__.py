@@ -1,0 +1,1 @@
+"""Operating-system helpers: child processes, locks, durable files, repeatable arithmetic."""

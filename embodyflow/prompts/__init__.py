@@ -1,0 +1,1 @@
+"""Prompts of language jobs: data sources, tokenization, validation scores."""

@@ -1,0 +1,117 @@
+"""Sums to learn on when there is nothing to download: prompts, worked answers and a tokenizer of 19 tokens.
+
+The prompt ``27+95=`` is answered column by column, units first, a carry written where there is one, the result after
+the marker: ``7+5=12,2+9+1=12 is 122 ## 122``.
+"""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodyflow.prompts.prompt_config import ArithmeticConfig
+from embodyflow.prompts.prompts import Prompt, Split
+from embodyflow.seeding import derive_rng
+
+MARKER = "##"
+"""What the final answer stands after."""
+
+_PAD, _BOS, _EOS, _UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
+_WORDS = (*"0123456789+=,", " is ", f" {MARKER} ")
+# The assistant's turns end; a user's are the sums as they are, so that a chat of one question is the plain prompt.
+_CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+)
+
+
+class ArithmeticPrompts:
+    """All sums of two numbers of so many digits, each in one split together with its mirror image.
+
+    ``a + b`` and ``b + a`` are in the same split: a sum of validation was never seen in either order.
+    """
+
+    def __init__(self, config: ArithmeticConfig) -> None:
+        self._config = config
+
+    def num_prompts(self, split: Split) -> int:
+        """Return the number of sums of a split."""
+        return len(self._pairs[split])
+
+    def prompt(self, split: Split, index: int) -> Prompt:
+        """Return a sum."""
+        left, right = self._pair(split, index)
+        prompt_id = left * 10**self._config.num_digits + right
+        return Prompt(prompt_id, f"{left}+{right}=", None, str(left + right), "arithmetic")
+
+    def demonstration(self, split: Split, index: int) -> str:
+        """Return the sum worked out by columns."""
+        left, right = self._pair(split, index)
+        return f"{work_out(left, right)} is {left + right} {MARKER} {left + right}"
+
+    def _pair(self, split: Split, index: int) -> tuple[int, int]:
+        if not 0 <= index < self.num_prompts(split):
+            raise IndexError(f"index={index}: allowed are 0 to {self.num_prompts(split) - 1}, the {split} prompts")
+        left, right = self._pairs[split][index]
+        return int(left), int(right)
+
+    @cached_property
+    def _pairs(self) -> dict[Split, NDArray[np.int64]]:
+        """Pairs [N, 2] of each split, in the order of a shuffle, a pair and its mirror image side by side."""
+        config = self._config
+        low, high = 10 ** (config.num_digits - 1), 10**config.num_digits
+        numbers = np.arange(low, high)
+        smaller, larger = (grid[np.triu_indices(len(numbers))] for grid in np.meshgrid(numbers, numbers, indexing="ij"))
+        order = derive_rng(config.split_seed, "arithmetic", config.num_digits).permutation(len(smaller))
+        unordered = np.stack([smaller, larger], axis=1)[order]
+        first = round(config.validation_fraction * len(order))
+        second = first + round(config.demo_fraction * len(order))
+        parts = zip(("validation", "demo", "train"), np.split(unordered, [first, second]), strict=True)
+        return {split: _with_mirror_images(part) for split, part in parts}  # type: ignore[misc]
+
+
+def _with_mirror_images(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    both = np.stack([pairs, pairs[:, ::-1]], axis=1).reshape(-1, 2)
+    doubled = (np.arange(len(both)) % 2 == 1) & (both[:, 0] == both[:, 1])  # the mirror image of a + a
+    return both[~doubled]
+
+
+def work_out(left: int, right: int) -> str:
+    """Return the columns of a sum, units first: ``work_out(27, 95) == "7+5=12,2+9+1=12"``.
+
+    A column without a carry into it has two digits on the right: ``1+8=09``.
+    """
+    columns, carry = [], 0
+    num_digits = max(len(str(left)), len(str(right)))
+    for a, b in zip(f"{left:0{num_digits}}"[::-1], f"{right:0{num_digits}}"[::-1], strict=True):
+        result = int(a) + int(b) + carry
+        columns.append(f"{a}+{b}{'+1' if carry else ''}={result:02}")
+        carry = result // 10
+    return ",".join(columns)
+
+
+def build_tokenizer() -> Any:
+    """Build the tokenizer of the sums, a ``transformers.PreTrainedTokenizerFast``.
+
+    A digit, a sign or a word with its spaces is a token, so that decoding gives back the very text. It puts ``<bos>``
+    before a text; ``save_pretrained(folder)`` makes a folder that ``AutoTokenizer`` and vLLM load.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast  # seconds to import; the prompts do without
+
+    vocabulary = {word: number for number, word in enumerate((_PAD, _BOS, _EOS, _UNKNOWN, *_WORDS))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(f" is | {MARKER} |."), "isolated")
+    tokenizer.post_processor = processors.TemplateProcessing(f"{_BOS} $A", special_tokens=[(_BOS, vocabulary[_BOS])])
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=_PAD,
+        bos_token=_BOS,
+        eos_token=_EOS,
+        unk_token=_UNKNOWN,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        chat_template=_CHAT_TEMPLATE,
+    )

@@ -1,0 +1,80 @@
+"""Episodes of a run as its folder has them, a while after they were played."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodyflow.errors import ConfigError
+from embodyflow.record.run_folder import RunFolder
+
+Array: TypeAlias = NDArray[np.generic]
+Episodes: TypeAlias = dict[str, Array]
+"""Columns of embodied rows (:mod:`embodyflow.types`) without images; with ``trained``, bool [N], and, of the rows that
+were, what training added to them: zero elsewhere."""
+
+
+def read_episodes(run: RunFolder) -> Iterator[tuple[int, Episodes]]:
+    """Yield the iterations whose episodes are kept, oldest first, each with its episodes in the order of their uid.
+
+    Raises:
+        ConfigError: the run keeps none.
+    """
+    folders = run.episodes()
+    if not folders:
+        raise ConfigError(f"{run.path}: keeps no episodes; it is a run with rollout.keep_episodes that has them")
+    for iteration, folder in folders.items():
+        try:
+            yield iteration, read_iteration(folder)
+        except FileNotFoundError:
+            if folder.exists():
+                raise
+            # A run that goes on keeps newer ones instead.
+
+
+def find_episode(run: RunFolder, uid: int) -> tuple[int, Episodes, int]:
+    """Return the iteration of an episode, all episodes of that iteration, and its row among them.
+
+    Raises:
+        ConfigError: it is not there, or not any more.
+    """
+    iterations, found = [], []
+    for iteration, episodes in read_episodes(run):
+        iterations.append(iteration)
+        found += [(iteration, episodes, int(row)) for row in np.flatnonzero(episodes["uid"] == uid)]
+    if not found:
+        raise ConfigError(
+            f"uid={uid}: is not among the episodes of {run.path}, which keeps those of iterations {iterations[0]} to "
+            f"{iterations[-1]}; embodyflow episodes {run.path} lists them"
+        )
+    # Groups that dynamic sampling leaves over are trained on an iteration later.
+    return next((each for each in found if each[1]["trained"][each[2]]), found[0])
+
+
+def read_iteration(folder: Path) -> Episodes:
+    """Return the episodes of one iteration's folder, in the order of their uid."""
+    played = _joined(folder, "played-*.npz")
+    _, first = np.unique(played["uid"], return_index=True)  # a node that samples anew passes on what it keeps
+    episodes = {name: column[first] for name, column in played.items()}
+    trained = _joined(folder, "trained-*.npz")
+    rows = np.searchsorted(episodes["uid"], trained["uid"])
+    episodes["trained"] = np.isin(episodes["uid"], trained["uid"])
+    for name, column in trained.items():
+        if name != "uid":
+            whole = np.zeros((len(episodes["uid"]), *column.shape[1:]), column.dtype)
+            whole[rows] = column
+            episodes[name] = whole
+    return episodes
+
+
+def _joined(folder: Path, pattern: str) -> Episodes:
+    parts: list[Episodes] = []
+    for path in sorted(folder.glob(pattern)):
+        with np.load(path) as file:
+            parts.append({name: file[name] for name in file.files})
+    if not parts:
+        raise FileNotFoundError(f"{folder / pattern}: no such file")
+    common = set.intersection(*(set(part) for part in parts))
+    return {name: np.concatenate([part[name] for part in parts]) for name in sorted(common)}

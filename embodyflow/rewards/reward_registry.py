@@ -1,0 +1,58 @@
+"""Which reward manager a configuration means."""
+
+import importlib.util
+from typing import assert_never
+
+from embodyflow.errors import ConfigError
+from embodyflow.rewards.functions import build_reward_function
+from embodyflow.rewards.interface import RewardManager
+from embodyflow.rewards.managers import BatchRewardManager, NaiveRewardManager
+from embodyflow.rewards.pool import ParallelRewardManager
+from embodyflow.rewards.reward_config import (
+    BatchConfig,
+    DapoConfig,
+    MathConfig,
+    ModelConfig,
+    NaiveConfig,
+    ParallelConfig,
+    RewardConfig,
+)
+
+
+def build_reward_manager(config: RewardConfig) -> RewardManager:
+    """Build the manager; whoever builds it closes it.
+
+    Raises:
+        ConfigError: a library or a reward model is not there.
+    """
+    check_reward(config)
+    match config.manager:
+        case DapoConfig():
+            from embodyflow.rewards.shaped import DapoRewardManager  # torch, which the others do without
+
+            scores = build_reward_manager(config.model_copy(update={"manager": config.manager.scores}))
+            return DapoRewardManager(scores, config.manager)
+        case ModelConfig():
+            from embodyflow.rewards.model import ModelRewardManager
+
+            return ModelRewardManager(config.manager)
+        case _ if config.function is None:
+            raise ValueError(f"manager.name={config.manager.name} without a function")
+        case NaiveConfig():
+            return NaiveRewardManager(build_reward_function(config.function))
+        case BatchConfig():
+            return BatchRewardManager(build_reward_function(config.function))
+        case ParallelConfig():
+            return ParallelRewardManager(config.function, config.manager)
+        case _:
+            assert_never(config.manager)
+
+
+def check_reward(config: RewardConfig) -> None:
+    """Refuse a reward whose library is not installed.
+
+    Raises:
+        ConfigError: the message says what to install.
+    """
+    if isinstance(config.function, MathConfig) and importlib.util.find_spec("math_verify") is None:
+        raise ConfigError("reward.function.name=math: math-verify is not installed; pip install 'embodyflow[math]'")

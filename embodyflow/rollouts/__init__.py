@@ -1,0 +1,1 @@
+"""Rollout engines: a policy acts, rows come out."""

@@ -1,0 +1,256 @@
+"""Episodes while they are played: where, what is written down of them, and which groups of them are whole."""
+
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from embodyflow.columns import FINAL
+from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.data.batches import Columns
+from embodyflow.data.rows_file import Journal
+from embodyflow.data.tables import Table
+from embodyflow.errors import ConfigError
+from embodyflow.policies.base import ActingPolicy, Decision
+from embodyflow.rollouts.action_noise import chunk_uniforms
+from embodyflow.seeding import derive_rng
+from embodyflow.simulation.vector_env import ChunkStep, VectorEnv
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One episode to be played.
+
+    Attributes:
+        row: position in the whole batch, over all workers; names the episode's random draws.
+        uid, group_id: see :mod:`embodyflow.types`.
+        env_task_id: index into ``env.tasks``.
+        goal: index of the initial state in its split.
+    """
+
+    row: int
+    uid: int
+    group_id: int
+    env_task_id: int
+    goal: int
+
+
+class Slots:
+    """Which environment plays which episode, and at which decision it is.
+
+    Args:
+        env: the environments, of task ``i % num_tasks``.
+        episodes: to be played.
+        num_tasks: that they are of.
+        done: those of them that need not be.
+
+    Attributes:
+        num_envs: environments in all.
+        halves: those that take turns in being stepped, where processes step them.
+    """
+
+    def __init__(self, env: VectorEnv, episodes: Sequence[Episode], num_tasks: int, done: Set[int]) -> None:
+        self.num_envs, self.halves = env.num_envs, env.halves
+        self._env, self._episodes, self._num_tasks = env, episodes, num_tasks
+        self._waiting: list[deque[int]] = [deque() for _ in range(num_tasks)]
+        for row, episode in enumerate(episodes):
+            if row not in done:
+                self._waiting[episode.env_task_id].append(row)
+        self._row: dict[int, int] = {}  # slot to row, only slots that play or are about to
+        self._starting: set[int] = set()  # about to
+        self._decision: dict[int, int] = {}
+        self._observation: dict[str, np.ndarray] = {}
+
+    def episode(self, slot: int) -> Episode:
+        """Return what an environment plays."""
+        return self._episodes[self._row[slot]]
+
+    def begin_episodes(self, half: Sequence[int]) -> list[int]:
+        """Begin waiting episodes in idle environments of a half; return in which."""
+        starting = []
+        for slot in half:
+            waiting = self._waiting[slot % self._num_tasks]
+            if slot not in self._row and waiting:
+                self._row[slot], self._decision[slot] = waiting.popleft(), 0
+                starting.append(slot)
+        if starting:
+            goals = [self.episode(slot).goal for slot in starting]
+            self._env.reset_async(starting, seeds=goals, options=[{"goal": goal} for goal in goals])
+            self._starting.update(starting)
+        return starting
+
+    def await_episodes(self, starting: Sequence[int]) -> None:
+        """Have what was begun: from here on, these environments play."""
+        self._store(starting, self._env.reset_wait())
+        self._starting.difference_update(starting)
+
+    def playing(self, half: Sequence[int]) -> list[int]:
+        """Return which of a half's environments play."""
+        return [slot for slot in half if slot in self._row and slot not in self._starting]
+
+    def rows(self, slots: Sequence[int]) -> np.ndarray:
+        """Return the rows that environments play, int64 ``[n]``."""
+        return np.array([self._row[slot] for slot in slots])
+
+    def decisions(self, slots: Sequence[int]) -> np.ndarray:
+        """Return how many decisions each of them has taken, int64 ``[n]``."""
+        return np.array([self._decision[slot] for slot in slots])
+
+    def observation(self, slots: Sequence[int]) -> dict[str, np.ndarray]:
+        """Return what each of them sees now."""
+        return {name: values[slots] for name, values in self._observation.items()}
+
+    def begin_step(self, slots: Sequence[int], actions: np.ndarray) -> None:
+        """Have a chunk executed in each."""
+        self._env.step_async(actions, slots)
+
+    def await_step(self, slots: Sequence[int]) -> ChunkStep:
+        """Return what that gave; environments whose episode ends become idle."""
+        step = self._env.step_wait()
+        self._store(slots, step.observation)
+        for slot, over in zip(slots, step.terminated | step.truncated, strict=True):
+            self._decision[slot] += 1
+            if over:
+                del self._row[slot]
+        return step
+
+    def _store(self, slots: Sequence[int], observation: Mapping[str, np.ndarray]) -> None:
+        for name, values in observation.items():
+            if name not in self._observation:
+                shape = (self._env.num_envs, *values.shape[1:])
+                self._observation[name] = np.zeros(shape, values.dtype)
+            self._observation[name][slots] = values
+
+
+class Kept:
+    """Rows in memory, where there is no journal."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Table] = []
+
+    def read(self) -> list[Table]:
+        """Return the pieces, in order."""
+        return self._pieces
+
+    def append(self, table: Table) -> None:
+        """Add a piece."""
+        self._pieces.append(table)
+
+
+class EpisodeRows:
+    """The columns being filled, one row per episode.
+
+    Args:
+        config: of the run.
+        episodes: to be played.
+        policy: that decides.
+    """
+
+    def __init__(self, config: EmbodiedConfig, episodes: Sequence[Episode], policy: ActingPolicy) -> None:
+        decided = (len(episodes), config.num_decisions)
+        shape, self._chunk = (*decided, policy.num_tokens), config.policy.chunk_size
+        self._horizon, self._correlation = policy.horizon, config.rollout.chunk_correlation
+        self._env = config.env
+        self.noise: np.ndarray | None = None
+        self.columns: Columns = {
+            "uid": np.array([e.uid for e in episodes], np.int64),
+            "group_id": np.array([e.group_id for e in episodes], np.int64),
+            "env_task_id": np.array([e.env_task_id for e in episodes], np.int64),
+            "goal": np.array([e.goal for e in episodes], np.int64),
+            "seed": np.zeros(len(episodes), np.int64),
+            "policy_version": np.zeros(len(episodes), np.int64),
+            "action_tokens": np.zeros((*decided, policy.num_draws), policy.token_dtype),
+            "actions": np.zeros((*decided, self._chunk, config.policy.action_dim), np.float32),
+            "log_probs": np.zeros(shape, np.float32),
+            "loss_mask": np.zeros(shape, bool),
+            "num_steps": np.zeros(len(episodes), np.int64),
+            "episode_return": np.zeros(len(episodes), np.float32),
+            "success": np.zeros(len(episodes), bool),
+            "terminated": np.zeros(len(episodes), bool),
+            "truncated": np.zeros(len(episodes), bool),
+        }
+
+    def draw_noise(self, seeds: Sequence[int]) -> None:
+        """Draw each row's randomness from its own seed: who its neighbours are makes no difference."""
+        _, *shape = self.columns["action_tokens"].shape
+        self.columns["seed"][:] = seeds
+        self.noise = np.empty((len(seeds), *shape), np.float32)  # no rows where a rank has no episode to play
+        for noise, seed in zip(self.noise, seeds, strict=True):
+            noise[:] = chunk_uniforms(derive_rng(seed), tuple(shape), self._horizon, self._correlation)
+
+    def see(self, rows: np.ndarray, t: np.ndarray, observation: Mapping[str, np.ndarray]) -> None:
+        """Record the observations before a decision.
+
+        Raises:
+            ConfigError: an episode is not over after ``env.max_steps``.
+        """
+        if (t >= self.columns["action_tokens"].shape[1]).any():
+            raise ConfigError(
+                f"env.id={self._env.id}: an episode goes on after env.max_steps={self._env.max_steps} steps; an "
+                "environment without env.adapter is given max_steps and truncates by itself"
+            )
+        for name, values in observation.items():
+            if name not in self.columns:
+                shape = self.columns["action_tokens"].shape[:2] + values.shape[1:]
+                self.columns[name] = np.zeros(shape, values.dtype)
+            self.columns[name][rows, t] = values
+
+    def write(self, rows: np.ndarray, t: np.ndarray, decision: Decision, step: ChunkStep) -> None:
+        """Record a decision and what came of it; log-probs of actions not executed stay outside the mask."""
+        columns = self.columns
+        executed = np.arange(self._chunk) < step.num_steps[:, None]
+        mask = np.repeat(executed, decision.log_probs.shape[1] // self._chunk, axis=1)  # they lie action by action
+        columns["action_tokens"][rows, t] = decision.tokens  # all: those of later actions may have been heeded
+        columns["actions"][rows, t] = np.where(executed[:, :, None], decision.actions, 0)
+        columns["log_probs"][rows, t] = np.where(mask, decision.log_probs, 0)
+        columns["loss_mask"][rows, t] = mask
+        columns["num_steps"][rows] += step.num_steps
+        columns["episode_return"][rows] += step.rewards.sum(axis=1)
+        columns["success"][rows] |= step.infos["success"].any(axis=1)  # not all environments end with it
+        columns["terminated"][rows] = step.terminated
+        columns["truncated"][rows] = step.truncated
+        over = step.terminated | step.truncated
+        for name, values in step.observation.items():
+            if FINAL + name not in columns:
+                columns[FINAL + name] = np.zeros((len(columns["uid"]), *values.shape[1:]), values.dtype)
+            columns[FINAL + name][rows[over]] = values[over]
+
+
+class KeptGroups:
+    """Keeps the rows of every group whose episodes have all ended."""
+
+    def __init__(self, rows: EpisodeRows, journal: Journal | Kept) -> None:
+        self._columns, self._journal = rows.columns, journal
+        self._open: dict[int, set[int]] = defaultdict(set)
+        for row, group in enumerate(rows.columns["group_id"].tolist()):
+            self._open[group].add(row)
+
+    def recall(self) -> Set[int]:
+        """Fill in the rows that the journal has; return which they are."""
+        done: set[int] = set()
+        row_of = {uid: row for row, uid in enumerate(self._columns["uid"].tolist())}
+        for table in self._journal.read():
+            piece = cast(Columns, table)
+            rows = [row_of[uid] for uid in piece["uid"].tolist()]
+            for name, values in piece.items():
+                if name not in self._columns:
+                    self._columns[name] = np.zeros((len(row_of), *values.shape[1:]), values.dtype)
+                self._columns[name][rows] = values
+            done.update(rows)
+        return done
+
+    def ended(self, rows: np.ndarray) -> None:
+        """Note that episodes have ended; write the groups that are whole now."""
+        for row in rows.tolist():
+            group = int(self._columns["group_id"][row])
+            self._open[group].discard(row)
+            if not self._open[group]:
+                whole = np.flatnonzero(self._columns["group_id"] == group)
+                self._journal.append({name: values[whole] for name, values in self._columns.items()})
+
+
+def padded(values: np.ndarray, length: int) -> np.ndarray:
+    """Return the values with zeros after them, ``length`` in all."""
+    return np.concatenate([values, np.zeros((length - len(values), *values.shape[1:]), values.dtype)])

@@ -1,0 +1,326 @@
+"""Prompts, a generation engine and a reward function in one process: responses, and what they are worth."""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from embodyflow.config.language import LanguageConfig
+from embodyflow.data.batches import Columns
+from embodyflow.data.metrics import Metric, mean
+from embodyflow.data.padding import pad_lists, to_padded, to_ragged
+from embodyflow.data.rows_file import Journal
+from embodyflow.data.tables import concatenate
+from embodyflow.errors import ConfigError
+from embodyflow.generation.engines import build_generation_engine
+from embodyflow.generation.interface import Completion, GenerationEngine, Request, Sampling
+from embodyflow.generation.probe import COLUMN, compare, probe_sequences
+from embodyflow.policies.causal_lm.modeling_causal_lm import (
+    build_model,
+    build_tokenizer,
+    folder_of,
+    save_folder,
+    stop_tokens_of,
+)
+from embodyflow.process.heap import keep_freed_memory
+from embodyflow.prompts.loader import in_epochs
+from embodyflow.prompts.prompts import Prompt, Split, encode, encode_response
+from embodyflow.prompts.scores import Answers, score_metrics
+from embodyflow.prompts.sources import build_prompt_source
+from embodyflow.rewards.interface import RewardManager, Sample, Score
+from embodyflow.rewards.reward_registry import build_reward_manager
+from embodyflow.rollouts.group_rollout import GroupRollout, places
+from embodyflow.rollouts.language_checks import check_prompts
+from embodyflow.seeding import derive_rng, derive_seed
+from embodyflow.types import Batch
+
+SPLITS: dict[str, Split] = {"train": "train", "eval": "validation"}
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One response to be sampled.
+
+    Attributes:
+        row: position in the whole batch, over all workers; names the seed of its draws.
+        uid, group_id: see :mod:`embodyflow.types`.
+        index: of the prompt in its split.
+    """
+
+    row: int
+    uid: int
+    group_id: int
+    index: int
+
+
+class LanguageRollout(GroupRollout):
+    """The rollout engine of language models.
+
+    Args:
+        config: of the run.
+        rank: of this worker in its group.
+        world_size: workers in the group.
+    """
+
+    def __init__(self, config: LanguageConfig, rank: int, world_size: int) -> None:
+        super().__init__(config, rank, world_size)
+        keep_freed_memory()
+        self.config = config
+        self.tokenizer = build_tokenizer(config.policy)
+        self._stop_tokens = stop_tokens_of(config.policy, self.tokenizer)
+        self._prompts = build_prompt_source(config.data, self.tokenizer, config.rollout.max_prompt_tokens)
+        check_prompts(config, self._prompts)
+        self._rewards: RewardManager = build_reward_manager(config.reward)
+        self._engine: GenerationEngine | None = None
+
+    def update_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
+        """Answer with these weights from now on.
+
+        Args:
+            weights: by name, and the trainer's log-probs of the probe.
+            version: of the weights.
+
+        Raises:
+            ParityError: with these weights the engine's log-probs of the probe are others than the trainer's.
+        """
+        if self._engine is None:
+            with self._model_folder() as folder:
+                config, device = self.config.rollout.generation, self.config.cluster.device
+                self._engine = build_generation_engine(config, folder, device)
+        probe = {name: array for name, array in weights.items() if name.startswith(COLUMN)}
+        self._engine.update_weights({name: weights[name] for name in weights.keys() - probe.keys()}, version)
+        scores = self._engine.score(probe_sequences(self.config.seed, len(self.tokenizer)))
+        compare(probe, scores, self.config.rollout.probe_tolerance, version, self.rank)
+
+    def training_episodes(self, seed: int, iteration: int, reroll: int = 0) -> list[Question]:
+        """Return this rank's responses of the iteration: whole groups, siblings sharing a prompt.
+
+        Args:
+            seed: of the run.
+            iteration: its index, from 1.
+            reroll: 0 for the iteration's own, which go through the prompts in a new order each time; from 1 for further
+                rounds of as many, of prompts drawn at random.
+        """
+        rollout, num_prompts = self.config.rollout, self._prompts.num_prompts("train")
+        if reroll:
+            chosen = derive_rng(seed, iteration, "prompts", reroll).integers(num_prompts, size=rollout.num_groups)
+        else:
+            chosen = in_epochs(seed, num_prompts, (iteration - 1) * rollout.num_groups, rollout.num_groups)
+        return [
+            Question(place.row, place.uid, place.group_id, int(chosen[place.group]))
+            for place in places(self.config, self.rank, self.world_size, iteration, reroll)
+        ]
+
+    def evaluation_episodes(self, mode: str = "greedy") -> list[Question]:
+        """Return this rank's share of the ``evaluation.num_prompts`` first prompts of validation.
+
+        In the mode ``sampled`` each is there ``evaluation.num_samples`` times.
+        """
+        evaluation = self.config.evaluation
+        times = evaluation.num_samples if mode == "sampled" else 1
+        indices = range(self.rank, evaluation.num_prompts, self.world_size)
+        rows = [(index * times + sibling, index) for index in indices for sibling in range(times)]
+        return [Question(row, row, index, index) for row, index in rows]
+
+    def play(
+        self,
+        questions: Sequence[Question],
+        split: str,
+        draws: tuple[int | str, ...] | None,
+        journal: Journal | None = None,
+    ) -> Columns:
+        """Sample a response to each question.
+
+        The last bit of a log-prob may depend on what is sampled beside it. So a journal's rows are those of whole
+        calls of the engine: what is left for a later attempt is sampled in the same company as it would have been.
+
+        Args:
+            questions: what to answer.
+            split: whose prompts, ``train`` or ``eval``.
+            draws: with the question's row appended, names the seed of its response; ``None`` answers greedily.
+            journal: keeps the responses of ``rollout.groups_per_call`` groups at a time, and knows those of an earlier
+                attempt; without one all are sampled together.
+
+        Returns:
+            The columns of a language row (:mod:`embodyflow.types`), rows in the order of ``questions``.
+        """
+        if journal is None:
+            return self._sample(questions, split, draws)
+        calls, pieces = self._calls(questions), journal.read()
+        for call in calls[len(pieces) :]:
+            pieces.append(to_ragged(self._sample(call, split, draws)))
+            journal.append(pieces[-1])
+        return cast(Columns, to_padded(concatenate(pieces)))
+
+    def _calls(self, questions: Sequence[Question]) -> list[Sequence[Question]]:
+        """Return the questions of each call of the engine, the siblings of a group in the same."""
+        rollout = self.config.rollout
+        size = (rollout.groups_per_call or rollout.num_groups) * rollout.group_size
+        return [questions[start : start + size] for start in range(0, len(questions), size)]
+
+    def _sample(self, questions: Sequence[Question], split: str, draws: tuple[int | str, ...] | None) -> Columns:
+        assert self._engine is not None, "there are no weights yet"
+        rollout = self.config.rollout
+        seeds = [0 if draws is None else derive_seed(*draws, question.row) for question in questions]
+        different = {question.index for question in questions}  # siblings share theirs
+        tokens_of = {index: self._encode(self._prompts.prompt(SPLITS[split], index)) for index in different}
+        prompts = [tokens_of[question.index] for question in questions]
+        sampling = Sampling(
+            max_tokens=rollout.max_response_tokens,
+            temperature=0.0 if draws is None else rollout.temperature,
+            stop_token_ids=self._stop_tokens,
+        )
+        requests = [Request(prompt, seed) for prompt, seed in zip(prompts, seeds, strict=True)]
+        completions = self._engine.generate(requests, sampling)
+        return {
+            "uid": np.array([question.uid for question in questions], np.int64),
+            "group_id": np.array([question.group_id for question in questions], np.int64),
+            "prompt_id": np.array([question.index for question in questions], np.int64),
+            "seed": np.array(seeds, np.int64),
+            **columns_of(prompts, completions),
+        }
+
+    def judge(self, batch: Batch, split: str) -> tuple[Batch, dict[str, Metric], list[dict[str, Any]]]:
+        """Ask the reward function what responses are worth.
+
+        Args:
+            batch: language rows.
+            split: whose prompts they answer.
+
+        Returns:
+            The rows with ``success`` and ``scores``, metrics, and the first few as text for people.
+
+        Raises:
+            RewardError: the reward function failed; the message names the row's uid.
+        """
+        samples = self._samples(batch, SPLITS[split])
+        scores = self._rewards.score(samples)
+        batch["success"] = torch.tensor([score.correct for score in scores], dtype=torch.bool)
+        batch["scores"] = torch.tensor([score.reward for score in scores], dtype=torch.float32)
+        metrics = reward_metrics(scores) | score_metrics(
+            Answers(
+                [sample.data_source for sample in samples],
+                batch["prompt_id"].numpy(),
+                batch["scores"].numpy(),
+                batch["success"].numpy(),
+            ),
+            sorted({1, min_samples(batch["prompt_id"].numpy())}) if samples else (),
+            "scores",
+        )
+        shown = zip(samples[: self.config.evaluation.num_shown], scores, strict=False)
+        return batch, metrics, [_as_text(sample, score) for sample, score in shown]
+
+    def demonstrate(self) -> Columns:
+        """Return this rank's share of the prompt source's demonstrations, as language rows.
+
+        Raises:
+            ConfigError: a demonstration is longer than ``rollout.max_response_tokens``.
+        """
+        assert self.config.warm_start is not None
+        numbers = range(self.rank, self.config.warm_start.num_demos, self.world_size)
+        limit = self.config.rollout.max_response_tokens
+        prompts = [self._encode(self._prompts.prompt("demo", number)) for number in numbers]
+        responses = [encode_response(self._prompts.demonstration("demo", number), self.tokenizer) for number in numbers]
+        longest = max(map(len, responses))
+        if longest > limit:
+            raise ConfigError(f"rollout.max_response_tokens={limit}: a demonstration has {longest} tokens")
+        completions = [Completion(response, (0.0,) * len(response), "stop", -1) for response in responses]
+        return {"uid": np.array(numbers, np.int64), **columns_of(prompts, completions)}
+
+    def close(self) -> None:
+        """Close the generation engine and the reward manager."""
+        if self._engine is not None:
+            self._engine.close()
+        self._rewards.close()
+
+    def _encode(self, prompt: Prompt) -> Tokens:
+        return encode(prompt, self.tokenizer, self.config.rollout.max_prompt_tokens)
+
+    def _samples(self, batch: Batch, split: Split) -> list[Sample]:
+        samples = []
+        for row in range(len(batch)):
+            prompt = self._prompts.prompt(split, int(batch["prompt_id"][row]))
+            text, response = (
+                self.tokenizer.decode(batch[name][row].flatten()[: batch[length][row]], skip_special_tokens=True)
+                for name, length in (("prompt_tokens", "prompt_length"), ("action_tokens", "response_length"))
+            )
+            samples.append(
+                Sample(
+                    uid=int(batch["uid"][row]),
+                    prompt=text,
+                    response=response,
+                    ground_truth=prompt.ground_truth,
+                    data_source=prompt.data_source,
+                    num_tokens=int(batch["response_length"][row]),
+                    finished=bool(batch["terminated"][row]),
+                )
+            )
+        return samples
+
+    @contextmanager
+    def _model_folder(self) -> Iterator[Path]:
+        """Have a folder with the model's architecture, whatever its weights: new ones come at once.
+
+        Engines read it while they are built, and later for stop strings at most, which no response is ended by.
+        """
+        policy = self.config.policy
+        if policy.path is not None:
+            yield folder_of(policy.path)
+            return
+        # It is gone before the worker is, which ends by a kill.
+        with tempfile.TemporaryDirectory(prefix="embodyflow-model-") as folder:
+            save_folder(build_model(policy, self.tokenizer), self.tokenizer, Path(folder))
+            yield Path(folder)
+
+
+def columns_of(prompts: Sequence[Tokens], completions: Sequence[Completion]) -> Columns:
+    """Return the columns that prompts and their completions make, padded to the longest of each."""
+    mask, tokens = pad_lists([completion.token_ids for completion in completions], np.int64)
+    _, log_probs = pad_lists([completion.log_probs for completion in completions], np.float32)
+    lengths = mask.sum(1)
+    stopped = np.array([completion.finish_reason == "stop" for completion in completions], np.bool_)
+    return {
+        "policy_version": np.array([completion.policy_version for completion in completions], np.int64),
+        "prompt_tokens": pad_lists(prompts, np.int64)[1],
+        "prompt_length": np.array([len(prompt) for prompt in prompts], np.int64),
+        "action_tokens": tokens[..., None],
+        "log_probs": log_probs[..., None],
+        "loss_mask": mask[..., None],
+        "response_length": lengths,
+        "num_steps": lengths.copy(),
+        "terminated": stopped,
+        "truncated": ~stopped,
+    }
+
+
+def min_samples(prompt_ids: np.ndarray) -> int:
+    """Return how many samples the prompt with the fewest has."""
+    return int(np.unique(prompt_ids, return_counts=True)[1].min())
+
+
+def reward_metrics(scores: Sequence[Score]) -> dict[str, Metric]:
+    """Summarise what responses were worth, and the pieces of their rewards."""
+    values: dict[str, list[float]] = {"rollout/success_rate": [], "rollout/reward": []}
+    for score in scores:
+        values["rollout/success_rate"].append(score.correct)
+        values["rollout/reward"].append(score.reward)
+        for name, part in score.parts.items():
+            values.setdefault(f"reward/{name}", []).append(part)
+    return {name: mean(float(np.mean(each)) if each else 0.0, len(each)) for name, each in values.items()}
+
+
+def _as_text(sample: Sample, score: Score) -> dict[str, Any]:
+    return {
+        "prompt": sample.prompt,
+        "response": sample.response,
+        "ground_truth": str(sample.ground_truth),
+        "reward": score.reward,
+        "correct": score.correct,
+        "num_tokens": sample.num_tokens,
+    }

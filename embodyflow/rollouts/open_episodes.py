@@ -1,0 +1,84 @@
+"""The episodes that an iteration of a control task leaves open, on disk: whoever goes on needs nothing else."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from embodyflow.data.ragged import Ragged
+from embodyflow.data.rows_file import Journal
+from embodyflow.data.tables import Table
+from embodyflow.errors import DamageError
+from embodyflow.process.durable_files import flush, make_folder
+from embodyflow.simulation.episode_history import Array, EpisodeHistory
+
+
+@dataclass(frozen=True)
+class OpenEpisodes:
+    """Where n environments are.
+
+    Attributes:
+        histories: how they came there.
+        num_episodes: int64 ``[n]``, episodes of each environment so far, the open one among them.
+        returns: float64 ``[n]``, sums of the open episodes' rewards.
+    """
+
+    histories: Sequence[EpisodeHistory]
+    num_episodes: Array
+    returns: Array
+
+
+class OpenEpisodesFolder:
+    """What one rank's environments had open after each of the last iterations, a file each.
+
+    Args:
+        folder: of all ranks.
+        rank: whose files these are.
+        keep: how many to keep.
+    """
+
+    def __init__(self, folder: Path, rank: int, keep: int) -> None:
+        self._folder, self._rank, self._keep = folder, rank, keep
+
+    def write(self, iteration: int, episodes: OpenEpisodes) -> None:
+        """Have them on the disk before returning; the oldest goes."""
+        path = self._path(iteration)
+        make_folder(self._folder)
+        path.unlink(missing_ok=True)
+        Journal(path).append(_table(episodes))
+        flush(path)
+        flush(self._folder)
+        self._path(iteration - self._keep).unlink(missing_ok=True)
+
+    def read(self, iteration: int) -> OpenEpisodes:
+        """Return what :meth:`write` was given.
+
+        Raises:
+            DamageError: it is not there, or not whole.
+        """
+        pieces = Journal(self._path(iteration)).read()
+        if len(pieces) != 1:
+            raise DamageError(f"{self._path(iteration)} does not hold what iteration {iteration} left open")
+        return _episodes(pieces[0])
+
+    def _path(self, iteration: int) -> Path:
+        return self._folder / f"iteration-{iteration:06d}.{self._rank}.rows"
+
+
+def _table(episodes: OpenEpisodes) -> Table:
+    actions = [history.actions for history in episodes.histories]
+    return {
+        "seed": np.array([history.seed for history in episodes.histories], np.int64),
+        "actions": Ragged(np.concatenate(actions), np.array([len(each) for each in actions], np.int64)),
+        "num_episodes": episodes.num_episodes,
+        "returns": episodes.returns,
+    }
+
+
+def _episodes(table: Table) -> OpenEpisodes:
+    actions, num_episodes, returns = table["actions"], table["num_episodes"], table["returns"]
+    assert isinstance(num_episodes, np.ndarray) and isinstance(returns, np.ndarray)
+    seeds = np.asarray(table["seed"]).tolist()
+    histories = [EpisodeHistory(seed, None, actions[row]) for row, seed in enumerate(seeds)]
+    return OpenEpisodes(histories, num_episodes, returns)

@@ -1,0 +1,165 @@
+"""Environments of one plain MuJoCo task, a whole action chunk in one call of ``mujoco.rollout`` each.
+
+Gymnasium's ``step`` of such a task spends a third of its time in Python and on forces that the task never looks at.
+Here the physics of a chunk are one call, and what the task reads of them is computed for all environments at once
+(:mod:`embodyflow.simulation.mujoco_tasks`), with the same result to the last bit.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+import numpy.typing as npt
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
+from mujoco.rollout import Rollout
+
+from embodyflow.simulation.mujoco_tasks import TASKS, Bools, Floats, Motion, Outcome
+
+STATE = mujoco.mjtState.mjSTATE_FULLPHYSICS.value  # time, qpos, qvel, act; then what no task here has
+WARM_START = mujoco.mjtState.mjSTATE_WARMSTART.value
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """One environment's row among the states, its time limit and its own simulation."""
+
+    row: int
+    time_limit: Any
+    model: Any
+    data: Any
+
+
+class MujocoRollout:
+    """Steps environments that are all built alike; :meth:`of` says whether they are.
+
+    All are simulated in one ``MjData``, which so stays in the processor's cache; the states of all are kept here.
+    Environments are reset as ever, and :meth:`take` has the states they are then in. Past an environment's end within
+    a chunk its physics run on, so it must be reset then.
+    """
+
+    def __init__(self, envs: Mapping[int, gym.Env[Any, Any]]) -> None:
+        self._slots = {index: _slot(row, env) for row, (index, env) in enumerate(envs.items())}
+        first: Any = next(iter(envs.values())).unwrapped
+        self._first, self._model, self._data = first, first.model, mujoco.MjData(first.model)
+        self._task = TASKS[type(first)]
+        self._rollout = Rollout(nthread=0)
+        self._num_state = mujoco.mj_stateSize(self._model, STATE)
+        self._states = np.empty((len(envs), mujoco.mj_stateSize(self._model, STATE | WARM_START)))
+        # Live views of the simulation; looking them up costs more than reading them.
+        self._controls, self._bodies = self._data.ctrl, self._data.xpos
+
+    @classmethod
+    def of(cls, envs: Mapping[int, gym.Env[Any, Any]]) -> Self | None:
+        """Return a stepper of the environments, or ``None`` unless they are one known task, wrapped as by ``make``.
+
+        Subclasses, other wrappers and different constructor arguments among them are not known: what they do is
+        theirs.
+        """
+        bases: list[Any] = [env.unwrapped for env in envs.values()]
+        known = type(bases[0]) in TASKS and all(_alike(base, bases[0]) for base in bases)
+        return cls(envs) if known and all(_plainly_wrapped(env) for env in envs.values()) else None
+
+    def take(self, indices: Sequence[int]) -> None:
+        """Go on from the states that environments are in, as after their reset."""
+        for slot in map(self._slots.__getitem__, indices):
+            mujoco.mj_getState(slot.model, slot.data, self._states[slot.row], STATE | WARM_START)
+
+    def step(self, indices: Sequence[int], actions: npt.NDArray[Any]) -> tuple[Outcome, Bools]:
+        """Execute C actions in each of n environments.
+
+        Args:
+            indices: the n environments.
+            actions: ``[n, C, A]``, in the action space's dtype.
+
+        Returns:
+            What Gymnasium's ``step`` would return for each action, and truncated, bool ``[n, C]``.
+        """
+        slots = [self._slots[index] for index in indices]
+        outcome = self._task.read(self._first, self._simulate([slot.row for slot in slots], actions))
+        truncated = np.zeros(actions.shape[:2], np.bool_)
+        for slot, row in zip(slots, truncated, strict=True):
+            if slot.time_limit is not None:
+                row[max(slot.time_limit._max_episode_steps - slot.time_limit._elapsed_steps - 1, 0) :] = True
+                slot.time_limit._elapsed_steps += len(row)
+        return outcome, truncated
+
+    def _simulate(self, rows: list[int], actions: npt.NDArray[Any]) -> Motion:
+        (n, num_actions, _), model = actions.shape, self._model
+        states = np.empty((n, 1 + num_actions, self._num_state))
+        states[:, 0] = self._states[rows, : self._num_state]
+        reads_bodies = self._task.reads_bodies
+        bodies = np.empty((n, num_actions, model.nbody if reads_bodies else 0, 3))
+        if reads_bodies or num_actions == 1:  # bodies are no part of the state; and a rollout costs more than a step
+            for row, action, state, body in zip(rows, actions, states, bodies, strict=True):
+                self._step(row, action, state[1:], body)
+        else:
+            self._roll_out(rows, actions, states)
+        position = states[..., 1 : 1 + model.nq]
+        velocity = states[:, 1:, 1 + model.nq : 1 + model.nq + model.nv]
+        return Motion(actions, position[:, :-1], position[:, 1:], velocity, bodies)
+
+    def _step(self, row: int, actions: npt.NDArray[Any], states: Floats, bodies: Floats) -> None:
+        """Execute actions one by one as Gymnasium does, writing the state after each, and where the bodies are."""
+        model, data, kept, skip = self._model, self._data, self._states[row], self._first.frame_skip
+        mujoco.mj_setState(model, data, kept, STATE | WARM_START)
+        for t, action in enumerate(actions):
+            self._controls[:] = action
+            mujoco.mj_step(model, data, nstep=skip)
+            mujoco.mj_getState(model, data, kept, STATE | WARM_START)
+            states[t] = kept[: self._num_state]
+            if bodies.size:
+                bodies[t] = self._bodies
+
+    def _roll_out(self, rows: list[int], actions: npt.NDArray[Any], states: Floats) -> None:
+        """Execute C actions of each environment in one call; fill ``states[:, 1:]``."""
+        skip, num_substeps, size = self._first.frame_skip, actions.shape[1] * self._first.frame_skip, self._num_state
+        models, datas, rollout = [self._model], [self._data], self._rollout.rollout
+        controls = np.repeat(actions.astype(np.float64), skip, axis=1)
+        substeps = np.empty((len(rows), num_substeps, size))
+        timestep = self._model.opt.timestep
+        for i, row in enumerate(rows):
+            kept = self._states[row : row + 1]
+            rollout(
+                models,
+                datas,
+                kept[:, :size],
+                controls[i : i + 1],
+                skip_checks=True,
+                nstep=num_substeps,
+                initial_warmstart=kept[:, size:],
+                state=substeps[i : i + 1],
+            )
+            if abs(substeps[i, -1, 0] - kept[0, 0] - num_substeps * timestep) > timestep / 2:
+                # It diverged: a rollout ends where MuJoCo warns, mj_step resets the clock and goes on.
+                self._step(row, actions[i], states[i, 1:], np.empty((0,)))
+            else:
+                mujoco.mj_getState(self._model, self._data, kept[0], STATE | WARM_START)
+                states[i, 1:] = substeps[i, skip - 1 :: skip]
+
+
+def _slot(row: int, env: gym.Env[Any, Any]) -> _Slot:
+    base: Any = env.unwrapped
+    time_limit = next((layer for layer in _layers(env) if isinstance(layer, TimeLimit)), None)
+    return _Slot(row, time_limit, base.model, base.data)
+
+
+def _layers(env: gym.Env[Any, Any]) -> list[gym.Env[Any, Any]]:
+    return [env, *_layers(env.env)] if isinstance(env, gym.Wrapper) else [env]
+
+
+def _plainly_wrapped(env: gym.Env[Any, Any]) -> bool:
+    *wrappers, base = _layers(env)
+    num_limits = sum(type(wrapper) is TimeLimit for wrapper in wrappers)
+    return (
+        all(type(wrapper) in (TimeLimit, OrderEnforcing, PassiveEnvChecker) for wrapper in wrappers)
+        and num_limits <= 1
+        and base.render_mode != "human"  # which draws at each step
+    )
+
+
+def _alike(one: Any, other: Any) -> bool:
+    arguments = [(env._ezpickle_args, env._ezpickle_kwargs) for env in (one, other) if type(env) is type(other)]
+    return len(arguments) == 2 and arguments[0] == arguments[1]

@@ -1,0 +1,304 @@
+"""The stepping side of a vector environment: environments of one process and the memory they write to.
+
+:class:`EnvGroup` is driven by :class:`embodyflow.simulation.vector_env.VectorEnv`, either in the same process or,
+in another that runs :func:`main`, through a socket. A message is a method of the group and its arguments; arrays
+never travel in it, they lie in one memory map that all processes share.
+"""
+
+import contextlib
+import faulthandler
+import fcntl
+import mmap
+import os
+import select
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from embodyflow.errors import ConfigError, InfrastructureError
+from embodyflow.policies.observations import STATE_KEY, entries_of, observation_fields
+from embodyflow.process.child import expect, receive, send
+from embodyflow.simulation.mujoco_rollout import MujocoRollout
+from embodyflow.simulation.mujoco_tasks import Outcome
+
+EnvFn = Callable[[], gym.Env[Any, Any]]
+Array = npt.NDArray[Any]
+
+
+class EnvError(RuntimeError):
+    """An environment raised: the message holds its index (None: its process) and the original traceback."""
+
+    def __init__(self, index: int | None, details: str) -> None:
+        super().__init__(index, details)
+        self.index = index
+        self.details = details
+
+    def __str__(self) -> str:
+        where = "an environment process" if self.index is None else f"environment {self.index}"
+        return f"{where} failed:\n{self.details}"
+
+
+class EnvNotFiniteError(InfrastructureError):
+    """An environment gave a number that is none (NaN or infinite): its native code may have gone astray.
+
+    Attributes:
+        index: of the environment.
+        what: it gave.
+    """
+
+    def __init__(self, index: int, what: str) -> None:
+        super().__init__(index, what)
+        self.index, self.what = index, what
+
+    def __str__(self) -> str:
+        return f"environment {self.index} gave {self.what} that is not finite"
+
+
+@dataclass(frozen=True)
+class BufferLayout:
+    """What the shared memory holds for N environments: a pure function of these values in every process.
+
+    Attributes:
+        num_envs: N.
+        chunk_size: C, actions in a chunk.
+        info_keys: keys of ``info`` that are kept of every step, numbers.
+        observation_space: of each environment: a Box, or a Dict of spaces with a shape and a numeric dtype.
+        action_space: of each environment, a Box.
+    """
+
+    num_envs: int
+    chunk_size: int
+    info_keys: tuple[str, ...]
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+
+    def fields(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Return name to (shape, dtype) of every array, observations and infos under a prefix.
+
+        Raises:
+            ConfigError: a space that cannot be an array; the message names it.
+        """
+        n, c = self.num_envs, self.chunk_size
+        fields = {
+            f"observation/{key}": ((n, *shape), dtype)
+            for key, (shape, dtype) in observation_fields(self.observation_space).items()
+        }
+        if not isinstance(self.action_space, gym.spaces.Box):
+            raise ConfigError(f"action_space: must be a Box, is {self.action_space}")
+        fields["actions"] = ((n, c, *self.action_space.shape), self.action_space.dtype)
+        fields["rewards"] = ((n, c), np.dtype(np.float32))
+        fields["terminated"] = fields["truncated"] = ((n,), np.dtype(np.bool_))
+        fields["num_steps"] = ((n,), np.dtype(np.int64))
+        fields |= {f"infos/{key}": ((n, c), np.dtype(np.float64)) for key in self.info_keys}
+        return fields
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Arrays over all N environments of a vector environment, as :class:`BufferLayout` has them."""
+
+    observation: dict[str, Array]
+    actions: Array
+    rewards: Array
+    terminated: Array
+    truncated: Array
+    num_steps: Array
+    infos: dict[str, Array]
+
+    @classmethod
+    def map(cls, path: str, layout: BufferLayout) -> "Buffers":
+        """Map the file at ``path``, made large enough, as the arrays of ``layout``."""
+        fields, offset, arrays = layout.fields(), 0, {}
+        sizes = {name: int(np.prod(shape)) * dtype.itemsize for name, (shape, dtype) in fields.items()}
+        total = sum(_aligned(size) for size in sizes.values())
+        with open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, total)  # out of memory is an error here, not a SIGBUS later
+            memory = mmap.mmap(file.fileno(), total)
+        for name, (shape, dtype) in fields.items():
+            arrays[name] = np.ndarray(shape, dtype, memory, offset)
+            offset += _aligned(sizes[name])
+        groups: dict[str, dict[str, Array]] = {"observation": {}, "infos": {}}
+        for name in [name for name in arrays if "/" in name]:
+            group, key = name.split("/", 1)
+            groups[group][key] = arrays.pop(name)
+        return cls(**groups, **arrays)  # type: ignore[arg-type]
+
+
+def _aligned(size: int) -> int:
+    """Round up to a cache line, so that arrays do not share one."""
+    return -(-size // 64) * 64
+
+
+class EnvGroup:
+    """Environments that one process steps, one after the other, a whole action chunk each."""
+
+    def __init__(self) -> None:
+        self._envs: dict[int, gym.Env[Any, Any]] = {}
+        self._rollout: MujocoRollout | None = None
+        self._buffers: Buffers
+
+    def build(self, pickled_env_fns: bytes) -> list[tuple[gym.Space[Any], gym.Space[Any]]]:
+        """Build environments from a cloudpickled ``{index: env_fn}``; return each's (observation, action) space."""
+        env_fns: Mapping[int, EnvFn] = cloudpickle.loads(pickled_env_fns)
+        for index, env_fn in env_fns.items():
+            with _blame(index):
+                self._envs[index] = env_fn()
+        for env in self._envs.values():
+            if hasattr(env.unwrapped, "defer_images"):  # only the last observation of a chunk is looked at
+                env.unwrapped.defer_images = True
+        self._rollout = MujocoRollout.of(self._envs)
+        return [(env.observation_space, env.action_space) for env in self._envs.values()]
+
+    def attach(self, path: str, layout: BufferLayout) -> None:
+        """Map the memory that observations, rewards and actions pass through."""
+        self._buffers = Buffers.map(path, layout)
+
+    def reset(
+        self, indices: Sequence[int], seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None]
+    ) -> None:
+        """Reset the environments ``indices`` and write their first observations."""
+        for index, seed, option in zip(indices, seeds, options, strict=True):
+            with _blame(index):
+                observation, _ = self._envs[index].reset(seed=seed, options=option)
+                self._write_observation(index, observation)
+        if self._rollout is not None:
+            self._rollout.take(indices)
+        self._require_finite_observation(indices)
+
+    def step(self, indices: Sequence[int]) -> None:
+        """Execute the action chunks that lie in the buffers for ``indices``."""
+        index = None
+        try:
+            if self._rollout is not None:
+                self._write_outcome(indices, *self._rollout.step(indices, self._buffers.actions[indices]))
+            else:
+                for index in indices:
+                    self._step_chunk(index)
+        except Exception as error:
+            raise EnvError(index, traceback.format_exc()) from error
+        self._require_finite(indices, "a reward", self._buffers.rewards)
+        for key, column in self._buffers.infos.items():
+            self._require_finite(indices, f"info[{key!r}]", column)
+        self._require_finite_observation(indices)
+
+    def _step_chunk(self, index: int) -> None:
+        env, buffers = self._envs[index], self._buffers
+        actions = buffers.actions[index].copy()  # the environment may keep it; the buffer's row will change
+        rewards = np.zeros(len(actions), np.float32)
+        infos = {key: np.zeros(len(actions)) for key in buffers.infos}
+        num_steps = 0
+        for action in actions:
+            observation, rewards[num_steps], terminated, truncated, info = env.step(action)
+            for key, values in infos.items():
+                values[num_steps] = _info(info, key)
+            num_steps += 1
+            if terminated or truncated:
+                break
+        if hasattr(env.unwrapped, "defer_images"):
+            observation = env.unwrapped.observe()  # type: ignore[attr-defined]
+        self._write_observation(index, observation)
+        buffers.rewards[index] = rewards
+        buffers.terminated[index] = terminated
+        buffers.truncated[index] = truncated
+        buffers.num_steps[index] = num_steps
+        for key, column in buffers.infos.items():
+            column[index] = infos[key]
+
+    def _write_outcome(self, indices: Sequence[int], outcome: Outcome, truncated: Array) -> None:
+        """Write what a chunk gave, each environment cut off at its first end."""
+        buffers, rows = self._buffers, np.arange(len(indices))
+        over = outcome.terminated | truncated
+        last = np.where(over.any(axis=1), over.argmax(axis=1), over.shape[1] - 1)
+        buffers.observation[STATE_KEY][indices] = outcome.observation[rows, last]
+        executed = np.arange(over.shape[1]) <= last[:, None]
+        buffers.rewards[indices] = np.where(executed, outcome.reward, 0)
+        buffers.terminated[indices] = outcome.terminated[rows, last]
+        buffers.truncated[indices] = truncated[rows, last]
+        buffers.num_steps[indices] = last + 1
+        for key, column in buffers.infos.items():
+            column[indices] = np.where(executed, _info(outcome.infos, key), 0)
+
+    def _write_observation(self, index: int, observation: Any) -> None:
+        entries = entries_of(observation)
+        for key, rows in self._buffers.observation.items():
+            rows[index] = entries[key]
+
+    def _require_finite_observation(self, indices: Sequence[int]) -> None:
+        for key, column in self._buffers.observation.items():
+            self._require_finite(indices, f"an observation {key!r}", column)
+
+    def _require_finite(self, indices: Sequence[int], what: str, column: Array) -> None:
+        if column.dtype.kind == "f" and not np.isfinite(column[indices]).all():
+            raise EnvNotFiniteError(next(i for i in indices if not np.isfinite(column[i]).all()), what)
+
+    def close(self) -> None:
+        """Close every environment."""
+        for index, env in self._envs.items():
+            with _blame(index):
+                env.close()
+        self._envs = {}
+
+
+def _info(info: Mapping[str, Any], key: str) -> Any:
+    if key not in info:
+        raise KeyError(f"info_keys: info has no {key!r}, it has {sorted(info)}")
+    return info[key]
+
+
+@contextlib.contextmanager
+def _blame(index: int) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise EnvError(index, traceback.format_exc()) from error
+
+
+def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int, stays_awake: int) -> None:
+    """Run an environment process: execute the messages that come until ``close`` or the caller's end.
+
+    Args:
+        descriptor: of the socket.
+        parent_pid: the caller's process.
+        lifeline: a pipe that only the caller has the other end of.
+        stacks: a file that the stacks of all threads are written to on SIGUSR1.
+        stays_awake: whether it expects the next message awake.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller closes us
+    faulthandler.register(signal.SIGUSR1, file=stacks)
+    _end_with_reader(lifeline, parent_pid)
+    group, connection, method = EnvGroup(), Connection(descriptor), ""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the caller is gone: so are we
+        while method != "close":
+            if stays_awake:
+                expect(poll)
+            method, arguments = receive(connection)
+            reply: Any
+            try:
+                reply = getattr(group, method)(*arguments)
+            except (EnvError, EnvNotFiniteError) as error:
+                reply = error
+            except Exception:
+                reply = EnvError(None, traceback.format_exc())
+            send(connection, reply)
+
+
+def _end_with_reader(pipe: int, parent_pid: int) -> None:
+    """Have the kernel kill this process when nobody reads a pipe of its any more, whatever it is doing.
+
+    A thread that looks for the parent could not run while native code hangs with the interpreter's lock.
+    """
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if os.getppid() != parent_pid:  # it was gone before
+        os._exit(1)

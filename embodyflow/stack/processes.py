@@ -1,0 +1,196 @@
+"""Child processes that never outlive us.
+
+Three nets, each for what slips through the one before: every child is stopped by its handle; whatever its
+descendants leave behind is adopted by this process (a Linux *subreaper*) and found as ours; and every process
+of a stack carries the stack's name in its environment, so that a watcher
+(:mod:`embodyflow.orchestration.server.orphans`) ends it if we are
+killed, and the next start finds it even if that was killed too.
+"""
+
+import ctypes
+import errno
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+STACK_VARIABLE = "EMBODYFLOW_STACK"
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def adopt_orphans() -> None:
+    """Make orphaned descendants children of this process instead of init's. Linux only; nothing elsewhere."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def exit_on_signals() -> None:
+    """Make SIGINT, SIGTERM and SIGHUP raise ``SystemExit(128 + signum)``: ``with`` blocks stop what runs."""
+    for signum in _STOPPING:
+        signal.signal(signum, _exit)
+
+
+def ignore_signals() -> None:
+    """Ignore them from now on: stopping has begun and is a matter of seconds."""
+    for signum in _STOPPING:
+        signal.signal(signum, signal.SIG_IGN)
+
+
+def _exit(signum: int, frame: FrameType | None) -> None:
+    ignore_signals()
+    print(f"{signal.Signals(signum).name}: stopping …", file=sys.stderr, flush=True)
+    raise SystemExit(128 + signum)
+
+
+def start_process(
+    command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path, outlives_us: bool = False
+) -> psutil.Popen:
+    """Start ``command`` in a session of its own, so that Ctrl-C in the terminal reaches us alone.
+
+    Args:
+        command: program and arguments.
+        log: file to which stdout and stderr are appended.
+        env: the whole environment of the child.
+        cwd: its working directory.
+        outlives_us: whether it may live on when this process ends; otherwise it gets SIGTERM (on Linux).
+
+    Returns:
+        The running process.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return psutil.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=_reset_signals if outlives_us else _tie_to_parent,
+        )
+
+
+def _reset_signals() -> None:
+    # A shell's `&` starts us with SIGINT ignored and children inherit that; Prefect's worker would then
+    # ignore both SIGINT and SIGTERM, because it turns the second into the first.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _tie_to_parent() -> None:
+    _reset_signals()
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def stop_processes(processes: Iterable[psutil.Process], *, grace: float) -> None:
+    """Stop processes and their descendants.
+
+    Args:
+        processes: get SIGTERM.
+        grace: seconds after which what is left of them and their descendants gets SIGKILL.
+    """
+    roots = list(processes)
+    family = [process for root in roots for process in [root, *descendants(root)]]
+    for root in roots:
+        _signal(root, signal.SIGTERM)
+    for process in _wait(family, timeout=grace):
+        _signal(process, signal.SIGKILL)
+    _wait(family, timeout=5.0)
+
+
+def kill_descendants() -> None:
+    """SIGKILL every descendant of this process, adopted ones included."""
+    while left := [process for process in descendants(psutil.Process()) if _is_running(process)]:
+        for process in left:
+            _signal(process, signal.SIGKILL)
+        _wait(left, timeout=5.0)
+
+
+def descendants(process: psutil.Process) -> list[psutil.Process]:
+    """Return the living descendants of ``process``; none if it is gone."""
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def find_process(pid: int, created: float) -> psutil.Process | None:
+    """Return the process ``pid`` if it is alive and was created at ``created`` (seconds since the epoch)."""
+    try:
+        process = psutil.Process(pid)
+        same = abs(process.create_time() - created) < 1.0 and _is_running(process)
+    except psutil.NoSuchProcess:
+        return None
+    return process if same else None
+
+
+def free_port(preferred: int, *, host: str = "127.0.0.1") -> int:
+    """Return ``preferred`` if nothing listens there, else a free port of the system's choice."""
+    for port in (preferred, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise OSError(f"no free port on {host}")
+
+
+def claim_port(preferred: int) -> tuple[int, socket.socket]:
+    """Choose a port as :func:`free_port` does, of those that no other process of this machine has claimed.
+
+    Seconds pass before a server listens there. Without a claim another stack that starts meanwhile would choose the
+    same port, and take the first one's server for its own.
+
+    Returns:
+        The port, and the claim: it holds until it is closed or this process ends.
+    """
+    port = free_port(preferred)
+    while True:
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0embodyflow port {port}")  # in Linux's abstract namespace: no file to be left behind
+            return port, claim
+        except OSError as error:
+            claim.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+        port = free_port(0)
+
+
+def _wait(processes: Iterable[psutil.Process], *, timeout: float) -> list[psutil.Process]:
+    """Wait until the processes have ended; return those that have not after ``timeout`` seconds.
+
+    A zombie has ended: psutil's own wait would wait for those whose dead parent never collected them.
+    """
+    deadline = time.monotonic() + timeout
+    while (running := [each for each in processes if _is_running(each)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return running
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _signal(process: psutil.Process, signum: int) -> None:
+    try:
+        process.send_signal(signum)
+    except psutil.NoSuchProcess:
+        return

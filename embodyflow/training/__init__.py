@@ -1,0 +1,1 @@
+"""Trainer engines: rows come in, weights change."""

@@ -1,0 +1,286 @@
+"""The trainer engine: policy, reference and critic, sharded by FSDP2 over the ranks of a torch.distributed group."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from safetensors.numpy import load_file, save_file
+from tensordict import TensorDict
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
+from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
+from torch.distributed.tensor import DTensor
+
+from embodyflow.config import RunConfig
+from embodyflow.data.metrics import Metric, last
+from embodyflow.policies.base import Critic, Policy
+from embodyflow.policies.policy_registry import build_critic, build_policy
+from embodyflow.process.heap import keep_freed_memory
+from embodyflow.process.repeatable import repeat_numbers
+from embodyflow.references import resolve
+from embodyflow.seeding import derive_seed
+from embodyflow.training.imitation import Samples, imitate
+from embodyflow.training.learner import Learner, micro_batches
+from embodyflow.training.mesh import Mesh
+from embodyflow.training.objectives import PolicyObjective, ValueObjective
+from embodyflow.training.policy_weights import AllWeights, PolicyWeights
+from embodyflow.training.sharding import reshard, shard
+
+
+class FSDPTrainer:
+    """One rank of the trainer group. It has a critic where ``algorithm.advantage`` needs values.
+
+    Args:
+        config: of the run.
+        rank: of this process.
+        world_size: ranks of the group.
+    """
+
+    def __init__(self, config: RunConfig, rank: int, world_size: int) -> None:
+        torch.set_num_threads(1)
+        keep_freed_memory()
+        repeat_numbers(config.cluster.device)
+        self.config, self.rank, self.world_size = config, rank, world_size
+        self._build_models()
+
+    def _build_models(self) -> None:
+        config = self.config
+        torch.manual_seed(derive_seed(config.seed, "initial weights"))
+        self.policy = self._build_policy()
+        self.policy_weights = trained_weights(self.policy, config)
+        self.critic: Critic | None = None
+        if config.algorithm.needs_critic:
+            self.critic = build_critic(config.policy, config.cluster.device)
+        self._learners: dict[str, Learner] = {}
+
+    def connect(self, address: str) -> None:
+        """Join the process group that rank 0 leads at ``address`` and shard the models over it.
+
+        A rank that outlived a sibling leaves the group it was in, and its models are those of the start again.
+        """
+        cluster, config = self.config.cluster, self.config
+        if dist.is_initialized():
+            dist.destroy_process_group()
+            self._build_models()
+        backend = "cpu:gloo" if cluster.device == "cpu" else f"cpu:gloo,cuda:{cluster.backend}"
+        dist.init_process_group(backend, init_method=f"tcp://{address}", rank=self.rank, world_size=self.world_size)
+        self._mesh = Mesh(cluster.device, self.world_size, config.trainer.tensor_parallel_size)
+        for each in self._models():
+            self._shard(each)
+        self._read_weights()
+        self._objective = PolicyObjective(self.policy, config)
+        self._learners["policy"] = Learner(
+            self.policy.model, self._objective, "train", config.trainer, config.trainer, self._mesh
+        )
+        if self.critic is not None:
+            value_objective = ValueObjective(self.critic, config)
+            self._learners["critic"] = Learner(
+                self.critic.model, value_objective, "critic", config.critic, config.trainer, self._mesh
+            )
+        self._restart_from_policy()
+
+    def log_probs(self, batch: TensorDict, *, reference: bool) -> torch.Tensor:
+        """Return the log-probs of the batch's tokens, float32 ``[N, T, L]``, under the policy or its reference."""
+        temperature = self.config.rollout.temperature
+        if not reference:
+            return self._log_probs(self.policy, batch, temperature)
+        with self.policy_weights.reference() as policy:
+            return self._log_probs(policy, batch, temperature)
+
+    def values(self, batch: TensorDict) -> torch.Tensor:
+        """Return the critic's value before each decision, float32 ``[N, T]``; zero where none was taken."""
+        assert self.critic is not None, "algorithm.advantage has no critic"
+        return self._in_parts(self.critic.evaluate, batch)
+
+    def step(
+        self, batch: TensorDict, *, positions: np.ndarray, total_rows: int, seed: int, iteration: int = 1
+    ) -> dict[str, Metric]:
+        """Train the policy on the rows; see :meth:`~embodyflow.training.learner.Learner.train`.
+
+        Args:
+            batch: this rank's rows, with ``old_log_probs`` and ``advantages`` (and ``ref_log_probs``).
+            positions: of its rows in the whole batch, int64 ``[N]``.
+            total_rows: rows of the whole batch.
+            seed: of the mini-batches.
+            iteration: index of the iteration, from 1, which the learning rate may depend on.
+        """
+        return self._train_policy(batch, positions, total_rows, seed, iteration)
+
+    def step_both(
+        self, batch: TensorDict, *, positions: np.ndarray, total_rows: int, seed: int, iteration: int = 1
+    ) -> dict[str, Metric]:
+        """Train policy and critic in the same steps, on rows with what :meth:`step` and :meth:`step_critic` read.
+
+        One norm over both gradients is clipped. The epochs are those of the policy.
+        """
+        return self._train_policy(batch, positions, total_rows, seed, iteration, beside=[self._learners["critic"]])
+
+    def step_critic(
+        self, batch: TensorDict, *, positions: np.ndarray, total_rows: int, seed: int, iteration: int = 1
+    ) -> dict[str, Metric]:
+        """Train the critic on rows with ``values`` and ``returns``; otherwise as :meth:`step`."""
+        rate = self._rate(iteration)
+        return self._learners["critic"].train(batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate)
+
+    @property
+    def kl_coef(self) -> float:
+        """The KL term's present coefficient; after each training of the policy the adaptive controller changes it."""
+        return self._objective.kl_coef
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the elementwise sum over all parts of a batch; every rank calls it."""
+        return self._mesh.sum(tensor)
+
+    def fit(self, demos: TensorDict, seed: int) -> dict[str, Metric]:
+        """Fine-tune on demonstrations (behaviour cloning), then start RL from the result with a fresh optimizer.
+
+        Every rank has all demonstrations and takes its part of each batch.
+
+        Args:
+            demos: what the rollout engine's ``demonstrate`` returns.
+            seed: of the batches.
+        """
+        config = self.config.warm_start
+        assert config is not None
+        samples: Samples = resolve(config.samples)(self.policy, demos, self.config)
+        with self.policy_weights.fitting():
+            part, num_parts = self._mesh.part, self._mesh.num_parts
+            metrics = imitate(self.policy.model, samples, config, seed=seed, part=part, num_parts=num_parts)
+        self._restart_from_policy()
+        return metrics
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return the policy's full weights by name; a collective: every rank calls it and rank 0 gets them."""
+        return self.policy_weights.full()
+
+    def probe(self) -> dict[str, np.ndarray]:
+        """Return what rollout workers compare themselves with before they use new weights, by name: here nothing."""
+        return {}
+
+    def fingerprint(self) -> tuple[int, ...]:
+        """Return hashes of this rank's part of policy, reference and critic: they change when a weight does."""
+        parts = [_local(value) for each in self._models() for value in each.model.state_dict().values()]
+        # Of a tensor with fewer rows than there are ranks some hold nothing.
+        return tuple(int(torch.hash_tensor(part).item()) for part in parts if part.numel())
+
+    def save_weights_file(self, path: str) -> None:
+        """Write the policy's full weights to a safetensors file; a collective, rank 0 writes."""
+        weights = self.weights()
+        if self.rank == 0:
+            save_file(weights, path)
+
+    def load_weights_file(self, path: str) -> None:
+        """Start RL from the policy weights in a file: see :meth:`fit`."""
+        self.policy_weights.load(load_file(path))
+        self._restart_from_policy()
+
+    def save_pretrained(self, folder: str) -> None:
+        """Export the policy as a folder that its class can be loaded from; rank 0 writes."""
+        self.policy_weights.export(Path(folder))
+
+    def save(self, folder: str, whole: bool = True) -> None:
+        """Write models and optimizers to a folder (torch.distributed.checkpoint; loads on any number of ranks).
+
+        Args:
+            folder: an empty one.
+            whole: with the weights of the policy that are not trained, for :meth:`load_reference`.
+        """
+        state = self._state_dict()
+        if whole:
+            state["policy"]["model"] = get_model_state_dict(self.policy.model)
+        save_checkpoint(state, checkpoint_id=folder)
+
+    def load(self, folder: str) -> None:
+        """Restore what :meth:`save` wrote."""
+        state = self._state_dict()
+        load_checkpoint(state, checkpoint_id=folder)
+        for name, learner in self._learners.items():
+            learner.load_state_dict(state[name])
+        if "kl_coef" in state:
+            self._objective.kl_coef = state["kl_coef"].item()
+
+    def load_reference(self, folder: str) -> None:
+        """Restore what the policy was when RL began from the checkpoint of iteration 0."""
+        self.policy_weights.load_start(folder)
+
+    def close(self) -> None:
+        """Leave the process group."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _train_policy(
+        self,
+        batch: TensorDict,
+        positions: np.ndarray,
+        total_rows: int,
+        seed: int,
+        iteration: int,
+        beside: Sequence[Learner] = (),
+    ) -> dict[str, Metric]:
+        """Take the policy's steps of an iteration, then have the KL controller see what it was trained on."""
+        rate, kl_coef = self._rate(iteration), self.kl_coef
+        learner = self._learners["policy"]
+        metrics = learner.train(batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate, beside=beside)
+        self._objective.adapt_kl_coef(batch, total_rows, self.all_reduce)
+        if self.config.algorithm.kl.target is not None:
+            metrics["policy/kl_coef"] = last(kl_coef)
+        return metrics | {"train/learning_rate": last(rate * self.config.trainer.learning_rate)}
+
+    def _log_probs(self, policy: Policy, batch: TensorDict, temperature: float) -> torch.Tensor:
+        return self._in_parts(lambda rows: policy.evaluate(rows, temperature)[0], batch)
+
+    def _in_parts(self, evaluate: Callable[[TensorDict], torch.Tensor], batch: TensorDict) -> torch.Tensor:
+        """Return ``evaluate(batch)`` on the CPU, by forward passes of micro-batches and without gradients."""
+        cuts = micro_batches(batch, self.config.trainer, self._mesh)
+        with torch.no_grad():
+            parts = [evaluate(batch[cut] if len(cuts) > 1 else batch).cpu() for cut in cuts or [slice(0, 0)]]
+        for each in self._models():
+            reshard(each.model)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _build_policy(self) -> Policy:
+        return build_policy(self.config.policy, self.config.cluster.device)
+
+    def _shard(self, each: Policy | Critic) -> None:
+        """Have the ranks hold a model together."""
+        shard(each.model, each.blocks, self._mesh, self.config.trainer)
+
+    def _read_weights(self) -> None:
+        """Give models that were built without weights theirs, now that they are sharded; here none was."""
+
+    def _models(self) -> list[Policy | Critic]:
+        return [*self.policy_weights.policies, *([] if self.critic is None else [self.critic])]
+
+    def _rate(self, iteration: int) -> float:
+        return self.config.trainer.schedule.fraction(iteration, self.config.iterations)
+
+    def _state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = {name: learner.state_dict() for name, learner in self._learners.items()}
+        if self.config.algorithm.kl.target is not None:  # otherwise it is what the configuration says
+            state["kl_coef"] = torch.tensor(self.kl_coef, dtype=torch.float64)
+        return state
+
+    def _restart_from_policy(self) -> None:
+        """Make the policy as it is now the reference and the critic's start, and forget what optimizers remember."""
+        state = self.policy_weights.start()
+        if self.critic is not None:
+            self.critic.start_from(state)
+        for learner in self._learners.values():
+            learner.restart()
+
+
+def trained_weights(policy: Policy, config: RunConfig) -> PolicyWeights:
+    """Return what ``config.trainer`` says is trained of the policy."""
+    if config.trainer.lora is None:
+        return AllWeights(policy)
+    from embodyflow.training.lora import Adapters  # seconds to import
+
+    base = getattr(config.policy, "path", None) if config.warm_start is None else None
+    return Adapters(policy, config.trainer.lora, config.seed, base)
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

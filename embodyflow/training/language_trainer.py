@@ -1,0 +1,50 @@
+"""The trainer of language models: the trainer of all policies, and what rollout workers check new weights against."""
+
+import numpy as np
+
+from embodyflow.data.batches import to_batch
+from embodyflow.data.padding import pad_lists
+from embodyflow.generation.probe import COLUMN, probe_sequences
+from embodyflow.policies.base import Critic, Policy
+from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
+from embodyflow.policies.causal_lm.modeling_causal_lm import split_plan_of
+from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
+from embodyflow.training.fsdp_trainer import FSDPTrainer
+from embodyflow.training.tensor_parallel import split
+
+
+class LanguageTrainer(FSDPTrainer):
+    """One rank of the trainer group of a language job; see :class:`~embodyflow.training.fsdp_trainer.FSDPTrainer`."""
+
+    def _build_policy(self) -> Policy:
+        config = self.config
+        assert isinstance(config.policy, CausalLMConfig)
+        # Adapters take their places and their dtypes from weights that are there.
+        return CausalLMPolicy(config.policy, config.cluster.device, reads_later=config.trainer.lora is None)
+
+    def _shard(self, each: Policy | Critic) -> None:
+        if (size := self.config.trainer.tensor_parallel_size) > 1:
+            plan = split_plan_of(each.model, size)
+            split(each.model, plan, self._mesh.tensor)
+        super()._shard(each)
+
+    def _read_weights(self) -> None:
+        for policy in self.policy_weights.policies:
+            assert isinstance(policy, CausalLMPolicy)
+            policy.read()
+
+    def probe(self) -> dict[str, np.ndarray]:
+        """Return the log-probs of the probe's responses at temperature 1, float32 ``[tokens]``; every rank calls it."""
+        assert isinstance(self.policy, CausalLMPolicy)
+        prompts, responses = zip(*probe_sequences(self.config.seed, len(self.policy.tokenizer)), strict=True)
+        (in_prompt, prompt_tokens), (mask, tokens) = pad_lists(prompts, np.int64), pad_lists(responses, np.int64)
+        rows = to_batch(
+            {
+                "prompt_tokens": prompt_tokens,
+                "prompt_length": in_prompt.sum(1),
+                "action_tokens": tokens[..., None],
+                "response_length": mask.sum(1),
+                "loss_mask": mask[..., None],
+            }
+        )
+        return {f"{COLUMN}log_probs": self._log_probs(self.policy, rows, temperature=1.0)[..., 0].numpy()[mask]}

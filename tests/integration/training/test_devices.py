@@ -1,0 +1,151 @@
+"""Engines on a device that is not the CPU: nothing is left behind on the CPU, and the numbers are the CPU's."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from language_jobs import language_config, sampled
+from other_device import NAME, other_device
+from room_training import SMALL, play
+from tensordict import TensorDict
+from trainers import SEED, free_address, new_trainer, rows_for
+
+from embodyflow.config import RunConfig
+from embodyflow.config.compose import compose_config
+from embodyflow.data.batches import to_batch
+from embodyflow.rollouts.control_rollout import ControlRollout
+from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.language_rollout import LanguageRollout
+from embodyflow.training.fsdp_trainer import FSDPTrainer
+from embodyflow.training.language_trainer import LanguageTrainer
+
+FLOW = ("policy.chunk_size=4", "policy.scratch.hidden_size=32")
+ROBOTS = {
+    "tiny_vla": (
+        *("policy=tiny_vla", "policy.image_size=16", "policy.state_dim=2", "policy.action_dim=2"),
+        *("policy.hidden_size=32", "policy.num_layers=1", "policy.chunk_size=4"),
+    ),
+    "openvla": (),
+    "openvla, token by token": ("policy.decoding=autoregressive",),
+    "smolvla": ("policy=tiny_smolvla", *FLOW),
+    "pi0": ("policy=tiny_pi0", *FLOW),
+    "smolvla, LoRA": ("policy=tiny_smolvla", *FLOW, "trainer.lora.rank=2", "trainer.activation_checkpointing=true"),
+}
+EVERYTHING = (
+    *("algorithm.advantage=gae", "algorithm.loss=clip_cov", "+algorithm.covariance.fraction=0.5"),
+    *("+algorithm.covariance.low=0", "+algorithm.kl.coef=0.1", "algorithm.entropy_coef=0.01"),
+)
+"""An objective that reads all there is to read."""
+
+
+def there(config: RunConfig) -> Any:
+    return config.model_copy(update={"cluster": config.cluster.model_copy(update={"device": NAME})})
+
+
+def on_both(config: RunConfig) -> Iterator[RunConfig]:
+    """Yield a configuration for the other device, while there is one, then itself."""
+    with other_device():
+        yield there(config)
+    yield config
+
+
+def lies_there(model: torch.nn.Module) -> bool:
+    return {value.device.type for value in model.state_dict().values()} == {NAME}
+
+
+def train(trainer: FSDPTrainer, rows: TensorDict) -> dict[str, float]:
+    """Take every kind of step; return what is said of it."""
+    how = {"positions": np.arange(len(rows)), "total_rows": len(rows), "seed": SEED}
+    rows["advantages"] = (torch.arange(len(rows))[:, None, None] % 2 * 2.0 - 1.0) * rows["loss_mask"]
+    rows["old_log_probs"] = rows["log_probs"] + 0.1 * rows["advantages"]
+    if trainer.config.algorithm.needs_reference:
+        rows["ref_log_probs"] = trainer.log_probs(rows, reference=True)
+    if trainer.critic is not None:
+        assert lies_there(trainer.critic.model) == lies_there(trainer.policy.model)
+        rows["values"], rows["returns"] = trainer.values(rows), rows["loss_mask"].any(-1).float()
+        metrics = trainer.step_both(rows, **how) | trainer.step_critic(rows, **how)
+    else:
+        metrics = trainer.step(rows, **how)
+    return {name: metric.value for name, metric in metrics.items()}
+
+
+def train_twice(trainer: FSDPTrainer, rows: TensorDict, folder: Path) -> dict[str, float]:
+    """Take every kind of step at the start of RL, go back to it by a checkpoint and take them again."""
+    trainer.save(str(folder))
+    start = trainer.fingerprint()
+    metrics = train(trainer, rows)
+    assert trainer.fingerprint() != start
+    trainer.load_reference(str(folder))
+    trainer.load(str(folder))
+    assert trainer.fingerprint() == start and train(trainer, rows) == metrics
+    trainer.save_pretrained(str(folder / "policy"))
+    return metrics
+
+
+@pytest.mark.parametrize("name", ROBOTS)
+def test_a_robot_policy(name: str, close: list[FSDPTrainer], tmp_path: Path) -> None:
+    words = (*SMALL, *ROBOTS[name], *EVERYTHING, "trainer.micro_batch_rows=2", "warm_start.steps=2", "critic.epochs=1")
+    config = compose_config(words)
+    found = []
+    for each in on_both(config):
+        rollout = EmbodiedRollout(each, 0, 1)
+        close.append(trainer := new_trainer(each))
+        assert lies_there(rollout.policy.model) == lies_there(trainer.policy.model) == (each is not config)
+        fitted = trainer.fit(to_batch(rollout.demonstrate()), SEED)
+        rows = play(rollout, trainer)
+        assert (trainer.log_probs(rows, reference=False) - rows["log_probs"]).abs().max() < 1e-5
+        metrics = train_twice(trainer, rows, tmp_path) if each is not config else train(trainer, rows)
+        found.append(metrics | {"sft": fitted["sft/loss"].value})
+        trainer.close()
+    assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("lora", ["null", "{rank: 2}"])
+def test_a_language_model(lora: str, close: list[FSDPTrainer], tmp_path: Path) -> None:
+    words = (*EVERYTHING, "algorithm.loss=kl_cov", "trainer.micro_batch_tokens=60", "critic.epochs=1")
+    config = language_config(*words, f"trainer.lora={lora}")
+    found = []
+    for each in on_both(config):
+        rollout, trainer = LanguageRollout(each, 0, 1), LanguageTrainer(each, 0, 1)
+        close.append(trainer)
+        trainer.connect(free_address())
+        assert lies_there(trainer.policy.model) == (each is not config)
+        fitted = trainer.fit(to_batch(rollout.demonstrate()), SEED)
+        rollout.update_weights(trainer.weights() | trainer.probe(), version=1)  # compares the probe
+        rows = sampled(rollout)
+        rollout.close()
+        assert (trainer.log_probs(rows, reference=False) - rows["log_probs"]).abs().max() < 1e-5
+        metrics = train_twice(trainer, rows, tmp_path) if each is not config else train(trainer, rows)
+        found.append(metrics | {"sft": fitted["sft/loss"].value})
+        trainer.close()
+    assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-5)
+
+
+def test_a_control_policy(close: list[FSDPTrainer]) -> None:
+    words = ("flow=ppo", "rollout.envs_per_worker=2", "rollout.num_steps=30", "trainer.num_minibatches=2")
+    config = compose_config(["experiment=reacher", *words, "trainer.epochs=1", "critic.epochs=1"])
+    found = []
+    for each in on_both(config):
+        rollout = ControlRollout(each, 0, 1)
+        close.append(trainer := new_trainer(each))
+        assert lies_there(rollout.policy.model) == lies_there(trainer.policy.model) == (each is not config)
+        rollout.update_weights(trainer.weights(), 0)
+        rows = to_batch(rollout.collect(1, (0, 1, "rollout"))[0])
+        rollout.close()
+        assert (trainer.log_probs(rows, reference=False) - rows["log_probs"]).abs().max() < 1e-5
+        found.append(train(trainer, rows))
+        trainer.close()
+    assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-5)
+
+
+def test_tensors_of_two_devices_are_refused(tiny_config, close: list[FSDPTrainer]) -> None:
+    """As a GPU would; without it the tests above could not fail."""
+    with other_device():
+        close.append(trainer := new_trainer(there(tiny_config())))
+        state = rows_for(trainer.config, 1)["state"][0]
+        with pytest.raises(RuntimeError, match="same device"):
+            trainer.policy.model.embed.state(state)
+        assert trainer.policy.model.embed.state(state.to(NAME)).device.type == NAME

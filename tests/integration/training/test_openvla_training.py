@@ -1,0 +1,71 @@
+"""OpenVLA in the hands of the engines: episodes seen by images, steps, demonstrations, checkpoints."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from room_training import SMALL, assert_goes_on, assert_learns, play
+from trainers import SEED, new_trainer
+
+from embodyflow.config import RunConfig
+from embodyflow.config.compose import compose_config
+from embodyflow.data.batches import to_batch
+from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.training.fsdp_trainer import FSDPTrainer
+
+
+@pytest.fixture(scope="module")
+def config() -> RunConfig:
+    return compose_config(SMALL)
+
+
+@pytest.fixture(scope="module")
+def rollout(config: RunConfig) -> EmbodiedRollout:
+    return EmbodiedRollout(config, 0, 1)
+
+
+def test_the_trainer_finds_the_log_probs_of_the_rollout_and_learns_by_them(
+    config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer]
+) -> None:
+    close.append(trainer := new_trainer(config))
+    rows = play(rollout, trainer)
+    assert rows["image"].dtype == torch.uint8 and rows["image"].shape == (4, 2, 16, 16, 3)
+    before = trainer.weights()
+    assert_learns(trainer, rows, config.trainer.parity_tolerance)
+    after = trainer.weights()
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert {name.split(".")[0] for name in changed} == {"vision_backbone", "projector", "language_model"}
+
+
+@pytest.mark.parametrize(
+    ("words", "tolerance"),
+    [
+        (("trainer.precision=bfloat16", "trainer.parity_tolerance=0.2"), 0.2),
+        (("trainer.activation_checkpointing=true",), 1e-5),
+        (("trainer.lora.rank=4",), 1e-5),
+    ],
+    ids=["bfloat16", "activation checkpointing", "LoRA"],
+)
+def test_it_is_trained_in_every_way_that_a_policy_can_be(
+    rollout: EmbodiedRollout, close: list[FSDPTrainer], words: tuple[str, ...], tolerance: float
+) -> None:
+    close.append(trainer := new_trainer(compose_config([*SMALL, *words])))
+    assert_learns(trainer, play(rollout, trainer), tolerance)
+
+
+def test_demonstrations_are_imitated_from_images_alone(
+    config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer]
+) -> None:
+    close.append(trainer := new_trainer(config))
+    demos = to_batch(rollout.demonstrate())
+    first, second = (trainer.fit(demos, SEED) for _ in range(2))
+    assert second["sft/loss"].value < first["sft/loss"].value - 0.1 < np.log(256) - 0.2
+    assert first["sft/num_samples"].value == demos["num_steps"].sum()
+
+
+def test_a_checkpoint_brings_back_weights_and_optimizer(
+    config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer], tmp_path: Path
+) -> None:
+    close.append(trainer := new_trainer(config))
+    assert_goes_on(trainer, play(rollout, trainer), config, close, tmp_path)

@@ -1,0 +1,136 @@
+"""A run whose weights count their updates, without Ray: it writes the files that a run writes."""
+
+import asyncio
+import hashlib
+import json
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from embodyflow.config import RunConfig
+from embodyflow.data.plan import ShardRef
+from embodyflow.data.rows_file import read_rows, write_rows
+from embodyflow.data.tables import Table, digest_of
+from embodyflow.orchestration.run import iteration, nodes, recovery, stages, training
+from embodyflow.orchestration.run.lookahead import Lookahead
+from embodyflow.orchestration.run.turns import Turns
+from embodyflow.record.ledger import Ledger
+from embodyflow.record.run_folder import RunFolder
+from embodyflow.rollouts.open_episodes import OpenEpisodes, OpenEpisodesFolder
+from embodyflow.simulation.episode_history import EpisodeHistory
+from embodyflow.workers.calls import NodeCall
+from embodyflow.workers.session import NodeReport, NodeWork
+
+NUM_GROUPS = 2
+
+
+class Ranks:
+    """A rollout rank that writes the files a worker writes, and a trainer whose weights count their updates."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {"updates": 0, "rows": ""}
+        self.weights_digest, self.policy_version = "", 0
+        self._published: dict[int, str] = {}
+
+    async def run_node(self, work: NodeWork, parents: object) -> NodeReport:
+        call = NodeCall("rollout", "", work.iteration, seed=0, stage=work.stage, next_stage=work.next_stage)
+        journal, surplus, folder = call.journal(0), call.surplus(0), call.run_folder
+        assert journal is not None and surplus is not None and folder is not None
+        self._step_environments(OpenEpisodesFolder(folder / "open_episodes", 0, keep=3), work.iteration)
+        for group in range(len(journal.read()), NUM_GROUPS):
+            journal.append(rows_of(work.iteration, group))
+            await asyncio.sleep(0)
+        waiting = [int(table["uid"][0]) for table in surplus[0].read()]
+        rows = rows_of(work.iteration, *range(NUM_GROUPS), *waiting)
+        rows["tokens"] += int(self._published[work.policy_version][:8], 16)  # they tell which weights acted
+        surplus[1].replace(rows_of(work.iteration, 7))
+        write_rows(Path(str(work.stage)) / "0.rows", rows)
+        journal._path.unlink()
+        return NodeReport(
+            node_id="rollout",
+            group="rollout",
+            shards=(ShardRef(f"{work.iteration}/rollout/0", "here", len(rows["uid"])),),
+            metrics={},
+            info={},
+            digests=(digest_of(rows),),
+            seconds=0.0,
+            logs=(),
+        )
+
+    def _step_environments(self, kept: OpenEpisodesFolder, index: int) -> None:
+        num_steps = len(kept.read(index - 1).histories[0].actions) if index > 1 else 0
+        history = EpisodeHistory(index, None, np.arange(num_steps + 2.0))
+        kept.write(index, OpenEpisodes([history], np.ones(1, np.int64), np.zeros(1)))
+
+    async def recall(self, work: NodeWork, kept: NodeReport) -> NodeReport:
+        read_rows(Path(str(work.stage)) / "0.rows", kept.digests[0])
+        return kept
+
+    def train(self, report: NodeReport) -> None:
+        read = hashlib.sha256("".join([self.state["rows"], *report.digests]).encode()).hexdigest()
+        self.state = {"updates": self.state["updates"] + 1, "rows": read}
+
+    async def publish_weights(self, version: int) -> str:
+        self.weights_digest, self.policy_version = hashlib.sha256(json.dumps(self.state).encode()).hexdigest(), version
+        self._published[version] = self.weights_digest
+        await asyncio.sleep(0)
+        return self.weights_digest
+
+    async def save(self, folder: Path, *, whole: bool) -> None:
+        for name, value in self.state.items():
+            (folder / name).mkdir()
+            (folder / name / "0").write_text(json.dumps(value))
+
+    async def load_reference(self, folder: Path) -> None:
+        assert (folder / "commit.json").exists()
+
+    async def restore(self, folder: Path) -> None:
+        self.state = {name: json.loads((folder / name / "0").read_text()) for name in self.state}
+
+    async def free(self, prefix: str) -> None:
+        await asyncio.sleep(0)
+
+
+def rows_of(index: int, *groups: int) -> Table:
+    uid = np.array([100 * index + group for group in groups])
+    return {"uid": uid, "tokens": np.arange(len(uid) * 4).reshape(-1, 4) * index}
+
+
+def run_in(folder: RunFolder, config: RunConfig) -> Any:
+    kept = stages.Stages(folder, Ledger(folder.ledger_path), config.kept_checkpoints)
+    turns = Turns(config.rollout.max_staleness)
+    return SimpleNamespace(config=config, folder=folder, session=Ranks(), trackers=[], stages=kept, turns=turns)
+
+
+def work_of(run: Any, index: int) -> NodeWork:
+    here, there = (run.stages.place(each, "rollout") for each in (index, index + 1))
+    version = run.turns.rollout_version(index)
+    return NodeWork("rollout", "", "rollout", index, stage=here, next_stage=there, policy_version=version)
+
+
+async def iterate(run: Any, index: int) -> None:
+    """Do an iteration as :mod:`embodyflow.orchestration.run.iteration` does it."""
+    nodes.CURRENT_RUN.set(run)
+    report = await nodes._run_or_recall(work_of(run, index), [])
+    run.turns.rolled_out(index)
+    await run.turns.to_train(index)
+    run.session.train(report)
+    await iteration.commit(index, {"loss": 1 / index}, {"rollout": list(report.digests)})
+
+
+async def go_on(run: Any, last: int) -> None:
+    """Train from a commit to the end as :mod:`embodyflow.orchestration.run.training` does."""
+    iterations = run.config.iterations
+    lookahead = Lookahead(partial(training._iterate, run), run.turns.max_staleness, iterations)
+    for index in range(last, iterations + 1):
+        await recovery.surviving(run, f"iteration {index}", partial(training._reach, run, lookahead, index))
+    await run.stages.settle()
+
+
+async def begin(run: Any) -> None:
+    nodes.CURRENT_RUN.set(run)
+    await iteration.hand_over(0)
+    iteration.begin_to_count(0)

@@ -1,0 +1,47 @@
+"""Language jobs small enough for a test."""
+
+import numpy as np
+import torch
+
+from embodyflow.config.compose import compose_config
+from embodyflow.config.language import LanguageConfig
+from embodyflow.data.batches import to_batch
+from embodyflow.rollouts.language_rollout import LanguageRollout
+from embodyflow.training.language_trainer import LanguageTrainer
+from embodyflow.types import Batch
+
+# Two groups of two responses, a model of 16 units.
+TINY = (
+    *("experiment=math", "run_id=tiny", "iterations=4", "policy.scratch.hidden_size=16"),
+    *("policy.scratch.intermediate_size=32", "policy.scratch.num_hidden_layers=2", "policy.scratch.head_dim=8"),
+    *("rollout.num_workers=1", "rollout.num_groups=2", "rollout.group_size=2", "rollout.max_response_tokens=28"),
+    *("trainer.num_minibatches=1", "trainer.schedule.warmup_iterations=0", "warm_start.num_demos=4"),
+    *("warm_start.steps=3", "warm_start.batch_size=4", "evaluation.num_prompts=4", "tracking.tensorboard=false"),
+)
+
+
+def language_config(*overrides: str) -> LanguageConfig:
+    """Compose the tiny run with further overrides, later ones winning."""
+    chosen = {override.partition("=")[0]: override for override in (*TINY, *overrides)}
+    config = compose_config(list(chosen.values()))
+    assert isinstance(config, LanguageConfig)
+    return config
+
+
+def sampled(rollout: LanguageRollout, iteration: int = 1) -> Batch:
+    """Return the iteration's responses, as the node ``rollout`` makes them."""
+    questions = rollout.training_episodes(0, iteration)
+    return to_batch(rollout.play(questions, "train", (0, iteration, "rollout")))
+
+
+def rows_to_train_on(config: LanguageConfig, trainer: LanguageTrainer) -> Batch:
+    """Responses of different lengths with log-probs a little off the policy's."""
+    rollout, rng = LanguageRollout(config, 0, 1), np.random.default_rng(0)
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=0)
+    rows = sampled(rollout)
+    rollout.close()
+    mask = rows["loss_mask"]
+    noise = torch.from_numpy(rng.standard_normal((2, *mask.shape)).astype(np.float32)) * mask
+    rows["old_log_probs"], rows["ref_log_probs"] = rows["log_probs"] + 0.1 * noise
+    rows["advantages"] = torch.from_numpy(rng.standard_normal((len(rows), 1, 1)).astype(np.float32)) * mask
+    return rows

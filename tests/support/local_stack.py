@@ -1,0 +1,142 @@
+"""A project with a local stack of its own, for tests."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+DEPLOYMENTS = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
+NAMES = sorted(each["name"] for each in DEPLOYMENTS)
+
+# Stands in for the real flows: same parameters, same files in the run's folder, no learning. A run of three iterations
+# is killed in its second, once; one with overrides fails, once; a run that is taken up again has two iterations left.
+FLOW = """
+import asyncio, json, os
+from pathlib import Path
+from prefect import flow
+from embodyflow.orchestration.server.resumption import resume_after_crash
+
+@flow(name="grpo", flow_run_name="{run_id}", on_crashed=[resume_after_crash])
+async def grpo(experiment: str = "embodied", iterations: int | None = None, seed: int | None = None,
+               run_id: str | None = None, resume: str | None = None, overrides: list[str] = []):
+    folder = Path("runs") / run_id
+    resumed = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "ray").write_text(os.environ["RAY_ADDRESS"])
+    if overrides and not resumed:
+        raise ValueError(f"no {overrides[0]} here")
+    for iteration in range(1, (2 if resumed else iterations) + 1):
+        if (iteration, iterations, resumed) == (2, 3, False):
+            os.kill(os.getpid(), 9)
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"iteration": iteration, "rollout/success_rate": 0.5}) + "\\n")
+        await asyncio.sleep(0.2)
+    summary = dict(run_id=run_id, success_rate_before=0.625, success_rate_after=1.0, num_goals=64, seed=seed,
+                   train_seconds=83.2, iterations=iterations, weights_digest="0" * 64)
+    (folder / "summary.json").write_text(json.dumps(summary))
+"""
+
+
+class Project:
+    """A folder with the real deployments and the ``embodyflow`` command.
+
+    Args:
+        root: the folder, to be made.
+        trains: whether it has the real flow ``grpo`` as well; every other name is that of the flow above.
+    """
+
+    def __init__(self, root: Path, *, trains: bool = False) -> None:
+        self.root = root
+        (root / "deployments").mkdir(parents=True)
+        (root / "flows").mkdir()
+        shutil.copy(ROOT / "deployments" / "prefect.yaml", root / "deployments")
+        for name in {each["entrypoint"].partition(":")[2] for each in DEPLOYMENTS}:
+            (root / "flows" / f"{name}.py").write_text(FLOW.replace("grpo", name))
+        if trains:
+            shutil.copy(ROOT / "flows" / "grpo.py", root / "flows")
+        self.env = {**os.environ, "PYTHONPATH": str(ROOT), "PREFECT_HOME": str(root / "home")}
+        for name in ("PREFECT_API_URL", "RAY_ADDRESS"):
+            self.env.pop(name, None)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "embodyflow.cli.main", *words]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, cwd=self.root, env=self.env, text=True, start_new_session=True, **pipes)
+
+    def embodyflow(self, *words: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*words)
+        out, err = process.communicate(timeout=280)
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def prefect(self, *words: str) -> str:
+        command = [sys.executable, "-m", "prefect", *words]
+        done = subprocess.run(command, cwd=self.root, env=self.env, text=True, capture_output=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def state(self) -> dict[str, object]:
+        state: dict[str, object] = json.loads((self.root / ".embodyflow" / "stack.json").read_text())
+        return state
+
+    def is_ready(self) -> bool:
+        return (self.root / ".embodyflow" / "stack.json").exists() and bool(self.state()["ready"])
+
+    def launcher(self) -> psutil.Process:
+        return psutil.Process(int(str(self.state()["pid"])))
+
+    def leftovers(self) -> list[str]:
+        """Everything that a stopped stack must not leave: processes that know the project, files that say it is up."""
+        mark = f"={self.root}".encode()
+        found = []
+        for process in psutil.process_iter():
+            try:
+                environment = Path(f"/proc/{process.pid}/environ").read_bytes()
+                zombie = process.status() == psutil.STATUS_ZOMBIE
+            except (OSError, psutil.NoSuchProcess):
+                continue
+            if not zombie and process.pid != os.getpid() and mark in environment:
+                found.append(f"{process.pid} {process.name()}")
+        files = [self.root / "prefect.toml", self.root / ".embodyflow" / "stack.json"]
+        return found + [str(path) for path in files if path.exists()]
+
+    def log(self) -> str:
+        """What the Prefect worker and the flows that it runs have printed since the stack was started."""
+        return (self.root / ".embodyflow" / "logs" / "prefect-worker.log").read_text()
+
+    def api(self, path: str, body: dict[str, object]) -> Any:
+        """Return the Prefect server's answer."""
+        return post(f"{self.state()['api_url']}{path}", body)
+
+    def flow_run(self, state: str, name: str) -> dict[str, Any] | None:
+        """Return the flow run of a name in a state; ``None`` where there is none."""
+        wanted = {"state": {"type": {"any_": [state]}}, "name": {"any_": [name]}}
+        runs: list[dict[str, Any]] = self.api("/flow_runs/filter", {"flow_runs": wanted})
+        return runs[0] if runs else None
+
+
+def all_gone(processes: list[psutil.Process]) -> bool:
+    """Whether all have ended; one that its parent has not collected yet has."""
+    return not any(_is_alive(each) for each in processes)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it went between the two questions
+        return False
+
+
+def post(url: str, body: dict[str, object]) -> list[dict[str, object]]:
+    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        content: list[dict[str, object]] = json.loads(answer.read())
+    return content

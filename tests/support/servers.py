@@ -1,0 +1,58 @@
+"""A Prefect server for tests."""
+
+import os
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY
+from embodyflow.stack.processes import free_port, start_process, stop_processes
+from embodyflow.stack.services import server_command
+
+
+class PrefectServer:
+    """A server with its home in a folder, which may be started again when it is gone: it has the same address then.
+
+    Args:
+        folder: its home.
+        port: it listens on; without one, a free one.
+    """
+
+    def __init__(self, folder: Path, port: int | None = None) -> None:
+        self._folder, self._port = folder, free_port(0) if port is None else port
+        self._env = {**os.environ, **NO_TELEMETRY, **BATCHED_WRITES, "PREFECT_HOME": str(folder)}
+        for name in ("PREFECT_API_URL", "PREFECT_API_DATABASE_CONNECTION_URL"):
+            self._env.pop(name, None)
+        self.url = f"http://127.0.0.1:{self._port}/api"
+        self.process: psutil.Process
+
+    def start(self) -> None:
+        """Start it; return when it answers."""
+        log = self._folder / "server.log"
+        self.process = start_process(server_command(self._port), log=log, env=self._env, cwd=self._folder)
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                urllib.request.urlopen(f"{self.url}/health", timeout=5).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline and self.process.is_running(), log.read_text()
+                time.sleep(0.2)
+
+    def stop(self) -> None:
+        stop_processes([self.process], grace=10)
+
+
+@contextmanager
+def prefect_server(folder: Path, port: int | None = None) -> Iterator[str]:
+    """Run a server; give the address of its API."""
+    server = PrefectServer(folder, port)
+    try:
+        server.start()
+        yield server.url
+    finally:
+        server.stop()

@@ -1,0 +1,89 @@
+"""Trainers of one rank, and rows and demonstrations to train them on."""
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch.multiprocessing as mp
+from tensordict import TensorDict
+
+from embodyflow.config import RunConfig
+from embodyflow.data.batches import to_batch
+from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
+from embodyflow.training.fsdp_trainer import FSDPTrainer
+
+SEED = 5
+Weights = dict[str, np.ndarray]
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def spawn_ranks(work: Callable[..., None], *args: Any, num_ranks: int) -> None:
+    """Call ``work(rank, *args)`` in a process per rank.
+
+    Raises:
+        torch.multiprocessing.ProcessRaisedException: with the traceback of a rank that failed.
+    """
+    mp.spawn(_work_and_end, (work, args), nprocs=num_ranks)
+
+
+def _work_and_end(rank: int, work: Callable[..., None], args: tuple[Any, ...]) -> None:
+    """As the end of a run does, end the process at once.
+
+    An interpreter that takes its time can abort: gloo's threads are still there while anything refers to the group
+    (https://github.com/pytorch/pytorch/issues/190489).
+    """
+    work(rank, *args)
+    os._exit(0)
+
+
+def new_trainer(config: RunConfig) -> FSDPTrainer:
+    trainer = FSDPTrainer(config, 0, 1)
+    trainer.connect(free_address())
+    return trainer
+
+
+def rows_for(config: RunConfig, num_rows: int) -> TensorDict:
+    """Make rows with episodes of different lengths, log-probs a little off the policy's."""
+    rng, decisions, tokens = np.random.default_rng(0), config.num_decisions, config.policy.num_action_tokens
+    shape = (num_rows, decisions, tokens)
+    num_tokens = rng.integers(1, decisions * tokens, size=(num_rows, 1))
+    mask = (np.arange(decisions * tokens) < num_tokens).reshape(shape)
+    words = TinyVLAProcessor(config.policy).instruction_ids(["reach the goal"] * num_rows)
+    old = -5.5 + 0.2 * rng.standard_normal(shape)
+    columns = {
+        "seed": rng.integers(1000, size=num_rows),
+        "state": rng.standard_normal((num_rows, decisions, config.policy.state_dim)),
+        "action_tokens": rng.integers(config.policy.num_bins, size=shape) * mask,
+        "loss_mask": mask,
+        "old_log_probs": old * mask,
+        "ref_log_probs": (old + 0.1 * rng.standard_normal(shape)) * mask,
+        "advantages": rng.standard_normal((num_rows, 1, 1)) * mask,
+        "instruction_ids": words.numpy(),
+    }
+    floats = {name: array.astype(np.float32) for name, array in columns.items() if array.dtype == np.float64}
+    return to_batch(columns | floats)
+
+
+def demos_for(config: RunConfig) -> TensorDict:
+    rng, length = np.random.default_rng(1), config.env.max_steps
+    words = TinyVLAProcessor(config.policy).instruction_ids(["reach the goal"] * 2)
+    return to_batch(
+        {
+            "state": rng.standard_normal((2, length, config.policy.state_dim)).astype(np.float32),
+            "actions": rng.uniform(-1, 1, (2, length, config.policy.action_dim)).astype(np.float32),
+            "num_steps": np.array([length, 7]),
+            "instruction_ids": words.numpy(),
+        }
+    )
+
+
+def largest_gap(left: Weights, right: Weights) -> float:
+    assert left.keys() == right.keys()
+    return max(float(np.abs(left[name] - right[name]).max()) for name in left)

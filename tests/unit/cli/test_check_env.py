@@ -1,0 +1,157 @@
+"""The checks of ``embodyflow check-env`` on environments that break one promise each."""
+
+import mmap
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+from embodyflow.cli.check_env import CHECKS, Subject, show
+from embodyflow.config.environment import EnvConfig
+from embodyflow.errors import ConfigError
+
+LEAKED: list[mmap.mmap] = []
+
+
+class Point(gym.Env):
+    """Keeps every promise, unless told to break one."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
+
+    def __init__(self, breaks: str = "", render_mode: str | None = None) -> None:
+        self.breaks, self.render_mode = breaks, render_mode
+        self.observation_space, self.action_space = Box(-99, 99, (1,), np.float32), Box(-1, 1, (1,), np.float32)
+        self.pushed = 0.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        if self.breaks == "large seeds":
+            np.random.RandomState(4 * (seed or 0))
+        super().reset(seed=None if self.breaks == "seeded reset" else seed)
+        self.x = 0.0 if self.breaks == "variety" else self.np_random.random()
+        if self.breaks != "restore by seed":
+            self.pushed = 0.0
+        if self.breaks == "leak":
+            LEAKED.append(mmap.mmap(-1, 2**18))  # not from the heap, which may have room from earlier tests
+            LEAKED[-1].write(b"x" * 2**18)
+        return np.array([self.x], np.float32), {}
+
+    def step(self, action: np.ndarray):
+        if self.breaks == "chunks":
+            action[:] = self.pushed  # writes into the caller's array: the next action is another
+        self.pushed += float(action[0])
+        self.x += 0.01 * self.pushed + (np.random.random() if self.breaks == "determinism" else 0.0)
+        return np.array([self.x], np.float32), self.x, False, False, {}
+
+    def render(self) -> np.ndarray:
+        frame = np.zeros((8, 8, 3), np.float64 if self.breaks == "render" else np.uint8)
+        frame[:4] = 200
+        return frame
+
+
+gym.register("tests/Point-v0", Point, max_episode_steps=100)
+
+
+class Guided(Point):
+    """One that names its tasks."""
+
+    tasks = ("go",)
+    instruction = "push"
+    num_goals = {"train": 4, "demo": 4, "eval": 4}  # noqa: RUF012
+
+    def __init__(self, task: str, split: str, max_steps: int, breaks: str = "") -> None:
+        super().__init__(breaks)
+        self.left = max_steps if breaks != "truncation" else 10**6
+        if breaks == "goals":
+            self.num_goals = {"train": 4}
+        self.first = 10 if split == "eval" and breaks != "splits" else 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        return super().reset(seed=self.first + (options or {}).get("goal", 0))
+
+    def step(self, action: np.ndarray):
+        self.left -= 1
+        return (*super().step(action)[:3], self.left <= 0, {} if self.breaks == "success" else {"success": False})
+
+
+gym.register("tests/Guided-v0", Guided)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "verdict", "details"),
+    [
+        ("", "ok", "evaluation has initial states of its own"),
+        ("splits", "FAIL", "evaluation begins where training does"),
+        ("success", "FAIL", "info has no 'success'"),
+        ("truncation", "FAIL", "an episode goes on after max_steps=30"),
+        (
+            "goals",
+            "FAIL",
+            f"env.id={__name__}:tests/Guided-v0: its attribute num_goals must map train, demo, eval to numbers of "
+            "goals, some of them to train on, is {'train': 4}",
+        ),
+    ],
+)
+def test_what_an_environment_with_tasks_promises_is_tried(breaks: str, verdict: str, details: str) -> None:
+    config = EnvConfig(id=f"{__name__}:tests/Guided-v0", tasks=("go",), kwargs={"breaks": breaks}, max_steps=30)
+    finding = CHECKS["goals"](Subject(config))
+    assert (finding.verdict, finding.details) == (verdict, details)
+
+
+def run(check: str, breaks: str):
+    kwargs = {"breaks": breaks}
+    subject = Subject(EnvConfig(id=f"{__name__}:tests/Point-v0", tasks=(), kwargs=kwargs, max_steps=100))
+    return CHECKS[check](subject)
+
+
+@pytest.mark.parametrize("check", ["seeded reset", "determinism", "restore by seed", "render", "leak"])
+def test_a_broken_promise_is_found_and_a_kept_one_passes(check: str) -> None:
+    if check == "render" and run(check, "").verdict == "note":
+        pytest.skip("no rendering here")
+    assert run(check, "").verdict == "ok"
+    broken = run(check, check)
+    LEAKED.clear()
+    assert broken.verdict == "FAIL" and broken.advice
+
+
+def test_one_initial_state_for_all_seeds_is_worth_a_note() -> None:
+    assert run("seeded reset", "variety").verdict == "note"
+
+
+def test_seeds_as_large_as_those_of_control_jobs_are_tried() -> None:
+    assert run("restore by seed", "large seeds").verdict == "ok"
+    with pytest.raises(ValueError, match="Seed must be between"):
+        run("seeded reset", "large seeds")
+
+
+def test_chunks_in_another_process_equal_single_steps() -> None:
+    assert run("chunks", "").verdict == run("pickling", "").verdict == "ok"
+
+
+def test_the_exit_code_tells_whether_a_check_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = {name: CHECKS[name] for name in ("seeded reset", "determinism")}
+    monkeypatch.setattr("embodyflow.cli.check_env.CHECKS", chosen)
+    identity = f"{__name__}:tests/Point-v0"
+    assert show(identity, []) == 0
+    assert show(identity, ["kwargs.breaks=determinism"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:5].strip() for line in lines] == ["ok", "ok", "ok", "FAIL"]
+    assert "→ look for draws from random or numpy.random" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "words", "message"),
+    [
+        ("Mars-v0", [], "env.id=Mars-v0: Environment `Mars` doesn't exist"),
+        ("Reacher-v5", ["fast"], "fast: must be of the form key=value"),
+        ("Reacher-v5", ["speed=3"], "env.speed: no such key; did you mean"),
+        ("Reacher-v5", ["kwargs.speed=3"], r"env.kwargs=\{'speed': 3\}: .*unexpected keyword argument 'speed'"),
+        ("CartPole-v1", [], r"env: actions must be a Box of one dimension, are Discrete\(2\)"),
+    ],
+)
+def test_an_environment_that_cannot_be_checked_is_one_line(env_id: str, words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        show(env_id, words)

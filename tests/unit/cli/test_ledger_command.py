@@ -1,0 +1,57 @@
+"""``embodyflow ledger``: what a run has on record."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from embodyflow.cli.main import main
+from embodyflow.record.ledger import Ledger
+from embodyflow.record.run_folder import RunFolder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """The folder of a run that has committed three iterations."""
+    folder, ledger = RunFolder(tmp_path), Ledger(tmp_path / "ledger.jsonl")
+    for iteration in range(3):
+        (folder.new_checkpoint(iteration) / "weights").write_text(str(iteration))
+        folder.commit_checkpoint(iteration, {}, keep=2)
+        ledger.append("commit", iteration, {"weights_digest": f"{iteration:x}" * 64})
+    return folder
+
+
+def test_what_is_on_record_is_shown_and_damage_is_told(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ledger", str(run.path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-3:] == [f"checkpoint of iteration {i}: intact" for i in range(3)]
+    (run.checkpoint(1) / "weights").write_text("other")
+    assert main(["ledger", str(run.path)]) == 1
+    assert capsys.readouterr().err == f"{run.checkpoint(1)}/weights is not what was written\n"
+
+
+def test_a_checkpoint_that_a_run_replaces_meanwhile_is_no_damage(
+    run: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify = RunFolder.verify_checkpoint
+
+    def verify_while_the_run_goes_on(folder: RunFolder, iteration: int) -> None:
+        if iteration == 1:
+            folder.drop_checkpoint(iteration)
+        verify(folder, iteration)
+
+    monkeypatch.setattr(RunFolder, "verify_checkpoint", verify_while_the_run_goes_on)
+    assert main(["ledger", str(run.path)]) == 0
+    shown = capsys.readouterr()
+    assert "iteration 1: intact" not in shown.out and "iteration 2: intact" in shown.out and not shown.err
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure_of_a_server(tmp_path: Path) -> None:
+    (tmp_path / "deployments").mkdir()
+    (tmp_path / "deployments" / "prefect.yaml").touch()
+    command = [sys.executable, "-c", "import sys, embodyflow.cli.main; sys.exit(embodyflow.cli.main.main(['down']))"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1

@@ -1,0 +1,211 @@
+"""A run's record of episodes: what is kept, listed and played again."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import tasks
+from embodyflow.algorithms.algorithm_config import KLConfig
+from embodyflow.algorithms.masked import one_rank
+from embodyflow.cli import replay as module
+from embodyflow.cli.main import main
+from embodyflow.cli.replay import replay, show_episodes
+from embodyflow.config import RunConfig
+from embodyflow.data.batches import to_batch
+from embodyflow.record.episode_record import find_episode, read_episodes
+from embodyflow.record.run_folder import RunFolder
+from embodyflow.rollouts import replay as engine
+from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+
+
+@pytest.fixture(scope="module")
+def config(tiny_config, tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    root = tmp_path_factory.mktemp("runs")
+    return tiny_config(f"run_root={root}", "run_id=mine", "algorithm.kl.coef=0.1", "filter.drop_uniform=false")
+
+
+@pytest.fixture(scope="module")
+def run(config: RunConfig) -> Path:
+    """The folder of a run of one iteration, of which the second group was not trained on."""
+    torch.manual_seed(0)
+    rollout = EmbodiedRollout(config, 0, 1)
+    rollout.update_weights({name: w.numpy() for name, w in rollout.policy.model.state_dict().items()}, version=3)
+    folder = RunFolder.create(config)
+    batch = to_batch(rollout.play(rollout.training_episodes(0, 1), "train", (0, 1, "rollout")))
+    rollout.close()
+    batch["success"][:2] = torch.tensor([True, False])  # so that there is something to compare
+    worker = SimpleNamespace(rank=0, config=config, all_reduce=one_rank)
+    place = {"folder": str(folder.new_episodes(1))}
+    batch["image"] = torch.zeros(4, 4, 8, 8, 3, dtype=torch.uint8)
+    tasks.keep_episodes(batch, {**place, "part": "played-rollout", "trained": False}, worker=worker)
+    trained = tasks.compute_advantage(tasks.compute_reward(batch[:2], worker=worker).batch, worker=worker).batch
+    trained["old_log_probs"] = trained["log_probs"].clone()
+    trained["ref_log_probs"] = trained["log_probs"] - 0.1 * trained["loss_mask"]
+    tasks.keep_episodes(trained, {**place, "part": "trained", "trained": True}, worker=worker)
+    folder.commit_episodes(1, keep=2)
+    return folder.path
+
+
+def test_what_was_played_and_what_was_learned_are_joined_by_uid(run: Path) -> None:
+    [(iteration, episodes)] = read_episodes(RunFolder(run))
+    assert iteration == 1
+    assert episodes["trained"].tolist() == [True, True, False, False]
+    assert episodes["rewards"].sum(axis=(1, 2)).tolist() == [1, 0, 0, 0]
+    assert "image" not in episodes and episodes["state"].shape == (4, 4, 30)
+    assert (episodes["advantages"][0] >= 0).all() and (episodes["advantages"][1] <= 0).all()
+    assert not episodes["advantages"][2:].any()
+    uid = int(episodes["uid"][2])
+    assert find_episode(RunFolder(run), uid)[2] == 2
+
+
+def test_an_episode_is_listed_by_what_it_was(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    assert show_episodes(run) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["uid", "iteration", "task", "goal", "outcome", "steps", "return", "score", "advantage"]
+    assert len(lines) == 5
+    assert [line.split()[2] for line in lines[1:]] == ["reach-v3"] * 4
+    assert [line.split()[-1] for line in lines[1:]] == ["0.7071", "-0.7071", "dropped", "dropped"]
+
+
+def test_a_file_gets_the_list_whole(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    words = "pick up the alphabet soup and place it in the basket"
+    folder, config = module._open(run)
+    env = config.env.model_copy(update={"tasks": (words,)})
+    monkeypatch.setattr(module, "_open", lambda _: (folder, config.model_copy(update={"env": env})))
+    assert show_episodes(run) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5 and all(words in line for line in lines[1:])
+
+
+def test_an_iteration_that_a_run_drops_meanwhile_is_left_out(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "mine")
+    folder = RunFolder(tmp_path / "mine")
+    for iteration in (2, 3):
+        shutil.copytree(folder.episodes()[1], folder.new_episodes(iteration), dirs_exist_ok=True)
+        folder.commit_episodes(iteration, keep=9)
+    seen = []
+    for iteration, _ in read_episodes(folder):
+        seen.append(iteration)
+        folder.commit_episodes(9, keep=1)
+    assert seen == [1, 3] and list((tmp_path / "mine" / "episodes").iterdir()) == [folder.episodes()[3]]
+    (folder.episodes()[3] / "trained-0.npz").unlink()
+    with pytest.raises(FileNotFoundError, match="trained"):
+        list(read_episodes(folder))
+
+
+def test_an_episode_played_again_is_the_one_on_record(run: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setattr(engine, "rendering_problem", lambda: "no renderer here")
+    uids = read_uids(run)
+    assert replay(run, uids[1]) == 0
+    out = capsys.readouterr().out
+    assert "replay: equal to the bit, 20 steps" in out and "video: no renderer here" in out
+    assert "advantage (grpo)" in out and "-0.7071" in out
+    # Four decisions of 20 tokens: A = -1/√2 at a ratio of 1 makes a loss of 20/√2, and a KL of (e^-0.1 - 1 + 0.1)·20.
+    [line] = [line.split() for line in out.splitlines() if line.split()[:2] == ["3", "20"]]
+    assert [line[3], line[5], line[6]] == ["-0.7071", "0.09675", "14.14"]
+    assert main(["replay", str(run), str(uids[3])]) == 0
+    assert "no: its group was dropped" in capsys.readouterr().out
+
+
+def test_the_kl_is_shown_with_the_coefficient_of_its_iteration(run: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setattr(engine, "rendering_problem", lambda: "no renderer here")
+    uid = read_uids(run)[1]
+    assert replay(run, uid) == 0
+    assert "0.1 x KL" in capsys.readouterr().out
+    try:
+        RunFolder(run).append_metrics({"iteration": 1, "policy/kl_coef": 0.25})
+        RunFolder(run).append_metrics({"iteration": 1, "eval/success_rate": 1.0})  # of its evaluation
+        assert replay(run, uid) == 0
+    finally:
+        RunFolder(run).metrics_path.unlink()
+    out = capsys.readouterr().out
+    assert "0.25 x KL" in out and "0.1 x KL" not in out
+
+
+def test_an_episode_of_a_graph_without_a_reference_is_shown(
+    run: Path, config: RunConfig, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setattr(engine, "rendering_problem", lambda: "no renderer here")
+    [(iteration, episodes)] = read_episodes(RunFolder(run))
+    del episodes["ref_log_probs"]
+    monkeypatch.setattr(module, "find_episode", lambda folder, uid: (iteration, episodes, 1))
+    free = config.model_copy(update={"algorithm": config.algorithm.model_copy(update={"kl": KLConfig()})})
+    monkeypatch.setattr(module, "_open", lambda path: (RunFolder(path), free))
+    assert replay(run, read_uids(run)[1]) == 0
+    out = capsys.readouterr().out
+    assert "log-prob" in out and "KL" not in out
+
+
+def read_uids(run: Path) -> list[int]:
+    return [int(uid) for _, episodes in read_episodes(RunFolder(run)) for uid in episodes["uid"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "said"),
+    [
+        ("state", (2, 7), "state before decision 2, entry 7: "),
+        ("final_state", (7,), "final_state, entry 7: "),
+        ("episode_return", (), "episode_return: "),
+        ("success", (), "success: False now, True on record"),
+        ("num_steps", (), "num_steps: 20 now, 19 on record"),
+        ("actions", (0, 1, 2), "state before decision 1, entry "),
+    ],
+)
+def test_the_first_difference_is_named(config, run: Path, name: str, where: tuple[int, ...], said: str) -> None:
+    _, episodes, row = find_episode(RunFolder(run), read_uids(run)[2])
+    episode = {key: column[row].copy() for key, column in episodes.items()}
+    assert engine.first_difference(config, episode) is None
+    changed = np.asarray(episode[name])
+    changed[where] = {"success": True, "num_steps": 19}.get(name, changed[where] + 0.5)
+    difference = engine.first_difference(config, {**episode, name: changed})
+    assert difference is not None and difference.startswith(said)
+
+
+def test_another_outcome_than_on_record_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(run), str(read_uids(run)[0])]) == 1  # its record says success, as the fixture had it
+    assert "replay: not what is on record; success: False now, True on record" in capsys.readouterr().err
+
+
+def test_what_is_not_there_is_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(run), "99"]) == 2
+    assert main(["replay", str(tmp_path), "0"]) == 2
+    assert main(["episodes", str(tmp_path)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith(f"uid=99: is not among the episodes of {run}, which keeps those of iterations 1 to 1")
+    assert "holds no config.yaml" in lines[1] and "holds no config.yaml" in lines[2]
+
+
+def test_the_oldest_are_removed_and_what_was_not_committed_does_not_count(config, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for iteration in (1, 2, 3):
+        folder.new_episodes(iteration)
+        folder.commit_episodes(iteration, keep=2)
+    (folder.new_episodes(4) / "x").write_text("")
+    assert list(folder.episodes()) == [2, 3]
+    assert not any(folder.new_episodes(4).iterdir())  # begun again
+    folder.commit_episodes(3, keep=2)
+    assert list(folder.episodes()) == [2, 3]
+
+
+@pytest.mark.skipif(engine.rendering_problem() is not None, reason="this machine does not render")
+def test_successes_and_failures_are_drawn_on_one_sheet(config, run: Path, tmp_path: Path) -> None:
+    folder = RunFolder(run).episodes()[1]
+    settings = {"episodes": str(folder), "path": str(tmp_path / "sheet.png"), "split": "train"}
+    worker = SimpleNamespace(rank=0, config=config)
+    assert tasks.contact_sheet(None, settings, worker=worker).info == {"problem": None}
+    sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
+    assert sheet.shape == (4 * 142, 5 * 128, 3)
+    assert [sheet[142 * line, -1].tolist() for line in range(4)] == [[27, 127, 59], *[[179, 38, 30]] * 3]
+    assert len(np.unique(sheet[14:142], axis=0)) > 50
+    assert tasks.contact_sheet(None, settings, worker=SimpleNamespace(rank=1)).info == {"problem": None}

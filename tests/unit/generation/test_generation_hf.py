@@ -1,0 +1,90 @@
+"""Continuous refilling of the transformers engine."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from language_models import VOCAB, save_model
+from transformers import AutoConfig, AutoModelForCausalLM, MistralConfig, MistralForCausalLM
+
+from embodyflow.config.generation import HFConfig
+from embodyflow.errors import ConfigError
+from embodyflow.generation.hf import HFEngine
+from embodyflow.generation.interface import Request, Sampling
+
+
+def test_a_long_completion_holds_up_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two slots, lengths from 1 to 24: as many passes as the tokens need, not as the longest of each pair."""
+    engine = HFEngine(HFConfig(max_num_seqs=2), save_model(tmp_path, tied=True), "cpu")
+    sampling = Sampling(24, stop_token_ids=tuple(range(0, len(VOCAB), 6)))
+    requests = [Request((1, 2), seed) for seed in range(24)]
+    lengths = [len(one.token_ids) for one in engine.generate(requests, sampling)]
+    assert min(lengths) == 1 and max(lengths) == 24
+    passes, prefill, decode = [], engine._prefill, engine._decoder
+    monkeypatch.setattr(engine, "_prefill", lambda *a: passes.append(1) or prefill(*a))
+    monkeypatch.setattr(engine, "_decoder", lambda *a: passes.append(1) or decode(*a))
+    order = [position for position, _ in engine.stream(requests, sampling)]
+    longest = lengths.index(max(lengths))
+    assert order.index(longest) > longest and sorted(order) == list(range(24))
+    # A pass over the prompt for each that comes in after the first two, and steps of two rows, at the end of one.
+    assert len(passes) <= 23 + sum(lengths) / 2 + max(lengths) / 2
+    in_pairs = sum(max(pair) for pair in zip(lengths[::2], lengths[1::2], strict=True))
+    assert len(passes) - 23 < 0.75 * in_pairs
+
+
+LLAMA3 = {
+    **{"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "original_max_position_embeddings": 16,
+}
+FAMILY: list[tuple[str, dict[str, Any]]] = [
+    ("qwen3", {"head_dim": 16}),
+    ("qwen2", {}),
+    ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    ("llama", {"rope_parameters": LLAMA3}),
+    ("mistral", {"sliding_window": None}),
+]
+
+
+def save_any(kind: str, folder: Path, **settings: Any) -> dict[str, np.ndarray]:
+    """Write a model of random weights, none of them as transformers initialises it, and return these."""
+    torch.manual_seed(0)
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    sizes = {"vocab_size": len(VOCAB), "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 64}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **heads, **sizes, **settings))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, 1.0 if parameter.ndim == 1 else 0.0, 0.2)
+    model.save_pretrained(folder)
+    return {name: value.numpy() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize(("kind", "settings"), FAMILY, ids=["qwen3", "qwen2", "biases", "llama3", "mistral"])
+def test_single_tokens_are_decoded_as_transformers_does(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    weights = save_any(kind, tmp_path, **settings)
+    engine = HFEngine(HFConfig(max_num_seqs=4), tmp_path, "cpu")
+    assert engine._decoder is not None
+    requests = [Request(tuple(range(1, 2 + seed % 3)), seed) for seed in range(6)]
+    for version in range(2):  # the second with new weights, which the decoder sees too
+        completions = engine.generate(requests, Sampling(12, stop_token_ids=(3,)))
+        pairs = [(request.prompt_ids, one.token_ids) for request, one in zip(requests, completions, strict=True)]
+        for one, scores in zip(completions, engine.score(pairs), strict=True):
+            np.testing.assert_allclose(one.log_probs, scores, atol=1e-5)
+        engine.update_weights({name: 0.9 * array for name, array in weights.items()}, version)
+
+
+def test_other_models_decode_as_transformers_does(tmp_path: Path) -> None:
+    save_any("gpt_neox", tmp_path)
+    engine, request = HFEngine(HFConfig(), tmp_path, "cpu"), Request((1, 2), 0)
+    assert engine._decoder is None
+    [one] = engine.generate([request], Sampling(12))
+    np.testing.assert_allclose(one.log_probs, engine.score([(request.prompt_ids, one.token_ids)])[0], atol=1e-5)
+
+
+def test_layers_that_do_not_see_all_positions_are_refused(tmp_path: Path) -> None:
+    config = MistralConfig(
+        vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, sliding_window=4
+    )
+    MistralForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"mistral .*name=vllm"):
+        HFEngine(HFConfig(), tmp_path, "cpu")

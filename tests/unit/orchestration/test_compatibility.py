@@ -1,0 +1,295 @@
+"""Each training flow chooses its pipeline and algorithm, and refuses those of another."""
+
+from pathlib import Path
+
+import pytest
+
+import tasks
+from embodyflow.config import RunConfig
+from embodyflow.errors import ConfigError
+from embodyflow.orchestration.request.compatibility import PIPELINES
+from embodyflow.orchestration.request.request import check, parse_arguments
+from embodyflow.record.run_folder import RunFolder
+from pipelines import NodeRole, NodeType, Pipeline, TaskGraph, load_pipeline
+
+
+def ask(flow: str, *words: str) -> RunConfig:
+    return check(parse_arguments(words, flow))
+
+
+@pytest.fixture(scope="module")
+def embodied() -> RunConfig:
+    return ask("grpo")
+
+
+@pytest.mark.parametrize("flow", PIPELINES)
+def test_a_flow_chooses_a_pipeline_that_the_algorithm_fits(flow: str, tmp_path: Path) -> None:
+    config = ask(flow, "experiment=embodied", f"run_root={tmp_path}")
+    assert config.flow == flow
+    assert config.pipeline.name == PIPELINES[flow][0]
+    for name in PIPELINES[flow]:
+        nodes = load_pipeline(name).nodes.values()
+        assert (
+            any(node.node_role is NodeRole.CRITIC for node in nodes) == config.algorithm.needs_critic == (flow == "ppo")
+        )
+
+
+@pytest.mark.parametrize(
+    ("flow", "pipeline"),
+    [("grpo", "language_grpo"), ("ppo", "ppo"), ("dapo", "dapo"), ("gspo", "language_grpo"), ("cpgd", "language_grpo")],
+)
+def test_a_language_job_goes_with_the_flow_and_its_pipeline(flow: str, pipeline: str, tmp_path: Path) -> None:
+    config = ask(flow, "experiment=math", f"run_root={tmp_path}")
+    assert (config.job, config.pipeline.name) == ("language", pipeline)
+
+
+def test_what_is_asked_for_after_the_flow_wins(tmp_path: Path) -> None:
+    config = ask("dapo", f"run_root={tmp_path}", "filter.num_groups=4", "algorithm.loss=cispo")
+    assert (config.filter.num_groups, config.algorithm.loss) == (4, "cispo")
+    assert ask("grpo", f"run_root={tmp_path}", "pipeline.name=grpo").pipeline.name == "grpo"
+
+
+KL_IN_REWARD = ["algorithm.kl.coef=0.1", "algorithm.kl.placement=reward"]
+REWARDED = """
+dag_id: mine
+nodes:
+  - {node_id: rollout, executable_ref: "tasks:generate", node_type: model_inference, node_role: rollout}
+  - {node_id: reward, executable_ref: "tasks:compute_reward", node_type: compute, dependencies: [rollout]}
+"""
+GRAPH = (
+    REWARDED
+    + """
+  - {node_id: value, executable_ref: "tasks:compute_value", node_type: model_train, node_role: critic,
+     dependencies: [reward], only_forward_compute: true}
+"""
+)
+LOG_PROBS = (
+    REWARDED
+    + """
+  - {node_id: old, executable_ref: "tasks:compute_old_log_prob", node_type: model_train, node_role: actor,
+     dependencies: [reward], only_forward_compute: true}
+  - {node_id: ref, executable_ref: "tasks:compute_ref_log_prob", node_type: model_train, node_role: reference,
+     dependencies: [old]}
+"""
+)
+KL = """
+  - {node_id: kl, executable_ref: "tasks:compute_kl_penalty", node_type: compute, dependencies: [%s]}
+  - {node_id: advantage, executable_ref: "tasks:compute_advantage", node_type: compute, dependencies: [%s]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("flow", "words", "answer"),
+    [
+        (
+            "ppo",
+            ["pipeline=embodied_grpo"],
+            "pipeline.name=embodied_grpo: is not for the flow ppo; allowed are ppo",
+        ),
+        (
+            "grpo",
+            ["pipeline.name=ppo"],
+            "pipeline.name=ppo: is not for the flow grpo; allowed are embodied_grpo",
+        ),
+        (
+            "grpo",
+            ["experiment=reacher"],
+            "pipeline.name=ppo_control: is not for the flow grpo; allowed are a graph of your own by "
+            "pipeline.custom_fn or pipeline.yaml; the flow ppo runs it",
+        ),
+        ("dapo", ["pipeline.name=gppo"], "pipeline.name=gppo: allowed are grpo, ppo"),
+        ("grpo", ["algorithm=ppo"], "algorithm.advantage=gae: needs a critic, and the pipeline has none; allowed are"),
+        ("ppo", ["algorithm.advantage=rloo"], "algorithm.advantage=rloo: needs no critic, and the pipeline has one"),
+        ("grpo", ["pipeline.yaml={graph}"], "algorithm.advantage=grpo: needs no critic, and the pipeline has one"),
+        (
+            "ppo",
+            ["flow=dapo"],
+            "flow=dapo: this is the flow ppo; start python -m flows.dapo, or the deployment dapo",
+        ),
+        (
+            "grpo",
+            ["algorithm.advantage=reinforce_plus_plus"],
+            "rollout.num_workers=2: algorithm.advantage=reinforce_plus_plus takes sums over all rows",
+        ),
+        (
+            "grpo",
+            ["algorithm.advantage=reinforce_plus_plus", "pipeline.yaml={elsewhere}", *KL_IN_REWARD],
+            "rollout.num_workers=2: algorithm.advantage=reinforce_plus_plus takes sums over all rows",
+        ),
+        (
+            "grpo",
+            ["pipeline.name=grpo_kl_reward", "algorithm.kl.coef=0.1"],
+            "algorithm.kl.placement=loss: allowed is reward; the pipeline takes the KL term from the rewards (node kl_",
+        ),
+        (
+            "ppo",
+            KL_IN_REWARD,
+            "algorithm.kl.placement=reward: the pipeline does not take the KL term from the rewards; allowed are "
+            "placement=loss, pipeline.name=ppo_kl_reward, a graph of your own with tasks:compute_kl_penalty",
+        ),
+        (
+            "dapo",
+            KL_IN_REWARD,
+            "algorithm.kl.placement=reward: the pipeline does not take the KL term from the rewards; allowed are "
+            "placement=loss, a graph of your own",
+        ),
+        (
+            "ppo",
+            ["pipeline.yaml={graph}", "algorithm.kl.coef=0.1"],
+            "algorithm.kl.coef=0.1: allowed is 0; no node of the pipeline writes ref_log_probs",
+        ),
+        (
+            "grpo",
+            ["pipeline.yaml={unread}", *KL_IN_REWARD],
+            "node 'kl': nobody reads its kl_penalty; allowed are tasks:compute_advantage after it, or a node of your",
+        ),
+        (
+            "grpo",
+            ["pipeline.yaml={elsewhere}", *KL_IN_REWARD],
+            "node 'kl': tasks:compute_kl_penalty runs where its first parent's rows are, on rollout workers",
+        ),
+        (
+            "grpo",
+            ["pipeline.yaml={beside}", *KL_IN_REWARD],
+            "node 'advantage': must come after tasks:compute_kl_penalty, which it would know nothing of",
+        ),
+        (
+            "grpo",
+            ["experiment=math", "pipeline.name=embodied_grpo"],
+            "pipeline.name=embodied_grpo: is not for job=language; allowed are grpo, language_grpo",
+        ),
+        ("srpo", ["experiment=math"], "pipeline.name=embodied_srpo: is not for job=language; allowed are a graph"),
+        ("ppo", ["resume=old"], "flow=grpo: this is the flow ppo; start python -m flows.grpo"),
+        ("dapo", ["filter.num_groups=5"], "filter.num_groups=5 must be a multiple of rollout.num_workers=2"),
+        ("dapo", ["filter.max_rerolls=-1"], "filter.max_rerolls=-1: input should be greater than or equal to 0"),
+        (
+            "grpo",
+            ["filter.num_groups=24"],
+            "filter.num_groups=24: allowed is null; no node of the pipeline reads it, as tasks:dynamic_sampling does",
+        ),
+        ("grpo", ["filter.max_staleness=2"], "filter.max_staleness=2: allowed is 1; no node of the pipeline reads it"),
+        (
+            "ppo",
+            ["filter.drop_truncated=true"],
+            "filter.drop_truncated=true: allowed is false; no node of the pipeline reads it, as "
+            "tasks:embodied_sampling or tasks:dynamic_sampling does",
+        ),
+        (
+            "grpo",
+            ["trainer.schedule.final_fraction=0.1"],
+            "trainer.schedule: final_fraction=0.1: name=constant falls to none; allowed is 0",
+        ),
+        (
+            "ppo",
+            ["trainer.micro_batch_rows=2", "trainer.micro_batch_tokens=320"],
+            "trainer: micro_batch_rows and micro_batch_tokens must not both be set",
+        ),
+        (
+            "grpo",
+            ["trainer.num_ranks=4", "trainer.tensor_parallel_size=3"],
+            "trainer: tensor_parallel_size=3 must divide num_ranks=4; allowed are 1, 2, 4",
+        ),
+        (
+            "grpo",
+            ["trainer.num_ranks=2", "trainer.tensor_parallel_size=2"],
+            "trainer.tensor_parallel_size=2: allowed is 1 with policy.name=tiny_vla; only language models (causal_lm)",
+        ),
+        (
+            "grpo",
+            [
+                *("experiment=libero_openvla", "policy.path=nowhere"),
+                *("trainer.num_ranks=2", "trainer.tensor_parallel_size=2"),
+            ],
+            "trainer.tensor_parallel_size=2: allowed is 1 with policy.name=openvla; only language models (causal_lm)",
+        ),
+        (
+            "ppo",
+            ["experiment=reacher", "trainer.num_ranks=2", "trainer.tensor_parallel_size=2"],
+            "trainer.tensor_parallel_size=2: allowed is 1 with policy.name=mlp_gaussian; only language models",
+        ),
+        (
+            "grpo",
+            ["experiment=math", "trainer.num_ranks=4", "trainer.tensor_parallel_size=4"],
+            "trainer.tensor_parallel_size=4: must divide the model's num_attention_heads=4, num_key_value_heads=2, "
+            "intermediate_size=384; allowed are 1, 2",
+        ),
+        (
+            "grpo",
+            [
+                *("experiment=math", "trainer.num_ranks=2", "trainer.tensor_parallel_size=2"),
+                "policy.scratch.model_type=gpt2",
+            ],
+            "trainer.tensor_parallel_size=2: allowed is 1 with the architecture gpt2; llama, qwen2, qwen3 can be split",
+        ),
+        (
+            "ppo",
+            ["trainer.micro_batch_tokens=319"],
+            "trainer.micro_batch_tokens=319: must be at least 320, the tokens of an episode of env.max_steps=80",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_one_line(
+    flow: str, words: list[str], answer: str, embodied: RunConfig, tmp_path: Path
+) -> None:
+    graphs = {
+        "graph": GRAPH,
+        "elsewhere": LOG_PROBS + KL % ("reward, ref", "kl"),
+        "beside": LOG_PROBS + KL % ("ref", "ref"),
+        "unread": LOG_PROBS + KL[: KL.index("  - {node_id: advantage")] % "ref",
+    }
+    files = {name: tmp_path / f"{name}.yaml" for name in graphs}
+    for name, text in graphs.items():
+        files[name].write_text(text)
+    old = RunFolder.create(embodied.model_copy(update={"run_root": str(tmp_path), "run_id": "old"}))
+    old.new_checkpoint(0)
+    old.commit_checkpoint(0, {}, keep=1)
+    with pytest.raises(ConfigError) as caught:
+        ask(flow, f"run_root={tmp_path}", *(word.format(**files) for word in words))
+    assert str(caught.value).startswith(answer)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("flow", "words"),
+    [
+        ("grpo", ["pipeline.name=grpo_kl_reward"]),
+        ("grpo", ["pipeline.name=grpo_kl_reward", "algorithm.advantage=reinforce_plus_plus"]),
+        ("gspo", ["experiment=math", "pipeline.name=grpo_kl_reward"]),
+        ("ppo", ["experiment=math", "pipeline.name=ppo_kl_reward", "algorithm.kl.target=0.05"]),
+        ("grpo", ["pipeline.yaml={graph}"]),
+    ],
+)
+def test_the_kl_term_goes_into_the_rewards_with_a_pipeline_that_puts_it_there(
+    flow: str, words: list[str], tmp_path: Path
+) -> None:
+    graph = tmp_path / "graph.yaml"
+    graph.write_text(LOG_PROBS + KL % ("ref, reward", "kl"))
+    config = ask(flow, f"run_root={tmp_path}", *KL_IN_REWARD, *(word.format(graph=graph) for word in words))
+    assert config.algorithm.kl.placement == "reward" and not config.algorithm.has_kl_loss
+
+
+def by_functions() -> TaskGraph:
+    """Its functions are named by the modules that they are in."""
+    trained = {"node_type": NodeType.MODEL_TRAIN, "only_forward_compute": True}
+    return (
+        Pipeline("mine")
+        .add_node("rollout", func=tasks.generate, node_type=NodeType.MODEL_INFERENCE, node_role=NodeRole.ROLLOUT)
+        .add_node("reward", func=tasks.compute_reward, deps=["rollout"])
+        .add_node("old", func=tasks.compute_old_log_prob, deps=["reward"], node_role=NodeRole.ACTOR, **trained)
+        .add_node("ref", func=tasks.compute_ref_log_prob, deps=["old"], node_role=NodeRole.REFERENCE, **trained)
+        .add_node("kl", func=tasks.compute_kl_penalty, deps=["ref"])
+        .add_node("advantage", func=tasks.compute_advantage, deps=["kl"])
+        .build()
+    )
+
+
+def test_a_function_is_known_by_each_of_its_names(tmp_path: Path) -> None:
+    graph = "pipeline.custom_fn=test_compatibility:by_functions"
+    assert ask("grpo", f"run_root={tmp_path}", graph, *KL_IN_REWARD).algorithm.kl.placement == "reward"
+    with pytest.raises(ConfigError, match=r"placement=loss: allowed is reward; .* \(node kl\)"):
+        ask("grpo", f"run_root={tmp_path}", graph, KL_IN_REWARD[0])
+
+
+def test_a_graph_of_ones_own_runs_in_the_flow_whose_algorithm_it_fits(tmp_path: Path) -> None:
+    (tmp_path / "graph.yaml").write_text(GRAPH)
+    assert ask("ppo", f"run_root={tmp_path}", f"pipeline.yaml={tmp_path}/graph.yaml").pipeline.yaml

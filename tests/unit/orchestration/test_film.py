@@ -1,0 +1,79 @@
+"""An evaluation that is due is made once, and filmed once, whatever fails between the two."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from counting_run import run_in
+
+from embodyflow.config import RunConfig
+from embodyflow.errors import WorkerLostError
+from embodyflow.orchestration.evaluation import evaluation
+from embodyflow.orchestration.run import training
+from embodyflow.record.run_folder import RunFolder
+from embodyflow.workers.session import NodeWork
+
+LOST = WorkerLostError("a worker of the rollout group is gone")
+
+
+class Studio:
+    """Evaluates and films, and notes what it did; fails where it is told to, once."""
+
+    def __init__(self, failing: str, problem: str | None) -> None:
+        self._failing, self._problem = failing, problem
+        self.done: list[str] = []
+
+    async def evaluate(self, run: Any, index: int) -> None:
+        self.done.append("evaluated")
+        run.folder.append_metrics({"iteration": index, "eval/greedy_success_rate": 0.5})
+
+    async def submit(self, work: NodeWork) -> SimpleNamespace:
+        self.done.append("filmed")
+        path = Path(work.config["path"])
+        if self._problem is None:
+            path.write_text("half a film")
+        self._fail_at("film")
+        if self._problem is None:
+            path.write_text("a film")
+        return SimpleNamespace(info={"problem": self._problem})
+
+    async def draw(self, run: Any, index: int) -> None:
+        self.done.append("drawn")
+        self._fail_at("drawing")
+
+    def _fail_at(self, what: str) -> None:
+        if self._failing == what:
+            self._failing = ""
+            raise LOST
+
+
+@pytest.mark.parametrize("problem", [None, "no EGL here"])
+@pytest.mark.parametrize(
+    ("failing", "done"),
+    [("film", ["evaluated", "filmed", "filmed", "drawn"]), ("drawing", ["evaluated", *["filmed", "drawn"] * 2])],
+)
+def test_a_film_that_failed_is_made_after_all_and_once(
+    tiny_config: Callable[..., RunConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    problem: str | None,
+    failing: str,
+    done: list[str],
+) -> None:
+    config = tiny_config(f"run_root={tmp_path}", "run_id=mine", "evaluation.video=true")
+    run, studio = run_in(RunFolder.create(config), config), Studio(failing, problem)
+    monkeypatch.setattr(training, "evaluate", studio.evaluate)
+    monkeypatch.setattr(evaluation, "submit_node", studio.submit)
+    monkeypatch.setattr(evaluation, "draw_trained_on", studio.draw)
+    monkeypatch.setattr(evaluation, "get_run_logger", lambda: logging.getLogger("film"))
+    with pytest.raises(WorkerLostError):
+        asyncio.run(training._evaluate_if_due(run, 0))
+    for _ in range(2):
+        asyncio.run(training._evaluate_if_due(run, 0))
+    assert studio.done == done
+    held = {"iteration-000000.gif": "a film"} if problem is None else {"iteration-000000.txt": f"{problem}\n"}
+    assert {path.name: path.read_text() for path in run.folder.subfolder("videos").iterdir()} == held

@@ -1,0 +1,196 @@
+"""A run that goes back to an earlier commit than it came from does all of it again, once, and ends the same."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counting_run import begin, go_on, iterate, rows_of, run_in
+
+from embodyflow.config import RunConfig
+from embodyflow.data.rows_file import Journal
+from embodyflow.errors import WorkerLostError
+from embodyflow.orchestration.run import nodes, recovery, stages, training
+from embodyflow.record.run_folder import RunFolder
+
+ITERATIONS, EVALUATED = 4, 2
+LOST = WorkerLostError("a worker of the trainer group is gone")
+Disturb = Callable[[Any, int], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (nodes, recovery, stages):
+        monkeypatch.setattr(module, "get_run_logger", lambda: logging.getLogger("going back"))
+    monkeypatch.setattr(recovery, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(training, "report_progress", lambda run, index: None)
+
+
+async def nothing(*_: object) -> None:
+    pass
+
+
+async def evaluate(run: Any, index: int) -> None:
+    run.folder.append_metrics({"iteration": index, "eval/greedy_success_rate": 0.5})
+
+
+def config_of(tiny_config: Callable[..., RunConfig], root: Path, run_id: str) -> RunConfig:
+    words = (f"run_root={root}", f"run_id={run_id}", f"iterations={ITERATIONS}", "trainer.keep_checkpoints=3")
+    return tiny_config(*words, f"evaluation.every={EVALUATED}", "evaluation.video=false")
+
+
+def started(config: RunConfig, monkeypatch: pytest.MonkeyPatch, disturb: Disturb) -> Any:
+    """Return a run that is about to begin; ``disturb`` is called when an iteration begins, and may raise."""
+    run = run_in(RunFolder.create(config), config)
+    run.session.mend = nothing
+
+    async def run_iteration(run: Any, index: int) -> None:
+        await disturb(run, index)
+        await iterate(run, index)
+
+    monkeypatch.setattr(training, "run_iteration", run_iteration)
+    monkeypatch.setattr(training, "evaluate", evaluate)
+    monkeypatch.setattr(recovery, "note_processes", nothing)
+    return run
+
+
+async def live(run: Any, first: int = 0) -> tuple[Any, ...]:
+    """Train to the end; return what came of it."""
+    await go_on(run, first)
+    lines = [(line["iteration"], "loss" in line) for line in run.folder.metrics()]
+    return run.session.state, run.session.weights_digest, run.stages._ledger.digest(), lines
+
+
+def lived(config: RunConfig, monkeypatch: pytest.MonkeyPatch, disturb: Disturb) -> tuple[Any, ...]:
+    run = started(config, monkeypatch, disturb)
+
+    async def whole() -> tuple[Any, ...]:
+        await begin(run)
+        return await live(run)
+
+    return asyncio.run(whole())
+
+
+async def undisturbed(run: Any, index: int) -> None:
+    pass
+
+
+def once(index: int, do: Callable[[Any], None]) -> Disturb:
+    """Return what does something when an iteration begins for the first time, and then fails it."""
+    waiting = [index]
+
+    async def disturb(run: Any, at: int) -> None:
+        if waiting == [at]:
+            waiting.clear()
+            await run.stages.settle()
+            do(run)
+            raise LOST
+
+    return disturb
+
+
+def damage(run: Any, *iterations: int) -> None:
+    for each in iterations:
+        (run.folder.checkpoint(each) / "updates" / "0").write_text("7")
+
+
+@pytest.mark.parametrize("damaged", [(2,), (3, 2)], ids=["the last", "the last two"])
+def test_what_a_damaged_checkpoint_held_is_done_again(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: tuple[int, ...]
+) -> None:
+    straight = lived(config_of(tiny_config, tmp_path, "straight"), monkeypatch, undisturbed)
+    assert straight[0]["updates"] == ITERATIONS
+    assert straight[3] == [(0, False), (1, True), (2, True), (2, False), (3, True), (4, True), (4, False)]
+    disturb = once(damaged[0] + 1, lambda run: damage(run, *damaged))
+    assert lived(config_of(tiny_config, tmp_path, "disturbed"), monkeypatch, disturb) == straight
+
+
+def test_a_new_process_does_again_what_a_damaged_checkpoint_held(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(tiny_config, tmp_path, "mine")
+    straight = lived(config, monkeypatch, undisturbed)
+    run = run_in(RunFolder(config.run_dir), config)
+    damage(run, 4, 3)
+
+    async def in_a_new_process() -> tuple[Any, ...]:
+        return await live(run, await recovery.restore(run))
+
+    assert asyncio.run(in_a_new_process()) == straight
+
+
+@pytest.mark.parametrize("slow", range(ITERATIONS))
+def test_a_commit_that_is_being_written_counts_before_anything_is_done_again(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: int
+) -> None:
+    straight = lived(config_of(tiny_config, tmp_path, "straight"), monkeypatch, undisturbed)
+    commit_checkpoint = RunFolder.commit_checkpoint
+
+    def slowly(folder: RunFolder, iteration: int, *rest: Any) -> None:
+        if iteration == slow:
+            time.sleep(0.2)  # a large model, a slow disk
+        commit_checkpoint(folder, iteration, *rest)
+
+    async def lose_the_next_weights(run: Any, index: int) -> None:
+        publish = run.session.publish_weights
+
+        async def lost(version: int) -> str:
+            run.session.publish_weights = publish
+            raise LOST
+
+        if index == slow + 1 and not failed:
+            failed.append(index)
+            run.session.publish_weights = lost
+
+    failed: list[int] = []
+    monkeypatch.setattr(RunFolder, "commit_checkpoint", slowly)
+    assert lived(config_of(tiny_config, tmp_path, "disturbed"), monkeypatch, lose_the_next_weights) == straight
+    assert failed == [slow + 1]
+
+
+def test_rows_that_wait_are_kept_no_longer_than_checkpoints(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(tiny_config, tmp_path, "mine")
+    lived(config, monkeypatch, undisturbed)
+    kept = sorted(path.relative_to(config.run_dir / "stages") for path in config.run_dir.glob("stages/*/*/*"))
+    assert [str(path.parent.parent) for path in kept] == [f"iteration-00000{index}" for index in (2, 3, 4, 5)]
+    assert {path.name for path in kept} == {"0.surplus"}
+
+
+def test_half_a_rollout_is_kept_only_where_the_same_weights_play_the_rest(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process ends while a commit is flushed and the next rollout has begun; a new one may learn at another rate."""
+    config = config_of(tiny_config, tmp_path, "mine")
+    lived(config, monkeypatch, undisturbed)
+    stages_of = [config.run_dir / "stages" / f"iteration-{index:06d}" / "rollout" for index in (5, 6)]
+    for index, folder in enumerate(stages_of, start=5):
+        Journal(folder / "0.0.parts").append(rows_of(index, 0))
+    Journal(stages_of[1] / "0.surplus").append(rows_of(6, 7))
+    run = run_in(RunFolder(config.run_dir), config)
+    assert asyncio.run(recovery.restore(run)) == 4
+    kept = [{path.name for path in folder.iterdir()} for folder in stages_of]
+    assert kept == [{"0.0.parts", "0.surplus"}, {"0.surplus"}]
+
+
+def test_all_that_could_not_be_written_is_told(
+    tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_in(RunFolder(tmp_path), config_of(tiny_config, tmp_path, "mine"))
+
+    def refuse(folder: RunFolder, iteration: int, *_: Any) -> None:
+        raise OSError(f"no room for {iteration}")
+
+    async def commit_twice() -> None:
+        run.stages.commit(1, {})
+        run.stages.commit(2, {})
+        await run.stages.settle()
+
+    monkeypatch.setattr(RunFolder, "commit_checkpoint", refuse)
+    with pytest.raises(OSError, match="no room for 1") as failure:
+        asyncio.run(commit_twice())
+    assert failure.value.__notes__ == ["and at the same time: no room for 2"]

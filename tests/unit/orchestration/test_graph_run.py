@@ -1,0 +1,116 @@
+"""Which nodes run again where rows were lost; they are run by hand, and no process is needed for it."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from embodyflow.errors import ShardLostError
+from embodyflow.orchestration.run.graph_run import GraphRun
+from embodyflow.orchestration.run.turns import Turns
+from embodyflow.workers.session import NodeReport, NodeWork
+from pipelines import Node, NodeRole, NodeType, TaskGraph
+
+TRAIN = {"node_type": NodeType.MODEL_TRAIN, "node_role": NodeRole.ACTOR}
+FORWARD = TRAIN | {"only_forward_compute": True}
+HERE = {"node_type": NodeType.COMPUTE}
+
+
+def graph_of(**nodes: tuple[Sequence[str], dict[str, Any]]) -> TaskGraph:
+    made = [
+        Node(node_id=name, executable_ref="m:f", dependencies=tuple(parents), **fields)
+        for name, (parents, fields) in nodes.items()
+    ]
+    return TaskGraph.of(made, "g")
+
+
+class Pass:
+    """One pass, in which the first run of ``reader`` finds the rows of ``old_log_prob`` lost.
+
+    Attributes:
+        ran: the nodes, as they began.
+        works: what each was asked to do.
+    """
+
+    def __init__(self, reader: str, seconds: Callable[[str, int], float] = lambda name, count: 0.0) -> None:
+        self._reader, self._seconds = reader, seconds
+        self.ran: list[str] = []
+        self.works: list[NodeWork] = []
+
+    def over(self, graph: TaskGraph) -> None:
+        async def publish() -> None:
+            raise AssertionError("no weights were lost")
+
+        asyncio.run(GraphRun(graph, 1, self._run_node, publish, lambda _, node_id: node_id, Turns(0)).run())
+
+    async def _run_node(self, work: NodeWork, parents: list[NodeReport], *, retries: int) -> NodeReport:
+        self.works.append(work)
+        self.ran.append(work.node_id)
+        count = self.ran.count(work.node_id)
+        await asyncio.sleep(self._seconds(work.node_id, count))
+        if (work.node_id, count) == (self._reader, 1):
+            raise ShardLostError("1/old_log_prob/0", "host")
+        nothing: dict[str, Any] = {"metrics": {}, "info": {}, "digests": (), "seconds": 0.0, "logs": ()}
+        return NodeReport(node_id=work.node_id, group="trainer", shards=(), **nothing)
+
+
+def test_rows_are_made_again_with_the_weights_they_were_made_with() -> None:
+    graph = graph_of(old_log_prob=((), FORWARD), report=(["old_log_prob"], HERE), train=(["report"], TRAIN))
+    passed = Pass("report")
+    passed.over(graph)
+    assert passed.ran == ["old_log_prob", "report", "old_log_prob", "report", "train"]
+
+
+def test_rows_of_weights_that_have_been_trained_since_are_not_made_again() -> None:
+    graph = graph_of(
+        old_log_prob=((), FORWARD), train=(["old_log_prob"], TRAIN), report=(["old_log_prob", "train"], HERE)
+    )
+    passed = Pass("report")
+    with pytest.raises(ExceptionGroup) as caught:
+        passed.over(graph)
+    assert [type(error) for error in caught.value.exceptions] == [ShardLostError]
+    assert passed.ran == ["old_log_prob", "train", "report"]
+
+
+@pytest.mark.parametrize("slow", [("train", 1), ("old_log_prob", 2)], ids=["in training", "trained before it ends"])
+def test_nor_while_another_branch_trains(slow: tuple[str, int]) -> None:
+    graph = graph_of(
+        old_log_prob=((), FORWARD),
+        train=(["old_log_prob", "wait"], TRAIN),
+        wait=(["old_log_prob"], HERE),
+        report=(["old_log_prob"], HERE),
+    )
+    seconds = {"wait": 0.0, "report": 0.05} if slow[0] == "train" else {"wait": 0.05, "report": 0.0}
+    passed = Pass("report", lambda name, count: 0.2 if (name, count) == slow else seconds.get(name, 0.0))
+    with pytest.raises(ExceptionGroup) as caught:
+        passed.over(graph)
+    assert [type(error) for error in caught.value.exceptions] == [ShardLostError]
+    assert passed.ran.count("report") == 1
+
+
+def test_a_training_node_that_misses_its_rows_is_not_run_again() -> None:
+    """A rank that was called to train and did not refuses to go on until the last commit is restored."""
+    graph = graph_of(old_log_prob=((), FORWARD), train=(["old_log_prob"], TRAIN))
+    passed = Pass("train")
+    with pytest.raises(ExceptionGroup):
+        passed.over(graph)
+    assert passed.ran == ["old_log_prob", "train"]
+
+
+def test_the_reference_is_made_again_by_a_node_that_is_held_to_leave_it_alone() -> None:
+    reference = TRAIN | {"node_role": NodeRole.REFERENCE, "retries": 1}
+    graph = graph_of(old_log_prob=((), reference), report=(["old_log_prob"], HERE))
+    passed = Pass("report")
+    passed.over(graph)
+    assert passed.ran == ["old_log_prob", "report", "old_log_prob", "report"]
+    assert [(work.trains, work.only_forward_compute) for work in passed.works[:2]] == [(False, True), (False, False)]
+
+
+@pytest.mark.parametrize(("node_type", "is_held"), [("MODEL_INFERENCE", True), ("MODEL_TRAIN", False)])
+def test_a_node_that_does_not_say_that_it_trains_is_held_to_leave_weights_alone(node_type: str, is_held: bool) -> None:
+    """It may be run again, which would train twice."""
+    passed = Pass("nobody")
+    passed.over(graph_of(train=((), TRAIN | {"node_type": NodeType(node_type)})))
+    [work] = passed.works
+    assert (work.only_forward_compute, work.trains) == (is_held, not is_held)

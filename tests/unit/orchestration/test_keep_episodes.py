@@ -1,0 +1,75 @@
+"""A record of episodes is whole or there is none, whichever of its parts is lost."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+import tasks
+from embodyflow.data.plan import ShardRef
+from embodyflow.errors import ShardLostError
+from embodyflow.orchestration.evaluation import kept_episodes as episodes
+from embodyflow.record.run_folder import RunFolder
+from embodyflow.workers.session import NodeReport, NodeWork
+from pipelines import Node, NodeRole, NodeType, TaskGraph
+
+
+@pytest.fixture(autouse=True)
+def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episodes, "get_run_logger", lambda: logging.getLogger("episodes"))
+
+
+def write(rank: int, config: Any) -> None:
+    tasks.keep_episodes(TensorDict({"uid": torch.arange(2)}, [2]), config, worker=SimpleNamespace(rank=rank))
+
+
+class Session:
+    """Two ranks write what was played, of which the first misses its rows; another is slow to write what was learned.
+
+    Attributes:
+        written: the parts.
+        late: what the second rank, which nobody waits for any more, has yet to write.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self._error, self.written, self.late = error, list[str](), dict[str, Any]()
+
+    async def run_node(self, work: NodeWork, parents: Sequence[NodeReport]) -> None:
+        if not work.config["trained"]:
+            self.late = dict(work.config)
+            raise self._error
+        await asyncio.sleep(0.05)
+        write(0, work.config)
+        self.written.append(work.config["part"])
+
+
+def kept(folder: RunFolder, error: Exception) -> Session:
+    nothing: dict[str, Any] = {"metrics": {}, "info": {}, "digests": (), "seconds": 0.0, "logs": ()}
+    shards = (ShardRef("1/rollout/0", "here", 2),)
+    reports = {"rollout": NodeReport(node_id="rollout", group="rollout", shards=shards, **nothing)}
+    kind: dict[str, Any] = {"node_type": NodeType.MODEL_INFERENCE, "node_role": NodeRole.ROLLOUT}
+    graph = TaskGraph.of([Node(node_id="rollout", executable_ref="m:f", **kind)], "g")
+    session = Session(error)
+    run: Any = SimpleNamespace(graph=graph, config=SimpleNamespace(kept_iterations=2), folder=folder, session=session)
+    asyncio.run(episodes.keep_episodes(run, 1, reports))
+    return session
+
+
+def test_a_part_that_is_lost_takes_the_others_with_it(tmp_path: Path) -> None:
+    session = kept(folder := RunFolder(tmp_path), ShardLostError("1/rollout/0", "here"))
+    assert session.written == ["trained"], "it was not waited for"
+    with pytest.raises(FileNotFoundError):
+        write(1, session.late)
+    folder.commit_episodes(1, keep=2)
+    assert folder.episodes() == {} and not any((tmp_path / "episodes").iterdir())
+
+
+def test_a_bug_is_told(tmp_path: Path) -> None:
+    with pytest.raises(LookupError, match="the drawer"):
+        kept(RunFolder(tmp_path), LookupError("the drawer"))

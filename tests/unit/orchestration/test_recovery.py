@@ -1,0 +1,91 @@
+"""What is done again and what is not, and from where."""
+
+import asyncio
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from embodyflow.errors import DamageError, NodeTimeoutError, RewardError, ShardLostError, WorkerLostError
+from embodyflow.orchestration.run import recovery
+from embodyflow.orchestration.run.turns import Turns
+from embodyflow.record.run_folder import RunFolder
+
+LOST = WorkerLostError("a worker of the trainer group is gone")
+
+
+@pytest.fixture(autouse=True)
+def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "get_run_logger", lambda: logging.getLogger("recovery"))
+    monkeypatch.setattr(recovery, "FIRST_PAUSE_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_infrastructure"),
+    [
+        (LOST, True),
+        (NodeTimeoutError("late"), True),
+        (ShardLostError("1/rollout/0", "node"), True),
+        (ExceptionGroup("nodes", [LOST, ExceptionGroup("more", [NodeTimeoutError("late")])]), True),
+        (ExceptionGroup("nodes", [LOST, ValueError("a bug beside it")]), False),
+        (ValueError("a bug"), False),
+        (TimeoutError("a user's own"), False),
+        (FloatingPointError("the loss is not finite"), False),
+        (RewardError(7, "raised"), False),
+    ],
+)
+def test_only_what_may_go_well_the_next_time_is_done_again(error: Exception, is_infrastructure: bool) -> None:
+    assert recovery.is_infrastructure(error) is is_infrastructure
+
+
+class Step:
+    """Fails so many times, each time with the same error; a run that notes what is done about it."""
+
+    def __init__(self, error: Exception, failures: int, limit: int = 3) -> None:
+        self.error, self.failures, self.tried, self.recovered = error, failures, 0, 0
+        self.run: Any = SimpleNamespace(config=SimpleNamespace(cluster=SimpleNamespace(max_recoveries=limit)))
+
+    async def step(self) -> str:
+        self.tried += 1
+        if self.tried <= self.failures:
+            raise self.error
+        return "done"
+
+    async def recover(self, run: Any) -> None:
+        assert run is self.run
+        self.recovered += 1
+
+    def survive(self, monkeypatch: pytest.MonkeyPatch) -> str:
+        monkeypatch.setattr(recovery, "recover", self.recover)
+        return asyncio.run(recovery.surviving(self.run, "it", self.step))
+
+
+def test_each_failure_is_recovered_from_before_the_step_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Step(LOST, failures=3)
+    assert step.survive(monkeypatch) == "done" and (step.tried, step.recovered) == (4, 3)
+
+
+@pytest.mark.parametrize(("error", "failures", "tried"), [(LOST, 4, 4), (ValueError("a bug"), 1, 1)])
+def test_what_fails_for_ever_ends(error: Exception, failures: int, tried: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Step(error, failures)
+    with pytest.raises(type(error)):
+        step.survive(monkeypatch)
+    assert step.tried == tried
+
+
+def test_the_newest_intact_checkpoint_counts(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for iteration in range(4):
+        (folder.new_checkpoint(iteration) / "state").write_text(f"weights {iteration}")
+        folder.commit_checkpoint(iteration, {}, keep=9)
+    run: Any = SimpleNamespace(folder=folder, turns=Turns(0))
+    assert recovery.newest_intact(run) == 3
+    (folder.checkpoint(3) / "state").write_text("weights 4")
+    (folder.checkpoint(2) / "state").unlink()
+    assert recovery.newest_intact(run) == 1
+    assert folder.committed() == [0, 1]
+    (folder.checkpoint(0) / "commit.json").write_text("{")
+    with pytest.raises(DamageError, match=r"iteration-000000/commit\.json is not what was written"):
+        recovery.newest_intact(run)

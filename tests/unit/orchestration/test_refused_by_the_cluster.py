@@ -1,0 +1,67 @@
+"""A mistake that only the cluster can tell is a line too, and leaves nothing behind."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import embodyflow.orchestration.request.command_line
+from embodyflow.errors import ConfigError
+from embodyflow.orchestration.request import request as request_module
+from embodyflow.orchestration.request.request import RunRequest, check, open_folder
+from embodyflow.orchestration.run import training
+from embodyflow.record.run_folder import RunFolder
+from flows.grpo import grpo
+
+ANSWER = "cluster.gpus_per_worker=1: 3 workers need 3 GPUs, the Ray cluster has 0"
+
+
+def test_it_is_the_last_line_of_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ConfigError(ANSWER)
+
+    monkeypatch.setattr(sys, "argv", ["flows.grpo", f"run_root={tmp_path}", "iterations=1"])
+    monkeypatch.setattr(embodyflow.orchestration.request.command_line, "run_to_its_end", refuse)
+    with pytest.raises(SystemExit) as end:
+        embodyflow.orchestration.request.command_line.main(grpo)
+    assert end.value.code == 2
+    assert capsys.readouterr().err == f"{ANSWER}\n"
+
+
+@pytest.mark.parametrize(("error", "is_kept"), [(ConfigError(ANSWER), False), (RuntimeError("a bug"), True)])
+def test_prefects_log_has_no_traceback_of_it(error: Exception, is_kept: bool) -> None:
+    record = logging.LogRecord("prefect.flow_runs", logging.ERROR, "", 0, "raised %r", (error,), (None, error, None))  # type: ignore[arg-type]
+    assert embodyflow.orchestration.request.command_line._without_traceback(record)
+    assert (record.exc_info is not None) is is_kept
+
+
+@pytest.mark.parametrize("done", [None, 1], ids=["nothing-committed", "committed"])
+def test_the_name_of_a_refused_run_is_free_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int | None
+) -> None:
+    @asynccontextmanager
+    async def opened(*_: Any) -> AsyncIterator[None]:
+        raise ConfigError(ANSWER)
+        yield
+
+    flow_run = SimpleNamespace(id="0123456789abcdef", run_count=1)
+    monkeypatch.setattr(request_module, "flow_run", flow_run)
+    monkeypatch.setattr(training, "get_run_logger", lambda: logging.getLogger(__name__))
+    monkeypatch.setattr(training, "opened", opened)
+    request = RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}",))
+    if done is not None:
+        folder = open_folder(request, check(request))
+        folder.new_checkpoint(done)
+        folder.commit_checkpoint(done, {}, keep=2)
+        request = RunRequest(resume="mine", overrides=(f"run_root={tmp_path}",))
+    with pytest.raises(ConfigError, match="workers need 3 GPUs"):
+        asyncio.run(training.train(request))
+    assert RunFolder(tmp_path / "mine").path.exists() is (done is not None)

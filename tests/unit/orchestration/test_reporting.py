@@ -1,0 +1,29 @@
+"""What is shown of a run."""
+
+from embodyflow.orchestration.server.reporting import summary_table
+
+
+def test_what_was_measured_twice_stands_side_by_side() -> None:
+    summary = {
+        "run_id": "mine",
+        "success_rate_before": 0.25,
+        "success_rate_after": 0.98765,
+        "success_interval_before": [0.123456, 0.5],
+        "success_interval_after": [0.9, 1.0],
+        "num_goals": 64,
+    }
+    assert summary_table(summary).splitlines() == [
+        "|  | before | after |",
+        "| --- | --- | --- |",
+        "| success rate | 0.25 | 0.9877 |",
+        "| success interval | 0.1235, 0.5 | 0.9, 1 |",
+        "",
+        "|  |  |",
+        "| --- | --- |",
+        "| run id | mine |",
+        "| num goals | 64 |",
+    ]
+
+
+def test_what_was_measured_once_is_one_table() -> None:
+    assert summary_table({"return_first": -8.5}) == "|  |  |\n| --- | --- |\n| return first | -8.5 |\n"

@@ -1,0 +1,51 @@
+"""What a later process knows of a node whose rows an earlier one kept."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodyflow.data.plan import Index, ShardRef
+from embodyflow.orchestration.run.stages import Stages
+from embodyflow.record.ledger import Ledger
+from embodyflow.record.run_folder import RunFolder
+from embodyflow.workers.layout import Layout, plan_inputs
+from embodyflow.workers.session import NodeReport, NodeWork
+
+SHARDS = (ShardRef("1/rollout/0", "here", 2), ShardRef("1/rollout/1", "here", 2))
+
+
+def stages_in(path: Path) -> Stages:
+    folder = RunFolder(path)
+    return Stages(folder, Ledger(folder.ledger_path), keep_checkpoints=1)
+
+
+def positions_in(report: NodeReport) -> list[list[int]]:
+    """Return which rows each rank reads of a node's."""
+    [ranks], _ = plan_inputs("reader", Layout.SPLIT, "rollout", 2, [report])
+    return [rank.positions.tolist() for rank in ranks]
+
+
+@pytest.mark.parametrize("order", [None, np.array([2, 0, 3, 1])], ids=["as they stand", "spread by their length"])
+def test_kept_rows_are_the_same_of_the_whole_batch(order: Index | None, tmp_path: Path) -> None:
+    nothing: dict[str, Any] = {"metrics": {}, "info": {}, "digests": ("a", "b"), "seconds": 0.0, "logs": ()}
+    report = NodeReport(node_id="rollout", group="rollout", shards=SHARDS, order=order, **nothing)
+    work = NodeWork("rollout", "f", "rollout", 1, stage="there")
+
+    async def keep() -> None:
+        stages = stages_in(tmp_path)
+        stages.keep(work, report)
+        await stages.settle()
+
+    async def recall(work: NodeWork, kept: NodeReport) -> NodeReport:
+        return replace(kept, shards=SHARDS)
+
+    asyncio.run(keep())
+    session: Any = SimpleNamespace(recall=recall)
+    again = asyncio.run(stages_in(tmp_path).recall(session, work))
+    assert again is not None and (again.order is None) == (order is None)
+    assert positions_in(again) == positions_in(report)

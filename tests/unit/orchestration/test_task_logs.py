@@ -1,0 +1,27 @@
+"""What a task run tells in the log of its end."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+from prefect.states import Completed, Failed, State
+from prefect.task_engine import AsyncTaskRunEngine
+
+import embodyflow.orchestration.run.nodes  # noqa: F401 which leaves it out
+
+
+@pytest.mark.parametrize(
+    ("state", "is_told"),
+    [(Completed(), False), (Failed(message="no"), True), (Completed(name="Cached"), True)],
+    ids=str,
+)
+def test_all_but_that_it_is_completed_is_told(state: State, is_told: bool, caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("prefect.task_runs")
+    logger.addHandler(caplog.handler)
+    try:
+        with caplog.at_level(logging.INFO, logger.name):
+            engine = SimpleNamespace(task_run=True, state=state, logger=logger)
+            AsyncTaskRunEngine.log_finished_message(engine)  # type: ignore[arg-type]
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert bool(caplog.messages) is is_told

@@ -1,0 +1,26 @@
+"""``python -m flows.<name> --help`` names the flow's own parameters."""
+
+import pytest
+
+from embodyflow.orchestration.request.usage import answer_help, usage
+from flows.evaluate import evaluate
+from flows.grpo import grpo
+
+
+def test_parameters_are_told_with_what_they_take() -> None:
+    lines = usage(grpo, "Others are overrides.").splitlines()
+    assert lines[0] == "usage: python -m flows.grpo [key=value …]"
+    assert any(line.startswith("  experiment  ") and "drawer_open, embodied" in line for line in lines)
+    assert "  resume      run_id of a run to continue from its last commit" in lines
+    assert lines[-1] == "Others are overrides."
+    assert not any(line.startswith("  overrides") for line in lines)
+    assert "  policy      folder of a run, or of an exported policy (must be set)" in usage(evaluate, "").splitlines()
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help_ends_the_command_well(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        answer_help(grpo, ["experiment=push", word], "Others are overrides.")
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: ")
+    answer_help(grpo, ["experiment=push"], "")  # nothing is asked

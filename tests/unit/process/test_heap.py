@@ -1,0 +1,25 @@
+"""A process that keeps the memory of what it frees."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+from embodyflow.process.heap import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+pieces = [bytearray(2**20) for _ in range(200)]
+del pieces
+with open("/proc/self/statm") as file:
+    print(int(file.read().split()[1]) * 4096 / 2**20)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heap is another one's")
+@pytest.mark.parametrize(("mode", "keeps"), [("keep", True), ("leave", False)])
+def test_freed_memory_stays_with_the_process(mode: str, keeps: bool) -> None:
+    resident = float(subprocess.run([sys.executable, "-c", PROGRAM, mode], capture_output=True, check=True).stdout)
+    assert (resident > 200) == keeps and (resident < 100) != keeps

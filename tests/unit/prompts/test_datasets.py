@@ -1,0 +1,215 @@
+import io
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embodyflow.errors import ConfigError
+from embodyflow.prompts import datasets
+from embodyflow.prompts.datasets import Row, partition
+from embodyflow.prompts.loader import in_epochs
+
+ROWS = [{"prompt": f"{i}+{i}=" + "x" * 2000, "answer": 2 * i} for i in range(400)]
+
+
+def write_parquet(folder: Path, rows: list[Row]) -> str:
+    path = folder / "rows.parquet"
+    pyarrow.parquet.write_table(
+        pa.Table.from_pylist(rows), path, row_group_size=50, compression="none", use_dictionary=False
+    )
+    return str(path)
+
+
+def write_jsonl(folder: Path, rows: list[Row]) -> str:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def write_arrow(folder: Path, rows: list[Row]) -> str:
+    path = folder / "rows.arrow"
+    table = pa.Table.from_pylist(rows)
+    with pyarrow.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table, max_chunksize=50)
+    return str(path)
+
+
+def write_hugging_face(folder: Path, rows: list[Row]) -> str:
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_list(rows).save_to_disk(str(folder / "rows"))
+    return str(folder / "rows")
+
+
+Write = Callable[[Path, list[Row]], str]
+FORMATS = [write_parquet, write_jsonl, write_arrow, write_hugging_face]
+
+
+def read(paths: Sequence[str], num_ranks: int, columns: Sequence[str] = ("prompt", "answer")) -> list[list[Row]]:
+    return [[row for extent in part for row in extent.read(columns)] for part in partition(paths, num_ranks)]
+
+
+def bytes_read() -> int:
+    """Return what this process has asked the kernel for by now."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.mark.parametrize("write", FORMATS)
+def test_the_ranks_share_all_rows_in_order(write: Write, tmp_path: Path) -> None:
+    parts = read([write(tmp_path, ROWS[:23])], 4)
+    assert [len(part) for part in parts] == [5, 6, 6, 6]
+    assert [row for part in parts for row in part] == ROWS[:23]
+
+
+def test_several_files_are_one_dataset(tmp_path: Path) -> None:
+    paths = [write_jsonl(tmp_path, ROWS[:3]), write_parquet(tmp_path, ROWS[3:8])]
+    assert read(paths, 3, ["answer"]) == [[{"answer": 2 * i} for i in part] for part in ([0, 1], [2, 3, 4], [5, 6, 7])]
+
+
+# Beside the rows, a parquet file's footer is read: 64 KiB, whatever its size.
+@pytest.mark.parametrize(("write", "overhead"), [(write_parquet, 70_000), (write_jsonl, 500)])
+def test_a_rank_reads_its_own_slice_and_no_more(write: Write, overhead: int, tmp_path: Path) -> None:
+    path = write(tmp_path, ROWS)
+    part = partition([path], 8)[3]  # one of eight row groups
+    before = bytes_read()
+    rows = [row for extent in part for row in extent.read(["prompt", "answer"])]
+    cost, size = bytes_read() - before, Path(path).stat().st_size
+    assert rows == ROWS[150:200]
+    assert size / 8 - 500 < cost < size / 8 + overhead < size / 4
+
+
+class GivenInPieces(io.FileIO):
+    """A file that is read as one of more than 2 GiB is: a call gives less than it was asked for."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        return super().read(min(size, 1000))
+
+
+def test_json_lines_are_read_to_the_end_where_the_kernel_gives_them_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_jsonl(tmp_path, ROWS)
+    monkeypatch.setattr(datasets, "open", lambda path, *_, **__: GivenInPieces(path), raising=False)
+    assert [row for part in read([path], 3) for row in part] == ROWS
+
+
+def mapped_bytes(path: str) -> int:
+    """Return how much of a file, or of the files below a folder, this process has mapped and touched."""
+    blocks = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
+    touched = [
+        re.search(r"^Rss: +(\d+) kB", block, re.MULTILINE) for block in blocks if path in block.partition("\n")[0]
+    ]
+    return 1024 * sum(int(match[1]) for match in touched if match)
+
+
+# A page that is touched brings along its neighbours: 64 KiB, or 2 MiB where the kernel has cached them as one.
+@pytest.mark.parametrize(("write", "opener"), [(write_arrow, "_map_arrow"), (write_hugging_face, "_load_from_disk")])
+def test_a_rank_touches_its_own_slice_of_a_map_and_no_more(
+    write: Write, opener: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"prompt": str(i % 10) * 1_600_000, "answer": i} for i in range(40)]
+    path = write(tmp_path, rows)
+    size = sum(file.stat().st_size for file in tmp_path.rglob("*.arrow"))
+    open_map, maps = getattr(datasets, opener), []
+    monkeypatch.setattr(datasets, opener, lambda path: maps.append(open_map(path)) or maps[-1])  # keeps it mapped
+    part = partition([path], 8)[3]
+    maps.clear()
+    assert [row for extent in part for row in extent.read(["prompt", "answer"])] == rows[15:20]
+    assert size / 8 < mapped_bytes(path) < size / 8 + 4 * 2**21 < size / 3.5
+
+
+@given(st.integers(1, 30), st.data())
+def test_line_ends_do_not_depend_on_a_last_line_feed(num_rows: int, data: st.DataObject) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(write_jsonl(Path(folder), rows := [{"a": "é" * i} for i in range(num_rows)]))
+        if data.draw(st.booleans()):
+            path.write_bytes(path.read_bytes()[:-1])
+        parts = read([str(path)], data.draw(st.integers(1, num_rows)), ["a"])
+        assert [row for part in parts for row in part] == rows
+
+
+@pytest.mark.parametrize("write", FORMATS)
+def test_fewer_rows_than_ranks_are_refused(write: Write, tmp_path: Path) -> None:
+    path = write(tmp_path, ROWS[:3])
+    with pytest.raises(ConfigError, match=rf"^{path}: 3 rows for 4 ranks; allowed are at least as many rows$"):
+        partition([path], 4)
+
+
+@pytest.mark.parametrize("write", FORMATS)
+def test_a_missing_column_is_named_with_those_that_are_there(write: Write, tmp_path: Path) -> None:
+    path = write(tmp_path, ROWS[:3])
+    with pytest.raises(ConfigError, match=rf"^{path}(:1)?: has no column question; it has prompt, answer$"):
+        read([path], 1, ["question"])
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('{"prompt": 1', "is not JSON: Expecting"),
+        ("[1]", "is not a JSON object"),
+        ("", "is not JSON"),
+        ("{}", "has no"),
+    ],
+)
+def test_a_broken_line_is_named_with_its_number_also_by_the_last_rank(
+    line: str, complaint: str, tmp_path: Path
+) -> None:
+    path = Path(write_jsonl(tmp_path, [{"prompt": i} for i in range(9)]))
+    lines = path.read_text().splitlines()
+    lines[7] = line
+    path.write_text("\n".join(lines) + "\n")
+    first, last = partition([str(path)], 2)
+    assert len(first[0].read(["prompt"])) == 4
+    with pytest.raises(ConfigError, match=rf"^{path}:8: {complaint}"):
+        last[0].read(["prompt"])
+
+
+@pytest.mark.parametrize(
+    "name", ["none.parquet", "none.jsonl", "none.arrow", "broken.parquet", "broken.arrow", "folder"]
+)
+def test_a_file_that_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for broken in ("broken.parquet", "broken.arrow"):
+        (tmp_path / broken).write_bytes(b"no such format")
+    with pytest.raises(ConfigError, match=rf"^{tmp_path / name}: cannot be read: "):
+        partition([str(tmp_path / name)], 1)
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"rows.csv: allowed are .parquet, .arrow, .jsonl and folders"):
+        partition([str(tmp_path / "rows.csv")], 1)
+
+
+def test_a_folder_of_splits_asks_for_one_of_them(tmp_path: Path) -> None:
+    import datasets
+
+    datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS[:2])}).save_to_disk(str(tmp_path / "all"))
+    with pytest.raises(ConfigError, match=rf"holds several splits; allowed are {tmp_path}/all/train$"):
+        partition([str(tmp_path / "all")], 1)
+
+
+@given(st.integers(1, 9), st.lists(st.integers(1, 25), min_size=1, max_size=5))
+def test_positions_say_which_rows_however_they_are_cut(num_rows: int, counts: list[int]) -> None:
+    whole = in_epochs(3, num_rows, 0, sum(counts)).tolist()
+    firsts = [sum(counts[:part]) for part in range(len(counts))]
+    parts = [in_epochs(3, num_rows, first, count).tolist() for first, count in zip(firsts, counts, strict=True)]
+    assert [row for part in parts for row in part] == whole
+    epochs = [whole[start : start + num_rows] for start in range(0, len(whole) - num_rows + 1, num_rows)]
+    assert all(sorted(epoch) == list(range(num_rows)) for epoch in epochs)
+
+
+def test_every_epoch_and_every_seed_has_an_order_of_its_own() -> None:
+    first, second = np.split(in_epochs(3, 50, 0, 100), 2)
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, in_epochs(4, 50, 0, 50))

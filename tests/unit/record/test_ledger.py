@@ -1,0 +1,97 @@
+"""The ledger opens after every way of dying, and after no other damage."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from embodyflow.errors import DamageError
+from embodyflow.record.ledger import Ledger
+
+
+def filled(path: Path, count: int = 3) -> Ledger:
+    ledger = Ledger(path)
+    for iteration in range(count):
+        ledger.append("commit", iteration, {"weights_digest": f"{iteration:x}" * 8})
+    return ledger
+
+
+def test_lines_come_back_as_they_were_written(tmp_path: Path) -> None:
+    ledger = filled(tmp_path / "ledger.jsonl")
+    again = Ledger(tmp_path / "ledger.jsonl")
+    assert again.entries == ledger.entries and again.digest() == ledger.digest()
+    assert again.newest("commit", 1) == ledger.entries[1].facts
+    assert again.newest("stage", 1) is None and again.newest("commit", 1, "rollout") is None
+    again.append("commit", 1, {"weights_digest": "other"})
+    assert again.newest("commit", 1) == {"weights_digest": "other"}
+
+
+def test_wherever_writing_stops_only_the_last_line_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    whole = filled(path)
+    content = path.read_bytes()
+    last = content.rindex(b"\n", 0, -1) + 1
+    for end in range(last, len(content)):
+        path.write_bytes(content[:end])
+        cut = Ledger(path)
+        assert cut.entries == whole.entries[:2]
+        cut.append("commit", 2, whole.entries[2].facts)
+        assert path.read_bytes() == content
+
+
+def test_a_line_that_the_disk_refused_is_cut_off_before_the_next(tmp_path: Path, monkeypatch) -> None:
+    ledger = filled(tmp_path / "ledger.jsonl", count=1)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space left"):
+        patch.setattr(os, "fsync", full)
+        ledger.append("commit", 1, {"weights_digest": "refused"})
+    ledger.append("commit", 1, {"weights_digest": "written"})
+    assert Ledger(tmp_path / "ledger.jsonl").entries == ledger.entries and len(ledger.entries) == 2
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.integers(0, 10_000), value=st.integers(0, 255))
+def test_a_changed_byte_is_never_taken_for_a_record(tmp_path: Path, place: int, value: int) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.unlink(missing_ok=True)
+    entries = filled(path).entries
+    content = bytearray(path.read_bytes())
+    place %= len(content)
+    unchanged = content[place] == value
+    content[place] = value
+    path.write_bytes(content)
+    number = content[:place].count(b"\n") + 1
+    torn = number == 3 and (place == len(content) - 1 or value == 0)  # as a power failure may leave the last line
+    try:
+        assert Ledger(path).entries == (entries if unchanged else entries[:2])
+        assert unchanged or torn
+    except DamageError as error:
+        assert not unchanged and f"line {number} is not what was written" in str(error)
+
+
+@pytest.mark.parametrize("order", [(1, 2), (0, 2), (0, 2, 1), (0, 0, 1, 2)])
+def test_lines_dropped_doubled_or_moved_are_damage(tmp_path: Path, order: tuple[int, ...]) -> None:
+    path = tmp_path / "ledger.jsonl"
+    filled(path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[index] for index in order))
+    with pytest.raises(DamageError, match="is not what was written"):
+        Ledger(path)
+
+
+def test_the_digest_is_of_what_counts_not_of_how_it_came_about(tmp_path: Path) -> None:
+    one, other = Ledger(tmp_path / "one"), Ledger(tmp_path / "other")
+    one.append("stage", 1, {"node_id": "a"})
+    one.append("stage", 1, {"node_id": "b"})
+    other.append("stage", 1, {"node_id": "b"})
+    other.append("stage", 1, {"node_id": "a"})
+    other.append("stage", 1, {"node_id": "a"})
+    assert one.digest() == other.digest()
+    other.append("commit", 1, {})
+    assert one.digest() != other.digest()

@@ -1,0 +1,173 @@
+"""Steps of control tasks: pieces of episodes, played again step by step in Gymnasium."""
+
+import os
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.envs.classic_control.pendulum import PendulumEnv
+
+from embodyflow.config.compose import compose_config
+from embodyflow.data.tables import digest_of
+from embodyflow.errors import ConfigError, DamageError
+from embodyflow.rollouts.control_rollout import ControlRollout
+from embodyflow.seeding import derive_seed
+
+WORDS = ["experiment=reacher", "flow=ppo", "rollout.envs_per_worker=2", "rollout.num_steps=30", "env.max_steps=20"]
+
+
+def fresh(config, rank=0):
+    torch.manual_seed(0)
+    return ControlRollout(config, rank, 2)
+
+
+def collected(config, rank, num_iterations=2):
+    """Return the rows of iterations 1 and on of a fresh engine, and what ended in them."""
+    engine = fresh(config, rank)
+    try:
+        return [engine.collect(i, (0, i, "rollout")) for i in range(1, num_iterations + 1)]
+    finally:
+        engine.close()
+
+
+@pytest.fixture(scope="module")
+def config():
+    return compose_config(WORDS)
+
+
+@pytest.fixture(scope="module")
+def played(config):
+    return collected(config, 0)
+
+
+def test_an_episode_goes_on_over_iterations(played):
+    """30 steps of 2 environments in episodes of 20: pieces of 20 and 10, then 10 and 20."""
+    (first, ended), (second, ended_then) = played
+    assert first["num_steps"].tolist() == [20, 20, 10, 10]
+    assert second["num_steps"].tolist() == [10, 10, 20, 20]
+    assert first["loss_mask"].sum(1)[:, 0].tolist() == first["num_steps"].tolist()
+    assert ended.lengths == [20, 20]
+    assert ended_then.lengths == [20, 20, 20, 20]
+    assert not first["terminated"].any()
+    assert np.array_equal(second["state"][:2, 0], first["final_state"][2:])
+
+
+def test_uids_are_those_of_the_first_steps(config, played):
+    assert played[0][0]["uid"].tolist() == [120, 150, 140, 170]  # 120 steps an iteration, 30 of each environment
+    assert collected(config, 1, 1)[0][0]["uid"].tolist() == [180, 210, 200, 230]
+
+
+def test_gymnasium_plays_the_same(played):
+    """Environment 1: the clipped actions that were recorded lead through the recorded states and rewards."""
+    (first, ended), (second, ended_then) = played
+    env = gym.make("Reacher-v5", max_episode_steps=20)
+    pieces = [(first, 1), (first, 3), (second, 1), (second, 3)]
+    steps = [(rows, row, t) for rows, row in pieces for t in range(rows["num_steps"][row])]
+    returns, truncated = [0.0], True
+    for rows, row, t in steps:
+        if truncated:
+            state, _ = env.reset(seed=derive_seed(0, "episode", 1, len(returns) - 1) % 2**31)
+        assert np.array_equal(rows["state"][row, t], state.astype(np.float32))
+        action = np.clip(rows["action_tokens"][row, t], -1, 1)
+        state, reward, _, truncated, _ = env.step(action)
+        assert rows["rewards"][row, t, 0] == np.float32(reward)
+        returns[-1] += reward
+        if truncated:
+            returns.append(0.0)
+    finished = [ended.returns[1], ended_then.returns[1], ended_then.returns[3]]
+    assert finished == pytest.approx(returns[:3])
+
+
+class OldPendulum(PendulumEnv):
+    """Draws by NumPy's older generator, which takes seeds of 32 bits."""
+
+    def reset(self, *, seed=None, options=None):
+        self.state = np.random.RandomState(seed).uniform(-1, 1, 2)
+        self.last_u = None
+        return self._get_obs(), {}
+
+
+gym.register("tests/OldPendulum-v0", OldPendulum)
+
+
+def test_an_environment_that_takes_seeds_of_32_bits_is_played():
+    words = [f"env.id={__name__}:tests/OldPendulum-v0", "policy.state_dim=3", "policy.action_dim=1"]
+    [(rows, ended)] = collected(compose_config([*WORDS, *words]), 0, 1)
+    assert ended.lengths == [20, 20]
+    assert len(np.unique(rows["state"][:, 0], axis=0)) == 4  # each episode from a state of its own
+
+
+def test_a_fresh_engine_collects_the_same(config, played):
+    again, _ = collected(config, 0, 1)[0]
+    assert all(np.array_equal(again[name], played[0][0][name]) for name in again)
+
+
+def test_another_worker_goes_on_to_the_bit(config, tmp_path):
+    """Whoever did the iterations before, and however often: the third is the same, and so is what it leaves open."""
+    draws = [(0, iteration, "rollout") for iteration in range(4)]
+    first, second = (fresh(config) for _ in range(2))
+    try:
+        played = [first.collect(i, draws[i], tmp_path) for i in (1, 2, 3)]
+        left_open = (tmp_path / "iteration-000003.0.rows").read_bytes()
+        for engine in (second, first):  # one that knows nothing, one that is further on
+            rows, ended = engine.collect(3, draws[3], tmp_path)
+            assert digest_of(rows) == digest_of(played[2][0]) and ended == played[2][1]
+            assert (tmp_path / "iteration-000003.0.rows").read_bytes() == left_open
+        rows, _ = first.collect(1, draws[1], tmp_path)
+        assert digest_of(rows) == digest_of(played[0][0])
+    finally:
+        first.close(), second.close()
+
+
+def test_open_episodes_are_kept_as_long_as_checkpoints_are(config, tmp_path):
+    engine = fresh(config)
+    try:
+        for iteration in range(1, 7):
+            engine.collect(iteration, (0, iteration, "rollout"), tmp_path)
+    finally:
+        engine.close()
+    kept = sorted(int(path.name[10:16]) for path in tmp_path.iterdir())
+    assert config.trainer.keep_checkpoints == 2 and kept == [3, 4, 5, 6]  # checkpoints 3 and 4 while 6 is collected
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_episodes_that_cannot_be_read_are_not_started_anew(damage, config, tmp_path):
+    first, second = (fresh(config) for _ in range(2))
+    try:
+        first.collect(1, (0, 1, "rollout"), tmp_path)
+        path = tmp_path / "iteration-000001.0.rows"
+        path.unlink() if damage == "missing" else os.truncate(path, 100)
+        with pytest.raises(DamageError, match=r"iteration-000001\.0\.rows does not hold what iteration 1 left open"):
+            second.collect(2, (0, 2, "rollout"), tmp_path)
+    finally:
+        first.close(), second.close()
+
+
+def test_an_episode_that_terminates_says_so():
+    words = ["env.id=Hopper-v5", "policy.state_dim=11", "policy.action_dim=3", "env.max_steps=1000"]
+    rows, ended = collected(compose_config([*WORDS, *words, "rollout.num_steps=60"]), 0, 1)[0]
+    assert rows["terminated"].sum() == len(ended.lengths) > 0
+    assert sorted(rows["num_steps"][rows["terminated"]].tolist()) == sorted(ended.lengths)
+
+
+class Wide(gym.Env):
+    """Shows three numbers, and says that it shows two."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3), {}
+
+    def step(self, action):
+        return np.zeros(3), 0.0, False, False, {}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_environment_of_ones_own_is_stepped_before_anything_starts():
+    gym.register("tests/Wide-v0", Wide, disable_env_checker=True)
+    own = [f"env.id={__name__}:tests/Wide-v0", "policy.state_dim=2", "policy.action_dim=2"]
+    with pytest.raises(ConfigError, match=r"its observation 'state' is float64 \(3,\), its observation_space says"):
+        compose_config([*WORDS, *own])

@@ -1,0 +1,374 @@
+"""Real Meta-World episodes, as small as they come."""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tasks
+from embodyflow.config import RunConfig
+from embodyflow.data.batches import Columns
+from embodyflow.data.rows_file import Journal
+from embodyflow.data.tables import Table, digest_of
+from embodyflow.errors import ConfigError
+from embodyflow.policies.base import Decision
+from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
+from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.episode_rows import Episode
+from embodyflow.simulation.rendering import rendering_problem
+from embodyflow.workers.calls import NodeCall
+
+DRAWS = (0, 1, "rollout")
+
+
+@pytest.fixture(scope="module")
+def config(tiny_config) -> RunConfig:
+    return tiny_config("rollout.envs_per_worker=3")
+
+
+@pytest.fixture(scope="module")
+def rollout(config: RunConfig) -> EmbodiedRollout:
+    return new_rollout(config)
+
+
+@pytest.fixture(scope="module")
+def played(rollout: EmbodiedRollout) -> Columns:
+    return rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+
+
+def new_rollout(config: RunConfig, rank: int = 0, world_size: int = 1) -> EmbodiedRollout:
+    torch.manual_seed(0)  # the weights
+    return EmbodiedRollout(config, rank, world_size)
+
+
+class GoalSeeker:
+    """Moves the hand towards the goal: an expert that acts by tokens."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config, self._processor = config.policy, TinyVLAProcessor(config.policy)
+
+    def act(self, observation: dict[str, np.ndarray], uniforms: object, temperature: float) -> Decision:
+        towards = torch.from_numpy(observation["state"][:, 21:24])
+        action = torch.nn.functional.pad((10 * towards).clamp(-1, 1), (0, 1))
+        tokens = self._processor.tokens(action.unsqueeze(1).expand(-1, self._config.chunk_size, -1))
+        actions = self._processor.actions(tokens)
+        return Decision(tokens.numpy(), np.full(tokens.shape, -1, np.float32), actions.numpy())
+
+
+def test_the_columns_are_those_of_an_embodied_row(config: RunConfig, played: Columns) -> None:
+    decisions = (4, 4, 20)
+    shapes = {name: (array.dtype.name, array.shape) for name, array in played.items()}
+    assert shapes == {
+        **dict.fromkeys(["uid", "group_id", "policy_version", "seed", "env_task_id", "goal"], ("int64", (4,))),
+        **dict.fromkeys(["success", "terminated", "truncated"], ("bool", (4,))),
+        "num_steps": ("int64", (4,)),
+        "episode_return": ("float32", (4,)),
+        "state": ("float32", (4, 4, 30)),
+        "final_state": ("float32", (4, 30)),
+        "instruction_ids": ("int64", (4, config.policy.max_instruction_length)),
+        "action_tokens": ("int64", decisions),
+        "actions": ("float32", (4, 4, 5, 4)),
+        "log_probs": ("float32", decisions),
+        "loss_mask": ("bool", decisions),
+    }
+
+
+def test_the_same_seed_plays_the_same_rows(config: RunConfig, played: Columns, rollout: EmbodiedRollout) -> None:
+    other = new_rollout(config)
+    again = other.play(other.training_episodes(0, 1), "train", DRAWS)
+    other.close()
+    assert digest_of(again) == digest_of(played)
+    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)  # in environments that have played before
+    assert digest_of(rows) == digest_of(played)
+
+
+def test_another_draw_plays_other_actions(rollout: EmbodiedRollout, played: Columns) -> None:
+    other = rollout.play(rollout.training_episodes(0, 1), "train", (0, 2, "rollout"))
+    assert (other["action_tokens"] != played["action_tokens"]).any(axis=(1, 2)).all()
+    assert np.array_equal(other["goal"], played["goal"])
+
+
+@pytest.mark.parametrize("chosen", [[2], [3, 0], [1, 2, 3]])
+def test_a_row_does_not_depend_on_its_neighbours(rollout: EmbodiedRollout, played: Columns, chosen: list[int]) -> None:
+    episodes = rollout.training_episodes(0, 1)
+    alone = rollout.play([episodes[row] for row in chosen], "train", DRAWS)
+    for name, array in alone.items():
+        assert np.array_equal(array, played[name][chosen]), name
+
+
+def test_a_rollout_goes_on_where_a_killed_one_was(
+    rollout: EmbodiedRollout, played: Columns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path / "0.0.parts")
+    append = Journal.append
+
+    def append_and_die(self: Journal, table: Table) -> None:
+        append(self, table)
+        raise KeyboardInterrupt
+
+    episodes = rollout.training_episodes(0, 1)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Journal, "append", append_and_die)
+        new_rollout(rollout.config).play(episodes, "train", DRAWS, journal)
+    [kept] = journal.read()
+    assert 0 < len(kept["uid"]) < len(episodes)
+    started: list[int] = []
+    later = new_rollout(rollout.config)
+    env = later.env("train")
+    reset = env.reset_async
+    monkeypatch.setattr(env, "reset_async", lambda slots, **given: started.extend(slots) or reset(slots, **given))
+    again = later.play(episodes, "train", DRAWS, journal)
+    assert len(started) == len(episodes) - len(kept["uid"])
+    for name in played:
+        assert np.array_equal(again[name], played[name]), name
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_the_ranks_together_play_every_group_once(config: RunConfig, world_size: int) -> None:
+    episodes = []
+    for rank in range(world_size):
+        rollout = new_rollout(config, rank, world_size)
+        episodes += rollout.training_episodes(seed=3, iteration=5)
+        rollout.close()
+    assert [episode.row for episode in episodes] == [0, 1, 2, 3]
+    assert [episode.uid for episode in episodes] == [20, 21, 22, 23]
+    assert [episode.group_id for episode in episodes] == [10, 10, 11, 11]
+    assert len({(episode.group_id, episode.goal) for episode in episodes}) == 2
+    whole = new_rollout(config)
+    assert episodes == whole.training_episodes(seed=3, iteration=5)
+
+
+def test_rerolled_episodes_are_others_in_every_respect(rollout: EmbodiedRollout) -> None:
+    rounds = [rollout.training_episodes(3, iteration, reroll) for iteration in (1, 2) for reroll in (0, 1, 2)]
+    episodes = [episode for each in rounds for episode in each]
+    assert len({episode.uid for episode in episodes}) == len(episodes) == 24
+    assert len({episode.group_id for episode in episodes}) == 12
+    assert [episode.row for each in rounds[:3] for episode in each] == list(range(12))  # names their draws
+    assert len({tuple(episode.goal for episode in each) for each in rounds}) == 6
+    assert rounds[1] == rollout.training_episodes(3, 1, reroll=1)
+
+
+def test_one_rollout_worker_has_all_rows_and_several_cannot_sum_over_theirs(tiny_config) -> None:
+    config = tiny_config("algorithm.advantage=reinforce_plus_plus")
+    alone, of_two = new_rollout(config), new_rollout(config, 0, world_size=2)
+    rows = torch.tensor([1.0, 2.0])
+    assert torch.equal(alone.all_reduce(rows), rows)
+    with pytest.raises(ConfigError, match=r"num_workers=2: algorithm\.advantage=reinforce_plus_plus needs sums"):
+        of_two.all_reduce(rows)
+    alone.close()
+    of_two.close()
+
+
+def test_several_tasks_share_the_groups_and_the_goals(tiny_config) -> None:
+    config = tiny_config("env.tasks=[reach-v3,push-v3]", "evaluation.num_goals=3")
+    rollout = new_rollout(config)
+    episodes = rollout.training_episodes(0, 1)
+    assert [episode.env_task_id for episode in episodes] == [0, 0, 1, 1]
+    wanted = sorted((task, goal) for task in (0, 1) for goal in range(3))
+    assert sorted((episode.env_task_id, episode.goal) for episode in rollout.evaluation_episodes()) == wanted
+    halves = [new_rollout(config, rank, 2).evaluation_episodes() for rank in (0, 1)]
+    assert sorted((e.env_task_id, e.goal) for half in halves for e in half) == wanted
+    assert [{e.env_task_id for e in half} for half in halves] == [{0, 1}] * 2  # no rank's environments idle
+    rows = rollout.play(episodes, "train", DRAWS)
+    ids = [rollout.policy.encode_instruction(text) for text in ("reach the goal position", "push the puck to the goal")]
+    assert np.array_equal(rows["instruction_ids"], np.stack([ids[0], ids[0], ids[1], ids[1]]))
+    assert (rows["state"][0, 0, 18:21] != rows["state"][2, 0, 18:21]).any()
+    rollout.close()
+
+
+def test_a_rank_without_a_goal_of_a_task_has_no_rows_of_it(tiny_config) -> None:
+    config = tiny_config("env.tasks=[reach-v3,push-v3]", "evaluation.num_goals=1")
+    rollout = new_rollout(config, rank=1, world_size=2)
+    assert [rollout.evaluation_episodes("sampled", task) for task in (0, 1)] == [[], [Episode(1, 1, 1, 1, goal=0)]]
+    call = NodeCall("evaluate", "f", 0, seed=0)
+    output = tasks.play_evaluation(None, {"mode": "sampled", "task": 0}, worker=rollout, call=call)
+    rollout.close()
+    assert len(output.batch) == 0 and output.metrics["eval/success_rate"].weight == 0
+
+
+def test_siblings_start_alike_and_act_apart(played: Columns) -> None:
+    for a, b in ((0, 1), (2, 3)):
+        assert np.array_equal(played["state"][a, 0], played["state"][b, 0])
+        assert (played["action_tokens"][a, 0] != played["action_tokens"][b, 0]).any()
+    assert (played["state"][0, 0] != played["state"][2, 0]).any()
+
+
+def test_what_is_masked_in_is_what_was_executed(tiny_config) -> None:
+    config = tiny_config("env.max_steps=30")
+    rollout = new_rollout(config)
+    rollout.policy.act = GoalSeeker(config).act  # type: ignore[method-assign]
+    rows = rollout.play([Episode(i, i, i, 0, goal=i) for i in range(6)], "train", DRAWS)
+    rollout.close()
+    steps, mask, dims = rows["num_steps"], rows["loss_mask"], config.policy.action_dim
+    assert rows["success"].any() and not rows["success"].all()  # both ends are seen
+    assert np.array_equal(mask.sum(axis=(1, 2)), steps * dims)
+    for row in range(6):
+        executed = mask[row].reshape(-1)  # decisions, chunk steps, dimensions: one flat time line
+        assert executed[: steps[row] * dims].all() and not executed[steps[row] * dims :].any()
+    assert not rows["log_probs"][~mask].any()
+    assert not any(rows[name][~mask.any(axis=2)].any() for name in ("state", "action_tokens"))
+    assert rows["state"][mask.any(axis=2)].any(axis=-1).all()
+    # An episode is over by success or by its length, never both, and success is what terminates it.
+    assert np.array_equal(rows["terminated"], rows["success"])
+    assert np.array_equal(rows["truncated"], ~rows["success"])
+    assert (steps[rows["truncated"]] == 30).all() and (steps[rows["terminated"]] <= 30).all()
+    # Success is the hand within 5 cm of the goal: where the last action has led, and not before the last decision.
+    near = np.linalg.norm(rows["final_state"][:, 21:24], axis=1) <= 0.05
+    assert np.array_equal(near, rows["success"])
+
+
+def test_an_episode_replayed_from_its_row_gives_its_return(rollout: EmbodiedRollout, played: Columns) -> None:
+    from embodyflow.rollouts.embodied_rollout import make_env
+
+    env = make_env(rollout.config.env, "reach-v3", "train")
+    tokens = torch.from_numpy(played["action_tokens"][3])
+    actions = TinyVLAProcessor(rollout.config.policy).actions(tokens).flatten(0, 1).numpy()
+    env.reset(options={"goal": int(played["goal"][3])})
+    rewards = [env.step(action)[1] for action in actions[: played["num_steps"][3]]]
+    assert played["episode_return"][3] == pytest.approx(sum(rewards), rel=1e-5)
+
+
+def test_acting_greedily_draws_nothing(rollout: EmbodiedRollout) -> None:
+    episodes = rollout.evaluation_episodes()
+    first, again = (rollout.play(episodes, "eval", None) for _ in range(2))
+    assert digest_of(first) == digest_of(again)
+    assert not first["seed"].any()
+    observation = {"state": first["state"][:, 0], "instruction_ids": first["instruction_ids"]}
+    likeliest = rollout.policy.act(observation, None, 1.0).tokens
+    assert np.array_equal(first["action_tokens"][:, 0], likeliest)
+
+
+def test_new_weights_act_under_their_version(config: RunConfig) -> None:
+    rollout = new_rollout(config)
+    episodes = rollout.training_episodes(0, 1)
+    before = rollout.play(episodes, "train", DRAWS)
+    weights = {name: value.numpy().copy() for name, value in rollout.policy.model.state_dict().items()}
+    weights["head.coefficients.bias"] = weights["head.coefficients.bias"] + np.linspace(
+        0, 3, len(weights["head.coefficients.bias"]), dtype=np.float32
+    )
+    for array in weights.values():
+        array.flags.writeable = False  # as they come out of a buffer
+    rollout.update_weights(weights, version=7)
+    after = rollout.play(episodes, "train", DRAWS)
+    rollout.close()
+    assert before["policy_version"].tolist() == [-1] * 4 and after["policy_version"].tolist() == [7] * 4
+    assert (before["action_tokens"] != after["action_tokens"]).any()
+
+
+def test_demonstrations_are_the_experts_successes_on_goals_of_their_own(tiny_config) -> None:
+    config = tiny_config("env.max_steps=80", "warm_start.num_demos=3", "rollout.num_groups=2", "rollout.num_workers=2")
+    whole = new_rollout(config).demonstrate()
+    halves = [new_rollout(config, rank, 2).demonstrate() for rank in (0, 1)]
+    assert sorted(uid for half in halves for uid in half["uid"].tolist()) == whole["uid"].tolist() == [0, 1, 2]
+    assert whole["state"].shape == (3, 80, 30) and whole["actions"].shape == (3, 80, 4)
+    for row, length in enumerate(whole["num_steps"]):
+        assert 0 < length < 80
+        state, action = whole["state"][row], whole["actions"][row]
+        assert np.abs(action[:length]).sum(axis=1).all() and not action[length:].any() and not state[length:].any()
+        # Success is the hand within 5 cm of the goal, and an action moves it by 1 cm at most.
+        assert np.linalg.norm(state[length - 1, 21:24]) < 0.06
+    goals = {tuple(state) for state in whole["state"][:, 0, 18:21].tolist()}
+    trained = new_rollout(config)
+    rows = trained.play([Episode(i, i, i, 0, goal=i) for i in range(3)], "train", None)
+    assert goals.isdisjoint(tuple(state) for state in rows["state"][:, 0, 18:21].tolist())
+
+
+def test_one_demonstration_of_each_task_is_shared_by_the_ranks(tiny_config) -> None:
+    config = tiny_config("env.max_steps=80", "env.tasks=[reach-v3,push-v3]", "warm_start.num_demos=1")
+    whole = new_rollout(config).demonstrate()
+    halves = [new_rollout(config, rank, 2).demonstrate() for rank in (0, 1)]
+    assert [half["uid"].tolist() for half in halves] == [[0], [10**6]] and whole["uid"].tolist() == [0, 10**6]
+    np.testing.assert_array_equal(np.concatenate([half["state"] for half in halves]), whole["state"])
+
+
+def test_a_rank_without_a_demonstration_has_the_columns_of_one(tiny_config) -> None:
+    config = tiny_config("env.max_steps=80", "warm_start.num_demos=1")
+    whole = new_rollout(config).demonstrate()
+    first, second = (new_rollout(config, rank, 2).demonstrate() for rank in (0, 1))
+    assert digest_of(first) == digest_of(whole) and first["uid"].tolist() == [0]
+    assert {name: (c.dtype, c.shape[1:]) for name, c in second.items()} == {
+        name: (c.dtype, c.shape[1:]) for name, c in whole.items()
+    }
+    assert all(len(column) == 0 for column in second.values())
+
+
+def test_no_rank_is_left_without_work_while_there_is_enough(tiny_config) -> None:
+    tasks = "env.tasks=[reach-v3,push-v3,pick-place-v3]"
+    config = tiny_config("env.max_steps=80", tasks, "evaluation.num_goals=2", "rollout.num_groups=3")
+    last = new_rollout(config, 4, 5)
+    assert last.demonstrate()["uid"].tolist() == [2 * 10**6]
+    assert [(e.row, e.env_task_id, e.goal) for e in last.evaluation_episodes()] == [(2, 2, 0)]
+
+
+def test_a_goal_that_the_expert_misses_is_passed_over(tiny_config) -> None:
+    assert new_rollout(tiny_config("env.max_steps=80")).demonstrate()["num_steps"].tolist() == [36, 50]
+    first, second = new_rollout(tiny_config("env.max_steps=45")).demonstrate()["uid"].tolist()
+    assert first == 0 and second > 1 and second % 2 == 1  # none that the first may try
+
+
+def test_noise_disturbs_what_the_expert_does_and_not_what_is_recorded(tiny_config) -> None:
+    clean = new_rollout(tiny_config("env.max_steps=80")).demonstrate()
+    noisy, again = (
+        new_rollout(tiny_config("env.max_steps=80", "warm_start.action_noise=0.5")).demonstrate() for _ in range(2)
+    )
+    np.testing.assert_array_equal(noisy["actions"][0, 0], clean["actions"][0, 0])  # what it would do in one state
+    assert (noisy["state"][0, 1] != clean["state"][0, 1]).any()
+    np.testing.assert_array_equal(noisy["state"], again["state"])
+
+
+def test_an_expert_that_fails_too_often_is_an_error(tiny_config, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollout = new_rollout(tiny_config("env.max_steps=5"))  # no goal is that near
+    monkeypatch.setattr("embodyflow.environments.metaworld.MetaWorldEnv.num_goals", {"train": 8, "demo": 3, "eval": 8})
+    message = r"warm_start.num_demos=2: the expert of reach-v3 reached none of 2 goals; env.max_steps=5 may be too few"
+    with pytest.raises(ConfigError, match=message):
+        rollout.demonstrate()
+
+
+def test_an_environment_without_an_expert_is_an_error(
+    rollout: EmbodiedRollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("embodyflow.environments.metaworld.MetaWorldEnv.expert_action")
+    with pytest.raises(ConfigError, match="has no scripted expert; set warm_start=null"):
+        rollout.demonstrate()
+
+
+def test_a_video_shows_the_episodes_side_by_side(rollout: EmbodiedRollout, tmp_path: Path) -> None:
+    iio = pytest.importorskip("imageio.v3")
+    if (problem := rendering_problem()) is not None:
+        pytest.skip(problem)
+    assert rollout.record_video(tmp_path / "episodes.gif", num_episodes=2) is None
+    frames = iio.imread(tmp_path / "episodes.gif")
+    height, width = frames.shape[1:3]
+    assert width == 2 * height and len(frames) == 1 + rollout.config.num_decisions
+    assert frames[0].std() > 10  # not blank
+    assert (frames[0] != frames[-1]).any()
+
+
+def test_without_rendering_the_reason_is_told(
+    rollout: EmbodiedRollout, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = functools.partial(str, "no EGL here")
+    monkeypatch.setattr("embodyflow.rollouts.embodied_rollout.rendering_problem", probe)
+    assert rollout.record_video(tmp_path / "episodes.gif", num_episodes=1) == "no EGL here"
+    assert not (tmp_path / "episodes.gif").exists()
+
+
+def test_what_the_policy_is_shown_first_has_a_digest_of_its_own_per_task(tiny_config, config: RunConfig) -> None:
+    both = new_rollout(tiny_config("env.tasks=[reach-v3,push-v3]"))
+    alone = new_rollout(config)
+    seen, again = both.first_observations(), alone.first_observations()
+    assert list(seen) == ["reach-v3", "push-v3"] and list(again) == ["reach-v3"]
+    assert seen["reach-v3"] == again["reach-v3"] == alone.first_observations()["reach-v3"]
+    assert seen["reach-v3"]["digest"] != seen["push-v3"]["digest"]
+    assert not seen["reach-v3"]["stand_in_assets"]
+
+
+def test_the_goals_of_one_task_are_shared_by_the_ranks(tiny_config) -> None:
+    config = tiny_config("env.tasks=[reach-v3,push-v3]", "evaluation.num_goals=3")
+    ranks = [new_rollout(config, rank, 2) for rank in (0, 1)]
+    shares = [rank.evaluation_episodes("greedy", task=1) for rank in ranks]
+    assert [(e.row, e.env_task_id, e.goal) for share in shares for e in share] == [(3, 1, 1), (1, 1, 0), (5, 1, 2)]
+    everything = {e.row for rank in ranks for e in rank.evaluation_episodes()}
+    assert everything == set(range(6))

@@ -1,0 +1,314 @@
+"""Responses, their rewards, and the trainer that they come from: one process, real engines."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from language_jobs import language_config, sampled
+from trainers import free_address
+from transformers import AutoModelForCausalLM, GenerationConfig, OPTConfig
+
+import tasks
+from embodyflow.data.batches import to_batch
+from embodyflow.data.rows_file import Journal
+from embodyflow.errors import ConfigError, ParityError
+from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer, save_folder
+from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
+from embodyflow.rollouts.language_rollout import LanguageRollout, in_epochs
+from embodyflow.training.imitation import ResponseSamples, imitate
+from embodyflow.training.language_trainer import LanguageTrainer
+from embodyflow.types import Batch
+from embodyflow.workers.calls import NodeCall
+
+CONFIG = language_config()
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Iterator[LanguageTrainer]:
+    trainer = LanguageTrainer(CONFIG, 0, 1)
+    trainer.connect(free_address())
+    yield trainer
+    trainer.close()
+
+
+@pytest.fixture
+def rollout(trainer: LanguageTrainer) -> Iterator[LanguageRollout]:
+    rollout = LanguageRollout(CONFIG, 0, 1)
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=3)
+    yield rollout
+    rollout.close()
+
+
+def answered(rollout: LanguageRollout, responses: list[str]) -> Batch:
+    """Rows in which the first prompts of validation are answered so."""
+    rows = rollout.play(rollout.evaluation_episodes()[: len(responses)], "eval", None)
+    tokens = [rollout.tokenizer(text, add_special_tokens=False)["input_ids"] for text in responses]
+    longest = max(map(len, tokens))
+    rows["action_tokens"] = np.array([row + [0] * (longest - len(row)) for row in tokens])[..., None]
+    rows["response_length"] = np.array(list(map(len, tokens)))
+    return to_batch({name: rows[name] for name in rows if name not in ("log_probs", "loss_mask")})
+
+
+def test_the_columns_are_those_of_a_language_row(rollout: LanguageRollout) -> None:
+    rows = sampled(rollout)
+    lengths, longest = rows["response_length"], int(rows["response_length"].max())
+    assert rows["action_tokens"].shape == rows["log_probs"].shape == rows["loss_mask"].shape == (4, longest, 1)
+    assert (rows["action_tokens"].dtype, rows["log_probs"].dtype) == (torch.int64, torch.float32)
+    assert torch.equal(rows["loss_mask"].flatten(1).sum(1), lengths) and rows["prompt_tokens"].shape == (4, 7)
+    assert rows["policy_version"].tolist() == [3] * 4
+    assert rows["uid"].tolist() == [4, 5, 6, 7] and rows["group_id"].tolist() == [2, 2, 3, 3]
+    assert rows["prompt_id"][0] == rows["prompt_id"][1] and len(rows["seed"].unique()) == 4
+    assert torch.equal(rows["terminated"], ~rows["truncated"])
+    assert (rows["log_probs"][~rows["loss_mask"]] == 0).all() and (rows["log_probs"][rows["loss_mask"]] < 0).all()
+
+
+def test_the_same_seed_samples_the_same_on_any_number_of_workers(
+    rollout: LanguageRollout, trainer: LanguageTrainer
+) -> None:
+    whole, parts = sampled(rollout), []
+    for rank in (0, 1):
+        half = LanguageRollout(language_config("rollout.num_workers=2"), rank, 2)
+        half.update_weights(trainer.weights() | trainer.probe(), version=3)
+        parts.append(sampled(half))
+        half.close()
+    for name in ("uid", "seed", "prompt_id", "response_length"):
+        assert torch.equal(torch.cat([part[name] for part in parts]), whole[name]), name
+    tokens = [row["action_tokens"][row["loss_mask"]].tolist() for part in parts for row in part]
+    assert tokens == [row["action_tokens"][row["loss_mask"]].tolist() for row in whole]
+    assert not torch.equal(sampled(rollout, iteration=2)["seed"], whole["seed"])
+
+
+def test_groups_that_are_done_are_not_sampled_again(trainer: LanguageTrainer, tmp_path: Path) -> None:
+    rollout = LanguageRollout(language_config("rollout.groups_per_call=1"), 0, 1)
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=3)
+    questions, draws, sample = rollout.training_episodes(0, 1), (0, 1, "rollout"), rollout._sample
+    expected = rollout.play(questions, "train", draws, Journal(tmp_path / "left-in-peace"))
+    journal, sampled_groups = Journal(tmp_path / "0.0.parts"), []
+
+    def sample_and_die(call, *args):
+        sampled_groups.append({question.group_id for question in call})
+        if len(sampled_groups) == 2:
+            raise KeyboardInterrupt
+        return sample(call, *args)
+
+    rollout._sample = sample_and_die
+    with pytest.raises(KeyboardInterrupt):
+        rollout.play(questions, "train", draws, journal)
+    again = rollout.play(questions, "train", draws, journal)  # as a worker that takes this one's place
+    assert sampled_groups == [{2}, {3}, {3}]
+    assert again.keys() == expected.keys() and all(np.array_equal(again[name], expected[name]) for name in expected)
+    rollout.close()
+
+
+def test_a_model_made_up_is_no_longer_on_disk_when_its_engine_is_built(
+    trainer: LanguageTrainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    rollout = LanguageRollout(CONFIG, 0, 1)
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=3)
+    assert list(tmp_path.iterdir()) == []
+    before = sampled(rollout)
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=4)
+    assert torch.equal(sampled(rollout)["action_tokens"], before["action_tokens"])
+    rollout.close()
+
+
+@pytest.mark.parametrize("turn_ends", [True, False])
+def test_a_response_ends_at_what_the_models_folder_names_too(
+    trainer: LanguageTrainer, tmp_path: Path, turn_ends: bool
+) -> None:
+    trainer.policy.export(trainer.weights(), tmp_path)
+    eos, turn_end = trainer.policy.tokenizer.eos_token_id, 9
+    if turn_ends:
+        GenerationConfig(eos_token_id=[eos, turn_end]).save_pretrained(tmp_path)
+    else:
+        (tmp_path / "generation_config.json").unlink()
+    rollout = LanguageRollout(language_config("policy.scratch=null", f"policy.path={tmp_path}"), 0, 1)
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=3)
+    rows = rollout.play(rollout.evaluation_episodes("sampled") * 8, "eval", (0, "evaluate"))
+    rollout.close()
+    responses = [tokens[mask].tolist() for tokens, mask in zip(rows["action_tokens"], rows["loss_mask"], strict=True)]
+    stops = {eos, turn_end} if turn_ends else {eos}
+    assert all(stops.isdisjoint(response[:-1]) for response in responses)
+    assert [response[-1] in stops for response in responses] == rows["terminated"].tolist()
+    assert any(turn_end in response for response in responses)
+
+
+def test_a_model_that_tells_packed_sequences_apart_by_no_position_is_refused(tmp_path: Path) -> None:
+    """OPT counts positions for itself: a sequence in a line sees the one before it."""
+    sizes = {"hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 32, "num_hidden_layers": 1}
+    config = language_config()
+    tokenizer = build_tokenizer(config.policy)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(
+        OPTConfig(vocab_size=len(tokenizer), num_attention_heads=2, init_std=0.5, **sizes)
+    )
+    save_folder(model, tokenizer, tmp_path)
+    config = language_config("policy.scratch=null", f"policy.path={tmp_path}")
+    rollout, trainer = LanguageRollout(config, 0, 1), LanguageTrainer(config, 0, 1)
+    trainer.connect(free_address())
+    with pytest.raises(ParityError, match="or the model sees what lies beside a sequence in its line"):
+        rollout.update_weights(trainer.weights() | trainer.probe(), version=1)
+    trainer.close()
+    rollout.close()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_rollout_and_trainer_agree_on_what_was_likely(trainer: LanguageTrainer, temperature: float) -> None:
+    rollout = LanguageRollout(language_config(f"rollout.temperature={temperature}"), 0, 1)
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=1)
+    rows = sampled(rollout)
+    rollout.close()
+    log_probs, _ = trainer.policy.evaluate(rows, temperature)
+    assert (log_probs - rows["log_probs"]).abs().max() <= 1e-5
+
+
+def test_a_prompt_comes_again_after_all_others() -> None:
+    seen = np.concatenate([in_epochs(7, 10, first, 4) for first in range(0, 40, 4)])
+    for epoch in range(4):
+        assert sorted(seen[10 * epoch : 10 * epoch + 10]) == list(range(10))
+    assert not np.array_equal(seen[:10], seen[10:20])
+    assert np.array_equal(in_epochs(7, 10, 8, 14), seen[8:22])
+
+
+def test_rewards_come_from_the_prompts_ground_truth(rollout: LanguageRollout) -> None:
+    truths = [rollout._prompts.prompt("validation", index).ground_truth for index in range(3)]
+    batch = answered(rollout, [f"1 is 1 ## {truths[0]}", f"2 ## {truths[2]}", "1+1=02"])
+    batch, metrics, examples = rollout.judge(batch, "eval")
+    assert batch["success"].tolist() == [True, False, False] and batch["scores"].tolist() == [1.0, 0.0, 0.0]
+    assert metrics["rollout/success_rate"].value == pytest.approx(1 / 3)
+    assert metrics["reward/answered"].value == pytest.approx(2 / 3)
+    assert metrics["scores/arithmetic/pass@1"].value == pytest.approx(1 / 3)
+    assert examples[0]["response"] == f"1 is 1 ## {truths[0]}" and examples[0]["prompt"].endswith("=")
+    assert [row["correct"] for row in examples] == [True, False, False]
+
+
+def test_pass_at_k_is_of_several_answers_to_a_prompt(trainer: LanguageTrainer) -> None:
+    rollout = LanguageRollout(language_config("evaluation.num_samples=3"), 0, 1)
+    assert [question.index for question in rollout.evaluation_episodes("greedy")] == [0, 1, 2, 3]
+    questions = rollout.evaluation_episodes("sampled")
+    assert [question.index for question in questions] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=0)
+    batch = to_batch(rollout.play(questions, "eval", (0, "evaluate")))
+    assert len(batch["seed"].unique()) == 12
+    _, metrics, _ = rollout.judge(batch, "eval")
+    assert metrics["scores/pass@3"].value >= metrics["scores/pass@1"].value and metrics["scores/num_prompts"].value == 4
+    rollout.close()
+
+
+def test_groups_sampled_anew_are_rewarded_like_the_first(trainer: LanguageTrainer) -> None:
+    rollout = LanguageRollout(language_config("filter.num_groups=6", "filter.drop_uniform=false"), 0, 1)
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=0)
+    call = NodeCall("dynamic_sampling", "tasks:dynamic_sampling", iteration=1, seed=0)
+    first = tasks.compute_reward(sampled(rollout), worker=rollout).batch
+    assert first is not None
+    rows = tasks.dynamic_sampling(first, worker=rollout, call=call).batch
+    assert rows is not None and len(rows) == 12 and len(rows["uid"].unique()) == 12
+    assert rows["group_id"].unique(return_counts=True)[1].tolist() == [2] * 6
+    assert torch.equal(rows["loss_mask"].flatten(1).sum(1), rows["response_length"])
+    assert torch.equal(rows["rewards"].flatten(1).sum(1), rows["scores"])
+    rollout.close()
+
+
+def test_demonstrations_are_answers_that_are_right(rollout: LanguageRollout) -> None:
+    demos = rollout.demonstrate()
+    assert demos["uid"].tolist() == [0, 1, 2, 3] and demos["terminated"].all()
+    ends = demos["action_tokens"][np.arange(4), demos["response_length"] - 1, 0]
+    assert set(ends) == {rollout.tokenizer.eos_token_id}
+    batch = to_batch(demos)
+    batch["prompt_id"] = batch["uid"]
+    samples = rollout._samples(batch, "demo")
+    assert all(score.correct for score in rollout._rewards.score(samples))
+    with pytest.raises(ConfigError, match=r"max_response_tokens=9: a demonstration has \d\d tokens"):
+        LanguageRollout(language_config("rollout.max_response_tokens=9"), 0, 1).demonstrate()
+
+
+def change_head(weights: dict[str, np.ndarray]) -> None:
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):
+        weights[name] = weights[name] * 1.001
+
+
+def swap_layers(weights: dict[str, np.ndarray]) -> None:
+    for name in [name for name in weights if ".layers.0." in name]:
+        other = name.replace(".0.", ".1.")
+        weights[name], weights[other] = weights[other], weights[name]
+
+
+@pytest.mark.parametrize("fault", [change_head, swap_layers])
+def test_weights_that_are_not_the_trainers_are_not_used(trainer: LanguageTrainer, fault) -> None:
+    rollout, weights = LanguageRollout(CONFIG, 0, 1), trainer.weights()
+    fault(weights)
+    message = r"weights of version 5: rollout worker 0 and trainer differ by .* rollout.probe_tolerance=0.0001"
+    with pytest.raises(ParityError, match=message):
+        rollout.update_weights(weights | trainer.probe(), version=5)
+    rollout.close()
+
+
+def test_an_old_version_is_not_used(trainer: LanguageTrainer, rollout: LanguageRollout) -> None:
+    old = trainer.weights()
+    rows = sampled(rollout)
+    rows["old_log_probs"] = rows["ref_log_probs"] = rows["log_probs"]
+    rows["advantages"] = torch.ones_like(rows["log_probs"]) * rows["loss_mask"]
+    trainer.step(rows, positions=np.arange(4), total_rows=4, seed=0)
+    with pytest.raises(ParityError, match="version 4"):
+        rollout.update_weights(old | trainer.probe(), version=4)
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=4)
+
+
+def test_fitting_learns_the_demonstrations(rollout: LanguageRollout) -> None:
+    config = language_config("warm_start.steps=60", "warm_start.learning_rate=1e-2")
+    policy, demos = CausalLMPolicy(config.policy, "cpu"), to_batch(rollout.demonstrate())
+    samples, lengths = ResponseSamples(policy, demos, config), demos["response_length"].tolist()
+    assert len(samples) == 4 and samples.num_targets(np.array([0, 0, 3])) == 2 * lengths[0] + lengths[3]
+    early, late = (
+        imitate(policy.model, samples, config.warm_start, seed=0, part=0, num_parts=1)["sft/loss"].value
+        for _ in range(2)
+    )
+    assert 0 < late < 0.5 * early  # the mean over the last 50 steps
+
+
+@pytest.mark.parametrize(
+    ("override", "answer"),
+    [
+        ("evaluation.num_prompts=5000", "evaluation.num_prompts=5000: allowed are 1 to 1009"),
+        ("policy.path=/nowhere", "policy: exactly one of path and scratch must be set"),
+        ("policy.scratch.model_type=qwen33", "policy.scratch.model_type=qwen33: transformers has no such architecture"),
+        ("rollout.max_response_tokens=200", "exceed policy.scratch.max_position_embeddings=128"),
+        ("trainer.micro_batch_tokens=43", "must be at least 44, the tokens of rollout.max_prompt_tokens=16 and"),
+        ("policy=tiny_vla", "policy.name=tiny_vla: allowed are causal_lm with job=language"),
+        ("env=reacher", "env: only embodied and control jobs have it"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(override: str, answer: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        language_config(override)
+    assert answer in str(caught.value) and len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["warm_start=null"], "evaluation.num_prompts=4: allowed are 1 to 2, the prompts of split 'validation' with"),
+        (["evaluation.num_prompts=2"], "warm_start.num_demos=4: allowed are 1 to 2, the prompts of split 'demo' with"),
+    ],
+)
+def test_prompts_that_are_left_out_are_missed_when_a_worker_starts(
+    overrides: list[str], message: str, tmp_path: Path
+) -> None:
+    questions = ["1+1=", "2+2=", "10+10+10+10+10=", "20+20+20+20+20="]  # of which two are too long
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"question": each, "answer": "2"}) + "\n" for each in questions))
+    words = (
+        *("data=gsm8k", "data.template='{question}'", "data.chat=false", "data.answer=whole", "data.too_long=skip"),
+        *(f"data.{split}=[{file}]" for split in ("train", "validation", "demo")),
+        *("rollout.max_prompt_tokens=8", *overrides),
+    )
+    config = language_config(*words)
+    with pytest.raises(ConfigError, match=message):
+        LanguageRollout(config, 0, 1)

@@ -1,0 +1,631 @@
+"""Environments of one's own, without the adapter: played as they are, or refused by one line."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import gymnasium as gym
+import imageio.v3 as iio
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from trainers import SEED, new_trainer
+
+import tasks
+from embodyflow.columns import COLUMNS
+from embodyflow.config import RunConfig
+from embodyflow.config.environment import EnvConfig
+from embodyflow.data.batches import to_batch
+from embodyflow.data.tables import digest_of
+from embodyflow.errors import ConfigError
+from embodyflow.rollouts.contact_sheet import draw_contact_sheet
+from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.rollouts.replay import film, first_difference
+from embodyflow.simulation.make_env import check_environment, make_env
+from embodyflow.training.fsdp_trainer import FSDPTrainer
+
+DRAWS = (0, 1, "rollout")
+
+
+class Line(gym.Env[Any, np.ndarray]):
+    """A point on a line that passes its goal in the third step, and goes on."""
+
+    tasks = ("go",)
+    instruction = "pass the goal"
+    num_goals: Mapping[str, int] = MappingProxyType({"train": 8, "demo": 4, "eval": 3})
+    observation_space: gym.Space[Any] = Dict(state=Box(-np.inf, np.inf, (2,), np.float32))
+    action_space: gym.Space[Any] = Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, task: str, split: str, max_steps: int) -> None:
+        self.max_steps = max_steps
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.x, self.steps = float((options or {}).get("goal", 0)), 0
+        return self.observe(), {}
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.x, self.steps = self.x + float(action[0]), self.steps + 1
+        return self.observe(), 0.0, False, self.steps >= self.max_steps, {"success": self.steps == 3}
+
+    def observe(self) -> Any:
+        return {"state": np.array([self.x, self.steps], np.float32)}
+
+    def expert_action(self) -> np.ndarray:
+        return np.ones(1, np.float32)
+
+
+ADAPTER = ("env.adapter.success_info=success", "env.kwargs={task:go,split:train,max_steps:20}", "warm_start=null")
+WITHOUT_SIZES = ("~policy.hidden_size", "~policy.num_layers")
+"""Those of the tiny run's policy, which others do not have."""
+
+
+@pytest.fixture
+def config_of(tiny_config: Callable[..., RunConfig]) -> Callable[..., RunConfig]:
+    """Compose a tiny run in one of these environments."""
+
+    def compose(kind: type[Line], *overrides: str) -> RunConfig:
+        name = f"tests/{kind.__name__}-v0"
+        if name not in gym.registry:
+            gym.register(name, kind, disable_env_checker=True)  # which would find some of it itself
+        own = (f"env.id={__name__}:{name}", "env.tasks=[go]", "policy.state_dim=2", "policy.action_dim=1")
+        return tiny_config(*own, *overrides)
+
+    return compose
+
+
+def new_rollout(config: RunConfig) -> EmbodiedRollout:
+    torch.manual_seed(0)  # the weights
+    return EmbodiedRollout(config, 0, 1)
+
+
+class ModeUnknown(Line):
+    """Takes no render_mode."""
+
+
+class ModeRefused(Line):
+    metadata: dict[str, Any] = {"render_modes": ["human"]}  # noqa: RUF012 Gymnasium's own
+
+    def __init__(self, *, render_mode: str | None = None, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        assert render_mode is None or render_mode in self.metadata["render_modes"]
+        self.render_mode = render_mode
+
+
+class NothingDrawn(ModeRefused):
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 Gymnasium's own
+
+    def render(self) -> Any:
+        return None
+
+
+class NoRender(NothingDrawn):
+    render = gym.Env.render
+
+
+class Grey(NothingDrawn):
+    def render(self) -> Any:
+        return np.full((8, 8), 7, np.uint8)
+
+
+class Coloured(NothingDrawn):
+    def render(self) -> Any:
+        return np.full((8, 8, 3), 25 * self.steps % 256, np.uint8)
+
+
+DRAWING: dict[type[Line], str] = {
+    ModeUnknown: "TypeError: .*unexpected keyword argument 'render_mode'",
+    ModeRefused: "AssertionError: .*",
+    NoRender: "NotImplementedError",
+    NothingDrawn: r"ValueError: render\(\) gives None, not uint8 \[H, W, 3\]",
+    Grey: r"ValueError: render\(\) gives uint8 \(8, 8\), not uint8 \[H, W, 3\]",
+}
+
+
+@pytest.fixture
+def no_gl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These environments draw without GL."""
+    for module in ("embodied_rollout", "replay", "contact_sheet"):
+        monkeypatch.setattr(f"embodyflow.rollouts.{module}.rendering_problem", lambda: None)
+
+
+@pytest.mark.usefixtures("no_gl")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("kind", "reason"), DRAWING.items(), ids=[kind.__name__ for kind in DRAWING])
+@pytest.mark.parametrize("adapted", [False, True])
+def test_an_environment_that_does_not_draw_itself_is_told_of(
+    config_of: Callable[..., RunConfig], tmp_path: Path, kind: type[Line], reason: str, adapted: bool
+) -> None:
+    config = config_of(kind, *(ADAPTER if adapted else ()))
+    rollout = new_rollout(config)
+    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+    episode = {name: column[0] for name, column in rows.items()}
+    problems = [
+        rollout.record_video(tmp_path / "greedy.gif", num_episodes=4),
+        film(config, episode, tmp_path / "again.gif"),
+        draw_contact_sheet(config, rows, tmp_path / "sheet.png", "train"),
+    ]
+    rollout.close()
+    expected = f"env.id={__name__}:tests/{kind.__name__}-v0: gives no pictures by render_mode=rgb_array: {reason}"
+    assert all(re.fullmatch(expected, problem or "") for problem in problems), problems
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("no_gl")
+def test_no_more_goals_are_filmed_than_there_are(config_of: Callable[..., RunConfig], tmp_path: Path) -> None:
+    rollout = new_rollout(config_of(Coloured))
+    assert rollout.record_video(tmp_path / "greedy.gif", num_episodes=4) is None
+    assert iio.imread(tmp_path / "greedy.gif").shape == (1 + 4, 8, 3 * 8, 3)
+
+
+class Steered(Line):
+    action_space = MultiDiscrete([3])
+
+
+class Whole(Line):
+    """Takes whole numbers: what a policy decides in (-1, 1) would all be 0."""
+
+    action_space = Box(-1, 1, (1,), np.int64)
+
+
+def test_actions_that_are_no_numbers_in_bounds_are_refused(config_of: Callable[..., RunConfig]) -> None:
+    with pytest.raises(ConfigError, match=r"^env: actions must be a Box of one dimension, are MultiDiscrete\(\[3\]\)"):
+        config_of(Steered)
+    with pytest.raises(ConfigError, match=r"^env: actions must be a Box of floats, are Box\(-1, 1, \(1,\), int64\)"):
+        config_of(Whole)
+
+
+class Plain(Line):
+    """Shows an array, as most of Gymnasium's do."""
+
+    observation_space = Box(-np.inf, np.inf, (2,), np.float32)
+
+    def observe(self) -> Any:
+        return super().observe()["state"]
+
+
+class PlainColoured(Plain, Coloured):
+    """Draws itself, too."""
+
+
+@pytest.mark.usefixtures("no_gl")
+def test_a_plain_array_is_the_state(config_of: Callable[..., RunConfig], tmp_path: Path) -> None:
+    named, plain = (new_rollout(config_of(kind)) for kind in (Coloured, PlainColoured))
+    assert plain.first_observations() == named.first_observations()
+    assert digest_of(plain.demonstrate()) == digest_of(named.demonstrate())
+    episodes = named.training_episodes(0, 1)
+    assert digest_of(plain.play(episodes, "train", DRAWS)) == digest_of(named.play(episodes, "train", DRAWS))
+    assert plain.record_video(tmp_path / "greedy.gif", num_episodes=1) is None
+    named.close()
+    plain.close()
+
+
+class Pair(Line):
+    observation_space = Tuple((Box(-1.0, 1.0, (2,), np.float32), Discrete(2)))
+
+
+class Nested(Line):
+    observation_space = Dict(state=Dict(x=Box(-1.0, 1.0, (2,), np.float32)))
+
+
+@pytest.mark.parametrize(("kind", "found"), [(Pair, "Tuple(Box"), (Nested, "Dict('x': Box")])
+@pytest.mark.parametrize("size", ["2", "null"])
+def test_an_observation_that_is_no_array_is_refused(
+    config_of: Callable[..., RunConfig], kind: type[Line], found: str, size: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of(kind, f"policy.state_dim={size}", "policy.action_dim=null")
+    assert str(caught.value).startswith(f"env: observation_space['state'] must be an array of numbers, is {found}")
+    assert str(caught.value).endswith("; flatten it by a wrapper in env.adapter.wrappers")
+
+
+class Goal(Line):
+    observation_space = Dict(state=Line.observation_space["state"], goal=Box(-1.0, 1.0, (1,), np.float32))
+
+    def observe(self) -> Any:
+        return {**super().observe(), "goal": np.zeros(1, np.float32)}
+
+
+class Final(Line):
+    observation_space = Dict(Line.observation_space.spaces, way=Box(-1.0, 1.0, (1,)), final_way=Box(-1.0, 1.0, (1,)))
+
+
+def test_an_observation_by_the_name_of_a_column_is_refused(config_of: Callable[..., RunConfig]) -> None:
+    message = "^env: the observation 'goal' has a name that rows of episodes have another meaning for; allowed is any"
+    with pytest.raises(ConfigError, match=message):
+        config_of(Goal)
+    with pytest.raises(ConfigError, match=message.replace("goal", "final_way")):
+        config_of(Final)
+    adapted = (*ADAPTER, "+env.adapter.images.success=image", "policy.state_dim=null")
+    with pytest.raises(ConfigError, match=message.replace("goal", "success")):
+        config_of(Wide, *adapted)
+
+
+def test_every_column_of_an_episode_has_its_name_reserved(config_of: Callable[..., RunConfig]) -> None:
+    rollout = new_rollout(config_of(Line))
+    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+    rollout.close()
+    written = {name for node in tasks.__all__ for name in getattr(getattr(tasks, node), "__writes__", ())}
+    assert {*rows, *written, *tasks.episodes.TRAINED} - {"state"} <= COLUMNS
+
+
+class FloatImages(Line):
+    observation_space = Dict(image=Box(0.0, 1.0, (16, 16, 3), np.float32))
+
+
+class Watched(Line):
+    observation_space = Dict(state=Line.observation_space["state"], image=Box(0.0, 1.0, (16, 16, 3), np.float32))
+
+    def observe(self) -> Any:
+        return {**super().observe(), "image": np.zeros((16, 16, 3), np.float32)}
+
+
+def test_progress_is_not_measured_by_images_of_floats(config_of: Callable[..., RunConfig]) -> None:
+    assert config_of(Watched).progress is None  # a policy that does not look at them may act there
+    with pytest.raises(ConfigError, match=r"^progress.embedding.camera=image: the environment has no such camera; it"):
+        config_of(Watched, "progress.embedding={name:vjepa2,path:facebook/vjepa2-vitg-fpc64-384}")
+
+
+class Gridded(Line):
+    """Beside what a policy sees a state in two dimensions, and colours first."""
+
+    observation_space = Dict(
+        state=Box(-1.0, 1.0, (2, 3), np.float32),
+        image=Box(0, 255, (16, 16, 3), np.uint8),
+        top=Box(0, 255, (3, 16, 16), np.uint8),
+    )
+
+    def observe(self) -> Any:
+        return self.observation_space.sample()
+
+
+@pytest.mark.parametrize(
+    ("embedding", "message"),
+    [
+        ("{name:state}", r"name=state: the environment's is \(2, 3\); allowed is one dimension"),
+        ("{name:vjepa2,path:x/y,camera:top}", "camera=top: the environment has no such camera; allowed are image$"),
+    ],
+)
+def test_progress_is_measured_by_a_vector_or_by_pictures(
+    config_of: Callable[..., RunConfig], embedding: str, message: str
+) -> None:
+    sees = ("policy.state_dim=0", "policy.image_size=16")
+    assert config_of(Gridded, *sees).policy.image_size == 16
+    with pytest.raises(ConfigError, match=rf"^progress\.embedding\.{message}"):
+        config_of(Gridded, *sees, f"progress.embedding={embedding}")
+
+
+class Lying(Line):
+    """Shows floats where it says that it shows bytes: they would arrive as a black picture."""
+
+    observation_space = Dict(image=Box(0, 255, (16, 16, 3), np.uint8))
+
+    def observe(self) -> Any:
+        return {"image": np.full((16, 16, 3), 0.5)}
+
+
+class Forgetful(Line):
+    def observe(self) -> Any:
+        return {}
+
+
+def test_images_of_floats_are_refused_before_anything_starts(config_of: Callable[..., RunConfig]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of(FloatImages, "policy.state_dim=0", "policy.image_size=16", "warm_start=null")
+    assert str(caught.value) == (
+        "policy.cameras: the environment's 'image' is float32; allowed is uint8 [H, W, 3], from 0 to 255"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "message"),
+    [
+        (
+            Lying,
+            ["policy.state_dim=0", "policy.image_size=16"],
+            r"its observation 'image' is float64 \(16, 16, 3\), its observation_space says uint8 \(16, 16, 3\)",
+        ),
+        (Forgetful, [], "its observation lacks 'state', which its observation_space has"),
+    ],
+)
+def test_an_observation_that_is_not_as_declared_is_refused_before_anything_starts(
+    config_of: Callable[..., RunConfig], kind: type[Line], words: list[str], message: str
+) -> None:
+    env_id = f"{__name__}:tests/{kind.__name__}-v0"
+    with pytest.raises(ConfigError, match=rf"^env.id={env_id}: {message}$"):
+        config_of(kind, *words)
+    with pytest.raises(ConfigError, match=message):
+        check_environment(EnvConfig(id=env_id, tasks=("go",), max_steps=20))  # as by embodyflow check-env
+
+
+class Wide(Line):
+    """Is moved by up to 4, to one side."""
+
+    observation_space = Dict(state=Box(-np.inf, np.inf, (2,), np.float32), image=Box(0, 255, (32, 32, 3), np.uint8))
+    action_space = Box(0.0, 4.0, (1,), np.float32)
+
+    def observe(self) -> Any:
+        return {**super().observe(), "image": np.zeros((32, 32, 3), np.uint8)}
+
+    def expert_action(self) -> np.ndarray:
+        return np.full(1, 3.5, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("tiny_vla", ()),
+        ("openvla", ("policy=tiny_openvla", "policy.chunk_size=5", *WITHOUT_SIZES, "~policy.state_dim")),
+    ],
+)
+def test_bounds_that_a_policy_of_tokens_does_not_act_in_are_refused(
+    config_of: Callable[..., RunConfig], policy: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of(Wide, *words)
+    assert str(caught.value) == (
+        f"policy.name={policy}: acts in [-1, 1], the environment in [0.0, 4.0]; scale it by "
+        "env.adapter or Gymnasium's RescaleAction"
+    )
+
+
+def test_demonstrations_are_disturbed_within_the_environments_bounds(config_of: Callable[..., RunConfig]) -> None:
+    words = ("policy=tiny_smolvla", *WITHOUT_SIZES, "policy.chunk_size=5", "warm_start.action_noise=1")
+    rollout = new_rollout(config_of(Wide, *words))
+    steps = np.diff(rollout.demonstrate()["state"][..., 0])
+    assert steps.max() == pytest.approx(4.0, abs=1e-5) and 1.0 < steps.min() < 3.0
+    rollout.close()
+
+
+@pytest.mark.parametrize("chunk_size", [1, 5])
+def test_a_success_in_the_middle_of_a_chunk_counts(config_of: Callable[..., RunConfig], chunk_size: int) -> None:
+    config = config_of(Line, f"policy.chunk_size={chunk_size}")
+    rollout = new_rollout(config)
+    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+    assert rows["success"].all() and (rows["num_steps"] == 20).all() and not rows["terminated"].any()
+    assert first_difference(config, {name: column[0] for name, column in rows.items()}) is None
+    assert rollout.demonstrate()["num_steps"].tolist() == [20, 20]
+    rollout.close()
+
+
+class Buffered(Line):
+    """Hands out the same arrays again and again, with a word beside them that its space does not have; counts."""
+
+    observation_space: gym.Space[Any] = Dict(state=Box(0, 2**31 - 2, (2,), np.int64))
+    buffer = np.zeros(2, np.int64)
+
+    def observe(self) -> Any:
+        self.buffer[:] = self.x, self.steps
+        return {"state": self.buffer, "mission": "go"}
+
+
+def test_demonstrations_are_of_what_was_seen_then(
+    config_of: Callable[..., RunConfig], close: list[FSDPTrainer]
+) -> None:
+    config = config_of(Buffered, "warm_start.action_noise=0")
+    rollout = new_rollout(config)
+    demos = to_batch(rollout.demonstrate())
+    steps = demos["state"][0, : demos["num_steps"][0], 1]
+    assert steps.tolist() == list(range(len(steps)))
+    close.append(trainer := new_trainer(config))
+    assert np.isfinite(trainer.fit(demos, SEED)["sft/loss"].value), "a state of whole numbers is standardised too"
+
+
+class NoTasks(Line):
+    tasks = None  # type: ignore[assignment]
+
+
+class Picky(Line):
+    def __init__(self, robot: str = "none", **arguments: Any) -> None:
+        super().__init__(**arguments)
+        assert robot == "none", f"unknown robot {robot}"
+        self.arm = {"left": 1}[arguments["task"]]
+
+
+def test_an_attribute_of_another_meaning_is_no_list_of_tasks(config_of: Callable[..., RunConfig]) -> None:
+    config_of(NoTasks, *ADAPTER)
+    with pytest.raises(ConfigError, match="is not made for policies that follow instructions: it names no tasks"):
+        config_of(NoTasks)
+
+
+def test_a_mode_of_drawing_among_its_arguments_is_no_obstacle(config_of: Callable[..., RunConfig]) -> None:
+    config = config_of(Coloured, "+env.kwargs.render_mode=rgb_array")
+    env = make_env(config.env, "go", "train", render_mode="rgb_array")
+    assert env.unwrapped.render_mode == "rgb_array"
+
+
+class Endless(Line):
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return (*super().step(action)[:3], False, {"success": False})
+
+
+def test_an_episode_that_goes_on_after_its_last_step_is_an_error(config_of: Callable[..., RunConfig]) -> None:
+    rollout = new_rollout(config_of(Endless))
+    with pytest.raises(ConfigError, match=r"tests/Endless-v0: an episode goes on after env.max_steps=20 steps"):
+        rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+    rollout.close()
+
+
+class Several(Line):
+    tasks = ("go", "stop", "turn")
+
+    def __init__(self, task: str, **arguments: Any) -> None:
+        super().__init__(task, **arguments)
+        assert task != "stop", "there are no brakes"
+        if task == "turn":
+            self.observation_space = Dict(state=Box(-np.inf, np.inf, (3,), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "message"),
+    [
+        (Picky, "+env.kwargs.robot=arm", r"env.kwargs={'robot': 'arm'}: unknown robot arm"),
+        (Picky, "env.tasks=[go]", r"env.kwargs={}: KeyError: 'go'"),
+        (Several, "env.tasks=[go,stop]", r"env.tasks: 'stop': env.kwargs={}: there are no brakes"),
+        (Several, "env.tasks=[go,turn]", r"env.tasks: 'turn': .*: shows {'state': \(\(3,\), dtype\('float32'\)\)}"),
+    ],
+)
+def test_a_task_that_cannot_be_made_or_done_is_one_line_before_anything_starts(
+    config_of: Callable[..., RunConfig], kind: type[Line], words: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config_of(kind, words)
+
+
+def test_what_one_task_is_given_alone_is_tried_too(config_of: Callable[..., RunConfig]) -> None:
+    words = ("env.tasks=[go,wait]", "+env.adapter.task_kwargs.wait.patience=3")
+    with pytest.raises(ConfigError, match=r"env.tasks: 'wait': .*unexpected keyword argument 'patience'"):
+        config_of(Line, *ADAPTER, *words)
+
+
+class Uneven(Line):
+    tasks = ("go", "stop")
+
+    def __init__(self, task: str, **arguments: Any) -> None:
+        super().__init__(task, **arguments)
+        self.num_goals = {"train": 8, "demo": 4, "eval": 3} if task == "go" else {"train": 3, "demo": 2, "eval": 2}
+
+
+def test_tasks_may_have_different_numbers_of_goals(config_of: Callable[..., RunConfig]) -> None:
+    words = ("env.tasks=[go,stop]", "rollout.num_groups=200", "evaluation.num_goals=2", "warm_start.num_demos=2")
+    rollout = new_rollout(config_of(Uneven, *words))
+    drawn = Counter(
+        (each.env_task_id, each.goal) for index in range(40) for each in rollout.training_episodes(0, index)
+    )
+    rollout.close()
+    expected = {(0, goal): 1 / 16 for goal in range(8)} | {(1, goal): 1 / 6 for goal in range(3)}
+    assert drawn.keys() == expected.keys()
+    for each, share in expected.items():  # within four standard deviations
+        groups = 200 * 40
+        assert abs(drawn[each] / drawn.total() - share) < 4 * math.sqrt(share / groups)
+    with pytest.raises(ConfigError, match=r"^evaluation.num_goals=3: allowed are 1 to 2, the goals of split 'eval'$"):
+        config_of(Uneven, *words[:2], "evaluation.num_goals=3", words[3])
+
+
+class Speechless(Line):
+    instruction = None  # type: ignore[assignment]
+
+
+class Uncounted(Line):
+    num_goals = 8  # type: ignore[assignment]
+
+
+class Goalless(Line):
+    num_goals = MappingProxyType({"train": 0, "demo": 4, "eval": 3})
+
+
+class Verbose(Line):
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return (*super().step(action)[:4], {"success": "yes"})
+
+
+class Unsure(Line):
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return (*super().step(action)[:4], {"success": math.nan})
+
+
+class Unpaid(Line):
+    def step(self, action: np.ndarray) -> Any:
+        return (self.observe(), None, False, False, {"success": False})
+
+
+class Untaught(Line):
+    expert_action = None  # type: ignore[assignment]
+
+
+class Divided(Line):
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        raise ZeroDivisionError("by no one")
+
+
+class Unjudged(Line):
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return (*super().step(action)[:4], {"won": True})
+
+
+class FourValues(Line):
+    def step(self, action: np.ndarray) -> Any:
+        return super().step(action)[:4]  # as Gym's did
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "message"),
+    [
+        (Speechless, (), "its attribute instruction must be a text, is None"),
+        (
+            Uncounted,
+            (),
+            "its attribute num_goals must map train, demo, eval to numbers of goals, some of them to train on, is 8",
+        ),
+        (Goalless, (), "its attribute num_goals must map .* numbers of goals, some of them to train on, is .*: 0"),
+        (Verbose, (), r"the info\['success'\] of its step\(\) must be a finite number, is 'yes'"),
+        (Unsure, (), r"the info\['success'\] of its step\(\) must be a finite number, is nan"),
+        (Unpaid, (), r"the reward of its step\(\) must be a finite number, is None"),
+        (
+            Unjudged,
+            (),
+            "the info of its step\\(\\) lacks 'success', by which an episode is judged; allowed without is ",
+        ),
+        (Divided, (), r"ZeroDivisionError: by no one, at .*test_own_environments.py:\d+"),
+        (Divided, ADAPTER, r"ZeroDivisionError: by no one, at .*test_own_environments.py:\d+"),
+        (FourValues, ADAPTER, r"ValueError: not enough values to unpack \(expected 5, got 4\), at "),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_an_environment_lacks_is_one_line_before_anything_starts(
+    config_of: Callable[..., RunConfig], kind: type[Line], words: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^env.id={__name__}:tests/{kind.__name__}-v0: {message}"):
+        config_of(kind, *words)
+
+
+def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "misspelt.py").write_text("x = = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    values = {"id": "misspelt:my/Env-v0", "tasks": ("go",), "max_steps": 3}
+    with pytest.raises(ConfigError, match=r"^env.id=misspelt:my/Env-v0: cannot import module 'misspelt': Syntax"):
+        check_environment(EnvConfig(**values))
+    adapter = {"success_info": "won", "wrappers": ("misspelt:f",)}
+    with pytest.raises(ConfigError, match=r"^env.adapter.wrappers=misspelt:f: cannot be imported: SyntaxError: "):
+        check_environment(EnvConfig(**{**values, "id": "Reacher-v5", "adapter": adapter}))
+
+
+def test_an_environment_whose_expert_is_none_has_none(config_of: Callable[..., RunConfig]) -> None:
+    rollout = new_rollout(config_of(Untaught))  # as it is: an evaluation needs none
+    with pytest.raises(ConfigError, match=r"tests/Untaught-v0: has no scripted expert; set warm_start=null$"):
+        rollout.demonstrate()
+    rollout.close()
+
+
+class Inept(Line):
+    def expert_action(self) -> np.ndarray:
+        return np.ones(2, np.float32)
+
+
+class Lost(Line):
+    def expert_action(self) -> np.ndarray:
+        return np.full(1, np.nan, np.float32)
+
+
+@pytest.mark.parametrize(("kind", "gave"), [(Inept, r"\[1., 1.\]"), (Lost, r"\[nan\]")])
+def test_what_is_no_action_is_not_imitated(config_of: Callable[..., RunConfig], kind: type[Line], gave: str) -> None:
+    rollout = new_rollout(config_of(kind))
+    with pytest.raises(ConfigError, match=rf"expert_action\(\) must give finite numbers \(1,\), gave array\({gave}"):
+        rollout.demonstrate()
+    rollout.close()
+
+
+def clueless(env: gym.Env[Any, Any], observation: Any) -> None:
+    """Give no action."""
+
+
+def test_an_adapters_expert_is_tried_before_anything_starts(config_of: Callable[..., RunConfig]) -> None:
+    words = (*ADAPTER[:2], f"env.adapter.expert={__name__}:clueless")
+    message = rf"^env.adapter.expert={__name__}:clueless: must give finite numbers \(1,\), gave None$"
+    with pytest.raises(ConfigError, match=message):
+        config_of(Line, *words)

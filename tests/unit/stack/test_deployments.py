@@ -1,0 +1,202 @@
+"""The deployments and the commands that start them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+import yaml
+
+from embodyflow.cli import up
+from embodyflow.cli.run import run_experiment
+from embodyflow.errors import ConfigError
+from embodyflow.orchestration.request.compatibility import PIPELINES
+from embodyflow.stack import services
+from embodyflow.stack.database import is_named
+from embodyflow.stack.services import WORK_POOL, ray_command, server_command
+from embodyflow.stack.stack_folder import StackFolder
+
+ROOT = Path(__file__).resolve().parents[3]
+DEPLOYMENTS = yaml.safe_load((ROOT / "deployments/prefect.yaml").read_text())["deployments"]
+
+
+def test_every_deployment_names_a_flow_of_ours_and_our_work_pool() -> None:
+    for deployment in DEPLOYMENTS:
+        path, _, function = deployment["entrypoint"].partition(":")
+        module = import_module(path.removesuffix(".py").replace("/", "."))
+        assert getattr(module, function).name == function
+        assert deployment["work_pool"]["name"] == WORK_POOL
+        experiment = deployment.get("parameters", {}).get("experiment", "embodied")
+        assert (ROOT / "configs" / "experiment" / f"{experiment}.yaml").is_file()
+
+
+def test_every_training_flow_has_a_deployment() -> None:
+    names = {(each["entrypoint"].rpartition(":")[2], each["name"]) for each in DEPLOYMENTS}
+    assert {flow for flow, _ in names} == {*PIPELINES, "evaluate"}
+    assert {flow for flow, name in names if name == "embodied"} == {"grpo", "ppo", "dapo", "srpo", "evaluate"}
+    assert {flow for flow, name in names if name == "libero"} == {"grpo", "srpo", "evaluate"}
+    assert {flow for flow, name in names if name == "math"} == {"grpo", "ppo", "dapo", "gspo", "cpgd"}
+
+
+def test_the_nightly_run_states_its_time_zone_and_what_a_collision_does() -> None:
+    [nightly] = [each for each in DEPLOYMENTS if each["name"] == "embodied-nightly"]
+    (schedule,) = nightly["schedules"]
+    assert schedule["cron"] == "0 2 * * *"
+    ZoneInfo(schedule["timezone"])
+    assert nightly["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
+
+
+def test_servers_listen_on_this_machine_alone() -> None:
+    assert "--host=127.0.0.1" in server_command(4200)
+    assert "--node-ip-address=127.0.0.1" in ray_command(6379, 10001, "/tmp/ray")
+    assert "--disable-usage-stats" in ray_command(6379, 10001, "/tmp/ray")
+
+
+PARTS = {"DRIVER": "postgresql+asyncpg", "HOST": "db", "USER": "me", "NAME": "prefect"}
+
+
+@pytest.fixture
+def nothing_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder, the current one, in an environment without settings of a server's."""
+    for name in os.environ:
+        if name.startswith(("PREFECT_SERVER_", "PREFECT_API_DATABASE_", "PREFECT_PROFILE")):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"PREFECT_API_DATABASE_CONNECTION_URL": "postgresql+asyncpg://db/prefect"},
+        {"PREFECT_SERVER_DATABASE_CONNECTION_URL": "postgresql+asyncpg://db/prefect"},
+        {f"PREFECT_SERVER_DATABASE_{key}": value for key, value in PARTS.items()},
+        {f"PREFECT_API_DATABASE_{key}": value for key, value in PARTS.items()},
+    ],
+    ids=["url", "new-url", "parts", "old-parts"],
+)
+def test_a_database_of_the_users_is_noticed(
+    nothing_named: Path, monkeypatch: pytest.MonkeyPatch, named: dict[str, str]
+) -> None:
+    assert not is_named()
+    monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "")
+    assert not is_named()
+    for name, value in named.items():
+        monkeypatch.setenv(name, value)
+    assert is_named()
+
+
+def test_a_database_of_the_users_is_noticed_in_files_but_not_in_their_profile(
+    nothing_named: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stack's Prefect home is its own, so our server does not read a profile."""
+    url = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
+    (nothing_named / "home").mkdir()
+    profile = f'active = "mine"\n[profiles.mine]\n{url} = "postgresql+asyncpg://db/prefect"\n'
+    (nothing_named / "home" / "profiles.toml").write_text(profile)
+    monkeypatch.setenv("PREFECT_HOME", str(nothing_named / "home"))
+    assert not is_named()
+    (nothing_named / ".env").write_text(f"{url}=postgresql+asyncpg://db/prefect\n")
+    assert is_named()
+    (nothing_named / ".env").unlink()
+    (nothing_named / "pyproject.toml").write_text(
+        '[tool.prefect.server.database]\nconnection_url = "postgresql://db"\n'
+    )
+    assert is_named()
+
+
+def test_an_impossible_database_is_refused_in_a_line(nothing_named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_DATABASE_DRIVER", "mysql")
+    with pytest.raises(ConfigError, match=r"^PREFECT_SERVER_DATABASE_DRIVER=mysql: Input should be 'postgresql\+"):
+        is_named()
+
+
+def test_our_own_database_is_named_and_forgets_as_the_user_says(
+    nothing_named: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = StackFolder(nothing_named)
+    database = services.database_environment(folder)
+    assert services.RETENTION.items() <= database.items()
+    program = (
+        "from prefect.settings import get_current_settings as settings\n"
+        "print(settings().server.database.connection_url.get_secret_value())"
+    )
+    command, env = [sys.executable, "-c", program], services.environment(folder) | database
+    output = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert output.stdout.strip() == f"sqlite+aiosqlite:///{nothing_named}/.embodyflow/prefect/prefect.db"
+    monkeypatch.setenv("PREFECT_SERVER_EVENTS_RETENTION_PERIOD", "P9D")
+    assert services.database_environment(folder)["PREFECT_SERVER_EVENTS_RETENTION_PERIOD"] == "P9D"
+
+
+def test_prefect_takes_the_retention_as_it_is_meant() -> None:
+    program = (
+        "from prefect.settings import get_current_settings as settings\n"
+        "server = settings().server\n"
+        "vacuum = server.services.db_vacuum\n"
+        "print(server.events.retention_period.days, vacuum.retention_period.days, *sorted(vacuum.enabled_vacuum_types))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | services.RETENTION, capture_output=True, text=True, check=True
+    )
+    assert output.stdout.split() == ["1", "30", "events", "flow_runs"]
+
+
+def test_empty_addresses_count_as_none() -> None:
+    assert services.attached({"PREFECT_API_URL": "", "RAY_ADDRESS": "auto"}) == (None, "auto")
+
+
+def test_the_evaluation_of_any_run_has_a_deployment() -> None:
+    """One that says its experiment refuses runs of all others."""
+    assert any("parameters" not in each for each in DEPLOYMENTS if each["entrypoint"].endswith(":evaluate"))
+
+
+@pytest.mark.parametrize(
+    ("flow", "experiment", "deployment"),
+    [("ppo", "math", "ppo/math"), ("grpo", "push", "grpo/embodied"), ("gspo", "mine", "gspo/math")],
+)
+def test_an_experiment_is_run_by_its_own_deployment_or_by_the_flows_first(
+    flow: str, experiment: str, deployment: str
+) -> None:
+    assert StackFolder(ROOT).deployment(flow, experiment) == deployment
+
+
+@pytest.mark.parametrize(
+    ("flow", "experiment", "answer"),
+    [
+        ("grpo", "embodyed", "experiment=embodyed: allowed are drawer_open, embodied, "),
+        ("grop", "embodied", "flow=grop: has no deployment; allowed are grpo, ppo, dapo, srpo, evaluate, gspo, cpgd"),
+        ("evaluate", "embodied", "flow=evaluate: allowed are cpgd, dapo, grpo, gspo, ppo, srpo"),
+    ],
+)
+def test_an_unknown_experiment_or_flow_is_refused_with_those_that_exist(
+    flow: str, experiment: str, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(ConfigError) as refusal:
+        run_experiment(flow, [f"experiment={experiment}"])
+    (line,) = str(refusal.value).splitlines()
+    assert line.startswith(answer)
+
+
+@pytest.mark.parametrize(
+    ("flow", "experiment", "command"),
+    [
+        ("ppo", "embodied", "prefect deployment run ppo/embodied -p experiment=embodied -p resume=mine"),
+        ("grpo", "push", "prefect deployment run grpo/embodied -p experiment=push -p resume=mine"),
+        ("own", "push", "python -m flows.own resume=mine"),
+    ],
+)
+def test_a_run_is_offered_to_be_resumed_by_what_can_do_so(
+    tmp_path: Path, flow: str, experiment: str, command: str
+) -> None:
+    (tmp_path / "deployments").mkdir()
+    shutil.copy(ROOT / "deployments" / "prefect.yaml", tmp_path / "deployments")
+    run = tmp_path / "runs" / "mine"
+    (run / "checkpoints" / "iteration-000002").mkdir(parents=True)
+    (run / "ledger.jsonl").touch()
+    (run / "config.yaml").write_text(yaml.safe_dump({"flow": flow, "experiment": experiment, "iterations": 9}))
+    assert up._offers(StackFolder(tmp_path)) == [f"to resume   {command}  (2 of 9 iterations)", ""]

@@ -1,0 +1,64 @@
+"""The files by which a stack is found."""
+
+import os
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from embodyflow.errors import ConfigError
+from embodyflow.stack.stack_folder import StackFolder, StackState, live_stack
+
+ME = psutil.Process()
+STATE = StackState(
+    ME.pid, ME.create_time(), True, "http://127.0.0.1:4200/api", "127.0.0.1:6379", "/tmp/ray", {"ray": 1}
+)
+
+
+def test_a_stack_is_live_as_long_as_its_launcher(tmp_path: Path) -> None:
+    folder = StackFolder(tmp_path)
+    assert live_stack(folder) is None
+    folder.write_state(STATE)
+    assert live_stack(folder) == STATE
+    folder.write_state(replace(STATE, created=STATE.created - 60.0))
+    assert live_stack(folder) is None
+    folder.remove_state()
+    assert folder.read_state() is None
+
+
+def test_prefect_toml_names_the_server_and_is_removed(tmp_path: Path) -> None:
+    folder = StackFolder(tmp_path)
+    folder.write_prefect_toml("http://127.0.0.1:4201/api")
+    assert tomllib.loads((tmp_path / "prefect.toml").read_text()) == {"api": {"url": "http://127.0.0.1:4201/api"}}
+    folder.remove_prefect_toml()
+    assert not (tmp_path / "prefect.toml").exists()
+
+
+def test_a_prefect_toml_of_the_users_is_neither_written_nor_removed(tmp_path: Path) -> None:
+    (tmp_path / "prefect.toml").write_text("[logging]\nlevel = 'DEBUG'\n")
+    folder = StackFolder(tmp_path)
+    with pytest.raises(ConfigError, match=r"prefect\.toml"):
+        folder.write_prefect_toml("http://127.0.0.1:4201/api")
+    folder.remove_prefect_toml()
+    assert (tmp_path / "prefect.toml").read_text() == "[logging]\nlevel = 'DEBUG'\n"
+
+
+def test_a_folder_without_deployments_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"deployments/prefect\.yaml"):
+        StackFolder.here()
+
+
+def test_the_ray_token_is_for_its_owner_alone(tmp_path: Path) -> None:
+    from embodyflow.stack.services import ray_environment
+
+    folder = StackFolder(tmp_path)
+    environment = ray_environment(folder)
+    assert Path(environment["RAY_AUTH_TOKEN_PATH"]) == folder.ray_token
+    assert os.stat(folder.ray_token).st_mode & 0o077 == 0
+    first = folder.ray_token.read_text()
+    ray_environment(folder)
+    assert len(first) == 64
+    assert folder.ray_token.read_text() != first

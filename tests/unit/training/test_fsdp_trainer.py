@@ -1,0 +1,216 @@
+"""The trainer against a plain loop, against itself on two ranks, and against the rollout."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+from trainers import SEED, Weights, demos_for, largest_gap, new_trainer, rows_for
+
+from embodyflow.config import RunConfig
+from embodyflow.data.batches import to_batch
+from embodyflow.data.tables import digest_of
+from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLA
+from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
+from embodyflow.training.fsdp_trainer import FSDPTrainer
+
+
+def plain_training(config: RunConfig, weights: Weights, rows: TensorDict) -> Weights:
+    """Train as a textbook would: the whole batch at once, one process, no engine."""
+    model = TinyVLA(config.policy)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.trainer.learning_rate, weight_decay=0.1)
+    mask, algorithm = rows["loss_mask"], config.algorithm
+    num_rows, decisions = mask.shape[:2]
+    observation = {
+        "state": rows["state"].flatten(0, 1),
+        "instruction_ids": rows["instruction_ids"].repeat_interleave(decisions, dim=0),
+    }
+    for _ in range(config.trainer.epochs):
+        distribution = torch.distributions.Categorical(
+            logits=model(observation).unflatten(0, (num_rows, decisions)) / config.rollout.temperature
+        )
+        log_probs = distribution.log_prob(rows["action_tokens"])
+        ratio, advantages = (log_probs - rows["old_log_probs"]).exp(), rows["advantages"]
+        clipped = ratio.clamp(1 - algorithm.clip_low, 1 + algorithm.clip_high)
+        pessimistic = torch.minimum(ratio * advantages, clipped * advantages)
+        bounded = torch.maximum(pessimistic, algorithm.clip_ratio_c * advantages)
+        objective = torch.where(advantages < 0, bounded, pessimistic)
+        to_reference = rows["ref_log_probs"] - log_probs
+        kl = to_reference.exp() - to_reference - 1
+        token_loss = -objective + algorithm.kl.coef * kl - algorithm.entropy_coef * distribution.entropy()
+        optimizer.zero_grad()
+        token_loss[mask].mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.trainer.max_grad_norm)
+        optimizer.step()
+    return {name: value.detach().numpy() for name, value in model.state_dict().items()}
+
+
+def test_steps_are_those_of_a_plain_loop(tiny_config, close: list[FSDPTrainer], tmp_path: Path) -> None:
+    config = tiny_config(
+        *("trainer.epochs=3", "trainer.weight_decay=0.1", "trainer.max_grad_norm=0.05", "rollout.temperature=1.3"),
+        *("+algorithm.kl.coef=0.05", "algorithm.entropy_coef=0.01"),
+    )
+    close.append(trainer := new_trainer(config))
+    rows, start = rows_for(config, 4), trainer.weights()
+    trainer.save(str(tmp_path))  # as every run does before its first step, which must still be AdamW's first
+    metrics = trainer.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
+    expected = plain_training(config, start, rows)
+    assert largest_gap(trainer.weights(), start) > 1e-3
+    assert largest_gap(trainer.weights(), expected) <= 1e-6
+    assert metrics["train/optimizer_steps"].value == 3
+    assert metrics["policy/entropy"].weight == 3 * rows["loss_mask"].sum()
+    assert 5.0 < metrics["policy/entropy"].value < np.log(256) + 1e-6
+
+
+def test_how_rows_are_cut_into_micro_batches_changes_nothing(tiny_config, close: list[FSDPTrainer]) -> None:
+    results = []
+    for size in ("null", "3", "1"):
+        config = tiny_config(f"trainer.micro_batch_rows={size}", "trainer.num_minibatches=2", "trainer.epochs=2")
+        close.append(trainer := new_trainer(config))
+        trainer.step(rows_for(config, 7), positions=np.arange(7), total_rows=7, seed=SEED)
+        results.append(trainer.weights())
+        trainer.close()
+    whole, *cut = (np.concatenate([array.ravel() for array in weights.values()]) for weights in results)
+    for weights in cut:
+        assert np.linalg.norm(weights - whole) <= 1e-6 * np.linalg.norm(whole)
+        assert np.abs(weights - whole).max() <= 1e-5  # AdamW turns the sign of a gradient of almost zero into a step
+
+
+def test_the_same_step_twice_gives_the_same_bits(tiny_config, close: list[FSDPTrainer]) -> None:
+    config = tiny_config("trainer.num_minibatches=2")
+    digests = set()
+    for seed in (SEED, SEED, SEED + 1):
+        close.append(trainer := new_trainer(config))
+        trainer.step(rows_for(config, 6), positions=np.arange(6), total_rows=6, seed=seed)
+        digests.add((seed, digest_of(trainer.weights())))
+        trainer.close()
+    assert len(digests) == 2 and len({digest for _, digest in digests}) == 2
+
+
+def test_without_rows_nothing_is_trained(tiny_config, close: list[FSDPTrainer]) -> None:
+    config = tiny_config()
+    close.append(trainer := new_trainer(config))
+    before = digest_of(trainer.weights())
+    metrics = trainer.step(rows_for(config, 2)[:0], positions=np.arange(0), total_rows=0, seed=SEED)
+    assert digest_of(trainer.weights()) == before
+    assert metrics["train/optimizer_steps"].value == 0
+
+
+def test_rows_left_by_a_filter_move_the_policy_as_much_as_they_do_among_all(
+    tiny_config, close: list[FSDPTrainer]
+) -> None:
+    norms = []
+    for num_groups in (1, 2, 4):  # of 2 rows each; the 2 at hand are what is left
+        config = tiny_config(f"rollout.num_groups={num_groups}", "trainer.max_grad_norm=1000")
+        close.append(trainer := new_trainer(config))
+        metrics = trainer.step(rows_for(config, 2), positions=np.arange(2), total_rows=2, seed=SEED)
+        norms.append(metrics["train/grad_norm"].value)
+        trainer.close()
+    assert norms[0] > 0.01
+    assert norms == [pytest.approx(norms[0]), pytest.approx(norms[0] / 2), pytest.approx(norms[0] / 4)]
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_weights_do_harm(tiny_config, close: list[FSDPTrainer]) -> None:
+    config = tiny_config()
+    close.append(trainer := new_trainer(config))
+    rows, before = rows_for(config, 2), digest_of(trainer.weights())
+    rows["advantages"][0, 0, 0] = torch.inf
+    with pytest.raises(FloatingPointError, match="the step was not taken"):
+        trainer.step(rows, positions=np.arange(2), total_rows=2, seed=SEED)
+    assert digest_of(trainer.weights()) == before
+
+
+def test_a_restored_trainer_goes_on_as_if_nothing_had_happened(
+    tiny_config, close: list[FSDPTrainer], tmp_path: Path
+) -> None:
+    config = tiny_config("trainer.num_minibatches=2", "trainer.epochs=2")
+    close.append(trainer := new_trainer(config))
+    rows = rows_for(config, 6)
+    trainer.save(str(tmp_path / "0"))
+    at_start = trainer.log_probs(rows, reference=False)
+    trainer.step(rows, positions=np.arange(6), total_rows=6, seed=1)
+    trainer.save(str(tmp_path / "1"))
+    trainer.step(rows, positions=np.arange(6), total_rows=6, seed=2)
+    expected = digest_of(trainer.weights())
+    trainer.close()
+
+    other = config.model_copy(update={"seed": 99})  # other initial weights, no optimizer state
+    close.append(trainer := new_trainer(other))
+    trainer.load_reference(str(tmp_path / "0"))
+    trainer.load(str(tmp_path / "1"))
+    assert torch.equal(trainer.log_probs(rows, reference=True), at_start)
+    trainer.step(rows, positions=np.arange(6), total_rows=6, seed=2)
+    assert digest_of(trainer.weights()) == expected
+
+
+def test_the_kl_coefficient_is_steered_and_restored(tiny_config, close: list[FSDPTrainer], tmp_path: Path) -> None:
+    config = tiny_config("algorithm.kl.coef=0.2", "algorithm.kl.target=0.005", "algorithm.kl.horizon=30")
+    close.append(trainer := new_trainer(config))
+    rows = rows_for(config, 6)
+    difference = (rows["ref_log_probs"] - rows["old_log_probs"]).double().numpy()[rows["loss_mask"].numpy()]
+    error = (np.exp(difference) - difference - 1).mean() / 0.005 - 1
+    assert 0.005 < abs(error) < 0.2, "the controller would clip it"
+    step = {"positions": np.arange(6), "total_rows": 6, "seed": SEED}
+    trainer.save(str(tmp_path / "0"))
+    assert trainer.step(rows, **step)["policy/kl_coef"].value == 0.2, "what it was trained with"
+    assert trainer.kl_coef == pytest.approx(0.2 * (1 + error * 6 / 30))
+    trainer.save(str(tmp_path / "1"))
+    trainer.step(rows, **step)
+    steered, expected = trainer.kl_coef, digest_of(trainer.weights())
+
+    def from_checkpoint(*words: str) -> FSDPTrainer:
+        close.append(trainer := new_trainer(tiny_config("algorithm.kl.coef=0.2", *words)))
+        trainer.load_reference(str(tmp_path / "0"))
+        trainer.load(str(tmp_path / "1"))
+        trainer.step(rows, **step)
+        return trainer
+
+    trainer.close()
+    restored = from_checkpoint("algorithm.kl.target=0.005", "algorithm.kl.horizon=30")
+    assert (restored.kl_coef, digest_of(restored.weights())) == (steered, expected)
+    restored.close()
+    fixed = from_checkpoint()
+    assert fixed.kl_coef == 0.2 and digest_of(fixed.weights()) != expected, "the coefficient makes no difference"
+
+
+def test_an_exported_policy_is_loaded_by_its_from_pretrained(
+    tiny_config, close: list[FSDPTrainer], tmp_path: Path
+) -> None:
+    config = tiny_config()
+    close.append(trainer := new_trainer(config))
+    trainer.step(rows := rows_for(config, 4), positions=np.arange(4), total_rows=4, seed=SEED)
+    trainer.save_pretrained(str(tmp_path))
+    loaded = TinyVLA.from_pretrained(tmp_path)
+    observation = {"state": rows["state"][:, 0], "instruction_ids": rows["instruction_ids"]}
+    with torch.no_grad():
+        assert torch.equal(loaded(observation), trainer.policy.model(observation))
+
+
+def test_rollout_and_trainer_agree_on_what_was_likely(tiny_config, close: list[FSDPTrainer]) -> None:
+    config = tiny_config("rollout.temperature=1.6", "seed=3")
+    close.append(trainer := new_trainer(config))
+    rollout = EmbodiedRollout(config, 0, 1)
+    rollout.update_weights(trainer.weights(), version=1)
+    batch = to_batch(rollout.play(rollout.training_episodes(0, 1), "train", (0, 1, "rollout")))
+    rollout.close()
+    log_probs = trainer.log_probs(batch, reference=False)
+    assert log_probs.dtype == torch.float32
+    assert (log_probs - batch["log_probs"]).abs().max() <= 1e-5
+    assert torch.equal(log_probs, trainer.log_probs(batch, reference=True))  # nothing is trained yet
+
+
+def test_fitting_learns_the_demonstrations_and_starts_rl_from_there(tiny_config, close: list[FSDPTrainer]) -> None:
+    config = tiny_config("warm_start.steps=60", "warm_start.learning_rate=1e-2", "warm_start.smoothing_bins=4.0")
+    close.append(trainer := new_trainer(config))
+    demos = demos_for(config)
+    early = trainer.fit(demos, seed=SEED)["sft/loss"].value
+    late = trainer.fit(demos, seed=SEED)["sft/loss"].value  # the mean over the last 50 steps
+    assert late < early - 0.5
+    steps = torch.cat([demos["state"][0], demos["state"][1, :7]])
+    weights = trainer.weights()
+    np.testing.assert_allclose(weights["embed.state_mean"], steps.mean(0), atol=1e-6)
+    np.testing.assert_allclose(weights["embed.state_std"], steps.std(0), atol=1e-6)
+    rows = rows_for(config, 2)
+    assert torch.equal(trainer.log_probs(rows, reference=True), trainer.log_probs(rows, reference=False))
