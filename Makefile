@@ -12,6 +12,7 @@ fits := 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))'
 PYTHON ?= $(firstword $(foreach name,python3 python3.12 python3.11,$(shell $(name) -c $(fits) 2>/dev/null && echo $(name))))
 EXTRAS ?= dev
 EXPERIMENT ?= embodied
+ALGORITHM ?=
 SEED ?=
 ARGS ?=
 
@@ -25,7 +26,7 @@ TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 install: $(INSTALLED)
 
 run: install
-	@$(BIN)/embodyflow run --experiment $(EXPERIMENT) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BIN)/embodyflow run --experiment $(EXPERIMENT) $(if $(SEED),--seed $(SEED)) $(if $(ALGORITHM),algorithm=$(ALGORITHM)) $(ARGS)
 
 up: install
 	@$(BIN)/embodyflow up $(ARGS)

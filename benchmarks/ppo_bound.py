@@ -115,7 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
-    config: Any = compose_config(["experiment=half_cheetah", "flow=ppo", "run_id=bound"])
+    config: Any = compose_config(["experiment=half_cheetah", "algorithm=ppo", "run_id=bound"])
     peer = build_stable_baselines3(config)
     rows = config.rows_per_iteration
     contenders = {

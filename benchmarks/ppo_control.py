@@ -92,7 +92,7 @@ def run_stable_baselines3(metrics: Path, words: list[str]) -> None:
     """Train by SB3 as the experiment says, writing a line per iteration."""
     from embodyflow.config.compose import compose_config
 
-    config: Any = compose_config([*words, "flow=ppo"])
+    config: Any = compose_config([*words, "algorithm=ppo"])
     model = build_stable_baselines3(config)
     recorder = recorder_of(metrics, config.rows_per_iteration)
     model.learn(config.iterations * config.rows_per_iteration, callback=recorder)

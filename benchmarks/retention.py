@@ -3,9 +3,9 @@
     python -m benchmarks.retention
 
 The server has the settings of ``embodyflow up`` (``embodyflow/stack/services.py: RETENTION``), and looks every five
-seconds, not every hour, for what it may forget. Between two runs ten days
-pass: every time in its database moves back by as much. So of flow runs, kept for thirty days, there should be those of three runs, and of events, kept for a day, those
-of one. Writes ``benchmarks/results/retention.json``.
+seconds, not every hour, for rows to drop. Ten days pass between two runs: every time in its database moves back by as
+much. So the runs of thirty days should be left, three of them, and the events of one day, those of one run. Writes
+``benchmarks/results/retention.json``.
 """
 
 import argparse

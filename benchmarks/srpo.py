@@ -101,7 +101,9 @@ def train(job: Job, arm: str, seed: int, words: list[str]) -> dict:
     """Train once; return the success of each iteration's episodes and what else is to be seen of it."""
     from benchmarks.in_process import InProcessRun
 
-    run = InProcessRun([f"flow={arm}", f"seed={seed}", *job.words, *(job.progress if arm == "srpo" else ()), *words])
+    run = InProcessRun(
+        [f"algorithm={arm}", f"seed={seed}", *job.words, *(job.progress if arm == "srpo" else ()), *words]
+    )
     run.warm_start()
     facts: dict = {"arm": arm, "seed": seed, "curve": [], "mixed": [], "all_failed": [], "trained_rows": []}
     started = time.perf_counter()

@@ -1,27 +1,20 @@
-"""DAPO: GRPO in which groups without variance are dropped before they are learned from (arXiv:2503.14476)."""
+"""DAPO: GRPO that replaces groups without variance before it learns from them (arXiv:2503.14476)."""
 
-from embodyflow.graph.builder import Pipeline
-from embodyflow.graph.graph import TaskGraph
-from embodyflow.graph.node import NodeRole, NodeType
-from embodyflow.graph.policy_update import add_policy_update
+from embodyflow.graph.building_blocks import policy_gradient, resample_groups, reward
+from pipelines import TaskGraph
 
 
 def dapo() -> TaskGraph:
-    """Return the graph.
+    """Return the graph for responses, whose outcome is their reward.
 
     rollout → reward → dynamic_sampling → advantage → old_log_prob → ref_log_prob → train_actor
     """
-    pipeline = (
-        Pipeline("dapo", "DAPO")
-        .add_node("rollout", func="tasks:generate", node_type=NodeType.MODEL_INFERENCE, node_role=NodeRole.ROLLOUT)
-        .add_node("reward", func="tasks:compute_reward", deps=["rollout"], node_role=NodeRole.REWARD)
-        .add_node(
-            "dynamic_sampling",
-            func="tasks:dynamic_sampling",
-            deps=["reward"],
-            node_type=NodeType.MODEL_INFERENCE,
-            node_role=NodeRole.ROLLOUT,
-        )
-        .add_node("advantage", func="tasks:compute_advantage", deps=["dynamic_sampling"], node_role=NodeRole.ADVANTAGE)
-    )
-    return add_policy_update(pipeline, after="advantage").build()
+    return policy_gradient("dapo", "DAPO", reward, resample_groups)
+
+
+def embodied_dapo() -> TaskGraph:
+    """Return the graph for episodes, whose outcome is known before they are rewarded.
+
+    rollout → dynamic_sampling → reward → advantage → old_log_prob → ref_log_prob → train_actor
+    """
+    return policy_gradient("embodied_dapo", "DAPO on episodes", resample_groups, reward)

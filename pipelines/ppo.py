@@ -1,9 +1,7 @@
-"""Proximal Policy Optimization: a critic, and generalised advantage estimation (arXiv:1707.06347)."""
+"""Proximal Policy Optimization with a critic and generalised advantage estimation (arXiv:1707.06347)."""
 
-from embodyflow.graph.builder import Pipeline
-from embodyflow.graph.graph import TaskGraph
-from embodyflow.graph.node import NodeRole, NodeType
-from embodyflow.graph.policy_update import add_policy_update, add_train_critic, add_value
+from embodyflow.graph.building_blocks import actor_critic
+from pipelines import TaskGraph
 
 
 def ppo() -> TaskGraph:
@@ -11,11 +9,12 @@ def ppo() -> TaskGraph:
 
     rollout → reward → value → advantage → old_log_prob → ref_log_prob → train_actor → train_critic
     """
-    pipeline = (
-        Pipeline("ppo", "PPO with a critic")
-        .add_node("rollout", func="tasks:generate", node_type=NodeType.MODEL_INFERENCE, node_role=NodeRole.ROLLOUT)
-        .add_node("reward", func="tasks:compute_reward", deps=["rollout"], node_role=NodeRole.REWARD)
-    )
-    add_value(pipeline, after="reward")
-    pipeline.add_node("advantage", func="tasks:compute_advantage", deps=["value"], node_role=NodeRole.ADVANTAGE)
-    return add_train_critic(add_policy_update(pipeline, after="advantage")).build()
+    return actor_critic("ppo", "PPO with a critic")
+
+
+def ppo_kl_reward() -> TaskGraph:
+    """Return the graph for ``algorithm.kl.placement=reward``, the KL term of RLHF (arXiv:2203.02155).
+
+    rollout → reward → value → old_log_prob → ref_log_prob → kl_penalty → advantage → train_actor → train_critic
+    """
+    return actor_critic("ppo_kl_reward", "PPO with a critic and the KL in the rewards", kl="rewards")

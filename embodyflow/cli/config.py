@@ -6,11 +6,11 @@ from embodyflow.config.described import describe
 from embodyflow.orchestration.request.request import check, parse_arguments
 
 
-def show_config(flow: str, words: Sequence[str]) -> int:
+def show_config(flow: str | None, words: Sequence[str]) -> int:
     """Print the configuration that a run of these words would have, as YAML.
 
     Args:
-        flow: name of the training flow.
+        flow: Name of the training flow; ``None`` is the one of the chosen algorithm.
         words: ``key=value``, as the flow takes them.
 
     Raises:

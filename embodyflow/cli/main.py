@@ -68,12 +68,12 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(command=_check_env)
 
     config = commands.add_parser("config", help="show all keys of a run's configuration, with what they mean")
-    config.add_argument("--flow", default="grpo", help="training flow (default: %(default)s)")
+    config.add_argument("--flow", help="training flow (default: the one of the chosen algorithm)")
     config.add_argument("words", nargs="*", metavar="key=value", help="experiment and overrides, as of a run")
     config.set_defaults(command=_config)
 
     run = commands.add_parser("run", help="run an experiment, with a stack of its own if none is up")
-    run.add_argument("--flow", default="grpo", help="training flow (default: %(default)s)")
+    run.add_argument("--flow", help="training flow (default: the one of the chosen algorithm)")
     run.add_argument("--experiment", help="one of configs/experiment (default: embodied)")
     run.add_argument("--seed", type=int, help="of every random draw (default: the experiment's own)")
     run.add_argument("words", nargs="*", metavar="key=value", help="iterations, run_id, resume or Hydra overrides")
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_plan(plan: argparse.ArgumentParser) -> None:
-    plan.add_argument("--flow", default="grpo", help="whose pipeline it is (default: %(default)s)")
+    plan.add_argument("--flow", help="training flow (default: the one of the chosen algorithm)")
     plan.add_argument("--nodes", type=int, default=1, help="machines (default: %(default)s)")
     plan.add_argument("--cpus", type=int, default=2, help="cores of a machine (default: %(default)s)")
     plan.add_argument("--gpus", type=int, default=0, help="GPUs of a machine (default: none)")

@@ -11,6 +11,7 @@ from embodyflow.graph.drawing import to_dot, to_mermaid, to_svg, to_table
 from embodyflow.graph.memory import ModelSize, parse_num_params
 from embodyflow.graph.planner import Cluster, Layout, PlanSettings, plan
 from embodyflow.orchestration.request.compatibility import check_fit
+from embodyflow.orchestration.request.request import parse_arguments
 
 PICTURES = {".svg": to_svg, ".dot": to_dot, ".mmd": to_mermaid}
 
@@ -31,7 +32,7 @@ def show_plan(options: argparse.Namespace) -> int:
         raise ConfigError(f"--device-gib={options.device_gib:g}: must be above 0")
     if options.tensor_parallel < 1:
         raise ConfigError(f"--tensor-parallel={options.tensor_parallel}: must be at least 1")
-    config = compose_config([f"flow={options.flow}", *words])
+    config = compose_config(parse_arguments(words, options.flow).hydra_overrides())
     check_fit(config)
     cluster = Cluster(options.nodes, options.cpus, options.gpus, options.device_gib)
     model = ModelSize(parse_num_params(options.model, "--model")) if options.model else ModelSize()

@@ -102,11 +102,11 @@ class FlowRun:
         return self._api.last_error(self.id) or str(state["message"])
 
 
-def run_experiment(flow: str, words: Sequence[str]) -> int:
+def run_experiment(flow: str | None, words: Sequence[str]) -> int:
     """Run an experiment and show it; return the exit code.
 
     Args:
-        flow: name of the flow, such as ``grpo``.
+        flow: Name of the flow, such as ``grpo``; ``None`` is the one of the chosen algorithm.
         words: ``key=value``: the flow's parameters, among them the experiment, and Hydra overrides.
 
     Raises:
@@ -117,7 +117,7 @@ def run_experiment(flow: str, words: Sequence[str]) -> int:
 
     folder = StackFolder.here()
     request = parse_arguments(words, flow)
-    deployment = folder.deployment(flow, request.experiment)
+    deployment = folder.deployment(request.flow, request.experiment)
     config = check(request)
     parameters = request.parameters() | {"run_id": config.run_id}
     run_dir = config.run_dir

@@ -7,8 +7,9 @@ import contextlib
 import difflib
 import functools
 import importlib.util
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
@@ -43,6 +44,49 @@ CONFIG_DIR = shipped() / "configs"
 def experiments() -> list[str]:
     """Return the names of the shipped experiments."""
     return _options("experiment")
+
+
+def algorithms(flow: str | None = None) -> list[str]:
+    """Return the names of the shipped algorithms; with ``flow`` only those that this flow runs."""
+    flows = {name: _flow_of(name) for name in _options("algorithm")}
+    return [name for name, runs_in in flows.items() if flow in (None, runs_in)]
+
+
+def default_algorithm(experiment: str, flow: str) -> str:
+    """Return the algorithm that a flow runs an experiment by: the experiment's default if it is one of the flow's.
+
+    Raises:
+        ConfigError: There is no such experiment or flow.
+    """
+    flows = sorted({_flow_of(name) for name in _options("algorithm")})
+    if flow not in flows:
+        raise ConfigError(f"flow={flow}: allowed are {', '.join(flows)}")
+    name = str(_choose([f"experiment={experiment}"]).algorithm_name)
+    return name if _flow_of(name) == flow else flow
+
+
+def chosen_flow(overrides: Sequence[str]) -> str:
+    """Return the flow that runs what ``overrides`` choose.
+
+    Raises:
+        ConfigError: A file that they choose does not exist.
+    """
+    return str(_choose([each for each in overrides if each.partition("=")[0] in ("experiment", "algorithm")]).flow)
+
+
+@functools.cache
+def _flow_of(algorithm: str) -> str:
+    return str(OmegaConf.load(CONFIG_DIR / "algorithm" / f"{algorithm}.yaml").flow)
+
+
+def _choose(choices: Sequence[str]) -> DictConfig:
+    """Compose the files that ``choices`` name, without recipes and checks."""
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+            return compose("config", overrides=list(choices))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_explain(error, choices)) from error
 
 
 def compose_config(overrides: Sequence[str]) -> RunConfig:
@@ -95,14 +139,44 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
     GlobalHydra.instance().clear()
     try:
         kinds = [override for override in overrides if _names_its_kind(override)]
+        words = [_set_or_add(each) for each in overrides if each not in kinds]
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            composed = compose("config", overrides=[_set_or_add(each) for each in overrides if each not in kinds])
+            composed = compose("config", overrides=words)
+            # The recipe depends on the choices above: it goes over the experiment's values and under the command line.
+            composed = compose("config", overrides=[*_recipe(composed), *words])
         with open_dict(composed):
+            del composed["recipes"]
             for override in OverridesParser.create().parse_overrides(kinds):
                 OmegaConf.update(composed, override.key_or_group, override.value(), merge=False)
         return OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(_explain(error, overrides)) from error
+
+
+def _recipe(composed: DictConfig) -> list[str]:
+    """Return what the algorithm sets in this kind of job, as overrides.
+
+    Raises:
+        ConfigError: The algorithm does not run in this kind of job.
+    """
+    name, job, recipes = composed.algorithm_name, composed.job, OmegaConf.to_container(composed.recipes)
+    assert isinstance(recipes, dict)
+    recipe = recipes.get(name, "has no recipe for this kind of job in configs/job")
+    if isinstance(recipe, Mapping):
+        return list(_as_overrides(recipe))
+    if composed.pipeline.custom_fn or composed.pipeline.yaml:  # a graph of the user's own says what fits
+        return []
+    allowed = ", ".join(key for key, value in recipes.items() if isinstance(value, Mapping))
+    raise ConfigError(f"algorithm={name}: {recipe}; allowed with job={job} are {allowed}")
+
+
+def _as_overrides(values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
+    """Yield nested values as Hydra overrides of their leaves."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _as_overrides(value, f"{prefix}{key}.")
+        else:
+            yield f"++{prefix}{key}={json.dumps(value)}"
 
 
 def _names_its_kind(override: str) -> bool:
@@ -124,7 +198,8 @@ def _explain(error: Exception, overrides: Sequence[str]) -> str:
         return f"{error.override}: is not in Hydra's grammar; allowed is key=value, special characters in quotes"
     if isinstance(error, MissingConfigException):
         group, _, name = str(error.missing_cfg_file).rpartition("/")
-        return f"{group}={name}: allowed are {', '.join(_options(group))}"
+        options = _options(group)
+        return f"{group}={name}: allowed are {', '.join(options)} (configs/{group}){_nearest(name, options)}"
     if isinstance(error, OmegaConfBaseException):
         return f"{error.full_key}: {first}"
     for override in overrides:
@@ -142,6 +217,11 @@ def _explain(error: Exception, overrides: Sequence[str]) -> str:
 def _options(group: str) -> list[str]:
     """Return the names of a group's files."""
     return sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
+
+
+def _nearest(name: str, options: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, options, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _hint(key: str) -> str:
@@ -191,6 +271,8 @@ def _line(mistake: Any, values: dict[str, Any]) -> str:
         return f"{key}.name={mistake['ctx']['tag']}: allowed are {mistake['ctx']['expected_tags']}"
     if mistake["type"] == "string_type" and isinstance(mistake["input"], int | float):
         return f"{key}={mistake['input']}: is no text; allowed is text, which has quotes where it reads as a number"
+    if mistake["type"] in ("model_type", "model_attributes_type"):
+        return f"{key}={mistake['input']}: is a section; allowed are its keys, such as {key}.name=…"
     if mistake["type"] == "tuple_type":
         return f"{key}={mistake['input']!r}: must be a list, such as {key}=[{mistake['input']}]"
     if mistake["type"] == "missing":

@@ -11,7 +11,7 @@ class PipelineConfig(Config):
     """Where the graph comes from.
 
     Attributes:
-        name: a built-in pipeline, used when neither of the other two is set.
+        name: Built-in pipeline, used when neither of the other two is set; the algorithm's recipe names it.
         custom_fn: ``"module:function"`` returning a ``TaskGraph``.
         yaml: path of a YAML graph.
         task_runs: what a Prefect task run stands for. ``node``: each can be retried and looked at by itself, in a flow
@@ -19,7 +19,7 @@ class PipelineConfig(Config):
             of a second or less.
     """
 
-    name: str
+    name: str | None = None
     custom_fn: str | None = None
     yaml: str | None = None
     task_runs: Literal["node", "iteration"] = "node"
@@ -28,15 +28,17 @@ class PipelineConfig(Config):
     def _one_source(self) -> "PipelineConfig":
         if self.custom_fn is not None and self.yaml is not None:
             raise ValueError("custom_fn and yaml must not both be set")
+        if not self.source():
+            raise ValueError("name, custom_fn or yaml must be set")
         return self
 
     def source(self) -> dict[str, str]:
         """Return the one setting that counts, by its name."""
-        for key in ("custom_fn", "yaml"):
+        for key in ("custom_fn", "yaml", "name"):
             value = getattr(self, key)
             if value is not None:
                 return {key: value}
-        return {"name": self.name}
+        return {}
 
 
 class FilterConfig(Config):

@@ -99,7 +99,8 @@ class RunConfig(Config):
         run_id: name of the run's folder; ``null`` is made of experiment, seed and time.
         run_root: folder of the runs' folders.
         job: the kind of job.
-        flow: the training flow, which chooses pipeline and algorithm.
+        flow: Training flow that runs the algorithm.
+        algorithm_name: Algorithm that the configuration began with, a file in ``configs/algorithm``.
         progress: how the progress of failures is measured, for the pipeline ``embodied_srpo``.
     """
 
@@ -114,6 +115,7 @@ class RunConfig(Config):
 
     experiment: RunName
     flow: RunName
+    algorithm_name: RunName | None = None
     seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)]
     iterations: PositiveInt
     run_id: RunName | None = None

@@ -12,14 +12,14 @@ from embodyflow.references import reference_to, resolve
 BUILT_IN = {
     "grpo": "pipelines.grpo:grpo",
     "ppo": "pipelines.ppo:ppo",
-    "ppo_control": "pipelines.ppo_control:ppo_control",
+    "ppo_control": "pipelines.control:ppo_control",
     "dapo": "pipelines.dapo:dapo",
-    "language_grpo": "pipelines.language_grpo:language_grpo",
-    "embodied_grpo": "pipelines.embodied_grpo:embodied_grpo",
-    "embodied_dapo": "pipelines.embodied_dapo:embodied_dapo",
-    "embodied_srpo": "pipelines.embodied_srpo:embodied_srpo",
-    "grpo_kl_reward": "pipelines.grpo_kl_reward:grpo_kl_reward",
-    "ppo_kl_reward": "pipelines.ppo_kl_reward:ppo_kl_reward",
+    "language_grpo": "pipelines.grpo:language_grpo",
+    "embodied_grpo": "pipelines.grpo:embodied_grpo",
+    "embodied_dapo": "pipelines.dapo:embodied_dapo",
+    "embodied_srpo": "pipelines.srpo:embodied_srpo",
+    "grpo_kl_reward": "pipelines.grpo:grpo_kl_reward",
+    "ppo_kl_reward": "pipelines.ppo:ppo_kl_reward",
 }
 
 

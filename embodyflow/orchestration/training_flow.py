@@ -1,10 +1,12 @@
 """What the training flows share: their parameters, and that they train as their name's configuration says."""
 
 from collections.abc import Coroutine
-from typing import Any
+from typing import Annotated, Any
 
 from prefect import Flow, flow
+from pydantic import Field
 
+from embodyflow.config.compose import algorithms
 from embodyflow.orchestration.request.request import (
     Experiment,
     Iterations,
@@ -19,12 +21,19 @@ from embodyflow.orchestration.server.resumption import resume_after_crash
 
 
 def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, dict[str, Any]]]:
-    """Return the training flow of that name, whose pipeline and algorithm ``configs/flow/<name>.yaml`` chooses.
+    """Return the training flow of that name, which runs the algorithms of ``configs/algorithm`` that name it.
 
     Args:
-        name: of the flow, and of its file in ``flows/`` and in ``configs/flow/``.
-        description: shown in the UI.
+        name: Name of the flow, of its file in ``flows/`` and of its default algorithm.
+        description: Text that the UI shows.
     """
+    algorithm_of_flow = Annotated[
+        str | None,
+        Field(
+            json_schema_extra={"enum": algorithms(name)},
+            description="Algorithm, a file in configs/algorithm; the experiment's default if left out",
+        ),
+    ]
 
     @flow(
         name=name,
@@ -35,6 +44,7 @@ def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, 
     )
     async def training(
         experiment: Experiment = "embodied",
+        algorithm: algorithm_of_flow = None,  # type: ignore[valid-type]
         iterations: Iterations = None,
         seed: Seed = None,
         run_id: RunId = None,
@@ -46,6 +56,6 @@ def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, 
             train,  # torch and Ray take seconds to import, and a mistake is to be told in one
         )
 
-        return await train(RunRequest(experiment, iterations, seed, run_id, resume, overrides, flow=name))
+        return await train(RunRequest(experiment, algorithm, iterations, seed, run_id, resume, overrides, flow=name))
 
     return training

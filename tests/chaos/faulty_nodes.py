@@ -29,9 +29,8 @@ import tasks
 from embodyflow.errors import WorkerLostError
 from embodyflow.types import NodeOutput
 from pipelines import TaskGraph
-from pipelines.embodied_grpo import embodied_grpo
-from pipelines.language_grpo import language_grpo
-from pipelines.ppo_control import ppo_control
+from pipelines.control import ppo_control
+from pipelines.grpo import embodied_grpo, language_grpo
 
 COMMIT = "commit"
 

@@ -45,7 +45,7 @@ def test_the_console_script_finds_a_module_in_the_current_folder(tmp_path: Path)
     script = tmp_path / "bin" / "embodyflow"
     script.parent.mkdir()
     script.write_text("import sys\nfrom embodyflow.cli.main import main\nsys.exit(main())\n")
-    (tmp_path / "my_pipeline.py").write_text("from pipelines.embodied_grpo import embodied_grpo as graph\n")
+    (tmp_path / "my_pipeline.py").write_text("from pipelines.grpo import embodied_grpo as graph\n")
     command = [sys.executable, str(script), "plan", "pipeline.custom_fn=my_pipeline:graph"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)

@@ -20,7 +20,12 @@ from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 pytestmark = pytest.mark.integration
 
 DRAWS = (0, 1, "rollout")
-CONTROL = ["experiment=reacher", "flow=ppo", "rollout.envs_per_worker=2", "rollout.num_steps=30", "env.max_steps=20"]
+CONTROL = [
+    "experiment=reacher",
+    "rollout.envs_per_worker=2",
+    "rollout.num_steps=30",
+    "env.max_steps=20",
+]
 
 
 def rollout_of(tiny_config, *words: str) -> EmbodiedRollout:

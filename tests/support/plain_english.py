@@ -1,7 +1,7 @@
 """Counts sentence shapes that the style guide (CONTRIBUTING.md, Plain English) rules out.
 
-    python tests/support/plain_english.py embodyflow/workers tasks     # lists what to rewrite; nothing means clean
-    python tests/support/plain_english.py --count                      # totals over the whole tree
+python tests/support/plain_english.py embodyflow/workers tasks     # lists what to rewrite; nothing means clean
+python tests/support/plain_english.py --count                      # totals over the whole tree
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ SECTIONS = ("Args:", "Attributes:", "Returns:", "Yields:", "Raises:", "Example:"
 FRAGMENT = re.compile(r"^(of|that|to|which|whose|by|in|from|as|for|where|what|with) ", re.IGNORECASE)
 FIRST_LINES = re.compile(r"^(Return (what|which|whether)|Say |Have |Tell |Look |Who(ever)? )")
 PHRASES = re.compile(
-    r"\b(by custom|to the bit|[Ww]hoever|of one's own|under whose|[Nn]umbers that are none|(is|are) none\b|in its middle|"
+    r"\b(by custom|to the bit|[Ww]hoever|of one's own|under whose|[Nn]umbers that are none|(is|are) none\b|"
+    r"in its middle|"
     r"(is|are|was|were) told|(is|are) to be|to be had|it is that|(is|be|are) let |borne|have had|anew|"
     r"(done|made|run|built|played|started|asked|written) again|brought to the disk|by itself alone)\b"
 )

@@ -1,7 +1,7 @@
 """What a run is asked for, checked before anything is started."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
@@ -9,7 +9,7 @@ from prefect.runtime import flow_run
 from pydantic import Field
 
 from embodyflow.config import RunConfig
-from embodyflow.config.compose import compose_config, experiments, validate_config
+from embodyflow.config.compose import chosen_flow, compose_config, default_algorithm, experiments, validate_config
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError, DiskFullError
 from embodyflow.orchestration.request.compatibility import check_fit
@@ -23,7 +23,7 @@ RunId = Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 Resume = Annotated[str | None, Field(description="run_id of a run to continue from its last commit")]
 Overrides = Annotated[tuple[str, ...], Field(description="Hydra overrides, such as trainer.epochs=2")]
 
-FLOW_KEYS = ("experiment", "iterations", "seed", "run_id", "resume")
+FLOW_KEYS = ("experiment", "algorithm", "iterations", "seed", "run_id", "resume")
 
 MAKER = "flow_run"
 """The file in a run's folder that names the Prefect flow run that has made it."""
@@ -34,14 +34,17 @@ class RunRequest:
     """The parameters of a training flow.
 
     Attributes:
-        experiment: name of a file in ``configs/experiment``.
-        iterations, seed, run_id: override the configuration's keys of these names.
-        resume: id of a run to continue; its own configuration holds.
-        overrides: further ones, in Hydra's grammar.
-        flow: the training flow that is asked; it chooses pipeline and algorithm.
+        experiment: Name of a file in ``configs/experiment``.
+        algorithm: Name of a file in ``configs/algorithm``; ``None`` is the experiment's default if this flow runs it,
+            else the flow's own.
+        iterations, seed, run_id: Values for the configuration's keys of these names.
+        resume: Id of a run to continue with its own configuration.
+        overrides: Further overrides in Hydra's grammar.
+        flow: Training flow that is asked to run.
     """
 
     experiment: str = "embodied"
+    algorithm: str | None = None
     iterations: int | None = None
     seed: int | None = None
     run_id: str | None = None
@@ -51,12 +54,11 @@ class RunRequest:
 
     def hydra_overrides(self) -> list[str]:
         """Return the request as one list of Hydra overrides."""
-        # A name in quotes stays one where it reads as a number: 2026, 1e5.
-        run_id = None if self.run_id is None else f"'{self.run_id}'"
+        run_id = None if self.run_id is None else f"'{self.run_id}'"  # quotes keep 2026 or 1e5 a name
         named = {"iterations": self.iterations, "seed": self.seed, "run_id": run_id}
         return [
             f"experiment={self.experiment}",
-            f"flow={self.flow}",
+            f"algorithm={self.algorithm or default_algorithm(self.experiment, self.flow)}",
             *self.overrides,
             *(f"{key}={value}" for key, value in named.items() if value is not None),
         ]
@@ -67,11 +69,15 @@ class RunRequest:
         return values | {"overrides": list(self.overrides)}
 
 
-def parse_arguments(arguments: Sequence[str], flow: str = "grpo") -> RunRequest:
-    """Read a command line of ``key=value`` words for a training flow.
+def parse_arguments(arguments: Sequence[str], flow: str | None = None) -> RunRequest:
+    """Read a command line of ``key=value`` words.
+
+    Args:
+        arguments: Words of the command line.
+        flow: Training flow; ``None`` is the one that runs the chosen algorithm, or the run to resume.
 
     Raises:
-        ConfigError: a word is not of that form, or a number is none.
+        ConfigError: A word is not of that form, a number is malformed, or a file that is chosen does not exist.
     """
     named: dict[str, Any] = {}
     overrides = []
@@ -83,7 +89,15 @@ def parse_arguments(arguments: Sequence[str], flow: str = "grpo") -> RunRequest:
             named[key] = _whole_number(word)
         else:
             named[key] = value
-    return RunRequest(**named, overrides=tuple(overrides), flow=flow)
+    return RunRequest(**named, overrides=tuple(overrides), flow=flow or _flow_of(named, overrides))
+
+
+def _flow_of(named: Mapping[str, Any], overrides: Sequence[str]) -> str:
+    """Return the flow of the run to resume, or else the flow that runs the chosen algorithm."""
+    if (run_id := named.get("resume")) is not None:
+        root = [each for each in overrides if each.startswith("run_root=")]
+        return str(RunFolder.open(compose_config(root).run_root, run_id).config()["flow"])
+    return chosen_flow([f"{key}={named[key]}" for key in ("experiment", "algorithm") if key in named])
 
 
 def split_word(word: str, example: str) -> tuple[str, str]:
@@ -113,9 +127,10 @@ def check(request: RunRequest) -> RunConfig:
     """
     config = _resumed_config(request) if request.resume is not None else _new_config(request)
     if config.flow != request.flow:
+        named = f"resume={request.resume}" if request.algorithm is None else f"algorithm={request.algorithm}"
         raise ConfigError(
-            f"flow={config.flow}: this is the flow {request.flow}; start python -m flows.{config.flow}, or the "
-            f"deployment {config.flow}/{config.experiment}"
+            f"{named}: runs in the flow {config.flow}, and this is {request.flow}; start python -m "
+            f"flows.{config.flow}, or the deployment {config.flow}/{config.experiment}"
         )
     check_fit(config)
     _check_expert(config)
@@ -178,7 +193,7 @@ def of_this_flow_run(request: RunRequest) -> RunRequest:
         if folder.committed():
             return RunRequest(
                 request.experiment,
-                request.iterations,
+                iterations=request.iterations,
                 resume=request.run_id,
                 overrides=(f"run_root={config.run_root}",),
                 flow=request.flow,
@@ -196,7 +211,8 @@ def _made_by_this_flow_run(folder: RunFolder) -> bool:
 def _resumed_config(request: RunRequest) -> RunConfig:
     """Return the configuration of the run to resume; ``run_root`` says where it lies."""
     others = [override for override in request.overrides if not override.startswith("run_root=")]
-    if request.seed is not None or others or request.run_id not in (None, request.resume):
+    is_renamed = request.run_id not in (None, request.resume)
+    if request.seed is not None or request.algorithm is not None or others or is_renamed:
         raise ConfigError(
             f"resume={request.resume}: a resumed run keeps its configuration; "
             "allowed beside it are iterations and run_root"

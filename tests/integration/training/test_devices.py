@@ -125,7 +125,7 @@ def test_a_language_model(lora: str, close: list[FSDPTrainer], tmp_path: Path) -
 
 
 def test_a_control_policy(close: list[FSDPTrainer]) -> None:
-    words = ("flow=ppo", "rollout.envs_per_worker=2", "rollout.num_steps=30", "trainer.num_minibatches=2")
+    words = ("algorithm=ppo", "rollout.envs_per_worker=2", "rollout.num_steps=30", "trainer.num_minibatches=2")
     config = compose_config(["experiment=reacher", *words, "trainer.epochs=1", "critic.epochs=1"])
     found = []
     for each in on_both(config):

@@ -18,10 +18,13 @@ MISTAKES = {
     "no grammar": ("trainer.epochs=[1", "trainer.epochs=[1: is not in Hydra's grammar; allowed is key=value"),
     "unknown key": ("trainer.epoch=2", "trainer.epoch=2: no such key; did you mean trainer.epochs"),
     "unknown key, section left out": ("learning_rate=1", "did you mean critic.learning_rate or trainer.learning_rate"),
-    "unknown key, like none": ("xyz=1", "xyz=1: no such key; allowed are experiment, flow, seed, iterations, run_id"),
+    "unknown key, like none": (
+        "xyz=1",
+        "xyz=1: no such key; allowed are experiment, flow, algorithm_name, seed, ",
+    ),
     "unknown key, added": ("+trainer.foo=1", "trainer.foo: no such key; did you mean trainer"),
     "key of another job": (
-        "flow=ppo experiment=reacher rollout.num_groups=3",
+        "algorithm=ppo experiment=reacher rollout.num_groups=3",
         "rollout.num_groups: only embodied and language jobs have it",
     ),
     "key of another kind of policy": (
@@ -153,12 +156,18 @@ MISTAKES = {
         "policy.name=mlp: allowed are tiny_vla, openvla, smolvla, pi0 with job=embodied",
     ),
     "a critic trained further": (
-        "experiment=reacher flow=ppo critic.epochs=3",
+        "experiment=reacher algorithm=ppo critic.epochs=3",
         "critic.epochs=3: must be trainer.epochs=10 with job=control",
     ),
-    "a reference for control": ("experiment=reacher flow=ppo algorithm.kl.coef=0.1", "algorithm.kl.coef must be 0"),
+    "a reference for control": (
+        "experiment=reacher algorithm=ppo algorithm.kl.coef=0.1",
+        "algorithm.kl.coef must be 0",
+    ),
     "advantages whitened otherwise": ("algorithm.whiten=true", "algorithm.whiten=True: input should be 'batch' or"),
-    "misspelt job": ("job=embodyed", "job=embodyed: allowed are embodied, control, language"),
+    "misspelt job": (
+        "job=embodyed",
+        "job=embodyed: allowed are control, embodied, language (configs/job); did you",
+    ),
     "size of the wrong policy": ("policy.hidden_size=0", "policy.hidden_size=0: input should be greater"),
     "unknown camera": (
         "+env.kwargs.camera=left",
@@ -289,7 +298,7 @@ MISTAKES = {
         "algorithm.old_log_probs=recomputed: all rows are of earlier versions with rollout.max_staleness=1",
     ),
     "environments that go on for two iterations": (
-        "experiment=reacher flow=ppo +rollout.max_staleness=1 algorithm.old_log_probs=proximal",
+        "experiment=reacher algorithm=ppo +rollout.max_staleness=1 algorithm.old_log_probs=proximal",
         "rollout.max_staleness=1: allowed is 0 with job=control",
     ),
     "a weight of rows that have none": (

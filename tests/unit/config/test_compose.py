@@ -9,7 +9,7 @@ IMAGES = ("+env.kwargs.image_size=64", "policy.image_size=64")
 @pytest.mark.parametrize("experiment", ["embodied", "push"])  # a recipe says what is looked at of embodied's states
 def test_a_section_of_another_kind_replaces_the_one_that_was_there(experiment: str) -> None:
     embedding = "progress.embedding={name: vjepa2, path: facebook/vjepa2-vitg-fpc64-384}"
-    config = compose_config(["flow=srpo", f"experiment={experiment}", embedding, *IMAGES])
+    config = compose_config(["algorithm=srpo", f"experiment={experiment}", embedding, *IMAGES])
     assert config.progress is not None and config.progress.alpha == 0.8
     assert config.progress.embedding.model_dump() == {
         "name": "vjepa2",
@@ -19,7 +19,7 @@ def test_a_section_of_another_kind_replaces_the_one_that_was_there(experiment: s
 
 
 def test_a_section_without_a_kind_changes_what_it_names() -> None:
-    config = compose_config(["flow=srpo", "progress.embedding={num_points: 4}"])
+    config = compose_config(["algorithm=srpo", "progress.embedding={num_points: 4}"])
     assert config.progress is not None
     assert config.progress.embedding.model_dump() == {
         "name": "state",
@@ -31,4 +31,4 @@ def test_a_section_without_a_kind_changes_what_it_names() -> None:
 
 def test_a_section_of_another_kind_is_checked_like_any_other() -> None:
     with pytest.raises(ConfigError, match=r"^progress\.embedding\.frames: "):
-        compose_config(["flow=srpo", "progress.embedding={name:vjepa2,path:facebook/x,frames:8}", *IMAGES])
+        compose_config(["algorithm=srpo", "progress.embedding={name:vjepa2,path:facebook/x,frames:8}", *IMAGES])

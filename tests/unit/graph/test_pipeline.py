@@ -289,7 +289,7 @@ CHAINS = {
     "dapo": "rollout reward dynamic_sampling advantage old_log_prob ref_log_prob train_actor",
     "language_grpo": "rollout reward sampling advantage old_log_prob ref_log_prob train_actor",
     "embodied_dapo": "rollout dynamic_sampling reward advantage old_log_prob ref_log_prob train_actor",
-    "embodied_grpo": "rollout embodied_sampling reward advantage old_log_prob ref_log_prob train_actor",
+    "embodied_grpo": "rollout sampling reward advantage old_log_prob ref_log_prob train_actor",
     "embodied_srpo": "rollout progress reward sampling advantage old_log_prob ref_log_prob train_actor",
 }
 

@@ -205,7 +205,7 @@ def test_a_shared_node_runs_on_the_union_and_equal_ranks_share_a_group():
 def test_placement_of_embodied_grpo(placement, rollout, trainer):
     graph = load_pipeline("embodied_grpo")
     planned = plan(graph, Cluster(1, 8), PlanSettings(placement=placement, train_share=0.25))
-    side = dict.fromkeys(["rollout", "embodied_sampling", "reward", "advantage"], rollout)
+    side = dict.fromkeys(["rollout", "sampling", "reward", "advantage"], rollout)
     side |= dict.fromkeys(["old_log_prob", "ref_log_prob", "train_actor"], trainer)
     assert planned.node_ranks == side
 
@@ -347,7 +347,7 @@ def test_svg_draws_every_node_and_edge():
     classes = [element.get("class") for element in picture.iter("{http://www.w3.org/2000/svg}g")]
     titles = {element.text for element in picture.iter("{http://www.w3.org/2000/svg}title")}
     assert classes.count("node") == 7 and classes.count("edge") == 6
-    assert set(graph.nodes) <= titles and "rollout->embodied_sampling" in titles
+    assert set(graph.nodes) <= titles and "rollout->sampling" in titles
 
 
 def test_svg_without_graphviz_says_what_to_install(monkeypatch):

@@ -83,7 +83,7 @@ KL = """
     [
         (
             "ppo",
-            ["pipeline=embodied_grpo"],
+            ["pipeline.name=embodied_grpo"],
             "pipeline.name=embodied_grpo: is not for the flow ppo; allowed are ppo",
         ),
         (
@@ -94,17 +94,18 @@ KL = """
         (
             "grpo",
             ["experiment=reacher"],
-            "pipeline.name=ppo_control: is not for the flow grpo; allowed are a graph of your own by "
-            "pipeline.custom_fn or pipeline.yaml; the flow ppo runs it",
+            "algorithm=grpo: needs groups of siblings, and a control job's episodes have none; allowed with "
+            "job=control are ppo",
         ),
         ("dapo", ["pipeline.name=gppo"], "pipeline.name=gppo: allowed are grpo, ppo"),
-        ("grpo", ["algorithm=ppo"], "algorithm.advantage=gae: needs a critic, and the pipeline has none; allowed are"),
+        ("grpo", ["algorithm=ppo"], "algorithm=ppo: runs in the flow ppo, and this is grpo; start python -m flows.ppo"),
+        ("grpo", ["algorithm.advantage=gae"], "algorithm.advantage=gae: needs a critic, and the pipeline has none; "),
         ("ppo", ["algorithm.advantage=rloo"], "algorithm.advantage=rloo: needs no critic, and the pipeline has one"),
         ("grpo", ["pipeline.yaml={graph}"], "algorithm.advantage=grpo: needs no critic, and the pipeline has one"),
         (
             "ppo",
-            ["flow=dapo"],
-            "flow=dapo: this is the flow ppo; start python -m flows.dapo, or the deployment dapo",
+            ["algorithm=dapo"],
+            "algorithm=dapo: runs in the flow dapo, and this is ppo; start python -m flows.dapo",
         ),
         (
             "grpo",
@@ -158,8 +159,8 @@ KL = """
             ["experiment=math", "pipeline.name=embodied_grpo"],
             "pipeline.name=embodied_grpo: is not for job=language; allowed are grpo, language_grpo",
         ),
-        ("srpo", ["experiment=math"], "pipeline.name=embodied_srpo: is not for job=language; allowed are a graph"),
-        ("ppo", ["resume=old"], "flow=grpo: this is the flow ppo; start python -m flows.grpo"),
+        ("srpo", ["experiment=math"], "algorithm=srpo: is for embodied jobs; it compares the states of episodes"),
+        ("ppo", ["resume=old"], "resume=old: runs in the flow grpo, and this is ppo; start python -m flows.grpo"),
         ("dapo", ["filter.num_groups=5"], "filter.num_groups=5 must be a multiple of rollout.num_workers=2"),
         ("dapo", ["filter.max_rerolls=-1"], "filter.max_rerolls=-1: input should be greater than or equal to 0"),
         (

@@ -42,7 +42,7 @@ def test_words_of_the_command_line_become_a_request() -> None:
         experiment="embodied", iterations=5, seed=3, run_id="mine", overrides=("trainer.epochs=2", "env.tasks=[a=b]")
     )
     assert parse_arguments([]) == RunRequest()
-    assert parse_arguments(["resume=mine"]).resume == "mine"
+    assert parse_arguments(["resume=mine"], "grpo").resume == "mine"
     assert parse_arguments(["seed=1", "seed=2"]).seed == 2
 
 
@@ -56,7 +56,7 @@ def test_a_word_of_another_form_is_refused_by_itself(word: str) -> None:
 def test_what_is_named_wins_over_the_overrides(iterations: int, seed: int) -> None:
     request = RunRequest(iterations=iterations, seed=seed, overrides=("seed=1",))
     named = [f"iterations={iterations}", f"seed={seed}"]
-    assert request.hydra_overrides() == ["experiment=embodied", "flow=grpo", "seed=1", *named]
+    assert request.hydra_overrides() == ["experiment=embodied", "algorithm=grpo", "seed=1", *named]
 
 
 def test_a_request_is_given_to_its_flow_as_parameters() -> None:
@@ -68,6 +68,7 @@ def test_a_request_is_given_to_its_flow_as_parameters() -> None:
         "seed": 3,
         "run_id": None,
         "resume": None,
+        "algorithm": None,
         "overrides": ["trainer.epochs=2"],
     }
 

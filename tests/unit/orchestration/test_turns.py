@@ -116,7 +116,7 @@ def test_how_long_the_trainer_waits_for_rows_is_told(rollout: float, training: f
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("embodied_grpo", {"rollout", "embodied_sampling", "reward", "advantage"}),
+        ("embodied_grpo", {"rollout", "sampling", "reward", "advantage"}),
         ("embodied_dapo", {"rollout", "dynamic_sampling", "reward", "advantage"}),
         ("ppo", {"rollout", "reward"}),
         ("grpo_kl_reward", {"rollout", "reward", "sampling"}),

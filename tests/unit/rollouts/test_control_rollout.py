@@ -14,7 +14,7 @@ from embodyflow.errors import ConfigError, DamageError
 from embodyflow.rollouts.control_rollout import ControlRollout
 from embodyflow.seeding import derive_seed
 
-WORDS = ["experiment=reacher", "flow=ppo", "rollout.envs_per_worker=2", "rollout.num_steps=30", "env.max_steps=20"]
+WORDS = ["experiment=reacher", "algorithm=ppo", "rollout.envs_per_worker=2", "rollout.num_steps=30", "env.max_steps=20"]
 
 
 def fresh(config, rank=0):

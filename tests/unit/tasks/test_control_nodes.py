@@ -45,7 +45,7 @@ def rows():
 class FirstFeature:
     """An engine whose critic answers a state's first feature."""
 
-    config = compose_config(["experiment=reacher", "flow=ppo", "algorithm.gamma=0.5", "algorithm.whiten=null"])
+    config = compose_config(["experiment=reacher", "algorithm=ppo", "algorithm.gamma=0.5", "algorithm.whiten=null"])
     all_reduce = staticmethod(one_rank)
 
     def values(self, batch: Any) -> torch.Tensor:

@@ -55,7 +55,7 @@ def test_every_verb_is_exported_and_says_what_it_reads_and_writes() -> None:
 
 def test_the_kl_to_the_reference_is_taken_from_each_token_s_reward() -> None:
     words = ("algorithm.kl.coef=0.1", "algorithm.kl.estimator=k1", "algorithm.kl.placement=reward")
-    config = compose_config(["flow=grpo", "algorithm.advantage=dr_grpo", *words])
+    config = compose_config(["algorithm.advantage=dr_grpo", *words])
     worker = SimpleNamespace(kl_coef=0.5, config=config, all_reduce=one_rank)  # adapted since the run began
     batch = tasks.compute_reward(rows([1, 0], [0, 0], num_tokens=[3, 2])).batch
     assert batch is not None

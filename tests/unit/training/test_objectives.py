@@ -39,7 +39,7 @@ def test_an_episode_s_norm_is_its_full_length(tiny_config) -> None:
 
 
 def test_a_control_task_s_decisions_are_rows() -> None:
-    config = compose_config(["experiment=reacher", "flow=ppo", NORM])
+    config = compose_config(["experiment=reacher", "algorithm=ppo", NORM])
     mask = torch.ones(5, 1, 1, dtype=torch.bool)
     assert weights(config, mask, 5).unique().tolist() == [1 / 5]
 

@@ -24,7 +24,7 @@ from embodyflow.types import Batch
 
 NUM_ENVS, NUM_STEPS, EPOCHS, MINIBATCHES = 2, 60, 3, 4
 WORDS = (
-    *("experiment=reacher", "flow=ppo", "env.id=Hopper-v5", "env.max_steps=15", "policy.state_dim=11"),
+    *("experiment=reacher", "algorithm=ppo", "env.id=Hopper-v5", "env.max_steps=15", "policy.state_dim=11"),
     *("policy.action_dim=3", f"rollout.num_workers={NUM_ENVS}", "rollout.envs_per_worker=1"),
     *(f"rollout.num_steps={NUM_STEPS}", f"trainer.epochs={EPOCHS}", f"critic.epochs={EPOCHS}"),
     f"trainer.num_minibatches={MINIBATCHES}",

@@ -1,0 +1,101 @@
+"""Every experiment with every algorithm: it composes, or is refused in one line for a reason of substance."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from embodyflow.config import RunConfig, compose
+from embodyflow.config.compose import algorithms, chosen_flow, compose_config, default_algorithm, experiments
+from embodyflow.errors import ConfigError
+from embodyflow.orchestration.request.compatibility import check_fit
+
+NO_GROUPS = "needs groups of siblings, and a control job's episodes have none; allowed with job=control are ppo"
+NO_STATES = (
+    "is for embodied jobs; it compares the states of episodes, and a response has none; allowed with job=language"
+)
+CONTROL, LANGUAGE = ("half_cheetah", "reacher"), ("gsm8k", "math")
+REFUSED = {(experiment, name): NO_GROUPS for experiment in CONTROL for name in algorithms() if name != "ppo"} | {
+    (experiment, "srpo"): NO_STATES for experiment in LANGUAGE
+}
+MACHINE = {"gsm8k": ("policy.path=model",), "libero_openvla": ("policy.path=model",)}
+"""What an experiment needs of the machine it runs on."""
+
+
+@pytest.fixture(autouse=True)
+def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the checks of what this machine has: models, data, simulators."""
+
+    def without_check(reference: str) -> Callable[[Any], None]:
+        return lambda config: None
+
+    monkeypatch.setattr(compose, "resolve", without_check)
+
+
+def cells() -> Iterator[tuple[str, str]]:
+    yield from ((experiment, algorithm) for experiment in experiments() for algorithm in algorithms())
+
+
+@pytest.mark.parametrize(("experiment", "algorithm"), cells())
+def test_every_cell_composes_or_is_refused_for_a_reason(experiment: str, algorithm: str) -> None:
+    words = [f"experiment={experiment}", f"algorithm={algorithm}", *MACHINE.get(experiment, ())]
+    if reason := REFUSED.get((experiment, algorithm)):
+        with pytest.raises(ConfigError) as refusal:
+            compose_config(words)
+        assert str(refusal.value).startswith(f"algorithm={algorithm}: {reason}")
+        return
+    config = compose_config(words)
+    check_fit(config)
+    assert (config.experiment, config.algorithm_name) == (experiment, algorithm)
+    assert config.flow == chosen_flow(words)
+
+
+def test_there_are_few_refusals() -> None:
+    assert len(REFUSED) == 2 * (len(algorithms()) - 1) + 2
+
+
+@pytest.mark.parametrize(
+    ("experiment", "algorithm"),
+    [
+        *(("embodied", "grpo"), ("push", "grpo"), ("mt10", "grpo"), ("libero", "grpo")),
+        *(("math", "dr_grpo"), ("gsm8k", "dr_grpo"), ("reacher", "ppo"), ("half_cheetah", "ppo")),
+    ],
+)
+def test_an_experiment_has_a_default_algorithm_that_its_children_inherit(experiment: str, algorithm: str) -> None:
+    words = [f"experiment={experiment}", *MACHINE.get(experiment, ())]
+    assert compose_config(words).algorithm_name == algorithm
+    assert default_algorithm(experiment, chosen_flow(words)) == algorithm
+    assert default_algorithm(experiment, "gspo") == "gspo"
+
+
+def shape(config: RunConfig) -> tuple[int, int, int]:
+    return config.rollout.num_groups, config.rollout.group_size, config.trainer.num_minibatches  # type: ignore[attr-defined]
+
+
+def test_a_recipe_belongs_to_the_kind_of_job_and_an_experiment_adds_to_it() -> None:
+    assert shape(compose_config(["experiment=push", "algorithm=ppo"])) == (64, 2, 4)
+    assert shape(compose_config(["experiment=drawer_open", "algorithm=ppo"])) == (64, 2, 4)
+    assert shape(compose_config(["experiment=mt10", "algorithm=ppo"])) == (120, 2, 4)
+    gsm8k = compose_config(["experiment=gsm8k", "algorithm=ppo", *MACHINE["gsm8k"]])
+    assert shape(gsm8k) == (128, 2, 1) and gsm8k.algorithm.lam == 1.0  # lam as math says
+
+
+def test_the_command_line_wins_over_a_recipe_and_the_recipe_over_the_experiment() -> None:
+    words = ["experiment=push", "algorithm=ppo", "rollout.num_groups=8"]
+    assert shape(compose_config(words)) == (8, 2, 4)
+    assert shape(compose_config([*words, "trainer.num_minibatches=1"])) == (8, 2, 1)
+    assert compose_config(["experiment=push", "algorithm=ppo", "pipeline.name=ppo_kl_reward"]).pipeline.name == (
+        "ppo_kl_reward"
+    )
+
+
+def test_a_graph_of_the_users_own_says_by_itself_what_fits() -> None:
+    config = compose_config(["experiment=reacher", "algorithm=grpo", "pipeline.yaml=mine.yaml"])
+    assert config.pipeline.source() == {"yaml": "mine.yaml"}
+
+
+def test_a_mistyped_algorithm_is_told_the_nearest_and_where_the_list_is() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        compose_config(["algorithm=grop"])
+    assert str(refusal.value).startswith("algorithm=grop: allowed are cispo, ")
+    assert str(refusal.value).endswith("(configs/algorithm); did you mean grpo?")
