@@ -166,7 +166,7 @@ def _recipe(composed: DictConfig) -> list[str]:
         return list(_as_overrides(recipe))
     if composed.pipeline.custom_fn or composed.pipeline.yaml:  # a graph of the user's own says what fits
         return []
-    allowed = ", ".join(key for key, value in recipes.items() if isinstance(value, Mapping))
+    allowed = ", ".join(str(key) for key, value in recipes.items() if isinstance(value, Mapping))
     raise ConfigError(f"algorithm={name}: {recipe}; allowed with job={job} are {allowed}")
 
 

@@ -44,7 +44,7 @@ def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, 
     )
     async def training(
         experiment: Experiment = "embodied",
-        algorithm: algorithm_of_flow = None,  # type: ignore[valid-type]
+        algorithm: algorithm_of_flow = None,
         iterations: Iterations = None,
         seed: Seed = None,
         run_id: RunId = None,
