@@ -115,6 +115,20 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def ray_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Yield the environment of a Ray cluster for runs that are not about starting or losing one.
+
+    Tests that look for processes left behind must not share it: a shared cluster keeps its own.
+    """
+    from ray_head import ray_head
+
+    from ray_head import ray_head
+
+    with ray_head(tmp_path_factory.mktemp("ray")) as env:
+        yield env
+
+
+@pytest.fixture(scope="session")
 def libero_assets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """LIBERO's assets: those that LIBERO_ASSETS names, else the test assets, unpacked. Skips without the extra."""
     if importlib.util.find_spec("libero") is None:

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Runs:
-    return Runs(tmp_path_factory.mktemp("evaluate"), prefect_api)
+def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str, ray_env: dict[str, str]) -> Runs:
+    return Runs(tmp_path_factory.mktemp("evaluate")).served_by(prefect_api, **ray_env)
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ SHORT = ("iterations=1", "seed=3", "tracking.tensorboard=false", "warm_start.ste
 
 
 @pytest.fixture
-def runs(tmp_path: Path, prefect_api: str) -> Runs:
-    return Runs(tmp_path, prefect_api)
+def runs(tmp_path: Path, prefect_api: str, ray_env: dict[str, str]) -> Runs:
+    return Runs(tmp_path).served_by(prefect_api, **ray_env)
 
 
 def trained(runs: Runs, flow: str, *words: str) -> dict[str, Any]:

@@ -40,17 +40,17 @@ def test_a_run_leaves_its_records_and_no_process(runs: Runs, first: str) -> None
     runs.assert_nothing_runs(seconds=10)
 
 
-def test_same_seed_same_weights_and_metrics(runs: Runs, first: str, prefect_api: str) -> None:
-    runs.served_by(prefect_api).run("again", *WORDS)
+def test_same_seed_same_weights_and_metrics(runs: Runs, first: str, prefect_api: str, ray_env: dict[str, str]) -> None:
+    runs.served_by(prefect_api, **ray_env).run("again", *WORDS)
     assert runs.summary("again")["weights_digest"] == runs.summary("first")["weights_digest"]
     assert runs.metrics("again") == runs.metrics("first")
     assert len({record.get("weights_digest") for record in runs.metrics("first")}) > 2, "the weights never changed"
 
 
-def test_two_trainer_ranks_agree_with_one(runs: Runs, first: str, prefect_api: str) -> None:
+def test_two_trainer_ranks_agree_with_one(runs: Runs, first: str, prefect_api: str, ray_env: dict[str, str]) -> None:
     from safetensors.numpy import load_file
 
-    runs.served_by(prefect_api).run("two-ranks", *WORDS, "trainer.num_ranks=2")
+    runs.served_by(prefect_api, **ray_env).run("two-ranks", *WORDS, "trainer.num_ranks=2")
     one, two = (load_file(runs.root / name / "policy" / "model.safetensors") for name in ("first", "two-ranks"))
     assert max(abs(one[name] - two[name]).max() for name in one) < 1e-4
 

@@ -221,10 +221,10 @@ def test_an_episode_goes_on_after_its_process_was_killed() -> None:
     assert trajectories[0] == trajectories[1]
 
 
-def test_a_policy_is_trained_by_images(tmp_path: Path, prefect_api: str) -> None:
+def test_a_policy_is_trained_by_images(tmp_path: Path, prefect_api: str, ray_env: dict[str, str]) -> None:
     if (problem := rendering_problem()) is not None:
         pytest.skip(problem)
-    runs = Runs(tmp_path).served_by(prefect_api)
+    runs = Runs(tmp_path).served_by(prefect_api, **ray_env)
     words = ["experiment=libero", "iterations=1", f"run_root={runs.root}", "run_id=seen"]
     words += ["env.tasks=[libero_object/0]", "env.max_steps=120", "policy.cameras=[image,wrist_image]"]
     words += ["+env.kwargs.cameras=[image,wrist_image]", "+env.kwargs.image_size=32", "policy.image_size=32"]

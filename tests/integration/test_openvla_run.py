@@ -11,11 +11,13 @@ pytestmark = pytest.mark.integration
 TESTS = Path(__file__).resolve().parents[1] / "support"
 
 
-def test_an_openvla_is_trained_by_images_and_loads_from_its_export(tmp_path: Path, prefect_api: str) -> None:
+def test_an_openvla_is_trained_by_images_and_loads_from_its_export(
+    tmp_path: Path, prefect_api: str, ray_env: dict[str, str]
+) -> None:
     from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
     from embodyflow.policies.openvla.policy_openvla import OpenVLAPolicy
 
-    runs = Runs(tmp_path).served_by(prefect_api, PYTHONPATH=str(TESTS))
+    runs = Runs(tmp_path).served_by(prefect_api, PYTHONPATH=str(TESTS), **ray_env)
     folder = run_to_its_export(runs, "seen")
     assert json.loads((folder / "config.json").read_text())["model_type"] == "openvla"
     policy = OpenVLAPolicy(

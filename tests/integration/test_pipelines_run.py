@@ -79,8 +79,8 @@ def graph():
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Runs:
-    return Runs(tmp_path_factory.mktemp("pipelines"), prefect_api)
+def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str, ray_env: dict[str, str]) -> Runs:
+    return Runs(tmp_path_factory.mktemp("pipelines")).served_by(prefect_api, **ray_env)
 
 
 def test_grpo_in_yaml_gives_the_same_weights_as_in_python(runs: Runs, tmp_path: Path) -> None:
@@ -95,10 +95,11 @@ def test_grpo_in_yaml_gives_the_same_weights_as_in_python(runs: Runs, tmp_path: 
 
 def test_a_graph_and_a_loss_of_ones_own_run_whole(runs: Runs, tmp_path: Path, prefect_api: str) -> None:
     (tmp_path / "outside_pipeline.py").write_text(MODULE)
-    mine = runs.served_by(prefect_api, PYTHONPATH=str(tmp_path))
+    # Not on the shared cluster: its workers do not find this module.
+    mine = Runs(tmp_path).served_by(prefect_api, PYTHONPATH=str(tmp_path))
     words = ("pipeline.custom_fn=outside_pipeline:graph", "algorithm.loss=outside_pipeline:clipped_nowhere")
     mine.run("outside", "iterations=1", "seed=5", TWO_WORKERS, *words)
-    [record] = [r for r in runs.records("outside") if "census/rows" in r]
+    [record] = [r for r in mine.records("outside") if "census/rows" in r]
     assert (record["census/rows"], record["census/complete"]) == (16, 1.0)
     assert record["train/optimizer_steps"] > 0
     overlap = min(record["perf/left_ended"], record["perf/right_ended"]) - max(

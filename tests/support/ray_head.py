@@ -1,0 +1,36 @@
+"""A Ray cluster that the runs of several tests share; starting one per run costs each of them seconds."""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from embodyflow.stack.processes import free_port, start_process, stop_processes
+from embodyflow.stack.services import NO_TELEMETRY, ray_command, ray_environment
+from embodyflow.stack.stack import _answers
+from embodyflow.stack.stack_folder import StackFolder
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def ray_head(folder: Path) -> Iterator[dict[str, str]]:
+    """Run a head node; yield the environment variables that connect a run to it."""
+    sockets = tempfile.mkdtemp(prefix="ef-ray-")  # a longer path breaks Ray's sockets
+    port = free_port(0)
+    address, secret = f"127.0.0.1:{port}", ray_environment(StackFolder(folder))
+    env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | NO_TELEMETRY | secret
+    env["PYTHONPATH"] = f"{ROOT}:{Path(__file__).parent}"  # workers have the environment of their cluster
+    head = start_process(ray_command(port, free_port(0), sockets), log=folder / "ray.log", env=env, cwd=folder)
+    try:
+        deadline = time.monotonic() + 120
+        while not _answers(address):
+            assert time.monotonic() < deadline and head.is_running(), (folder / "ray.log").read_text()
+            time.sleep(0.1)
+        yield secret | {"RAY_ADDRESS": address}
+    finally:
+        stop_processes([head, *head.children(recursive=True)], grace=10)
+        shutil.rmtree(sockets, ignore_errors=True)
