@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from embodyflow.data.partition import Costs, Index, imbalance, karmarkar_karp
-from embodyflow.data.plan import RankInput, ShardRef, pieces_at
+from embodyflow.data.row_plan import RankInput, ShardRef, pieces_at
 
 TOLERANCE = 0.01
 """Share by which a Ray node's load may miss its mean before rows move to another."""
@@ -37,7 +37,7 @@ def spread(shards: Sequence[ShardRef], costs: ArrayLike, num_ranks: int, groups:
 def cut_between_groups(shards: Sequence[ShardRef], groups: ArrayLike, num_ranks: int) -> list[RankInput]:
     """Cut the rows of all shards into ranges of whole groups, of as nearly equal numbers of rows as those allow.
 
-    Where the even cut is between groups it is that of :func:`~embodyflow.data.plan.split_evenly`. Groups whose rows
+    Where the even cut is between groups it is that of :func:`~embodyflow.data.row_plan.split_evenly`. Groups whose rows
     are not side by side stand where their first row does.
 
     Args:

@@ -1,6 +1,6 @@
 """Rows on disk: whole shards, and pieces of one as they are made.
 
-Both use the layout of :mod:`embodyflow.data.packing`. Writing does not wait for the disk: what a process wrote outlives
+Both use the layout of :mod:`embodyflow.data.table_packing`. Writing does not wait for the disk: what a process wrote outlives
 the process, and whoever needs it to outlive a power failure flushes the file.
 """
 
@@ -8,7 +8,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from embodyflow.data.packing import Packing, unpack
+from embodyflow.data.table_packing import Packing, unpack
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import DamageError
 

@@ -76,7 +76,7 @@ class CodeConfig(_Config):
     """The last fenced block of Python in the response passes the tests that are the ground truth.
 
     The tests are Python source, assertions by custom, run after the response's code in the same namespace, in a process
-    of their own (:mod:`embodyflow.rewards.sandbox`).
+    of their own (:mod:`embodyflow.rewards.functions.sandbox`).
 
     Attributes:
         time_limit: seconds, imports included.

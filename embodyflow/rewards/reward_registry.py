@@ -4,10 +4,9 @@ import importlib.util
 from typing import assert_never
 
 from embodyflow.errors import ConfigError
-from embodyflow.rewards.functions import build_reward_function
-from embodyflow.rewards.interface import RewardManager
-from embodyflow.rewards.managers import BatchRewardManager, NaiveRewardManager
-from embodyflow.rewards.pool import ParallelRewardManager
+from embodyflow.rewards.functions.function_registry import build_reward_function
+from embodyflow.rewards.managers.inline import BatchRewardManager, NaiveRewardManager
+from embodyflow.rewards.managers.pool import ParallelRewardManager
 from embodyflow.rewards.reward_config import (
     BatchConfig,
     DapoConfig,
@@ -17,6 +16,7 @@ from embodyflow.rewards.reward_config import (
     ParallelConfig,
     RewardConfig,
 )
+from embodyflow.rewards.reward_interface import RewardManager
 
 
 def build_reward_manager(config: RewardConfig) -> RewardManager:
@@ -28,12 +28,12 @@ def build_reward_manager(config: RewardConfig) -> RewardManager:
     check_reward(config)
     match config.manager:
         case DapoConfig():
-            from embodyflow.rewards.shaped import DapoRewardManager  # torch, which the others do without
+            from embodyflow.rewards.managers.overlong import DapoRewardManager  # torch, which the others do without
 
             scores = build_reward_manager(config.model_copy(update={"manager": config.manager.scores}))
             return DapoRewardManager(scores, config.manager)
         case ModelConfig():
-            from embodyflow.rewards.model import ModelRewardManager
+            from embodyflow.rewards.managers.reward_model import ModelRewardManager
 
             return ModelRewardManager(config.manager)
         case _ if config.function is None:

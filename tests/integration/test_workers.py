@@ -22,13 +22,13 @@ from waiting import eventually
 from embodyflow.config import RunConfig
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.metrics import total
-from embodyflow.data.plan import RankInput, Slice, split_evenly
+from embodyflow.data.row_plan import RankInput, Slice, split_evenly
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError, ShardLostError, WorkerLostError
 from embodyflow.orchestration.run.graph_run import GraphRun
 from embodyflow.orchestration.run.turns import Turns
-from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rewards.reward_config import RewardConfig
+from embodyflow.rewards.reward_interface import Sample, Score
 from embodyflow.rewards.reward_registry import build_reward_manager
 from embodyflow.types import NodeOutput
 from embodyflow.workers import group

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from embodyflow.data.balance import balance
 from embodyflow.data.partition import attention_cost, imbalance
-from embodyflow.data.plan import RankInput, ShardRef
+from embodyflow.data.row_plan import RankInput, ShardRef
 
 NODES = "abc"
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from embodyflow.data.batches import to_batch, to_columns
-from embodyflow.data.packing import Packing, unpack
 from embodyflow.data.ragged import Ragged
+from embodyflow.data.table_packing import Packing, unpack
 from embodyflow.data.tables import concatenate, digest_of, join_columns, num_rows_of, select
 
 ROWS = st.lists(st.lists(st.integers(-9, 9), max_size=5), max_size=6)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from embodyflow.errors import ConfigError
 from embodyflow.prompts import datasets
 from embodyflow.prompts.datasets import Row, partition
-from embodyflow.prompts.loader import in_epochs
+from embodyflow.prompts.epochs import shuffled_rows
 
 ROWS = [{"prompt": f"{i}+{i}=" + "x" * 2000, "answer": 2 * i} for i in range(400)]
 
@@ -201,15 +201,15 @@ def test_a_folder_of_splits_asks_for_one_of_them(tmp_path: Path) -> None:
 
 @given(st.integers(1, 9), st.lists(st.integers(1, 25), min_size=1, max_size=5))
 def test_positions_say_which_rows_however_they_are_cut(num_rows: int, counts: list[int]) -> None:
-    whole = in_epochs(3, num_rows, 0, sum(counts)).tolist()
+    whole = shuffled_rows(3, num_rows, 0, sum(counts)).tolist()
     firsts = [sum(counts[:part]) for part in range(len(counts))]
-    parts = [in_epochs(3, num_rows, first, count).tolist() for first, count in zip(firsts, counts, strict=True)]
+    parts = [shuffled_rows(3, num_rows, first, count).tolist() for first, count in zip(firsts, counts, strict=True)]
     assert [row for part in parts for row in part] == whole
     epochs = [whole[start : start + num_rows] for start in range(0, len(whole) - num_rows + 1, num_rows)]
     assert all(sorted(epoch) == list(range(num_rows)) for epoch in epochs)
 
 
 def test_every_epoch_and_every_seed_has_an_order_of_its_own() -> None:
-    first, second = np.split(in_epochs(3, 50, 0, 100), 2)
+    first, second = np.split(shuffled_rows(3, 50, 0, 100), 2)
     assert not np.array_equal(first, second)
-    assert not np.array_equal(first, in_epochs(4, 50, 0, 50))
+    assert not np.array_equal(first, shuffled_rows(4, 50, 0, 50))

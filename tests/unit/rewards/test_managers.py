@@ -11,11 +11,11 @@ import pytest
 from waiting import eventually
 
 from embodyflow.errors import ConfigError, RewardError
-from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rewards.reward_config import CustomConfig, RewardConfig
+from embodyflow.rewards.reward_interface import Sample, Score
 from embodyflow.rewards.reward_registry import build_reward_manager
 
-FUNCTIONS = "bad_functions"
+FUNCTIONS = "faulty_rewards"
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
@@ -181,7 +181,7 @@ def test_threads_take_turns(pool):
 
 def test_a_function_that_cannot_be_built_is_said_once():
     pool = manager("parallel", function="obey", num_workers=1, time_limit=1.0, memory_gb=None)
-    pool._function = CustomConfig.model_construct(function="bad_functions:gone", kwargs={})
+    pool._function = CustomConfig.model_construct(function="faulty_rewards:gone", kwargs={})
     with nothing_left_running(), pytest.raises(ConfigError, match=r"before the first sample$") as caught:
         pool.score(samples("say 1"))
     assert "has no attribute 'gone'" in str(caught.value)

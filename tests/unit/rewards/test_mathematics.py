@@ -3,10 +3,10 @@
 import psutil
 import pytest
 
-from embodyflow.rewards.functions import build_reward_function
-from embodyflow.rewards.interface import Sample
-from embodyflow.rewards.mathematics import boxed
+from embodyflow.rewards.functions.function_registry import build_reward_function
+from embodyflow.rewards.functions.mathematics import boxed
 from embodyflow.rewards.reward_config import MathConfig, RewardConfig
+from embodyflow.rewards.reward_interface import Sample
 from embodyflow.rewards.reward_registry import build_reward_manager
 
 EQUAL = [

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from embodyflow.rewards.progress import Progress, find_centres, measure_progress
-from embodyflow.rewards.progress_config import ProgressConfig
+from embodyflow.rewards.progress.progress_config import ProgressConfig
+from embodyflow.rewards.progress.progress_reward import Progress, find_centres, measure_progress
 
 CONFIG = ProgressConfig()
 

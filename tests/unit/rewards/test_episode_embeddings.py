@@ -7,8 +7,8 @@ import torch
 from other_device import NAME, other_device
 from tensordict import TensorDict
 
-from embodyflow.rewards.embeddings import build_embedding
-from embodyflow.rewards.progress_config import StateEmbeddingConfig, VJEPA2EmbeddingConfig
+from embodyflow.rewards.progress.episode_embeddings import build_embedding
+from embodyflow.rewards.progress.progress_config import StateEmbeddingConfig, VJEPA2EmbeddingConfig
 
 
 def episodes(columns: dict[str, torch.Tensor], num_actions: list[int]) -> TensorDict:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from embodyflow.rewards.interface import Sample
-from embodyflow.rewards.numbers import number_in
+from embodyflow.rewards.functions.written_numbers import parse_number
 from embodyflow.rewards.reward_config import ExactMatchConfig, GSM8KConfig, RegexConfig
+from embodyflow.rewards.reward_interface import Sample
 from embodyflow.rewards.reward_registry import build_reward_function
 
 
@@ -42,7 +42,7 @@ def graded(config, response, truth):
     ],
 )
 def test_numbers_as_people_write_them(text, number):
-    assert number_in(text) == Decimal(number)
+    assert parse_number(text) == Decimal(number)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_numbers_as_people_write_them(text, number):
     ],
 )
 def test_what_does_not_state_one_number_is_none(text):
-    assert number_in(text) is None
+    assert parse_number(text) is None
 
 
 NUMBERS = st.decimals(-(10**12), 10**12, places=3, allow_nan=False, allow_infinity=False)
@@ -80,13 +80,13 @@ NUMBERS = st.decimals(-(10**12), 10**12, places=3, allow_nan=False, allow_infini
 def test_a_number_survives_its_dress(number, currency, after, grouped):
     digits = f"{abs(number):,}" if grouped else f"{abs(number)}"
     sign = "-" if number < 0 else ""
-    assert number_in(f"{sign}{currency}{digits}{after}") == number
-    assert number_in(f"{currency}{sign}{digits}{after}") == number
+    assert parse_number(f"{sign}{currency}{digits}{after}") == number
+    assert parse_number(f"{currency}{sign}{digits}{after}") == number
 
 
 @given(st.text(max_size=50))
 def test_any_text_is_a_number_or_none(text):
-    assert number_in(text) is None or any(character.isdigit() for character in text)
+    assert parse_number(text) is None or any(character.isdigit() for character in text)
 
 
 @pytest.mark.parametrize(

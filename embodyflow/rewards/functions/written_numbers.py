@@ -14,7 +14,7 @@ _SPELLED_SIGN = re.compile(r"\b(?:minus|negative)\b", re.IGNORECASE)
 _DIGIT = re.compile(r"\d", re.ASCII)
 
 
-def number_in(text: str) -> Decimal | None:
+def parse_number(text: str) -> Decimal | None:
     """Return the number that ``text`` states, whatever words, units or currency stand around it.
 
     ``None`` where there is none and where there are several, for then it is not clear which is meant: ``3/4``,

@@ -5,9 +5,9 @@ A wrong or missing answer is a score of 0; a ground truth that cannot be one is 
 
 import re
 
-from embodyflow.rewards.interface import Sample, Score, outcome
-from embodyflow.rewards.numbers import number_in
+from embodyflow.rewards.functions.written_numbers import parse_number
 from embodyflow.rewards.reward_config import ExactMatchConfig, RegexConfig
+from embodyflow.rewards.reward_interface import Sample, Score, outcome
 
 GSM8K_MARKER = "####"
 
@@ -31,11 +31,11 @@ def gsm8k(sample: Sample) -> Score:
         ValueError: the ground truth is no number.
     """
     truth = str(sample.ground_truth)
-    wanted = number_in(truth.rpartition(GSM8K_MARKER)[2])
+    wanted = parse_number(truth.rpartition(GSM8K_MARKER)[2])
     if wanted is None:
         raise ValueError(f"ground_truth={truth!r} is not a number, nor a text with one after its last {GSM8K_MARKER}")
     _, found, rest = sample.response.rpartition(GSM8K_MARKER)
-    answer = number_in(rest.strip().partition("\n")[0]) if found else None
+    answer = parse_number(rest.strip().partition("\n")[0]) if found else None
     return outcome(answer == wanted, answered=answer is not None)
 
 

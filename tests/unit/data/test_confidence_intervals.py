@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodyflow.data.intervals import wilson_interval
+from embodyflow.data.confidence_intervals import wilson_interval
 
 
 @pytest.mark.parametrize(

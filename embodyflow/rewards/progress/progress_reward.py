@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embodyflow.rewards.progress_config import ProgressConfig
+from embodyflow.rewards.progress.progress_config import ProgressConfig
 
 Floats = NDArray[np.float64]
 

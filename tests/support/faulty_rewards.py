@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from embodyflow.rewards.interface import Score
+from embodyflow.rewards.reward_interface import Score
 
 
 def obey(sample, marks=None):

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from embodyflow.seeding import derive_rng
 
 
-def in_epochs(seed: int, num_rows: int, first: int, count: int) -> NDArray[np.int64]:
+def shuffled_rows(seed: int, num_rows: int, first: int, count: int) -> NDArray[np.int64]:
     """Return the rows at ``count`` positions from ``first`` on, int64, of endless passes over all rows.
 
     Each pass has its own order. A function of the position alone: who knows it (iteration × rows of an iteration) needs

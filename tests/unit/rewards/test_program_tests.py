@@ -10,11 +10,11 @@ import psutil
 import pytest
 from waiting import eventually
 
-from embodyflow.rewards.code import program_in
-from embodyflow.rewards.functions import build_reward_function
-from embodyflow.rewards.interface import Sample
+from embodyflow.rewards.functions.function_registry import build_reward_function
+from embodyflow.rewards.functions.program_tests import extract_program
+from embodyflow.rewards.functions.sandbox import SandboxError, run_tests
 from embodyflow.rewards.reward_config import CodeConfig
-from embodyflow.rewards.sandbox import SandboxError, run_tests
+from embodyflow.rewards.reward_interface import Sample
 
 TESTS = "assert add(1, 2) == 3\nassert add(-1, 1) == 0"
 ADD = "\ndef add(a, b):\n    return a + b\n"
@@ -198,4 +198,4 @@ def test_a_response_is_its_last_block():
     ],
 )
 def test_the_program_is_the_last_block_of_python(response, program):
-    assert program_in(response) == program
+    assert extract_program(response) == program

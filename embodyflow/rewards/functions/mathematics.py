@@ -1,6 +1,6 @@
 """Equality of mathematical answers by math-verify, which reads LaTeX and compares with SymPy.
 
-Simplifying can take for ever: run these in :class:`embodyflow.rewards.pool.ParallelRewardManager`, whose deadline ends
+Simplifying can take for ever: run these in :class:`embodyflow.rewards.managers.pool.ParallelRewardManager`, whose deadline ends
 native code too. math-verify's own limit is an alarm signal, which only works in a process's main thread and only
 between instructions of the interpreter, so it is off here.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from latex2sympy2_extended.antlr_parser import PSParser
 from math_verify import LatexExtractionConfig, parse, verify
 
-from embodyflow.rewards.interface import Sample, Score, outcome
+from embodyflow.rewards.reward_interface import Sample, Score, outcome
 
 # It warns once in every process that its time limit is off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)

@@ -35,7 +35,7 @@ class StateEmbeddingConfig(_Config):
     start: Annotated[float, Field(ge=0, le=1)] = 0.5
     num_points: Annotated[int, Field(ge=1, strict=True)] = 8
 
-    def check_sees(self, shapes: Shapes) -> None:
+    def check_observation_shapes(self, shapes: Shapes) -> None:
         """Check that an environment shows what is to be compared.
 
         Raises:
@@ -67,7 +67,7 @@ class VJEPA2EmbeddingConfig(_Config):
     path: str
     camera: str = "image"
 
-    def check_sees(self, shapes: Shapes) -> None:
+    def check_observation_shapes(self, shapes: Shapes) -> None:
         """Check that an environment shows what is to be compared.
 
         Raises:
@@ -93,7 +93,7 @@ EmbeddingConfig = Annotated[StateEmbeddingConfig | VJEPA2EmbeddingConfig, Field(
 
 
 class ProgressConfig(_Config):
-    """The progress reward of SRPO, see :mod:`embodyflow.rewards.progress`.
+    """The progress reward of SRPO, see :mod:`embodyflow.rewards.progress.progress_reward`.
 
     Attributes:
         embedding: what an episode is compared by.

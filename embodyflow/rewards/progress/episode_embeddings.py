@@ -9,7 +9,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from embodyflow.columns import FINAL
-from embodyflow.rewards.progress_config import EmbeddingConfig, StateEmbeddingConfig, VJEPA2EmbeddingConfig
+from embodyflow.rewards.progress.progress_config import EmbeddingConfig, StateEmbeddingConfig, VJEPA2EmbeddingConfig
 
 IMAGE_MEAN, IMAGE_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet's colours, which V-JEPA 2 was trained with."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodyflow.data.metrics import merge_metrics, to_floats
-from embodyflow.prompts.scores import Answers, pass_at_k, score_metrics, score_table
+from embodyflow.prompts.validation_scores import Answers, pass_at_k, score_metrics, score_table
 
 
 @settings(max_examples=30)

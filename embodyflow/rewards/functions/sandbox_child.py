@@ -1,4 +1,4 @@
-"""The inside of the sandbox, run as a script by :mod:`embodyflow.rewards.sandbox`; imports nothing of ours.
+"""The inside of the sandbox, run as a script by :mod:`embodyflow.rewards.functions.sandbox`; imports nothing of ours.
 
 Three processes where namespaces are permitted: this one, outside; the first of the namespace, whose end is the end of
 all that are in it; and the program.

@@ -1,4 +1,4 @@
-"""A process that scores samples for :class:`embodyflow.rewards.pool.ParallelRewardManager`.
+"""A process that scores samples for :class:`embodyflow.rewards.managers.pool.ParallelRewardManager`.
 
 Functions run in its main thread, where signal-based time limits of libraries work.
 """
@@ -17,9 +17,9 @@ import psutil
 
 from embodyflow.errors import RewardError
 from embodyflow.process.child import receive, send
-from embodyflow.rewards.functions import build_reward_function
-from embodyflow.rewards.interface import RewardFunction, Sample, Score, checked
+from embodyflow.rewards.functions.function_registry import build_reward_function
 from embodyflow.rewards.reward_config import FunctionConfig
+from embodyflow.rewards.reward_interface import RewardFunction, Sample, Score, checked
 
 PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
 READY = "ready"

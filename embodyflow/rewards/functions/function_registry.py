@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any, assert_never
 
 from embodyflow.references import resolve
-from embodyflow.rewards import verifiers
+from embodyflow.rewards.functions import answer_matching
 from embodyflow.rewards.reward_config import (
     CodeConfig,
     CustomConfig,
@@ -20,19 +20,19 @@ def build_reward_function(config: FunctionConfig) -> Any:
     """Return the function of a sample; a custom one may be of many."""
     match config:
         case ExactMatchConfig():
-            return partial(verifiers.exact_match, config=config)
+            return partial(answer_matching.exact_match, config=config)
         case RegexConfig():
-            return partial(verifiers.regex, config=config)
+            return partial(answer_matching.regex, config=config)
         case GSM8KConfig():
-            return verifiers.gsm8k
+            return answer_matching.gsm8k
         case MathConfig():
-            from embodyflow.rewards import mathematics  # seconds to import
+            from embodyflow.rewards.functions import mathematics  # seconds to import
 
             return mathematics.verify_boxed
         case CodeConfig():
-            from embodyflow.rewards import code
+            from embodyflow.rewards.functions import program_tests
 
-            return partial(code.passes_tests, config=config)
+            return partial(program_tests.score_program, config=config)
         case CustomConfig():
             return partial(resolve(config.function), **config.kwargs)
         case _:

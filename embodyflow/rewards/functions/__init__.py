@@ -1,0 +1,1 @@
+"""Reward functions: each judges one response."""

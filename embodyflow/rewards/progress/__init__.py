@@ -1,0 +1,1 @@
+"""The progress reward of SRPO, which compares failed episodes with successful ones."""
