@@ -1,18 +1,18 @@
-"""Confidence in a rate."""
+"""Confidence intervals of rates."""
 
 import math
 
 
 def wilson_interval(successes: float, trials: float, z: float = 1.959964) -> tuple[float, float]:
-    """Return the Wilson score interval of a binomial rate (Wilson, 1927; 95% by default).
+    """Return the Wilson score interval of a binomial rate (Wilson, 1927; 95 % by default).
 
     Args:
-        successes: number of successes, ``0 <= successes <= trials``.
-        trials: number of trials, at least 1.
-        z: standard normal quantile of the confidence.
+        successes: Number of successes, ``0 <= successes <= trials``.
+        trials: Number of trials, at least 1.
+        z: Standard normal quantile of the confidence level.
 
     Raises:
-        ValueError: there are no trials, or more successes than trials.
+        ValueError: There are no trials, or more successes than trials.
     """
     if trials < 1 or not 0 <= successes <= trials:
         raise ValueError(f"successes={successes}, trials={trials}: needs 0 <= successes <= trials and trials >= 1")

@@ -1,7 +1,7 @@
-"""Which rows each rank reads: pure functions of row counts.
+"""Redistribution plans: the rows that each rank reads, as pure functions of row counts.
 
-The control plane plans with numbers alone; the ranks then fetch their rows from the buffers that hold them. The plans
-here give ranks consecutive rows; those of :mod:`embodyflow.data.balance` give them any, for ranks of equal cost.
+The control plane plans with row counts alone; the ranks then fetch their rows from the buffers that hold them. The
+plans here give each rank consecutive rows; the plans of :mod:`embodyflow.data.balance` give ranks rows of equal cost.
 """
 
 import itertools
@@ -17,12 +17,12 @@ Index: TypeAlias = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Location:
-    """Where a buffer put a shard: readers on the same machine look there before they ask.
+    """Location of a shard in its buffer; readers on the same machine read there before they ask the buffer.
 
     Attributes:
-        pid: process of the buffer.
-        descriptor: its open file that holds the shard.
-        key: random; written into the file with the shard, so that a file put to another use is noticed.
+        pid: Process id of the buffer.
+        descriptor: File descriptor, in that process, of the file that holds the shard.
+        key: Random key, written into the file with the shard; it differs once the file holds something else.
     """
 
     pid: int
@@ -32,13 +32,13 @@ class Location:
 
 @dataclass(frozen=True)
 class ShardRef:
-    """Names and numbers of one shard: all the control plane ever sees of it.
+    """Reference to a shard: all that the control plane knows of it.
 
     Attributes:
-        shard_id: unique in the run: ``<iteration>/<node>/<rank>``.
-        host: id of the Ray node whose buffer holds the rows.
-        num_rows: rows in the shard.
-        location: where the rows were put; a hint, not part of what makes two references equal.
+        shard_id: Id of the shard, unique in the run: ``<iteration>/<node>/<rank>``.
+        host: Id of the Ray node whose buffer holds the rows.
+        num_rows: Number of rows in the shard.
+        location: Location of the rows, a hint that equality ignores.
     """
 
     shard_id: str
@@ -57,17 +57,17 @@ class Slice:
 
     @property
     def index(self) -> slice:
-        """What to index the shard's columns with."""
+        """Index of the rows in the shard's columns."""
         return slice(self.start, self.stop)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """Some rows of one shard.
+    """Any rows of one shard.
 
     Attributes:
-        shard: that holds them.
-        index: int64 [N], which rows, ascending.
+        shard: Shard that holds the rows.
+        index: Row numbers within the shard, int64 [N], ascending.
     """
 
     shard: ShardRef
@@ -79,11 +79,11 @@ Piece: TypeAlias = Slice | Selection
 
 @dataclass(frozen=True, eq=False)
 class RowFacts:
-    """What a plan may know of rows besides their number.
+    """Facts about rows that a plan may use besides their number.
 
     Attributes:
-        num_tokens: int64 [N], of each row; ``None`` of rows that do not differ in length.
-        group_id: int64 [N], of each row.
+        num_tokens: Number of tokens of each row, int64 [N]; ``None`` if rows do not differ in length.
+        group_id: Group of each row, int64 [N].
     """
 
     num_tokens: Index | None
@@ -92,13 +92,13 @@ class RowFacts:
 
 @dataclass(frozen=True)
 class RankInput:
-    """One rank's part of a batch that is spread over a group.
+    """One rank's part of a batch that is spread over a worker group.
 
     Attributes:
-        slices: where its rows lie, in order; empty where the parent passed no rows on.
-        offset: position of its first row in the whole batch.
-        total_rows: rows of the whole batch.
-        order: int64 [N], positions of its rows in the whole batch where they are not consecutive.
+        slices: Pieces of shards with the rank's rows, in order; empty if the parent passed on no shards.
+        offset: Position of the first row in the whole batch.
+        total_rows: Number of rows in the whole batch.
+        order: Positions of the rows in the whole batch, int64 [N]; ``None`` if they are consecutive.
     """
 
     slices: tuple[Piece, ...]
@@ -108,7 +108,10 @@ class RankInput:
 
     @property
     def positions(self) -> Index:
-        """Positions of its rows in the whole batch, int64 [N]: what is drawn by them is drawn alike on any layout."""
+        """Positions of the rows in the whole batch, int64 [N].
+
+        Random draws that depend on positions are the same on any layout.
+        """
         if self.order is not None:
             return self.order
         num_rows = sum(len(range(*piece.index.indices(piece.shard.num_rows))) for piece in self._consecutive())
@@ -116,16 +119,16 @@ class RankInput:
 
     def _consecutive(self) -> Iterator[Slice]:
         for piece in self.slices:
-            assert isinstance(piece, Slice), "rows that are picked have their order"
+            assert isinstance(piece, Slice), "rows of a Selection need RankInput.order"
             yield piece
 
 
 def keep_layout(shards: Sequence[ShardRef], order: Index | None = None) -> list[RankInput]:
-    """Give rank r the whole of shard r: for nodes that run where their rows already are.
+    """Give rank r all rows of shard r, for nodes that run where their rows already are.
 
     Args:
-        shards: the source.
-        order: int64 [N], positions in the whole batch of the rows that the shards hold; ``None`` as they stand.
+        shards: Shards to read, one per rank.
+        order: Positions of the shards' rows in the whole batch, int64 [N]; ``None`` if they are consecutive.
     """
     total = sum(shard.num_rows for shard in shards)
     inputs, offset = [], 0
@@ -137,13 +140,13 @@ def keep_layout(shards: Sequence[ShardRef], order: Index | None = None) -> list[
 
 
 def split_evenly(shards: Sequence[ShardRef], num_ranks: int) -> list[RankInput]:
-    """Cut the rows of all shards, in shard order, into one contiguous range per rank.
+    """Split the rows of all shards, in shard order, into one contiguous range per rank.
 
-    Sizes differ by at most one row. The order of the whole batch does not depend on ``num_ranks``, so whatever is
-    drawn from a row's position (its mini-batch) does not either.
+    Sizes differ by at most one row. The order of the whole batch does not depend on ``num_ranks``, so neither do draws
+    that depend on a row's position, such as its mini-batch.
 
     Raises:
-        ValueError: ``num_ranks`` is not positive.
+        ValueError: ``num_ranks`` is less than 1.
     """
     if num_ranks < 1:
         raise ValueError(f"num_ranks={num_ranks}: allowed are whole numbers from 1")
@@ -153,12 +156,12 @@ def split_evenly(shards: Sequence[ShardRef], num_ranks: int) -> list[RankInput]:
 
 
 def cut_like(parts: Sequence[RankInput], shards: Sequence[ShardRef], order: Index | None = None) -> list[RankInput]:
-    """Give each rank the same positions of a batch as it has of another of as many rows.
+    """Give each rank the same positions of this batch as it has of another batch of the same size.
 
     Args:
-        parts: of the other batch.
-        shards: of this one.
-        order: as :func:`keep_layout` takes it.
+        parts: Inputs of the ranks for the other batch.
+        shards: Shards of this batch.
+        order: Positions of the shards' rows in the whole batch, int64 [N]; ``None`` if they are consecutive.
     """
     row_at = None if order is None else np.argsort(order)
     cut = []
@@ -181,15 +184,15 @@ def for_tensor_parallel(parts: Sequence[RankInput], size: int) -> list[RankInput
 
 
 def pieces_at(shards: Sequence[ShardRef], rows: Index) -> tuple[Piece, ...]:
-    """Return where rows lie.
+    """Return the pieces of shards that hold rows.
 
     Args:
-        shards: that hold them.
-        rows: int64 [N], ascending, counted through the shards.
+        shards: Shards that hold the rows.
+        rows: Row numbers, int64 [N], ascending, counted through the shards.
 
     Returns:
-        A piece for each shard that holds some; for no rows an empty one, which still has the columns that a rank needs
-        to take part in its group's collectives. Nothing where there are no shards.
+        One piece for each shard that holds some of the rows. If there are no rows, one empty piece, which still has the
+        columns that a rank needs to take part in its group's collectives. If there are no shards, no pieces.
     """
     if not shards:
         return ()

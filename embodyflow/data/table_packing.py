@@ -1,13 +1,13 @@
-"""A table as one run of bytes: what a segment of shared memory or a spill file holds.
+"""Layout of a table in a contiguous block of bytes: a segment of shared memory, a spill file or a file of rows.
 
 ::
 
-    bytes 0–7     the key of the content; 0 while it is being written or after it was given up
-    bytes 8–15    number of bytes of the schema
-    bytes 16–     the schema: JSON, a list of [name, dtype, shape of the values, number of lengths or null]
-    then          for each column in that order its values, and its lengths where it is ragged; 64-byte aligned
+    bytes 0–7     key of the content; 0 while it is being written and after it was invalidated
+    bytes 8–15    length of the schema in bytes
+    bytes 16–     schema: JSON, a list of [name, dtype, shape of the values, number of lengths or null]
+    then          the values of each column in that order, then its lengths if it is ragged; 64-byte aligned
 
-Arrays are copied in by memcpy and read where they lie; nothing is pickled.
+Arrays are copied in by memcpy and read in place; nothing is pickled.
 """
 
 import json
@@ -21,20 +21,20 @@ from embodyflow.data.row_plan import Piece
 from embodyflow.data.tables import Column, Table, num_rows_of, select
 
 KEY_BYTES = 8
-_SCHEMA = 16  # where it starts
+_SCHEMA = 16  # offset of the schema
 _ALIGNMENT = 64
 
-Memory = bytearray | memoryview  # or an mmap, which type checkers do not see as a buffer
+Memory = bytearray | memoryview  # or an mmap, which type checkers do not accept as a buffer
 
 
 class Packing:
-    """The table's layout in memory.
+    """A table to write to memory.
 
     Args:
-        table: the columns; they are copied when :meth:`write` is called.
+        table: Columns of the table; :meth:`write` copies them.
 
     Attributes:
-        num_bytes: of the whole content.
+        num_bytes: Size of the packed table in bytes.
     """
 
     def __init__(self, table: Mapping[str, Column]) -> None:
@@ -48,7 +48,7 @@ class Packing:
         self.num_bytes = end
 
     def write(self, memory: Memory, key: int) -> None:
-        """Copy the columns in; the key comes last, when all is in place."""
+        """Copy the columns to memory, then write the key, which marks the content as complete."""
         np.ndarray(1, np.int64, memory, KEY_BYTES)[0] = len(self._schema)
         memory[_SCHEMA : _SCHEMA + len(self._schema)] = self._schema
         for array, offset in zip(self._arrays, self._offsets, strict=True):
@@ -57,7 +57,7 @@ class Packing:
 
 
 def unpack(memory: Memory) -> Table:
-    """Return the columns, as views of the memory."""
+    """Return the columns as views of the memory."""
     schema_bytes = int(np.ndarray(1, np.int64, memory, KEY_BYTES)[0])
     end = _SCHEMA + schema_bytes
     table: Table = {}
@@ -75,16 +75,14 @@ def unpack(memory: Memory) -> Table:
 
 
 def unpack_rows(memory: Memory, piece: Piece) -> Table:
-    """Return a piece's rows of the shard that lies in mapped memory, as views where the piece is a slice.
+    """Return the rows of a piece from its shard's memory; a slice gives views.
 
     Raises:
-        RuntimeError: the shard was replaced by one with another number of rows than the plan counts on.
+        RuntimeError: The shard was replaced by one whose number of rows differs from the plan's.
     """
     table, shard = unpack(memory), piece.shard
     if num_rows_of(table) != shard.num_rows:
-        raise RuntimeError(
-            f"shard {shard.shard_id} has {num_rows_of(table)} rows, not the {shard.num_rows} it was planned with"
-        )
+        raise RuntimeError(f"shard {shard.shard_id} has {num_rows_of(table)} rows; the plan expects {shard.num_rows}")
     return select(table, piece.index)
 
 

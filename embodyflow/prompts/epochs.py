@@ -1,4 +1,4 @@
-"""A shuffled order of rows that goes on for ever, from wherever it left off."""
+"""Endless shuffled epochs over the rows of a dataset, without state."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,10 +7,10 @@ from embodyflow.seeding import derive_rng
 
 
 def shuffled_rows(seed: int, num_rows: int, first: int, count: int) -> NDArray[np.int64]:
-    """Return the rows at ``count`` positions from ``first`` on, int64, of endless passes over all rows.
+    """Return the rows at positions ``first`` to ``first + count`` of endless shuffled epochs, int64 [count].
 
-    Each pass has its own order. A function of the position alone: who knows it (iteration × rows of an iteration) needs
-    no state, and the number of workers changes nothing.
+    Each epoch has its own order. The rows depend on seed and position alone, so a run that resumes needs no saved state
+    (its position is iteration × rows per iteration), and the number of workers changes nothing.
     """
     epochs, places = np.divmod(np.arange(first, first + count), num_rows)
     rows = np.empty(count, np.int64)

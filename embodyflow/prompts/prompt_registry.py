@@ -1,4 +1,4 @@
-"""Which prompts a configuration means."""
+"""The prompt source of each configuration."""
 
 from typing import Any, assert_never
 
@@ -9,16 +9,16 @@ from embodyflow.prompts.prompts import PromptSource
 
 
 def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens: int) -> PromptSource:
-    """Build the source of all prompts.
+    """Build a prompt source with all rows of all splits.
 
     Args:
-        config: chooses it.
-        tokenizer: of ``transformers``; says how long a prompt is. ``None`` does not ask, so that a configuration can
-            be checked without one.
-        max_prompt_tokens: limit of a prompt.
+        config: Configuration of the prompts.
+        tokenizer: Tokenizer of ``transformers`` that measures prompts; ``None`` skips checks of length, so that a
+            configuration can be checked without a tokenizer.
+        max_prompt_tokens: Maximum number of tokens of a prompt.
 
     Raises:
-        ConfigError: files cannot be read, or hold what they should not; the message names file and row.
+        ConfigError: A file cannot be read, or a row is invalid; the message names file and row.
     """
     match config:
         case ArithmeticConfig():

@@ -1,4 +1,4 @@
-"""Scores of a validation: pass@k, rewards, by source."""
+"""Validation scores: pass@k and rewards, over all prompts and per dataset."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from embodyflow.data.metrics import Metric, mean, total
 
 @dataclass(frozen=True)
 class Answers:
-    """What came of N samples, several to a prompt.
+    """N scored answers, with several answers per prompt.
 
     Attributes:
-        data_source: [N], names.
-        prompt_id: int64 [N], unique within a source.
-        reward: float [N].
-        correct: bool [N].
+        data_source: Name of the dataset of each answer, [N].
+        prompt_id: Prompt of each answer, int64 [N], unique within a dataset.
+        reward: Reward of each answer, float [N].
+        correct: Correctness of each answer, bool [N].
     """
 
     data_source: Sequence[str]
@@ -28,12 +28,12 @@ class Answers:
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Return the unbiased estimate of the chance that one of ``k`` samples of a prompt is correct.
+    """Return the unbiased estimate of the probability that at least one of ``k`` samples of a prompt is correct.
 
-    1 − C(n − c, k) / C(n, k), with c of n samples correct. Chen et al. 2021, arXiv:2107.03374, eq. 1.
+    1 − C(n − c, k) / C(n, k), where c of n samples are correct. Chen et al. 2021, arXiv:2107.03374, eq. 1.
 
     Raises:
-        ValueError: ``k`` is not in 1 to n, or c not in 0 to n.
+        ValueError: ``k`` is not in 1 to n, or c is not in 0 to n.
     """
     if not 1 <= k <= num_samples or not 0 <= num_correct <= num_samples:
         raise ValueError(
@@ -44,13 +44,13 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 
 
 def score_metrics(answers: Answers, ks: Sequence[int], prefix: str) -> dict[str, Metric]:
-    """Return the scores of all samples, ``<prefix>/<score>``, and of each source, ``<prefix>/<source>/<score>``.
+    """Return the scores over all answers, ``<prefix>/<score>``, and per dataset, ``<prefix>/<source>/<score>``.
 
-    The scores are ``pass@<k>`` and ``reward``, means over prompts, and the counts ``num_prompts`` and
-    ``num_samples``; ranks that hold whole prompts merge to the scores of all their prompts.
+    The scores are ``pass@<k>`` and ``reward``, which are means over prompts, and the counts ``num_prompts`` and
+    ``num_samples``. The scores of several ranks merge correctly if each rank holds whole prompts.
 
     Raises:
-        ValueError: a prompt has fewer than ``k`` samples.
+        ValueError: A prompt has fewer than ``k`` samples.
     """
     prompts = _prompts(answers)
     metrics = _means(prompts, ks, prefix)
@@ -60,7 +60,7 @@ def score_metrics(answers: Answers, ks: Sequence[int], prefix: str) -> dict[str,
 
 
 def score_table(metrics: Mapping[str, Metric], prefix: str) -> list[dict[str, str | float]]:
-    """Return one row for each source, its name under ``source`` and its scores by theirs; ``all`` comes last."""
+    """Return a table with one row per dataset, named in the column ``source``, and a last row ``all``."""
     rows: dict[str, dict[str, str | float]] = {}
     for name, metric in metrics.items():
         if name.startswith(f"{prefix}/"):
@@ -96,6 +96,6 @@ def _means(prompts: Sequence[_Prompt], ks: Sequence[int], prefix: str) -> dict[s
     if prompts:
         metrics["reward"] = mean(float(np.mean([prompt.reward for prompt in prompts])), count)
         for k in ks:
-            chances = [pass_at_k(prompt.num_samples, prompt.num_correct, k) for prompt in prompts]
-            metrics[f"pass@{k}"] = mean(float(np.mean(chances)), count)
+            estimates = [pass_at_k(prompt.num_samples, prompt.num_correct, k) for prompt in prompts]
+            metrics[f"pass@{k}"] = mean(float(np.mean(estimates)), count)
     return {f"{prefix}/{name}": metric for name, metric in metrics.items()}

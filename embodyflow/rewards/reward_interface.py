@@ -1,4 +1,4 @@
-"""What a reward is given, what it says, and who asks for it."""
+"""Interface of rewards: samples, scores, reward functions and reward managers."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +13,13 @@ class Sample:
     """One response to one prompt.
 
     Attributes:
-        uid: of the row, named in errors.
-        prompt: as text.
-        response: as text, without special tokens.
-        ground_truth: whatever the dataset's row says.
-        data_source: name of the dataset.
-        num_tokens: of the response.
-        finished: whether it ended by itself, rather than at the limit.
+        uid: Id of the row, named in errors.
+        prompt: Text of the prompt.
+        response: Text of the response, without special tokens.
+        ground_truth: Ground truth from the row of the dataset.
+        data_source: Name of the dataset.
+        num_tokens: Number of tokens of the response.
+        finished: True if the response ended by itself, False if it was cut at the limit of tokens.
     """
 
     uid: int
@@ -33,12 +33,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class Score:
-    """What a response is worth.
+    """Score of a response.
 
     Attributes:
-        reward: any finite number.
-        correct: whether it counts as a success.
-        parts: pieces of the reward and what else was noticed, by name; they become metrics.
+        reward: Reward, any finite number.
+        correct: True if the response counts as a success.
+        parts: Components of the reward and other finite numbers to report, by name; they become metrics.
     """
 
     reward: float
@@ -51,40 +51,42 @@ BatchRewardFunction: TypeAlias = Callable[[Sequence[Sample]], Sequence[Score]]
 
 
 class RewardManager(Protocol):
-    """Scores samples, however that is spread over processes."""
+    """Scores samples, in this process or in several others."""
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
-        """Return a score for each sample, in their order.
+        """Return a score for each sample, in order.
 
         Raises:
-            RewardError: a reward function failed; the message names the sample's uid.
+            RewardError: A reward function failed; the message names the uid of the sample.
         """
 
     def close(self) -> None:
-        """End every process that was started; a second call does nothing."""
+        """End all processes that the manager started; a second call does nothing."""
 
 
 def outcome(correct: bool, **parts: float) -> Score:
-    """Return the score of a verifier: 1 for a correct answer, else 0."""
+    """Return the score of a verifier: reward 1 for a correct answer, else 0."""
     return Score(float(correct), correct, {name: float(part) for name, part in parts.items()})
 
 
-def checked(score: Any, uid: int) -> Score:
-    """Return what a reward function returned, if it is a score of finite numbers.
+def check_score(score: Any, uid: int) -> Score:
+    """Check that a reward function returned a score of finite numbers, and return it.
 
     Raises:
-        RewardError: it is not.
+        RewardError: The value is not a score, or one of its numbers is NaN or inf.
     """
     if not isinstance(score, Score):
-        raise RewardError(uid, f"the reward function returned {_shown(score)}; allowed is a Score")
+        raise RewardError(uid, f"the reward function returned {_abbreviate(score)}; allowed is a Score")
     if not isinstance(score.correct, bool):
-        raise RewardError(uid, f"the reward function returned correct={_shown(score.correct)}; allowed is a bool")
+        raise RewardError(uid, f"the reward function returned correct={_abbreviate(score.correct)}; allowed is a bool")
     for name, value in (("reward", score.reward), *score.parts.items()):
         if not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise RewardError(uid, f"the reward function returned {name}={_shown(value)}; allowed are finite numbers")
+            raise RewardError(
+                uid, f"the reward function returned {name}={_abbreviate(value)}; allowed are finite numbers"
+            )
     return score
 
 
-def _shown(value: Any) -> str:
+def _abbreviate(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

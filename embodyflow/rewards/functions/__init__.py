@@ -1,1 +1,1 @@
-"""Reward functions: each judges one response."""
+"""Reward functions, each of which scores one response, and the sandbox for programs."""

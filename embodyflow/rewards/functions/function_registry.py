@@ -1,4 +1,4 @@
-"""Which reward function a configuration means."""
+"""The reward function of each configuration."""
 
 from functools import partial
 from typing import Any, assert_never
@@ -17,7 +17,7 @@ from embodyflow.rewards.reward_config import (
 
 
 def build_reward_function(config: FunctionConfig) -> Any:
-    """Return the function of a sample; a custom one may be of many."""
+    """Return the function, which takes a sample; with the manager ``batch``, a custom function takes many samples."""
     match config:
         case ExactMatchConfig():
             return partial(answer_matching.exact_match, config=config)
@@ -26,9 +26,9 @@ def build_reward_function(config: FunctionConfig) -> Any:
         case GSM8KConfig():
             return answer_matching.gsm8k
         case MathConfig():
-            from embodyflow.rewards.functions import mathematics  # seconds to import
+            from embodyflow.rewards.functions import mathematics  # takes seconds to import
 
-            return mathematics.verify_boxed
+            return mathematics.score_boxed
         case CodeConfig():
             from embodyflow.rewards.functions import program_tests
 

@@ -1,8 +1,9 @@
-"""Equality of mathematical answers by math-verify, which reads LaTeX and compares with SymPy.
+"""Equality of mathematical answers, according to math-verify, which parses LaTeX and compares with SymPy.
 
-Simplifying can take for ever: run these in :class:`embodyflow.rewards.managers.pool.ParallelRewardManager`, whose deadline ends
-native code too. math-verify's own limit is an alarm signal, which only works in a process's main thread and only
-between instructions of the interpreter, so it is off here.
+SymPy may never finish simplifying a formula, so run these functions in
+:class:`~embodyflow.rewards.managers.pool.ParallelRewardManager`, whose deadline also stops native code. The time limit
+of math-verify is off: it is an alarm signal, which works only in the main thread and only between instructions of the
+interpreter.
 """
 
 import logging
@@ -15,45 +16,46 @@ from math_verify import LatexExtractionConfig, parse, verify
 
 from embodyflow.rewards.reward_interface import Sample, Score, outcome
 
-# It warns once in every process that its time limit is off.
+# math-verify warns once per process that its time limit is off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
-# latex2sympy asks every atom for this rule before it asks for a percentage, and its parser for antlr 4.9.3 lacks it: no
-# percentage could be read.
+# latex2sympy checks every atom for this rule before it checks for a percentage. Its parser for antlr 4.9.3 lacks the
+# rule, so without this line it cannot parse percentages.
 if not hasattr(PSParser.AtomContext, "FUNC_GAMMA"):
     PSParser.AtomContext.FUNC_GAMMA = lambda self: None
 
 BOX = r"\boxed"
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace is none
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace does not count
 _LATEX = (LatexExtractionConfig(boxed_match_priority=0),)
 
 
-def verify_boxed(sample: Sample) -> Score:
-    r"""Compare what the response's last ``\boxed{}`` holds with the ground truth.
+def score_boxed(sample: Sample) -> Score:
+    r"""Compare the content of the response's last ``\boxed{}`` with the ground truth.
 
-    The part ``undecided`` counts answers that could not be compared; they are not correct.
+    The part ``undecided`` counts answers that SymPy could not compare; they are not correct.
 
     Raises:
-        ValueError: the ground truth cannot be read.
+        ValueError: The ground truth cannot be parsed.
     """
     truth = str(sample.ground_truth)
-    boxed_truth = boxed(truth)
-    wanted = _read(truth if boxed_truth is None else boxed_truth)
-    if not wanted:
-        raise ValueError(f"ground_truth={truth!r} cannot be read as LaTeX")
-    answer = boxed(sample.response)
+    boxed_truth = extract_boxed(truth)
+    expected = _parse_latex(truth if boxed_truth is None else boxed_truth)
+    if not expected:
+        raise ValueError(f"ground_truth={truth!r} cannot be parsed as LaTeX")
+    answer = extract_boxed(sample.response)
     if answer is None:
         return outcome(False, answered=0.0, undecided=0.0)
     try:
-        given = _read(answer)
-        correct = verify(wanted, given, timeout_seconds=None, raise_on_error=True) and not _apart(wanted[0], given[0])
-    except Exception:  # a formula that SymPy cannot compute with is the response's doing
+        given = _parse_latex(answer)
+        equal = verify(expected, given, timeout_seconds=None, raise_on_error=True)
+        correct = equal and not _differ_when_small(expected[0], given[0])
+    except Exception:  # the response contains a formula that SymPy cannot compute
         return outcome(False, answered=1.0, undecided=1.0)
     return outcome(correct, answered=1.0, undecided=0.0)
 
 
-def boxed(text: str) -> str | None:
-    r"""Return what the last ``\boxed{…}`` of a text holds, braces within it balanced; ``None`` without one."""
+def extract_boxed(text: str) -> str | None:
+    r"""Return the content of the last ``\boxed{…}``, with balanced braces; ``None`` without a box."""
     _, found, rest = text.rpartition(BOX)
     rest = rest.lstrip()
     if not found or not rest.startswith("{"):
@@ -66,15 +68,15 @@ def boxed(text: str) -> str | None:
     return None
 
 
-def _apart(one: Any, other: Any) -> bool:
-    """Return whether two numbers differ that are too small for math-verify to tell: it rounds to six decimals."""
+def _differ_when_small(one: Any, other: Any) -> bool:
+    """Return True if two different numbers are too small for math-verify, which rounds to six decimals."""
     if one == other or not all(getattr(each, "is_comparable", False) for each in (one, other)):
         return False
     values = [each.evalf() for each in (one, other)]
-    # What should be 0 may come out as 1e-125.
+    # A result that should be 0 may be 1e-125.
     return max(map(abs, values)) < 1e-5 and not math.isclose(*values, rel_tol=1e-6, abs_tol=1e-100)
 
 
-def _read(latex: str) -> list[Any]:
-    """Return what math-verify makes of a formula, its text last where it is none; empty where there is nothing."""
+def _parse_latex(latex: str) -> list[Any]:
+    """Return the results of math-verify's parser; the last is the text itself, and an empty formula has no results."""
     return parse(f"{BOX}{{{latex}}}", extraction_config=_LATEX, parsing_timeout=None)

@@ -1,10 +1,11 @@
-"""Programs that nobody has read, run with little at hand.
+"""Sandbox for untrusted programs.
 
-A program gets a fresh interpreter in a session of its own, an empty folder and environment, no input, and limits on
-time, memory, files and processes; its output is thrown away. Where the kernel permits namespaces it has no network,
-cannot write outside its folder, and whatever it starts ends with it. Run by root it is a user of its own, who must then
-be able to read Python's libraries. It still reads what its user may read: this keeps a policy's accidents in, not a
-determined attacker, for whom the whole trainer belongs into a container.
+A program runs in a fresh interpreter in its own session, with an empty folder, an empty environment, no input, and
+limits on time, memory, files and processes; its output is discarded. If the kernel permits namespaces, the program has
+no network, cannot write outside its folder, and all processes that it starts end with it. If the caller is root, the
+program runs as an unprivileged user of its own, who must be able to read Python's libraries. The program can still read
+all files that its user can read: the sandbox contains accidents of a policy, not a determined attacker. Against an
+attacker, run the whole trainer in a container.
 """
 
 import contextlib
@@ -26,23 +27,23 @@ Verdict: TypeAlias = Literal["passed", "failed", "timed_out"]
 
 CHILD = Path(__file__).with_name("sandbox_child.py")
 MAX_OUTPUT_BYTES = 2**24
-"""Of one file that a program writes."""
+"""Maximum size of a file that a program writes."""
 MAX_PROCESSES = 64
 END_SECONDS = 5.0
-"""How long the kernel has to end what a program has started."""
+"""Timeout for the kernel to end the processes of a program."""
 
 
 class SandboxError(RuntimeError):
-    """A program was not run, which is not its fault."""
+    """The sandbox failed to run a program; the program is not to blame."""
 
 
 def run_tests(program: str, tests: str, config: CodeConfig) -> Verdict:
-    """Run a program and then its tests in the same namespace.
+    """Run a program, then its tests in the same namespace.
 
-    Passed is what comes to the end of the tests: not a program that exits before.
+    A program passes if the tests run to their end; a program that exits earlier fails.
 
     Raises:
-        SandboxError: the sandbox could not be set up.
+        SandboxError: The sandbox could not be set up.
     """
     ours, theirs = socket.socketpair()
     token = secrets.token_hex(16)
@@ -72,10 +73,10 @@ def run_tests(program: str, tests: str, config: CodeConfig) -> Verdict:
             try:
                 return _watch(ours, json.dumps(order), token, config.time_limit)
             finally:
-                with contextlib.suppress(ProcessLookupError):  # its number is its own until it is waited for
+                with contextlib.suppress(ProcessLookupError):  # the pid is not reused until the process is waited for
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                _await_end_of_all(ours)
+                _wait_for_descendants(ours)
 
 
 def _watch(connection: socket.socket, order: str, token: str, time_limit: float) -> Verdict:
@@ -86,24 +87,24 @@ def _watch(connection: socket.socket, order: str, token: str, time_limit: float)
     except OSError as error:
         raise SandboxError(f"the sandbox did not start: {error}") from error
     if not first.startswith("started"):
-        raise SandboxError(f"the sandbox did not start: {first or 'it ended'}")
-    said, deadline = first.removeprefix("started"), time.monotonic() + time_limit
-    while token not in said:
+        raise SandboxError(f"the sandbox did not start: {first or 'its process ended'}")
+    received, deadline = first.removeprefix("started"), time.monotonic() + time_limit
+    while token not in received:
         connection.settimeout(max(1e-3, deadline - time.monotonic()))
         try:
             part = connection.recv(4096)
         except TimeoutError:
             return "timed_out"
-        if not part or len(said) > 4096:
+        if not part or len(received) > 4096:
             return "failed"
-        said += part.decode(errors="replace")
+        received += part.decode(errors="replace")
     return "passed"
 
 
-def _await_end_of_all(connection: socket.socket) -> None:
-    """Return when no process holds the other end any more; they have been killed, which takes the kernel a moment."""
+def _wait_for_descendants(connection: socket.socket) -> None:
+    """Wait until no process holds the other end of the socket; the kernel takes a moment to end killed processes."""
     deadline = time.monotonic() + END_SECONDS
-    with contextlib.suppress(OSError):  # out of time, or reset
+    with contextlib.suppress(OSError):  # timeout or connection reset
         while (left := deadline - time.monotonic()) > 0:
             connection.settimeout(left)
             if not connection.recv(4096):

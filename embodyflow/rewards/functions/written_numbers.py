@@ -1,4 +1,4 @@
-"""Numbers as people write them."""
+"""Parsing of numbers as people write them."""
 
 import re
 from decimal import Decimal
@@ -15,10 +15,10 @@ _DIGIT = re.compile(r"\d", re.ASCII)
 
 
 def parse_number(text: str) -> Decimal | None:
-    """Return the number that ``text`` states, whatever words, units or currency stand around it.
+    """Return the number in ``text``, which may also contain words, units or a currency sign.
 
-    ``None`` where there is none and where there are several, for then it is not clear which is meant: ``3/4``,
-    ``10 or 12``, ``1,5``, ``3½`` are no numbers here, nor is ``minus 5``.
+    Return ``None`` if there is no number, or if it is ambiguous: ``3/4``, ``10 or 12``, ``1,5``, ``3½`` and ``minus 5``
+    do not count as numbers.
     """
     first_digit, found = _DIGIT.search(text), _NUMBER.search(text)
     if first_digit is None or found is None:

@@ -1,1 +1,1 @@
-"""Reward managers: each runs a reward function, or a reward model, on many samples."""
+"""Reward managers, each of which runs a reward function or a reward model on many samples."""

@@ -1,13 +1,13 @@
-"""Managers that score in the calling process."""
+"""Managers that run the reward function in the calling process."""
 
 from collections.abc import Sequence
 
 from embodyflow.errors import RewardError
-from embodyflow.rewards.reward_interface import BatchRewardFunction, RewardFunction, Sample, Score, checked
+from embodyflow.rewards.reward_interface import BatchRewardFunction, RewardFunction, Sample, Score, check_score
 
 
 class NaiveRewardManager:
-    """Scores one sample after the other."""
+    """Scores samples one by one."""
 
     def __init__(self, function: RewardFunction) -> None:
         self._function = function
@@ -21,10 +21,10 @@ class NaiveRewardManager:
             score = self._function(sample)
         except Exception as error:
             raise RewardError(sample.uid, f"the reward function raised {type(error).__name__}: {error}") from error
-        return checked(score, sample.uid)
+        return check_score(score, sample.uid)
 
     def close(self) -> None:
-        """Do nothing: no process was started."""
+        """Do nothing; this manager starts no processes."""
 
 
 class BatchRewardManager:
@@ -34,7 +34,7 @@ class BatchRewardManager:
         self._function = function
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
-        """Return a score for each sample; an error of the whole batch names its first."""
+        """Return a score for each sample; an error of the whole batch names the first sample."""
         if not samples:
             return []
         first = samples[0].uid
@@ -45,7 +45,7 @@ class BatchRewardManager:
             raise RewardError(first, reason) from error
         if len(scores) != len(samples):
             raise RewardError(first, f"the reward function returned {len(scores)} scores for {len(samples)} samples")
-        return [checked(score, sample.uid) for score, sample in zip(scores, samples, strict=True)]
+        return [check_score(score, sample.uid) for score, sample in zip(scores, samples, strict=True)]
 
     def close(self) -> None:
-        """Do nothing: no process was started."""
+        """Do nothing; this manager starts no processes."""

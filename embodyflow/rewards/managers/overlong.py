@@ -1,4 +1,4 @@
-"""Rewards with a price on length."""
+"""Manager that adds DAPO's penalty for overlong responses."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,13 +11,13 @@ from embodyflow.rewards.reward_interface import RewardManager, Sample, Score
 
 
 class DapoRewardManager:
-    """Adds DAPO's punishment of overlong responses to another manager's rewards (Yu et al. 2025, arXiv:2503.14476).
+    """Adds a penalty for overlong responses to another manager's rewards (Yu et al. 2025, arXiv:2503.14476).
 
-    What is correct stays correct; the part ``overlong`` is what was added.
+    The penalty does not change whether a response is correct; the part ``overlong`` reports it.
     """
 
-    def __init__(self, scores: RewardManager, config: DapoConfig) -> None:
-        self._scores, self._config = scores, config
+    def __init__(self, manager: RewardManager, config: DapoConfig) -> None:
+        self._manager, self._config = manager, config
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """Return a score for each sample."""
@@ -25,9 +25,9 @@ class DapoRewardManager:
         penalties = overlong_penalty(num_tokens, self._config.max_tokens, self._config.overlong).tolist()
         return [
             replace(score, reward=score.reward + penalty, parts={**score.parts, "overlong": penalty})
-            for score, penalty in zip(self._scores.score(samples), penalties, strict=True)
+            for score, penalty in zip(self._manager.score(samples), penalties, strict=True)
         ]
 
     def close(self) -> None:
         """Close the other manager."""
-        self._scores.close()
+        self._manager.close()

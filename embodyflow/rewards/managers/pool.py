@@ -1,4 +1,4 @@
-"""Rewards in processes of their own, each sample with a deadline."""
+"""Manager that runs the reward function in a pool of processes, with a deadline per sample."""
 
 import contextlib
 import os
@@ -18,9 +18,9 @@ from embodyflow.rewards.reward_config import FunctionConfig, ParallelConfig
 from embodyflow.rewards.reward_interface import Sample, Score, outcome
 
 TIMED_OUT = "timed_out"
-"""The part of a score that counts samples that hung."""
+"""Name of the score part that counts samples that exceeded the time limit."""
 START_SECONDS = 120.0
-"""How long a process has for its imports."""
+"""Timeout for a process to import its function."""
 
 
 @dataclass
@@ -32,18 +32,18 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Failure:
-    """A process is lost, and what it was doing is not done."""
+    """A process hung or died before it finished its task."""
 
     reason: str
     overdue: bool
 
 
 class ParallelRewardManager:
-    """Scores samples in processes; one that hangs or dies is replaced and its sample tried again.
+    """Scores samples in several processes; replaces a process that hangs or dies and retries its sample.
 
-    Fresh interpreters rather than forks, which are unsafe beside threads (torch, Ray), and rather than
-    ``multiprocessing``'s spawn, which imports the caller's ``__main__`` again. They start with the first samples and
-    stay until :meth:`close`; a process that a function starts is ended with its sample.
+    The processes are fresh interpreters: forks are unsafe with threads (torch, Ray), and the spawn method of
+    ``multiprocessing`` imports the caller's ``__main__`` again. They start with the first samples and run until
+    :meth:`close`. Processes that a function starts end with its sample.
     """
 
     def __init__(self, function: FunctionConfig, config: ParallelConfig) -> None:
@@ -55,54 +55,54 @@ class ParallelRewardManager:
         """Return a score for each sample.
 
         Raises:
-            RewardError: the function raised, or hung or died each time it was tried.
-            ConfigError: the function cannot be built in a process of its own.
+            RewardError: The function raised, or its process hung or died in each attempt.
+            ConfigError: A process cannot build the function.
         """
         with self._lock:
             waiting = deque(_Job(index, sample) for index, sample in enumerate(samples))
             scores: dict[int, Score] = {}
             try:
                 while len(scores) < len(samples):
-                    self._hand_out(waiting, len(samples) - len(scores))
-                    for worker in self._next_reports():
-                        self._settle(worker, waiting, scores)
+                    self._assign_jobs(waiting, len(samples) - len(scores))
+                    for worker in self._wait_for_reports():
+                        self._handle_report(worker, waiting, scores)
             except BaseException:
                 for worker in self._workers:
-                    if not worker.idle:  # its sample is of no interest any more
-                        worker.end()
+                    if not worker.idle:  # its score is no longer needed
+                        worker.kill()
                 raise
             return [scores[index] for index in range(len(samples))]
 
     def close(self) -> None:
-        """End the processes."""
+        """End all processes."""
         with self._lock:
             for worker in self._workers:
-                worker.end()
+                worker.kill()
             self._workers = []
 
-    def _hand_out(self, waiting: deque[_Job], num_open: int) -> None:
+    def _assign_jobs(self, waiting: deque[_Job], num_unscored: int) -> None:
         self._workers = [worker for worker in self._workers if not worker.ended]
-        while len(self._workers) < min(self._config.num_workers, num_open):
+        while len(self._workers) < min(self._config.num_workers, num_unscored):
             self._workers.append(_Worker(self._function, self._config))
         for worker in self._workers:
             if worker.idle and waiting:
-                worker.give(waiting.popleft())
+                worker.assign(waiting.popleft())
 
-    def _next_reports(self) -> list["_Worker"]:
-        """Wait for the first workers that have something to say, or are overdue."""
+    def _wait_for_reports(self) -> list["_Worker"]:
+        """Wait until a worker has a report or exceeds its deadline; return all such workers."""
         busy = [worker for worker in self._workers if not worker.idle]
-        patience = min(worker.deadline for worker in busy) - time.monotonic()
-        said = wait([worker.connection for worker in busy], timeout=max(0.0, patience))
+        timeout = min(worker.deadline for worker in busy) - time.monotonic()
+        readable = wait([worker.connection for worker in busy], timeout=max(0.0, timeout))
         now = time.monotonic()
-        return [worker for worker in busy if worker.connection in said or worker.deadline <= now]
+        return [worker for worker in busy if worker.connection in readable or worker.deadline <= now]
 
-    def _settle(self, worker: "_Worker", waiting: deque[_Job], scores: dict[int, Score]) -> None:
+    def _handle_report(self, worker: "_Worker", waiting: deque[_Job], scores: dict[int, Score]) -> None:
         job, report = worker.job, worker.report()
         if job is None:
             if isinstance(report, _Failure):
                 raise ConfigError(f"function: its process {report.reason} before the first sample")
         elif isinstance(report, Score):
-            scores[job.index] = self._counted(report)
+            scores[job.index] = self._with_timed_out(report)
         elif isinstance(report, RewardError):
             raise report
         elif isinstance(report, _Failure):
@@ -114,15 +114,15 @@ class ParallelRewardManager:
             else:
                 raise RewardError(job.sample.uid, f"its process {report.reason}, {job.failures} times in a row")
 
-    def _counted(self, score: Score) -> Score:
-        """Say of a sample that it did not time out, where others may: the mean of the part is then their share."""
+    def _with_timed_out(self, score: Score) -> Score:
+        """Add the part ``timed_out`` = 0 if other samples may have 1, so its mean is the share of timeouts."""
         if self._config.overdue == "error":
             return score
         return replace(score, parts={**score.parts, TIMED_OUT: 0.0})
 
 
 class _Worker:
-    """One process: starting, idle, scoring a sample, or ended."""
+    """A process of the pool: starting, idle, scoring a sample or ended."""
 
     def __init__(self, function: FunctionConfig, config: ParallelConfig) -> None:
         self._config = config
@@ -135,49 +135,49 @@ class _Worker:
 
     @property
     def idle(self) -> bool:
-        """Whether it can be given a sample."""
+        """True if the process can take a sample."""
         return self._ready and self.job is None and not self.ended
 
-    def give(self, job: _Job) -> None:
-        """Let it score a sample, from now on."""
+    def assign(self, job: _Job) -> None:
+        """Start scoring a sample; its deadline begins now."""
         self.job, self.deadline = job, time.monotonic() + self._config.time_limit
         self._send(job.sample)
 
     def report(self) -> Score | RewardError | _Failure | None:
-        """Return what came of its sample; ``None`` where it has just become ready."""
+        """Return the score, error or failure of the current sample; ``None`` once the function is built."""
         try:
             answer = receive(self.connection) if self.connection.poll() else None
         except (EOFError, OSError):
             await_end(self._process.pid, seconds=1.0)
-            return _Failure(f"died, exit code {self.end()}", overdue=False)
+            return _Failure(f"died, exit code {self.kill()}", overdue=False)
         if answer is None:
-            self.end()
+            self.kill()
             limit = f"time_limit={self._config.time_limit:g}" if self._ready else f"{START_SECONDS:g}"
             return _Failure(f"did not answer within {limit} s", overdue=True)
         self.job = None
         if self._ready:
             return answer
         if answer != pool_worker.READY:
-            self.end()
+            self.kill()
             return _Failure(str(answer), overdue=False)
         self._ready = True
         return None
 
-    def end(self) -> int:
-        """Kill it with everything it has started; return its exit code."""
+    def kill(self) -> int:
+        """Kill the process and its descendants, if they still run; return its exit code."""
         if not self.ended:
             self.ended = True
             self.connection.close()
-            _kill_family(self._process)
+            _kill_tree(self._process)
         return self._process.wait()
 
     def _send(self, message: object) -> None:
-        with contextlib.suppress(OSError):  # it died: report() says so
+        with contextlib.suppress(OSError):  # the process died, and report() returns that failure
             send(self.connection, message)
 
 
-def _kill_family(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process that leads its session, its session, and whatever else descends from it."""
+def _kill_tree(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a session leader, its session and all its other descendants."""
     pool_worker.kill_descendants(process.pid)
-    with contextlib.suppress(ProcessLookupError):  # not before it is waited for does its number become another's
+    with contextlib.suppress(ProcessLookupError):  # the pid is not reused until the process is waited for
         os.killpg(process.pid, signal.SIGKILL)

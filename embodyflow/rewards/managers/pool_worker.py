@@ -1,6 +1,6 @@
-"""A process that scores samples for :class:`embodyflow.rewards.managers.pool.ParallelRewardManager`.
+"""Process that scores samples for :class:`~embodyflow.rewards.managers.pool.ParallelRewardManager`.
 
-Functions run in its main thread, where signal-based time limits of libraries work.
+The reward function runs in the main thread, where signal-based time limits of libraries work.
 """
 
 import contextlib
@@ -19,28 +19,28 @@ from embodyflow.errors import RewardError
 from embodyflow.process.child import receive, send
 from embodyflow.rewards.functions.function_registry import build_reward_function
 from embodyflow.rewards.reward_config import FunctionConfig
-from embodyflow.rewards.reward_interface import RewardFunction, Sample, Score, checked
+from embodyflow.rewards.reward_interface import RewardFunction, Sample, Score, check_score
 
-PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 READY = "ready"
 BACKSTOP_SECONDS = 5.0
-"""After its deadline, a process without a parent ends by itself."""
+"""Seconds after the deadline at which the kernel ends a process whose parent died."""
 
 
 def main(descriptor: int, parent_pid: int) -> None:
-    """Build the function that comes first, then score the samples that come, until the parent's end."""
+    """Receive and build the reward function, then score samples until the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Orphans of processes that a function starts become ours, so that they are found.
+    # Orphaned descendants become children of this process, so kill_descendants finds them.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     threading.Thread(target=_exit_with, args=[parent_pid], daemon=True).start()
     connection = Connection(descriptor)
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone: so are we
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent ended
         function, backstop = _prepare(connection)
         send(connection, READY)
         while True:
             sample = receive(connection)
-            # The parent kills us at the deadline. Should it be gone, and the function hold the interpreter in native
-            # code so that no thread of ours notices, the kernel ends us.
+            # The parent kills this process at the deadline. If the parent is gone and native code holds the
+            # interpreter lock, so that no thread here runs, the kernel's alarm ends the process.
             signal.setitimer(signal.ITIMER_REAL, backstop)
             score = _score(function, sample)
             signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -63,20 +63,20 @@ def _prepare(connection: Connection) -> tuple[RewardFunction, float]:
 def _score(function: RewardFunction, sample: Sample) -> Score | RewardError:
     pid = os.getpid()
     try:
-        score = checked(function(sample), sample.uid)
+        score = check_score(function(sample), sample.uid)
         return Score(float(score.reward), score.correct, {name: float(part) for name, part in score.parts.items()})
     except RewardError as error:
         return error
     except (Exception, SystemExit) as error:
         return RewardError(sample.uid, f"the reward function raised {type(error).__name__}: {error}")
     finally:
-        if os.getpid() != pid:  # the function forked, and this is its child
+        if os.getpid() != pid:  # the function forked, and this is the child
             os._exit(0)
         _end_children()
 
 
 def _end_children() -> None:
-    """End the processes that a function has started and left."""
+    """End the processes that the function started and left running."""
     while True:
         try:
             os.waitpid(-1, os.WNOHANG)
@@ -86,7 +86,7 @@ def _end_children() -> None:
 
 
 def kill_descendants(pid: int) -> None:
-    """Kill all that descends from a process, whatever session it has moved to."""
+    """Kill all descendants of a process, in whatever session they run."""
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -94,7 +94,7 @@ def kill_descendants(pid: int) -> None:
 
 
 def _exit_with(parent_pid: int) -> None:
-    """End this process and what it started when its parent ends, even while a function hangs."""
+    """End this process and its descendants when the parent ends, even while a function hangs."""
     while os.getppid() == parent_pid:
         time.sleep(1.0)
     kill_descendants(os.getpid())

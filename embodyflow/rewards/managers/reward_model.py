@@ -1,4 +1,4 @@
-"""Rewards by a model that was trained to tell."""
+"""Manager that scores responses with a reward model."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,14 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from embodyflow.errors import ConfigError, RewardError
 from embodyflow.rewards.reward_config import ModelConfig
-from embodyflow.rewards.reward_interface import Sample, Score, checked
+from embodyflow.rewards.reward_interface import Sample, Score, check_score
 
 
 class ModelRewardManager:
-    """Scores samples in batches by a sequence classifier of ``transformers``, its one output being the reward.
+    """Scores samples in batches with a sequence classifier of ``transformers``, whose single output is the reward.
 
     Raises:
-        ConfigError: the model cannot be loaded, or has more than one output.
+        ConfigError: The model cannot be loaded or does not have exactly one output.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -40,7 +40,7 @@ class ModelRewardManager:
     @torch.inference_mode()
     def _score_batch(self, samples: Sequence[Sample]) -> list[Score]:
         config = self._config
-        # replace, not format: a response may hold braces, which are its own business
+        # replace, not format: a prompt or response may contain braces
         before, _, after = config.template.replace("{prompt}", "\0").partition("{response}")
         texts = [
             before.replace("\0", sample.prompt) + sample.response + after.replace("\0", sample.prompt)
@@ -51,13 +51,13 @@ class ModelRewardManager:
             if length > config.max_tokens:
                 raise RewardError(
                     sample.uid,
-                    f"the reward model is to read {length} tokens; allowed are max_tokens={config.max_tokens}",
+                    f"the input of the reward model has {length} tokens; allowed are max_tokens={config.max_tokens}",
                 )
         rewards = self._model(**inputs).logits.squeeze(-1).float().tolist()
         return [
-            checked(Score(reward, reward > config.correct_above), sample.uid)
+            check_score(Score(reward, reward > config.correct_above), sample.uid)
             for sample, reward in zip(samples, rewards, strict=True)
         ]
 
     def close(self) -> None:
-        """Do nothing: no process was started."""
+        """Do nothing; this manager starts no processes."""

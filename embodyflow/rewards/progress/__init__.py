@@ -1,1 +1,1 @@
-"""The progress reward of SRPO, which compares failed episodes with successful ones."""
+"""Progress reward of SRPO: failed episodes score by their distance to successful ones."""

@@ -1,4 +1,4 @@
-"""What an episode looks like, as one vector: what SRPO's progress reward compares."""
+"""Embeddings of episodes as vectors, which SRPO's progress reward compares."""
 
 import functools
 from typing import Protocol, assert_never
@@ -12,26 +12,26 @@ from embodyflow.columns import FINAL
 from embodyflow.rewards.progress.progress_config import EmbeddingConfig, StateEmbeddingConfig, VJEPA2EmbeddingConfig
 
 IMAGE_MEAN, IMAGE_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's colours, which V-JEPA 2 was trained with."""
+"""Mean and deviation of ImageNet's colours, which V-JEPA 2 was trained with."""
 
 MARGIN = 256 / 224
-"""Of a frame's shorter side to the side of what V-JEPA 2 sees of it, as in its own evaluation."""
+"""Ratio of a frame's shorter side to the side of the crop that V-JEPA 2 sees, as in its own evaluation."""
 
 
 class Embedding(Protocol):
-    """Turns episodes into vectors; an episode's does not depend on which others are beside it."""
+    """Embeds episodes as vectors; an episode's vector does not depend on the other episodes of the batch."""
 
     def __call__(self, batch: TensorDict) -> Tensor:
-        """Return float32 [N, D]; D is the same for every batch of a run, one without rows included.
+        """Return embeddings, float32 [N, D]; D is the same for every batch of a run, even one without rows.
 
         Args:
-            batch: embodied rows (:mod:`embodyflow.types`).
+            batch: Embodied rows (:mod:`embodyflow.types`).
         """
 
 
 @functools.lru_cache(maxsize=1)
 def build_embedding(config: EmbeddingConfig, device: str) -> Embedding:
-    """Return the embedding of a configuration; a process loads its model once."""
+    """Build the embedding of a configuration; a process loads a model only once."""
     match config:
         case StateEmbeddingConfig():
             return StateEmbedding(config)
@@ -42,40 +42,40 @@ def build_embedding(config: EmbeddingConfig, device: str) -> Embedding:
 
 
 class StateEmbedding:
-    """The later states, resampled to one length by linear interpolation in time and laid end to end.
+    """Concatenates the later states of an episode, resampled to a fixed length by linear interpolation in time.
 
-    Known are those before each decision and the one after the last action, which is what success was judged by.
+    The known states are those before each decision and the one after the last action, which decided success.
     """
 
     def __init__(self, config: StateEmbeddingConfig) -> None:
         self._config = config
 
     def __call__(self, batch: TensorDict) -> Tensor:
-        """Return float32 [N, num_points · entries]."""
+        """Return embeddings, float32 [N, num_points · entries]."""
         states, final = batch["state"].float(), batch[FINAL + "state"].float()
         if self._config.entries is not None:
             states, final = (each[..., list(self._config.entries)] for each in (states, final))
         embedded = states.new_zeros(len(batch), self._config.num_points, states.shape[-1])
-        durations = batch["loss_mask"].double().mean(-1).sum(-1).tolist()  # in decisions; the last may be cut short
+        durations = batch["loss_mask"].double().mean(-1).sum(-1).tolist()  # in decisions; the last may be partial
         for row, (length, end) in enumerate(zip(_num_decisions(batch), durations, strict=True)):
-            course = torch.cat([states[row, :length], final[row : row + 1]])
-            at = torch.linspace(end * self._config.start, end, self._config.num_points, dtype=torch.float64)
-            before = at.floor().clamp(max=length - 1)
-            share = ((at - before) / (end - before).clamp(max=1)).to(states.dtype).unsqueeze(1)
-            embedded[row] = course[before.long()] * (1 - share) + course[before.long() + 1] * share
+            trajectory = torch.cat([states[row, :length], final[row : row + 1]])
+            times = torch.linspace(end * self._config.start, end, self._config.num_points, dtype=torch.float64)
+            before = times.floor().clamp(max=length - 1)
+            share = ((times - before) / (end - before).clamp(max=1)).to(states.dtype).unsqueeze(1)
+            embedded[row] = trajectory[before.long()] * (1 - share) + trajectory[before.long() + 1] * share
         return embedded.flatten(1)
 
 
 class VJEPA2Embedding:
-    """V-JEPA 2's encoding of the frames before each decision and after the last action, the mean over its tokens.
+    """Encodes the frames before each decision and after the last action with V-JEPA 2, averaged over its tokens.
 
-    As many frames as the model was made for are taken at even distances, some of them more than once where an episode
-    has fewer; their shorter side is scaled and their middle cut out as in the model's own evaluation. Episodes go
-    through the model one by one.
+    The model gets its own number of frames per clip, evenly spaced; shorter episodes repeat frames. Frames are resized
+    by their shorter side and center-cropped, as in the model's own evaluation. Episodes go through the model one by
+    one.
     """
 
     def __init__(self, config: VJEPA2EmbeddingConfig, device: str) -> None:
-        from transformers import VJEPA2Model  # seconds, which runs without it need not wait
+        from transformers import VJEPA2Model  # takes seconds to import, and other runs do not need it
 
         self._camera = config.camera
         self._model = VJEPA2Model.from_pretrained(config.path).to(device).eval()
@@ -83,18 +83,18 @@ class VJEPA2Embedding:
 
     @torch.inference_mode()
     def __call__(self, batch: TensorDict) -> Tensor:
-        """Return float32 [N, D], D the width of the model."""
+        """Return embeddings, float32 [N, D], where D is the width of the model."""
         embedded = torch.zeros(len(batch), self._model.config.hidden_size)
         for row, length in enumerate(_num_decisions(batch)):
             video = torch.cat([batch[self._camera][row, :length], batch[FINAL + self._camera][row : row + 1]])
-            at = torch.linspace(0, length, self._model.config.frames_per_clip).round().long()
-            frames = self._processed(video[at].to(self._device)).to(self._model.dtype)
+            times = torch.linspace(0, length, self._model.config.frames_per_clip).round().long()
+            frames = self._preprocess(video[times].to(self._device)).to(self._model.dtype)
             encoded = self._model(pixel_values_videos=frames.unsqueeze(0), skip_predictor=True).last_hidden_state
             embedded[row] = encoded.float().mean(dim=1)[0].cpu()
         return embedded
 
-    def _processed(self, frames: Tensor) -> Tensor:
-        """Return frames uint8 [F, H, W, 3] as the model sees them, float32 [F, 3, side, side]."""
+    def _preprocess(self, frames: Tensor) -> Tensor:
+        """Resize, crop and normalise frames, uint8 [F, H, W, 3], to the model's input, float32 [F, 3, side, side]."""
         side = self._model.config.crop_size
         colours = frames.permute(0, 3, 1, 2).float() / 255
         scale = int(side * MARGIN) / min(colours.shape[-2:])
@@ -106,6 +106,6 @@ class VJEPA2Embedding:
 
 
 def _num_decisions(batch: TensorDict) -> list[int]:
-    """Return how many decisions each episode has: at least one."""
+    """Return the number of decisions of each episode, at least 1."""
     counts: list[int] = np.maximum(batch["loss_mask"].any(-1).sum(-1).numpy(), 1).tolist()
     return counts

@@ -1,4 +1,4 @@
-"""How the progress of failed episodes is measured."""
+"""Configuration of SRPO's progress reward."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from embodyflow.errors import ConfigError
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
-"""Of an observation's arrays, by key."""
+"""Shapes of an observation's arrays, by key."""
 
 Natural = Annotated[int, Field(ge=0, strict=True)]
 
@@ -20,14 +20,14 @@ class _Config(BaseModel):
 
 
 class StateEmbeddingConfig(_Config):
-    """An episode is the course of its states, resampled to one length.
+    """Embed an episode by its states, resampled to a fixed length.
 
     Attributes:
-        entries: indices into the observation's ``state`` that are looked at; ``null`` takes all. Those that are
-            relative (goal − hand) let episodes of different goals be compared.
-        start: from where on an episode is looked at, 0 its beginning, 1 its last state alone. How it began says little
-            of how far it came, and much of its goal.
-        num_points: states that it is resampled to from there on.
+        entries: Indices into the observation's ``state`` to compare; ``null`` compares all. Relative entries, such as
+            goal − hand, make episodes with different goals comparable.
+        start: Time within the episode at which the comparison begins, from 0 (its start) to 1 (its last state only).
+            Early states say more about the goal than about progress.
+        num_points: Number of states to which the rest of the episode is resampled.
     """
 
     name: Literal["state"] = "state"
@@ -36,31 +36,32 @@ class StateEmbeddingConfig(_Config):
     num_points: Annotated[int, Field(ge=1, strict=True)] = 8
 
     def check_observation_shapes(self, shapes: Shapes) -> None:
-        """Check that an environment shows what is to be compared.
+        """Check that an environment's observations have what this embedding compares.
 
         Raises:
-            ConfigError: the message names the key and what is allowed.
+            ConfigError: They do not; the message names the key and what is allowed.
         """
         if "state" not in shapes:
-            raise ConfigError("progress.embedding.name=state: the environment shows no state; allowed is vjepa2")
+            raise ConfigError("progress.embedding.name=state: the environment has no state; allowed is vjepa2")
         if len(shapes["state"]) != 1:
             raise ConfigError(
-                f"progress.embedding.name=state: the environment's is {shapes['state']}; allowed is one dimension"
+                f"progress.embedding.name=state: the environment's state has shape {shapes['state']}; "
+                "allowed is one dimension"
             )
         [size] = shapes["state"]
         if max(self.entries or (0,)) >= size:
             raise ConfigError(
-                f"progress.embedding.entries={list(self.entries or ())}: allowed are 0 to {size - 1}, the "
-                "environment's state"
+                f"progress.embedding.entries={list(self.entries or ())}: allowed are 0 to {size - 1}, indices "
+                "of the environment's state"
             )
 
 
 class VJEPA2EmbeddingConfig(_Config):
-    """An episode is what V-JEPA 2 makes of its video (Assran et al. 2025, arXiv:2506.09985), by transformers.
+    """Embed an episode by its video with V-JEPA 2 (Assran et al. 2025, arXiv:2506.09985), loaded by transformers.
 
     Attributes:
-        path: folder, or name on the hub, such as ``facebook/vjepa2-vitg-fpc64-384``.
-        camera: key of the observation whose frames make the video.
+        path: Folder of the model, or its name on the hub, such as ``facebook/vjepa2-vitg-fpc64-384``.
+        camera: Key of the observation with the frames of the video.
     """
 
     name: Literal["vjepa2"] = "vjepa2"
@@ -68,10 +69,10 @@ class VJEPA2EmbeddingConfig(_Config):
     camera: str = "image"
 
     def check_observation_shapes(self, shapes: Shapes) -> None:
-        """Check that an environment shows what is to be compared.
+        """Check that an environment's observations have what this embedding compares.
 
         Raises:
-            ConfigError: the message names the key and what is allowed.
+            ConfigError: They do not; the message names the key and what is allowed.
         """
         cameras = [name for name, shape in shapes.items() if len(shape) == 3 and shape[2] == 3]
         if self.camera not in cameras:
@@ -80,12 +81,12 @@ class VJEPA2EmbeddingConfig(_Config):
 
     @field_validator("path")
     @classmethod
-    def _is_vjepa2(cls, path: str) -> str:
+    def _check_model_type(cls, path: str) -> str:
         file = Path(path) / "config.json"
         if Path(path).is_absolute() and not file.is_file():
-            raise ValueError("holds no config.json; allowed are a folder with a V-JEPA 2 model or a name on the hub")
+            raise ValueError("has no config.json; allowed are a folder with a V-JEPA 2 model or a name on the hub")
         if file.is_file() and (kind := json.loads(file.read_text()).get("model_type")) != "vjepa2":
-            raise ValueError(f"holds a model of type {kind}; allowed is vjepa2")
+            raise ValueError(f"contains a model of type {kind}; allowed is vjepa2")
         return path
 
 
@@ -93,13 +94,14 @@ EmbeddingConfig = Annotated[StateEmbeddingConfig | VJEPA2EmbeddingConfig, Field(
 
 
 class ProgressConfig(_Config):
-    """The progress reward of SRPO, see :mod:`embodyflow.rewards.progress.progress_reward`.
+    """Progress reward of SRPO, see :mod:`embodyflow.rewards.progress.progress_reward`.
 
     Attributes:
-        embedding: what an episode is compared by.
-        alpha: bound of a failure's reward; a success has 1.
-        eps: root mean square distance, in standard deviations, up to which successes are neighbours (DBSCAN).
-        min_samples: neighbours, itself included, that make a success the core of a cluster (DBSCAN).
+        embedding: Embedding by which episodes are compared.
+        alpha: Upper bound of the reward of a failure; a success has reward 1.
+        eps: Maximum distance of neighbouring successes in DBSCAN: root mean square over dimensions, in standard
+            deviations.
+        min_samples: Number of neighbours, including itself, that make a success the core of a cluster in DBSCAN.
     """
 
     embedding: EmbeddingConfig = StateEmbeddingConfig()

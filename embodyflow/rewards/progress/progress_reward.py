@@ -1,24 +1,26 @@
-"""SRPO's progress reward: failures are worth what they have in common with the batch's own successes.
+"""SRPO's progress reward: a failure scores by its distance to the successes of the same batch.
 
 Fei et al. 2025, "SRPO: self-referential policy optimization for vision-language-action models", arXiv:2511.15605,
-section 3.2. With one embedding h per episode and, task by task, the successes S and the failures of the whole batch:
+section 3.2. Every episode has one embedding h. For each task, over the successes S and the failures of the whole batch:
 
-- C = DBSCAN(S), the centres of the successes' clusters (eq. 3);
+- C = DBSCAN(S), the centres of the clusters of successes (eq. 3);
 - dᵢ = min over c in C of ‖hᵢ − c‖ (eq. 4);
-- gᵢ = 1 for a success, α·φ(−(dᵢ − d̄)/σ_d) for a failure, φ the logistic function, d̄ and σ_d mean and deviation of the
-  failures' distances, α = 0.8 (eq. 5, appendix D); 0 where the task has no success to be compared with: the outcome.
+- gᵢ = 1 for a success and α·φ(−(dᵢ − d̄)/σ_d) for a failure, where φ is the logistic function, d̄ and σ_d are the mean
+  and deviation of the failures' distances, and α = 0.8 (eq. 5, appendix D);
+- gᵢ = 0, the outcome, for failures of a task without a success.
 
-The paper leaves open what DBSCAN is given. Here:
+The paper does not specify the input of DBSCAN. In this implementation:
 
 - Every dimension is standardised over all episodes of the task, and distances are root mean squares over the
-  dimensions that vary, so that ``eps`` means the same for 16 dimensions and 1,536. (The authors' code standardises by
-  the successes alone and takes the sum; ``eps=0.5`` then finds next to no cluster in 1,536 dimensions.)
-- A success that belongs to no cluster is a centre of its own: it is one, whatever the others look like. (The authors'
-  code leaves it out, and takes the mean of all where there is no cluster, which no episode need be near to.)
+  dimensions that vary, so that ``eps`` means the same for 16 dimensions and for 1,536. (The authors' code standardises
+  by the successes alone and takes the sum; in 1,536 dimensions ``eps=0.5`` then finds almost no clusters.)
+- A success outside all clusters is a centre of its own, since it did succeed. (The authors' code drops it. If there are
+  no clusters, it uses the mean of all successes, which may be close to no episode.)
 
-Failures of one task thus always spread over (0, α), however little they differ. Divided by a group's deviation, as GRPO
-does, the differences within a group that failed as a whole would weigh as much as those between failure and success:
-``configs/flow/srpo.yaml`` takes the advantage of Dr. GRPO, which does not divide.
+The rewards of a task's failures therefore always spread over (0, α), even if the failures differ little. If advantages
+were divided by the deviation of the group, as in GRPO, differences within an all-failure group would weigh as much as
+those between failure and success. ``configs/flow/srpo.yaml`` therefore uses the advantage of Dr. GRPO, which does not
+divide.
 """
 
 from dataclasses import dataclass
@@ -31,18 +33,19 @@ from embodyflow.rewards.progress.progress_config import ProgressConfig
 Floats = NDArray[np.float64]
 
 ROUNDING = 1e-6
-"""Relative spread up to which numbers count as equal: of float32, computed in another order."""
+"""Relative spread up to which numbers count as equal: float32 rounding when sums run in another order."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What episodes are worth.
+    """Scores of the episodes of a batch.
 
     Attributes:
-        scores: float32 [N]: 1 for a success, in [0, α) for a failure.
-        distances: float32 [N], to the nearest centre: 0 for a success, infinite where the task has none.
-        num_centres: of the successes' clusters, over all tasks.
-        num_unreached: tasks without a success.
+        scores: Score of each episode, float32 [N]: 1 for a success, in [0, α) for a failure.
+        distances: Distance of each episode to the nearest centre, float32 [N]: 0 for a success, inf if the task has no
+            success.
+        num_centres: Number of centres of successes, over all tasks.
+        num_unreached: Number of tasks without a success.
     """
 
     scores: NDArray[np.float32]
@@ -57,10 +60,10 @@ def measure_progress(
     """Score all episodes of a batch.
 
     Args:
-        embeddings: [N, D], finite.
-        success: [N].
-        tasks: [N], which task each episode is of.
-        config: α and DBSCAN's numbers.
+        embeddings: Embedding of each episode, [N, D], finite.
+        success: Success of each episode, bool [N].
+        tasks: Task of each episode, [N].
+        config: Settings of the progress reward.
     """
     scores, distances = success.astype(np.float64), np.where(success, 0.0, np.inf)
     num_centres = num_unreached = 0
@@ -69,7 +72,7 @@ def measure_progress(
         if not won.any():
             num_unreached += 1
             continue
-        points = _standardised(embeddings.astype(np.float64), won | lost)
+        points = _standardize(embeddings.astype(np.float64), won | lost)
         centres = find_centres(points[won], config.eps, config.min_samples)
         num_centres += len(centres)
         if lost.any():
@@ -79,20 +82,20 @@ def measure_progress(
 
 
 def find_centres(points: Floats, eps: float, min_samples: int) -> Floats:
-    """Return the mean of every cluster that DBSCAN finds, and every point that is in none: [C, D]."""
-    from sklearn.cluster import DBSCAN  # with pandas, over a second to import, in every worker of every job
+    """Return the mean of every DBSCAN cluster and every point outside all clusters, [C, D]."""
+    from sklearn.cluster import DBSCAN  # imports pandas, which takes over a second in every worker
 
     labels = DBSCAN(eps=eps, min_samples=min_samples).fit_predict(points)
     means = [points[labels == label].mean(axis=0) for label in range(labels.max() + 1)]
     return np.stack([*means, *points[labels == -1]])
 
 
-def _standardised(embeddings: Floats, rows: NDArray[np.bool_]) -> Floats:
+def _standardize(embeddings: Floats, rows: NDArray[np.bool_]) -> Floats:
     """Return embeddings whose Euclidean distances are root mean squares of standardised differences.
 
     Args:
-        embeddings: [N, D].
-        rows: bool [N], by whose mean and deviation.
+        embeddings: Embeddings, [N, D].
+        rows: Rows that determine mean and deviation, bool [N].
     """
     chosen = embeddings[rows]
     deviation = chosen.std(axis=0)
@@ -102,7 +105,7 @@ def _standardised(embeddings: Floats, rows: NDArray[np.bool_]) -> Floats:
 
 
 def _standard_scores(values: Floats) -> Floats:
-    """Return (x − mean)/deviation, zeros for values that are equal."""
+    """Return (x − mean)/deviation, or zeros if all values are equal."""
     deviation = values.std()
     if deviation <= ROUNDING * np.abs(values).max():
         return np.zeros_like(values)

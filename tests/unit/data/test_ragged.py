@@ -41,7 +41,7 @@ def test_parts_are_joined_row_after_row(parts: list[list[list[int]]]) -> None:
 
 
 def test_lengths_that_do_not_add_up_are_refused() -> None:
-    with pytest.raises(ValueError, match="lengths add up to 3, there are 2 values"):
+    with pytest.raises(ValueError, match="lengths sum to 3, but there are 2 values"):
         Ragged(np.zeros(2), np.array([1, 2]))
 
 

@@ -30,7 +30,7 @@ def test_no_damage_goes_unnoticed(tmp_path: Path) -> None:
     values = [place for place in range(len(content)) if not _is_padding(content, place, path, digest)]
     assert len(values) > 150
     path.write_bytes(content[:40])
-    with pytest.raises(DamageError, match=r"0\.rows does not hold the rows of digest"):
+    with pytest.raises(DamageError, match=r"0\.rows does not hold the rows with digest"):
         read_rows(path, digest)
     with pytest.raises(FileNotFoundError):
         read_rows(tmp_path / "1.rows", digest)

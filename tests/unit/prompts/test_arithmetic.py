@@ -114,5 +114,5 @@ def test_a_prompt_that_is_too_long_is_named_and_never_cut(tokenizer):
 
 def test_a_prompt_is_a_text_or_a_chat():
     for text, messages in ((None, None), ("a", [{"role": "user", "content": "a"}])):
-        with pytest.raises(ValueError, match="prompt 3 of sums: has either a text or messages"):
+        with pytest.raises(ValueError, match="prompt 3 of sums: needs either a text or messages"):
             Prompt(3, text, messages, "46", "sums")

@@ -142,7 +142,7 @@ def test_line_ends_do_not_depend_on_a_last_line_feed(num_rows: int, data: st.Dat
 @pytest.mark.parametrize("write", FORMATS)
 def test_fewer_rows_than_ranks_are_refused(write: Write, tmp_path: Path) -> None:
     path = write(tmp_path, ROWS[:3])
-    with pytest.raises(ConfigError, match=rf"^{path}: 3 rows for 4 ranks; allowed are at least as many rows$"):
+    with pytest.raises(ConfigError, match=rf"^{path}: 3 rows for 4 ranks; needs at least one row per rank$"):
         partition([path], 4)
 
 

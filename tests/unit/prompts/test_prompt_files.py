@@ -77,7 +77,7 @@ def test_prompts_that_are_too_long_are_named_or_left_out_and_counted(tmp_path, t
 def test_a_prompt_without_tokens_is_refused(tmp_path):
     """Not all tokenizers put something before a text."""
     path = write(tmp_path, [*ROWS[:2], {**ROWS[2], "question": ""}])
-    with pytest.raises(ConfigError, match=rf"^{path}, row 3: the prompt has no tokens; allowed is one or more$"):
+    with pytest.raises(ConfigError, match=rf"^{path}, row 3: the prompt has no tokens; needs at least one$"):
         RowPrompts(config(path), lambda text: {"input_ids": [1] * len(text)}, 8)
 
 
@@ -89,8 +89,8 @@ def test_a_prompt_without_tokens_is_refused(tmp_path):
         ({"answer": None}, {}, "column answer is empty"),
         ({"question": None}, {}, "column question is None; allowed is text"),
         ({"question": ["a"]}, {}, r"column question is \['a'\]; allowed is text"),
-        ({"extra": []}, {"template": None, "messages_column": "extra"}, "column extra is no chat"),
-        ({"extra": [{"role": "user"}]}, {"template": None, "messages_column": "extra"}, "column extra is no chat"),
+        ({"extra": []}, {"template": None, "messages_column": "extra"}, "column extra is not a chat"),
+        ({"extra": [{"role": "user"}]}, {"template": None, "messages_column": "extra"}, "column extra is not a chat"),
     ],
 )
 def test_a_malformed_row_is_named(row, settings, complaint, tmp_path, tokenizer):
@@ -115,7 +115,7 @@ def test_a_demonstration_that_is_none_is_named(response, complaint, tmp_path, to
     with pytest.raises(ConfigError, match=rf"^{path}, row 7: column extra {complaint}"):
         RowPrompts(config(path, demo=(path,), response_column="extra"), tokenizer, 50)
     source = RowPrompts(config(path, response_column="extra"), tokenizer, 50)  # its rows are asked, never imitated
-    with pytest.raises(ConfigError, match=r"^data.train: holds no demonstrations; .* data.demo$"):
+    with pytest.raises(ConfigError, match=r"^data.train: has no demonstrations; .* data.demo$"):
         source.demonstration("train", 6)
 
 
@@ -134,9 +134,9 @@ def test_files_and_rows_are_checked_without_a_tokenizer(tmp_path):
     ("settings", "message"),
     [
         ({"template": "no column"}, "names no column"),
-        ({"template": "{question"}, "is no template"),
-        ({"template": None}, "one of template and messages_column must be set"),
-        ({"messages_column": "turns"}, "one of template and messages_column must be set"),
+        ({"template": "{question"}, "is not a valid template"),
+        ({"template": None}, "exactly one of template and messages_column must be set"),
+        ({"messages_column": "turns"}, "exactly one of template and messages_column must be set"),
         ({"system": "Add."}, "system needs chat=true or messages_column"),
         ({"demo": ("a.jsonl",)}, "response_column must be set with demo files"),
     ],

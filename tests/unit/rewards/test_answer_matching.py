@@ -149,7 +149,7 @@ def test_regex_takes_the_last_match():
 
 
 @pytest.mark.parametrize(
-    ("pattern", "message"), [("(", "is no regular expression"), ("a", "has 0 groups"), ("(a)(b)", "has 2")]
+    ("pattern", "message"), [("(", "is not a regular expression"), ("a", "has 0 groups"), ("(a)(b)", "has 2")]
 )
 def test_a_bad_pattern_is_named(pattern, message):
     with pytest.raises(ValidationError, match=message):

@@ -92,18 +92,18 @@ def test_on_another_device_it_is_the_same(model_folder: Path) -> None:
 
 def test_what_the_model_sees_is_the_middle_in_its_own_colours(model_folder: Path) -> None:
     embed = build_embedding(VJEPA2EmbeddingConfig(path=str(model_folder)), "cpu")
-    grey = embed._processed(torch.full((2, 40, 80, 3), 128, dtype=torch.uint8))
+    grey = embed._preprocess(torch.full((2, 40, 80, 3), 128, dtype=torch.uint8))
     assert grey.shape == (2, 3, 16, 16)
     expected = (128 / 255 - 0.485) / 0.229
     torch.testing.assert_close(grey[:, 0], torch.full((2, 16, 16), expected), atol=1e-5, rtol=0)
     stripes = torch.zeros(1, 18, 36, 3, dtype=torch.uint8)
     stripes[:, :, 18:] = 255  # black and white halves: so is the middle
-    seen = embed._processed(stripes)[0, 0]
+    seen = embed._preprocess(stripes)[0, 0]
     assert (seen[:, :7] < 0).all() and (seen[:, 9:] > 0).all()
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"holds no config\.json"):
+    with pytest.raises(ValueError, match=r"has no config\.json"):
         VJEPA2EmbeddingConfig(path=str(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "vit"}')
     with pytest.raises(ValueError, match="a model of type vit; allowed is vjepa2"):

@@ -4,7 +4,7 @@ import psutil
 import pytest
 
 from embodyflow.rewards.functions.function_registry import build_reward_function
-from embodyflow.rewards.functions.mathematics import boxed
+from embodyflow.rewards.functions.mathematics import extract_boxed
 from embodyflow.rewards.reward_config import MathConfig, RewardConfig
 from embodyflow.rewards.reward_interface import Sample
 from embodyflow.rewards.reward_registry import build_reward_manager
@@ -77,11 +77,11 @@ def test_an_answer_without_a_box_is_none(response, verify):
 
 
 def test_a_box_ends_where_its_braces_do():
-    assert boxed(r"a \boxed{1} b \boxed{\frac{1}{2} \} {x}} c}") == r"\frac{1}{2} \} {x}"
+    assert extract_boxed(r"a \boxed{1} b \boxed{\frac{1}{2} \} {x}} c}") == r"\frac{1}{2} \} {x}"
 
 
 def test_a_ground_truth_that_is_empty_is_an_error(verify):
-    with pytest.raises(ValueError, match="ground_truth='' cannot be read"):
+    with pytest.raises(ValueError, match="ground_truth='' cannot be parsed"):
         verify(r"\boxed{5}", "")
 
 

@@ -82,7 +82,9 @@ def test_the_template_is_what_it_reads(folder):
 
 
 def test_what_a_reward_model_cannot_score_is_an_error(folder, tmp_path):
-    with pytest.raises(RewardError, match=r"^reward of row 1: .* to read 13 tokens; allowed are max_tokens=12$"):
+    with pytest.raises(
+        RewardError, match=r"^reward of row 1: .* input of the reward model has 13 tokens; allowed are max_tokens=12$"
+    ):
         reward_model(folder, max_tokens=12).score([RIGHT, replace(RIGHT, uid=2)])
     broken = tmp_path / "broken"
     model = Qwen3ForSequenceClassification.from_pretrained(folder)

@@ -175,7 +175,7 @@ def test_a_response_is_its_last_block():
     assert score(f"First {good}, then\n{bad}").reward == 0.0
     assert score(ADD).parts == {"answered": 0.0, "timed_out": 0.0}
     assert score(good, "if __name__ == '__main__':\n    assert add(1, 2) == 4").reward == 0.0
-    with pytest.raises(ValueError, match="ground_truth is not Python"):
+    with pytest.raises(ValueError, match="ground_truth is not valid Python"):
         score(good, "assert add(")
 
 

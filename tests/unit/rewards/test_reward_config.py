@@ -30,14 +30,14 @@ EXACT = {"name": "exact_match"}
     ("values", "message"),
     [
         ({"function": EXACT, "manager": {"name": "batch"}}, "allowed is custom"),
-        ({"function": {"name": "math"}}, "function.name=math can take for ever, .*; allowed is parallel"),
+        ({"function": {"name": "math"}}, "function.name=math may never finish, .*; allowed is parallel"),
         ({"function": {"name": "math"}, "manager": {"name": "dapo", "max_tokens": 600}}, "allowed is parallel"),
         ({}, "function must be set with manager.name=naive"),
         (
             {"function": EXACT, "manager": {"name": "model", "path": "x"}},
             "function must be null with",
         ),
-        ({"manager": {"name": "model", "path": "x", "template": "{prompt}"}}, r"shows no \{response\}"),
+        ({"manager": {"name": "model", "path": "x", "template": "{prompt}"}}, r"must contain \{response\}"),
         ({"function": EXACT, "manager": {"name": "dapo", "max_tokens": 9}}, "overlong.buffer=512 must not exceed"),
         ({"function": {"name": "custom", "function": "math"}}, "write 'module:function'"),
         ({"function": {"name": "custom", "function": "math:squrt"}}, "'math' has no attribute 'squrt'"),
