@@ -1,4 +1,4 @@
-"""Reward functions that do what the response says, for managers that must survive it."""
+"""Reward functions that follow the order in a response, to test how managers handle failures."""
 
 import ctypes
 import math
@@ -10,25 +10,25 @@ import time
 from embodyflow.rewards.reward_interface import Score
 
 
-def obey(sample, marks=None):
+def follow(sample, marks=None):
     order, _, argument = sample.response.partition(" ")
     return ORDERS[order](argument, marks)
 
 
-def obey_all(samples):
-    return [obey(sample) for sample in samples]
+def follow_all(samples):
+    return [follow(sample) for sample in samples]
 
 
 def drop_the_last(samples):
-    return obey_all(samples)[:-1]
+    return follow_all(samples)[:-1]
 
 
-def say(number, marks):
+def score(number, marks):
     return Score(float(number), float(number) > 0, {"length": len(number)})
 
 
 def leave_a_stray(seconds, marks):
-    """Leave a child of a child, in a session of its own."""
+    """Start a grandchild in its own session, then sleep for ``seconds`` and return."""
     if child := os.fork():
         os.waitpid(child, 0)
         time.sleep(float(seconds))
@@ -41,8 +41,8 @@ def leave_a_stray(seconds, marks):
 
 
 def fork_and_return(number, marks):
-    os.fork()  # both return
-    return say(number, marks)
+    os.fork()  # both processes return
+    return score(number, marks)
 
 
 def die_once(number, marks):
@@ -50,11 +50,11 @@ def die_once(number, marks):
     if not os.path.exists(path):
         open(path, "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
-    return say(number, marks)
+    return score(number, marks)
 
 
 def hang_in_native_code(argument, marks):
-    ctypes.PyDLL(None).sleep(1000)  # with the interpreter's lock held
+    ctypes.PyDLL(None).sleep(1000)  # holds the interpreter lock
 
 
 def eat_memory(argument, marks):
@@ -62,7 +62,7 @@ def eat_memory(argument, marks):
 
 
 ORDERS = {
-    "say": say,
+    "score": score,
     "raise": lambda argument, marks: 1 / 0,
     "hang": lambda argument, marks: time.sleep(1000),
     "hang_in_native_code": hang_in_native_code,

@@ -20,7 +20,7 @@ def test_known_intervals(successes: int, trials: int, low: float, high: float) -
 
 
 @given(st.integers(1, 500).flatmap(lambda trials: st.tuples(st.integers(0, trials), st.just(trials))))
-def test_the_interval_holds_the_rate_mirrors_and_narrows(case: tuple[int, int]) -> None:
+def test_the_interval_contains_the_rate_mirrors_and_narrows(case: tuple[int, int]) -> None:
     successes, trials = case
     low, high = wilson_interval(successes, trials)
     assert 0.0 <= low < high <= 1.0

@@ -54,7 +54,7 @@ def test_a_nested_tensor_is_a_ragged_column_and_comes_back() -> None:
     assert [row.tolist() for row in back["tokens"].unbind()] == [[0, 1, 2], [0, 1]]
 
 
-def test_the_digest_tells_where_a_row_ends() -> None:
+def test_the_digest_depends_on_row_boundaries() -> None:
     one, other = {"a": ragged([[1, 2], [3]])}, {"a": ragged([[1], [2, 3]])}
     assert digest_of(one) == digest_of({"a": ragged([[1, 2], [3]])}) != digest_of(other)
 
@@ -69,7 +69,7 @@ def test_parents_are_joined_with_their_ragged_columns() -> None:
 
 
 @given(ROWS, st.integers(1, 2**63 - 1))
-def test_what_is_packed_is_unpacked_where_it_lies(rows: list[list[int]], key: int) -> None:
+def test_unpacking_gives_views_of_the_packed_table(rows: list[list[int]], key: int) -> None:
     table = {
         "tokens": ragged(rows),
         "image": np.arange(len(rows) * 6, dtype=np.uint8).reshape(len(rows), 2, 3),

@@ -31,7 +31,7 @@ def all_rows(counts: list[int]) -> list[tuple[str, int]]:
 
 
 @given(COUNTS, RANKS)
-def test_splitting_loses_doubles_and_reorders_nothing(counts: list[int], num_ranks: int) -> None:
+def test_splitting_keeps_every_row_once_and_in_order(counts: list[int], num_ranks: int) -> None:
     parts = split_evenly(shards_of(counts), num_ranks)
     assert len(parts) == num_ranks
     assert [row for part in parts for row in rows_of(part)] == all_rows(counts)
@@ -40,7 +40,7 @@ def test_splitting_loses_doubles_and_reorders_nothing(counts: list[int], num_ran
 
 
 @given(COUNTS, RANKS)
-def test_an_offset_is_where_the_rank_stands_in_the_whole_batch(counts: list[int], num_ranks: int) -> None:
+def test_an_offset_is_the_position_in_the_whole_batch(counts: list[int], num_ranks: int) -> None:
     shards = shards_of(counts)
     for part in (*split_evenly(shards, num_ranks), *keep_layout(shards), *replicate(shards, num_ranks)):
         rows = rows_of(part)
@@ -72,18 +72,18 @@ def test_keeping_the_layout_moves_no_row(counts: list[int]) -> None:
 
 
 @given(COUNTS, RANKS)
-def test_replicating_gives_everyone_everything(counts: list[int], num_ranks: int) -> None:
+def test_replicating_gives_every_rank_all_rows(counts: list[int], num_ranks: int) -> None:
     parts = replicate(shards_of(counts), num_ranks)
     assert [rows_of(part) for part in parts] == [all_rows(counts)] * num_ranks
 
 
 @pytest.mark.parametrize("num_ranks", [0, -1])
-def test_no_ranks_are_refused(num_ranks: int) -> None:
+def test_fewer_than_one_rank_is_refused(num_ranks: int) -> None:
     with pytest.raises(ValueError, match="num_ranks"):
         split_evenly(shards_of([1]), num_ranks)
 
 
-def test_a_parent_that_passed_no_rows_on_gives_every_rank_nothing_to_read() -> None:
+def test_without_shards_every_rank_reads_nothing() -> None:
     nothing = RankInput((), 0, 0)
     assert split_evenly([], 2) == replicate([], 2) == [nothing, nothing]
     assert keep_layout([]) == []
@@ -96,7 +96,7 @@ def test_tensor_parallel_ranks_read_the_same_rows() -> None:
 
 @given(COUNTS, RANKS, st.data())
 def test_a_batch_is_cut_at_the_positions_of_another(counts: list[int], num_ranks: int, data: st.DataObject) -> None:
-    """Wherever two batches of as many rows lie, a rank gets the same positions of both."""
+    """A rank gets the same positions of two batches of equal size, wherever their rows are stored."""
     cuts = sorted(data.draw(st.lists(st.integers(0, sum(counts)), max_size=4)))
     others = [stop - start for start, stop in itertools.pairwise([0, *cuts, sum(counts)])]
     lead = split_evenly(shards_of(counts), num_ranks)

@@ -1,4 +1,4 @@
-"""pass@k against its definition, scores by source, and their merging across ranks."""
+"""pass@k compared with its definition, scores per dataset, and merging across ranks."""
 
 import itertools
 from statistics import fmean
@@ -27,7 +27,7 @@ def test_pass_at_k_of_many_samples():
 
 
 @pytest.mark.parametrize(("num_samples", "num_correct", "k"), [(3, 1, 4), (3, 1, 0), (3, 4, 1), (3, -1, 1), (0, 0, 1)])
-def test_what_has_no_pass_at_k_is_refused(num_samples, num_correct, k):
+def test_invalid_counts_are_refused(num_samples, num_correct, k):
     with pytest.raises(ValueError, match="needs 1 <= k <= num_samples"):
         pass_at_k(num_samples, num_correct, k)
 

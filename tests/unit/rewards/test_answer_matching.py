@@ -1,4 +1,4 @@
-"""Right and wrong answers, by hand."""
+"""Right and wrong answers for each verifier."""
 
 from decimal import Decimal
 
@@ -69,7 +69,7 @@ def test_numbers_as_people_write_them(text, number):
         "Negative $5",
     ],
 )
-def test_what_does_not_state_one_number_is_none(text):
+def test_text_without_exactly_one_number_is_none(text):
     assert parse_number(text) is None
 
 
@@ -77,7 +77,7 @@ NUMBERS = st.decimals(-(10**12), 10**12, places=3, allow_nan=False, allow_infini
 
 
 @given(NUMBERS, st.sampled_from(["", "$", "€", "£ "]), st.sampled_from(["", ".", " clips", "% of them"]), st.booleans())
-def test_a_number_survives_its_dress(number, currency, after, grouped):
+def test_currencies_units_and_separators_do_not_change_a_number(number, currency, after, grouped):
     digits = f"{abs(number):,}" if grouped else f"{abs(number)}"
     sign = "-" if number < 0 else ""
     assert parse_number(f"{sign}{currency}{digits}{after}") == number
@@ -124,7 +124,7 @@ def test_exact_match_of_the_whole_response():
         ("#### 72\n#### 7", False),
         ("#### 71", False),
         ("#### -72", False),
-        ("#### 72 71 70", False),  # naming several is no answer
+        ("#### 72 71 70", False),  # several numbers are not an answer
         ("#### 144/2", False),
         ("####", False),
         ("72", False),
@@ -136,7 +136,7 @@ def test_gsm8k(response, correct):
     assert graded(GSM8KConfig(), response, 72).correct is correct
 
 
-def test_a_ground_truth_that_is_no_number_is_an_error_and_not_a_wrong_answer():
+def test_a_ground_truth_that_is_not_a_number_is_an_error():
     with pytest.raises(ValueError, match="ground_truth='none' is not a number"):
         graded(GSM8KConfig(), "#### 72", "none")
 

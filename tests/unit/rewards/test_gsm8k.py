@@ -1,4 +1,4 @@
-"""All of GSM8K through prompts, loader and verifier."""
+"""All of GSM8K through prompts, epochs and verifier."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def shipped(path):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """Of words, each unknown: enough to count them, and quick."""
+    """Build a fast tokenizer of words, all unknown, which is enough to count them."""
     words = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -56,7 +56,7 @@ def manager():
 
 
 class Answered:
-    """Prompts of the demo split, which is both files, with their worked answers as samples."""
+    """The demo split, which is both files, as samples whose responses are the worked answers."""
 
     def __init__(self, source):
         self.source = source

@@ -1,4 +1,4 @@
-"""Boxed answers compared as mathematics."""
+"""Mathematical equality of boxed answers."""
 
 import psutil
 import pytest
@@ -71,12 +71,12 @@ def test_different_answers(answer, truth, verify):
 
 
 @pytest.mark.parametrize("response", ["5", r"\boxed 5", r"\boxed{5", ""])
-def test_an_answer_without_a_box_is_none(response, verify):
+def test_a_response_without_a_box_has_no_answer(response, verify):
     score = verify(response, "5")
     assert not score.correct and score.parts["answered"] == 0
 
 
-def test_a_box_ends_where_its_braces_do():
+def test_a_box_ends_at_its_closing_brace():
     assert extract_boxed(r"a \boxed{1} b \boxed{\frac{1}{2} \} {x}} c}") == r"\frac{1}{2} \} {x}"
 
 
@@ -85,7 +85,7 @@ def test_a_ground_truth_that_is_empty_is_an_error(verify):
         verify(r"\boxed{5}", "")
 
 
-def test_a_formula_that_never_ends_costs_its_sample_only():
+def test_a_formula_that_never_finishes_costs_only_its_sample():
     before = set(psutil.Process().children(recursive=True))
     pool = {"name": "parallel", "num_workers": 1, "time_limit": 2.0, "retries": 0, "overdue": "incorrect"}
     manager = build_reward_manager(RewardConfig(function={"name": "math"}, manager=pool))

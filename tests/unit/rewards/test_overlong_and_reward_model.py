@@ -1,4 +1,4 @@
-"""Rewards that need torch: a price on length, and a reward model."""
+"""Managers that need torch: the overlong penalty and the reward model."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def test_overlong_responses_lose_reward_and_stay_correct():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A reward model of random weights that reads sums."""
+    """Save a reward model with random weights, with the tokenizer of sums."""
     folder = tmp_path_factory.mktemp("reward_model")
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(folder)
@@ -74,14 +74,14 @@ def test_on_another_device_scores_are_the_same(folder):
     assert [score.reward for score in scores] == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_template_is_what_it_reads(folder):
-    odd = replace(RIGHT, response="{prompt}")  # braces of a response are its own
+def test_the_template_forms_the_input(folder):
+    odd = replace(RIGHT, response="{prompt}")  # braces in a response are not filled in
     [plain] = reward_model(folder).score([replace(odd, prompt="", response="1={prompt}=1")])
     [filled] = reward_model(folder, template="1={response}=1{prompt}").score([replace(odd, prompt="")])
     assert filled == plain
 
 
-def test_what_a_reward_model_cannot_score_is_an_error(folder, tmp_path):
+def test_an_input_that_cannot_be_scored_is_an_error(folder, tmp_path):
     with pytest.raises(
         RewardError, match=r"^reward of row 1: .* input of the reward model has 13 tokens; allowed are max_tokens=12$"
     ):
@@ -95,7 +95,7 @@ def test_what_a_reward_model_cannot_score_is_an_error(folder, tmp_path):
         reward_model(broken).score([RIGHT])
 
 
-def test_a_model_that_is_none_is_named(folder, tmp_path):
+def test_an_invalid_model_is_named(folder, tmp_path):
     with pytest.raises(ConfigError, match=rf"^manager.path={tmp_path / 'none'}: cannot be loaded: "):
         reward_model(tmp_path / "none")
     config = Qwen3Config.from_pretrained(folder, num_labels=3)

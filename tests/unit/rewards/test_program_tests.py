@@ -1,4 +1,4 @@
-"""Programs in the sandbox: what passes, what fails, what they cannot reach, and that nothing is left."""
+"""Programs in the sandbox: which pass and fail, isolation, and cleanup."""
 
 import os
 import tempfile
@@ -32,7 +32,7 @@ ISOLATIONS = ["guard", "namespaces"] if namespaces_permitted() else ["guard"]
 
 @pytest.fixture(params=ISOLATIONS)
 def run(request):
-    """Run a program with a short time limit; afterwards no process and no folder is left."""
+    """Return a function that runs a program; afterwards check that no process and no folder is left."""
 
     def run(program, time_limit=10.0, memory_gb=0.5):
         config = CodeConfig(isolation=request.param, time_limit=time_limit, memory_gb=memory_gb)
@@ -46,10 +46,10 @@ def run(request):
 
 
 def sandboxes(processes):
-    """Return those of the processes that are in a sandbox, or set one up."""
+    """Return the processes that run in a sandbox or set one up."""
     found = []
     for process in processes:
-        with suppress(psutil.Error):  # it has ended
+        with suppress(psutil.Error):  # the process has ended
             if "sandbox_child" in " ".join(process.cmdline()):
                 found.append(process)
     return found
@@ -91,7 +91,7 @@ FAILING = {
     "eats_memory": f"x = bytearray(2 * 10**9){ADD}",
     "large_file": f"open('x', 'wb').write(bytes(2**25)){ADD}",
     "fills_the_disk": f"for i in range(9):\n    open(str(i), 'wb').write(bytes(2**23)){ADD}",
-    "talks_to_us": TALK,
+    "writes_to_our_socket": TALK,
 }
 
 
@@ -113,7 +113,7 @@ def test_a_program_that_never_ends(program, run):
     assert run(program, time_limit=0.5) == "timed_out"
 
 
-def test_the_network_is_out_of_reach(run):
+def test_programs_have_no_network(run):
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -121,12 +121,12 @@ def test_the_network_is_out_of_reach(run):
         assert run(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 5){ADD}") == "failed"
 
 
-def test_what_a_program_starts_ends_with_it(run):
+def test_processes_that_a_program_starts_end_with_it(run):
     verdict = run(f"import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(1000){ADD}")
     assert verdict == ("failed" if run.isolation == "guard" else "passed")
 
 
-def test_a_program_that_forks_for_ever_is_stopped(run):
+def test_a_fork_bomb_is_stopped(run):
     assert run("import os\nwhile True:\n    os.fork()", time_limit=0.5) in ("failed", "timed_out")
 
 
@@ -144,7 +144,7 @@ with ThreadPoolExecutor(16) as pool:
     assert len(list(pool.map(lambda _: together.wait(10), range(16)))) == 16{ADD}"""
 
 
-def test_the_threads_of_one_program_are_not_those_of_another(run):
+def test_the_limit_on_threads_is_per_program(run):
     def ours():
         return sandboxes(psutil.Process().children(recursive=True))
 
@@ -152,19 +152,19 @@ def test_the_threads_of_one_program_are_not_those_of_another(run):
         verdict = beside.submit(run, MANY_THREADS, time_limit=30.0, memory_gb=2.0)
         assert eventually(lambda: any(process.num_threads() >= 58 for process in ours()), 20.0)
         assert run(THREAD_POOL, memory_gb=2.0) == "passed"
-        ours()[0].kill()  # all the others end with it
+        ours()[0].kill()  # the others end with it
         assert verdict.result() == "failed"
 
 
-def test_a_program_does_not_write_elsewhere(run, tmp_path):
+def test_a_program_cannot_write_outside_its_folder(run, tmp_path):
     if run.isolation == "guard" and os.getuid() != 0:
-        pytest.skip("the guard leaves files to the rights of the user")
+        pytest.skip("the guard does not restrict files beyond the user's permissions")
     os.chmod(tmp_path, 0o755)
     assert run(f"open({str(tmp_path / 'x')!r}, 'w'){ADD}") == "failed"
     assert not list(tmp_path.iterdir())
 
 
-def test_a_response_is_its_last_block():
+def test_the_last_block_of_a_response_is_scored():
     function = build_reward_function(CodeConfig())
     good, bad = f"```python{ADD}```", "```py\ndef add(a, b):\n    return 0\n```"
 

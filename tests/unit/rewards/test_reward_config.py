@@ -1,4 +1,4 @@
-"""The shipped configurations, and those that do not fit."""
+"""Shipped reward configurations, and invalid ones."""
 
 import importlib.util
 import re
@@ -48,7 +48,7 @@ EXACT = {"name": "exact_match"}
         ({"function": EXACT, "manager": {"name": "parallel", "time_limit": 0}}, "greater than 0"),
     ],
 )
-def test_what_does_not_fit_is_refused(values, message):
+def test_invalid_settings_are_refused(values, message):
     with pytest.raises(ValidationError, match=re.compile(message)):
         RewardConfig(**values)
 
