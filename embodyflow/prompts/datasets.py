@@ -204,10 +204,10 @@ def _open(path: str) -> Extent:
         raise ConfigError(f"{path}: cannot be read: {str(error).partition(chr(10))[0]}") from error
 
 
-def _check_columns(where: str, wanted: Sequence[str], there: Sequence[str]) -> None:
-    missing = [name for name in wanted if name not in there]
+def _check_columns(where: str, wanted: Sequence[str], available: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in available]
     if missing:
-        raise ConfigError(f"{where}: has no column {', '.join(missing)}; it has {', '.join(there)}")
+        raise ConfigError(f"{where}: has no column {', '.join(missing)}; it has {', '.join(available)}")
 
 
 def _map_arrow(path: str) -> Any:

@@ -81,10 +81,10 @@ class CodeConfig(_Config):
     Attributes:
         time_limit: Seconds for the program and its tests, including imports.
         memory_gb: Address space of each process in GB (10⁹ bytes).
-        isolation: Protection from the program. ``namespaces`` of the kernel remove the network, make other files
-            read-only and end all processes that the program starts. ``guard`` blocks network, new processes and foreign
-            functions within the interpreter, which stops accidents but not attacks. ``auto`` uses namespaces if the
-            kernel permits them, else the guard.
+        isolation: Protection from the program: ``namespaces`` (the kernel removes the network, makes other files
+            read-only and ends all processes that the program starts), ``guard`` (the interpreter blocks network, new
+            processes and foreign functions, which stops accidents but not attacks), or ``auto`` (namespaces if the
+            kernel permits them, else the guard).
     """
 
     name: Literal["code"] = "code"
