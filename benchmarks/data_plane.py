@@ -38,7 +38,7 @@ from verl.protocol import BatchData, DataProto
 
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.batches import to_batch, to_columns
-from embodyflow.data.plan import RankInput, ShardRef, split_evenly
+from embodyflow.data.row_plan import RankInput, ShardRef, split_evenly
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.buffers import start_buffers
 

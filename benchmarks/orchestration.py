@@ -42,7 +42,7 @@ from prefect.cache_policies import NO_CACHE
 import embodyflow.orchestration.run.iteration
 from embodyflow.config.compose import compose_config
 from embodyflow.config.run import GroupShape
-from embodyflow.data.plan import RankInput, Slice
+from embodyflow.data.row_plan import RankInput, Slice
 from embodyflow.orchestration.run.cluster import ray_cluster
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run
 from embodyflow.orchestration.run.stages import Stages

@@ -18,7 +18,7 @@ from verl.utils.seqlen_balancing import karmarkar_karp as verl_karmarkar_karp
 
 from embodyflow.data.balance import balance
 from embodyflow.data.partition import attention_cost, imbalance
-from embodyflow.data.plan import RankInput, ShardRef
+from embodyflow.data.row_plan import RankInput, ShardRef
 
 RESULTS = Path(__file__).parent / "results" / "planning.json"
 

@@ -22,8 +22,8 @@ from embodyflow.data.balance import balance
 from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.metrics import to_floats
 from embodyflow.data.partition import attention_cost
-from embodyflow.data.plan import RankInput, ShardRef, split_evenly
 from embodyflow.data.ragged import Ragged
+from embodyflow.data.row_plan import RankInput, ShardRef, split_evenly
 from embodyflow.data.tables import num_rows_of
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.buffers import start_buffers

@@ -8,8 +8,8 @@ import torch
 from embodyflow.data.metrics import mean
 from embodyflow.errors import RewardError
 from embodyflow.nodes.declarations import node
-from embodyflow.rewards.embeddings import build_embedding
-from embodyflow.rewards.progress import measure_progress
+from embodyflow.rewards.progress.episode_embeddings import build_embedding
+from embodyflow.rewards.progress.progress_reward import measure_progress
 from embodyflow.types import Batch, NodeOutput
 
 

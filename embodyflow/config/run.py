@@ -19,7 +19,7 @@ from embodyflow.config.cluster import ClusterConfig, TrackingConfig
 from embodyflow.config.pipeline import FilterConfig, PipelineConfig
 from embodyflow.config.trainer import CriticConfig, TrainerConfig, check_tolerance
 from embodyflow.policies.policy_config import PolicyConfig
-from embodyflow.rewards.progress_config import ProgressConfig
+from embodyflow.rewards.progress.progress_config import ProgressConfig
 
 Records = Sequence[Mapping[str, Any]]
 """The lines of a run's ``metrics.jsonl``."""

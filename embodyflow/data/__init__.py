@@ -1,1 +1,1 @@
-"""Data on its way between nodes: metrics, batches as arrays, redistribution plans."""
+"""Data on its way between nodes: tables of rows, redistribution plans and metrics."""

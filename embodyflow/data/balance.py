@@ -1,7 +1,7 @@
-"""Redistribution for equal cost: which rows each rank reads when their order may change.
+"""Plans that give ranks rows of equal cost, in any order.
 
-Costs say what is balanced: ones give every rank as many rows, :func:`~embodyflow.data.partition.attention_cost` as much
-work. Rows stay on the Ray node they lie on as far as balance allows; within a rank they keep their order.
+The costs decide what is balanced: ones balance the number of rows, :func:`~embodyflow.data.partition.attention_cost`
+balances the work. Within a rank, rows keep the order of the source.
 """
 
 import heapq
@@ -11,23 +11,23 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from embodyflow.data.partition import Costs, Index, imbalance, karmarkar_karp
-from embodyflow.data.plan import RankInput, ShardRef, pieces_at
+from embodyflow.data.row_plan import RankInput, ShardRef, pieces_at
 
 TOLERANCE = 0.01
-"""Share by which a Ray node's load may miss its mean before rows move to another."""
+"""Share by which the load of a Ray node may differ from the mean before rows move to another node."""
 
 
 def spread(shards: Sequence[ShardRef], costs: ArrayLike, num_ranks: int, groups: ArrayLike) -> list[RankInput]:
-    """Spread the rows of all shards over ranks of nearly equal cost, wherever they lie.
+    """Spread the rows of all shards over ranks of nearly equal cost, ignoring where they are stored.
 
-    Unlike :func:`balance` the outcome does not depend on which Ray node anything is on, so a run that goes on with
-    replaced workers, perhaps elsewhere, adds up the same numbers in the same order.
+    Unlike :func:`balance`, the plan does not depend on Ray nodes. A run whose workers were replaced, perhaps on other
+    machines, therefore sums the same numbers in the same order.
 
     Args:
-        shards: the source, its rows counted through in this order.
-        costs: [N], of each row, not negative.
-        num_ranks: of the target.
-        groups: int64 [N], group of each row; the rows of a group go to one rank together.
+        shards: Shards to read; row numbers count through them in this order.
+        costs: Cost of each row, [N], at least 0.
+        num_ranks: Number of ranks that read the rows.
+        groups: Group of each row, int64 [N]; a rank gets whole groups.
     """
     unit_of_row = np.unique(np.asarray(groups), return_inverse=True)[1]
     rank_of_unit = karmarkar_karp(np.bincount(unit_of_row, np.asarray(costs, np.float64)), num_ranks)
@@ -35,15 +35,15 @@ def spread(shards: Sequence[ShardRef], costs: ArrayLike, num_ranks: int, groups:
 
 
 def cut_between_groups(shards: Sequence[ShardRef], groups: ArrayLike, num_ranks: int) -> list[RankInput]:
-    """Cut the rows of all shards into ranges of whole groups, of as nearly equal numbers of rows as those allow.
+    """Split the rows of all shards between groups, so that ranks get as nearly equal numbers of rows as possible.
 
-    Where the even cut is between groups it is that of :func:`~embodyflow.data.plan.split_evenly`. Groups whose rows
-    are not side by side stand where their first row does.
+    If the even split falls between groups, the plan equals that of :func:`~embodyflow.data.row_plan.split_evenly`. A
+    group whose rows are not contiguous counts at the position of its first row.
 
     Args:
-        shards: the source, its rows counted through in this order.
-        groups: int64 [N], group of each row.
-        num_ranks: of the target.
+        shards: Shards to read; row numbers count through them in this order.
+        groups: Group of each row, int64 [N].
+        num_ranks: Number of ranks that read the rows.
     """
     _, first_row, group_of_row, sizes = np.unique(
         np.asarray(groups), return_index=True, return_inverse=True, return_counts=True
@@ -65,24 +65,25 @@ def balance(
 ) -> list[RankInput]:
     """Spread the rows of all shards over ranks of nearly equal cost, moving few of them between Ray nodes.
 
-    Also rebalances what a filter left: the shards need not be of equal size, nor be as many as the ranks.
+    The shards may differ in size and need not be as many as the ranks, so this also rebalances the rows that a filter
+    kept.
 
     Args:
-        shards: the source, its rows counted through in this order.
-        costs: [N], of each row, not negative.
-        hosts: the Ray node of each data-parallel rank of the target.
-        groups: int64 [N], group of each row; the rows of a group go to one rank together. ``None`` moves rows singly.
-        tolerance: share by which a Ray node's load may exceed the mean to spare a move.
+        shards: Shards to read; row numbers count through them in this order.
+        costs: Cost of each row, [N], at least 0.
+        hosts: Ray node of each data-parallel rank that reads the rows.
+        groups: Group of each row, int64 [N]; a rank gets whole groups. ``None`` assigns rows one by one.
+        tolerance: Share by which the load of a Ray node may exceed the mean before rows move.
 
     Returns:
-        One input per rank, its rows in the source's order; their positions are those in the source.
+        One input per rank, with its rows and their positions in the order of the source.
 
     Raises:
-        ValueError: there are no ranks, or not one cost and group for each row.
+        ValueError: There are no ranks, or the number of costs or groups is not the number of rows.
     """
     num_rows = sum(shard.num_rows for shard in shards)
     costs = np.asarray(costs, np.float64)
-    unit_of_row = _units(num_rows, groups)
+    unit_of_row = _unit_of_rows(num_rows, groups)
     if not hosts or len(costs) != num_rows or len(unit_of_row) != num_rows:
         raise ValueError(
             f"{len(costs)} costs and {len(unit_of_row)} groups for {num_rows} rows on {len(hosts)} ranks: "
@@ -93,34 +94,35 @@ def balance(
     numbers = {name: index for index, name in enumerate(sorted({*hosts, *(shard.host for shard in shards)}))}
     host_of_shard = np.array([numbers[shard.host] for shard in shards], np.int64)
     home = _home_of_units(np.repeat(host_of_shard, [shard.num_rows for shard in shards]), unit_of_row, costs, num_units)
-    rank_of_unit = _near_home(unit_costs, home, np.array([numbers[name] for name in hosts]), len(numbers), tolerance)
+    host_of_rank = np.array([numbers[name] for name in hosts])
+    rank_of_unit = _assign_near_home(unit_costs, home, host_of_rank, len(numbers), tolerance)
     loads = np.bincount(rank_of_unit, unit_costs, len(hosts))
-    if imbalance(loads) > 2 * tolerance:  # a node's few large units may not level out by themselves
+    if imbalance(loads) > 2 * tolerance:  # a few large units on one node may not balance within it
         anywhere = karmarkar_karp(unit_costs, len(hosts))
         if imbalance(np.bincount(anywhere, unit_costs, len(hosts))) < imbalance(loads):
             rank_of_unit = anywhere
     return _rank_inputs(shards, rank_of_unit[unit_of_row], len(hosts))
 
 
-def _units(num_rows: int, groups: ArrayLike | None) -> Index:
-    """Return which rows move together: int64 [N], from 0."""
+def _unit_of_rows(num_rows: int, groups: ArrayLike | None) -> Index:
+    """Return the unit of each row, int64 [N] from 0; the rows of a unit move together."""
     return np.arange(num_rows) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
 
 
 def _home_of_units(host_of_row: Index, unit_of_row: Index, costs: Costs, num_units: int) -> Index:
-    """Return the Ray node of each unit; of a group spread over several, the node of its costliest row."""
+    """Return the Ray node of each unit; a group spread over several nodes belongs to that of its costliest row."""
     if num_units == len(host_of_row):
         return host_of_row[np.argsort(unit_of_row)]
     home = np.zeros(num_units, np.int64)
     ascending = np.argsort(costs, kind="stable")
-    home[unit_of_row[ascending]] = host_of_row[ascending]  # the last to be written is the costliest
+    home[unit_of_row[ascending]] = host_of_row[ascending]  # the costliest row is written last
     return home
 
 
-def _near_home(costs: Costs, home: Index, host_of_rank: Index, num_hosts: int, tolerance: float) -> Index:
-    """Return the rank of each unit: Ray nodes levelled out by moving few units, then the ranks of each node."""
+def _assign_near_home(costs: Costs, home: Index, host_of_rank: Index, num_hosts: int, tolerance: float) -> Index:
+    """Return the rank of each unit: balance the Ray nodes by moving few units, then the ranks within each node."""
     share = np.bincount(host_of_rank, minlength=num_hosts) / len(host_of_rank)
-    place = _level(costs, home, share, tolerance)
+    place = _balance_nodes(costs, home, share, tolerance)
     rank_of_unit = np.empty(len(costs), np.int64)
     for host in range(num_hosts):
         here = np.flatnonzero(place == host)
@@ -130,21 +132,21 @@ def _near_home(costs: Costs, home: Index, host_of_rank: Index, num_hosts: int, t
     return rank_of_unit
 
 
-def _level(costs: Costs, home: Index, share: Costs, tolerance: float) -> Index:
-    """Return the Ray node of each unit such that node ``h`` carries about ``share[h]`` of the cost.
+def _balance_nodes(costs: Costs, home: Index, share: Costs, tolerance: float) -> Index:
+    """Return the Ray node of each unit so that node ``h`` carries about ``share[h]`` of the cost.
 
-    The costliest units move first, so that few do: at first only where neither node ends on the other side of its
-    mean, then wherever the squared deviations become less. Units leave a node without ranks in any case.
+    The costliest units move first, so that few units move. The first pass moves a unit only if neither node crosses its
+    mean; the second pass moves a unit if that reduces the squared deviations. A node without ranks loses all its units.
     """
     mean = costs.sum() * share
     excess = (np.bincount(home, costs, len(share)) - mean).tolist()
     slack = (tolerance * mean).tolist()
-    descending = np.lexsort((-costs, home))  # the units of each node, one node after the other
+    descending = np.lexsort((-costs, home))  # the units of each node, node by node
     bounds = np.searchsorted(home[descending], np.arange(len(share) + 1))
     place = home.copy()
     takers = [(excess[host], host) for host in range(len(share)) if share[host] > 0]
     heapq.heapify(takers)
-    for careful in (True, False):
+    for first_pass in (True, False):
         for host in range(len(share)):
             for unit in descending[bounds[host] : bounds[host + 1]].tolist():
                 if share[host] > 0 and excess[host] <= slack[host]:
@@ -153,8 +155,8 @@ def _level(costs: Costs, home: Index, share: Costs, tolerance: float) -> Index:
                     continue
                 cost, taker = costs[unit], _lightest(takers, excess)
                 gap = -excess[taker]
-                fits = cost <= min(excess[host], gap) if careful else cost < excess[host] + gap
-                if taker != host and (fits or (share[host] == 0 and not careful)):
+                fits = cost <= min(excess[host], gap) if first_pass else cost < excess[host] + gap
+                if taker != host and (fits or (share[host] == 0 and not first_pass)):
                     place[unit] = taker
                     excess[host] -= cost
                     excess[taker] += cost
@@ -163,14 +165,14 @@ def _level(costs: Costs, home: Index, share: Costs, tolerance: float) -> Index:
 
 
 def _lightest(takers: list[tuple[float, int]], excess: Sequence[float]) -> int:
-    """Return the taker of least excess; the heap's entries lag behind where a node gave units away."""
+    """Return the taker with the least excess, refreshing heap entries that are outdated because a node lost units."""
     while takers[0][0] != excess[takers[0][1]]:
         heapq.heapreplace(takers, (excess[takers[0][1]], takers[0][1]))
     return takers[0][1]
 
 
 def _rank_inputs(shards: Sequence[ShardRef], rank_of_row: Index, num_ranks: int) -> list[RankInput]:
-    """Return what each rank reads: its rows in the source's order, shard by shard."""
+    """Return the input of each rank: its rows in the order of the source, shard by shard."""
     by_rank = np.argsort(rank_of_row, kind="stable")
     bounds = np.searchsorted(rank_of_row[by_rank], np.arange(1, num_ranks))
     return [

@@ -1,7 +1,7 @@
-"""Batches as tables and back.
+"""Conversion between batches and tables.
 
-A batch travels as a table: arrays are written and read at the speed of memory, where a pickled TensorDict is copied
-tensor by tensor.
+A batch travels as a table, because arrays are written and read at the speed of memory, while a pickled TensorDict is
+copied tensor by tensor.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,10 @@ Columns: TypeAlias = dict[str, np.ndarray]
 
 
 def to_columns(batch: TensorDict) -> Table:
-    """Return the batch's columns as contiguous arrays ``[N, ...]`` on the CPU; jagged nested tensors become ragged."""
+    """Return the columns of a batch as contiguous arrays ``[N, ...]`` on the CPU.
+
+    Jagged nested tensors become ragged columns.
+    """
     return {str(name): _to_column(value.detach().cpu()) for name, value in sorted(batch.items())}
 
 
@@ -32,10 +35,10 @@ def _to_column(tensor: Tensor) -> Column:
 
 
 def to_batch(columns: Mapping[str, Column]) -> TensorDict:
-    """Return a TensorDict over the columns, a ragged one as a jagged nested tensor.
+    """Return a TensorDict over the columns; a ragged column becomes a jagged nested tensor.
 
-    A node function may write to its batch. Arrays that are read-only are shared with other readers, so they are
-    copied; what a buffer of the same machine gives is copied by the kernel where it is written to, page by page.
+    A node function may write to its batch. Read-only arrays are shared with other readers, so they are copied here.
+    Arrays mapped from a buffer on the same machine are writable; the kernel copies each page on the first write.
     """
     num_rows = num_rows_of(columns)
     return TensorDict({name: _to_tensor(column) for name, column in columns.items()}, batch_size=[num_rows])
@@ -49,5 +52,5 @@ def _to_tensor(column: Column) -> Tensor:
 
 
 def join_rows(parts: Sequence[TensorDict]) -> TensorDict:
-    """Return the rows of all parts, in order; language rows padded to the longest of them."""
+    """Return the rows of all parts, in order; language rows are padded to the longest."""
     return to_batch(to_padded(concatenate([to_ragged(to_columns(part)) for part in parts])))

@@ -1,7 +1,7 @@
-"""Metrics that know how they are reduced.
+"""Metrics that carry their reduction.
 
-A metric is declared with its reduction where it is measured; merging across ranks follows the declaration and
-never guesses from the name.
+The code that measures a metric declares its reduction. Merging across ranks follows the declaration and never guesses
+from the name.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Reduction(StrEnum):
-    """How values of one metric from several ranks become one."""
+    """How the values of a metric from several ranks become one value."""
 
     MEAN = "mean"
     SUM = "sum"
@@ -28,10 +28,10 @@ class Metric:
     """One measured number.
 
     Attributes:
-        reduction: how it merges with the same metric of another rank.
-        value: the number; of a mean, the mean over this rank's samples.
-        weight: of a mean, the number of samples behind it; of a percentile, which one; otherwise unused.
-        samples: of a percentile, what it is of: ranks' percentiles do not merge, their samples do.
+        reduction: Reduction that merges the metric with the same metric of another rank.
+        value: The measured number; a mean is over the samples of this rank.
+        weight: Number of samples behind a mean, or the percent of a percentile; unused otherwise.
+        samples: Samples of a percentile. Percentiles of ranks do not merge, their samples do.
     """
 
     reduction: Reduction
@@ -43,13 +43,13 @@ class Metric:
         """Return the metric over both ranks' samples.
 
         Raises:
-            ValueError: the two were declared with different reductions, or as different percentiles.
+            ValueError: The two have different reductions or are different percentiles.
         """
         if self.reduction is not other.reduction:
             raise ValueError(f"a metric is declared both {self.reduction} and {other.reduction}")
         match self.reduction:
             case Reduction.MEAN:
-                if other.weight == 0:  # a mean over no samples says nothing, whatever its value
+                if other.weight == 0:  # a mean over no samples carries no information
                     return self
                 if self.weight == 0:
                     return other
@@ -71,42 +71,47 @@ class Metric:
 
 
 def mean(value: float, weight: float = 1.0) -> Metric:
-    """A mean over ``weight`` samples."""
+    """Declare a mean over ``weight`` samples."""
     return Metric(Reduction.MEAN, float(value), float(weight))
 
 
 def total(value: float) -> Metric:
-    """A sum over ranks."""
+    """Declare a sum over ranks."""
     return Metric(Reduction.SUM, float(value))
 
 
 def minimum(value: float) -> Metric:
-    """The smallest over ranks."""
+    """Declare a minimum over ranks."""
     return Metric(Reduction.MIN, float(value))
 
 
 def maximum(value: float) -> Metric:
-    """The largest over ranks."""
+    """Declare a maximum over ranks."""
     return Metric(Reduction.MAX, float(value))
 
 
 def last(value: float) -> Metric:
-    """The value of the highest rank: for what every rank knows alike."""
+    """Declare a value that is the same on every rank; the highest rank provides it."""
     return Metric(Reduction.LAST, float(value))
 
 
 def percentile(samples: Iterable[float], percent: float) -> Metric:
-    """The value below which ``percent`` (0 to 100) of all ranks' samples lie, interpolated; NaN without samples."""
+    """Declare a percentile over the samples of all ranks, interpolated; NaN if there are no samples.
+
+    Args:
+        samples: Samples of this rank.
+        percent: Percentile to report, 0 to 100.
+    """
     kept = tuple(float(sample) for sample in samples)
     value = float(np.percentile(kept, percent)) if kept else float("nan")
     return Metric(Reduction.PERCENTILE, value, float(percent), kept)
 
 
 def as_metrics(values: Mapping[str, Any]) -> dict[str, Metric]:
-    """Declare bare numbers as means over ranks, leaving declared metrics as they are.
+    """Declare bare numbers as means over ranks; keep declared metrics unchanged.
 
     Raises:
-        TypeError: a value is neither.
+        TypeError: A value is neither a number nor a metric.
     """
     return {name: value if isinstance(value, Metric) else mean(_number(name, value)) for name, value in values.items()}
 
@@ -114,7 +119,7 @@ def as_metrics(values: Mapping[str, Any]) -> dict[str, Metric]:
 def _number(name: str, value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # the last is a tensor's of several numbers
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor with several elements
         raise TypeError(f"the metric {name!r} must be a number or a Metric, is {value!r}") from error
 
 
@@ -128,7 +133,7 @@ def merge_metrics(ranks: Iterable[Mapping[str, Metric]]) -> dict[str, Metric]:
 
 
 def to_floats(metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """Return name to value, sorted by name; a mean over nothing is left out, as it says nothing."""
+    """Return the value of each metric, sorted by name; means over no samples are omitted."""
     return {name: metrics[name].value for name in sorted(metrics) if not _is_empty(metrics[name])}
 
 

@@ -1,7 +1,7 @@
-"""Language rows between padded, as node functions see them, and ragged, as they travel.
+"""Conversion of language rows between padded (in node functions) and ragged (between ranks).
 
-A node function has a response's tokens as ``[N, R, ...]``, R the longest response of its rows. Another rank's rows
-may have another R, so between ranks a row has its own tokens and no padding. Rows of other jobs pass as they are.
+A node function sees the tokens of responses as ``[N, R, ...]``, where R is the longest response of its rows. R differs
+between ranks, so rows travel without padding. Rows of other kinds of jobs stay as they are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,26 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from embodyflow.data.plan import RowFacts
 from embodyflow.data.ragged import Array, Ragged
+from embodyflow.data.row_plan import RowFacts
 from embodyflow.data.tables import Column, Table
 
 PROMPT, RESPONSE = "prompt_length", "response_length"
-"""Columns that say how long a row's prompt and response are."""
+"""Columns with the number of tokens in a row's prompt and response."""
 
 PER_TOKEN = (
     *("action_tokens", "loss_mask", "log_probs", "old_log_probs", "ref_log_probs", "kl_penalty"),
     *("rewards", "advantages", "values", "returns"),
 )
 PER_TOKEN_PREFIX = "token_"
-"""What columns of one value or more per response token are called: one of these names, or one that begins so."""
+"""Names and name prefix of columns that hold one or more values per response token."""
 
 
 def to_ragged(columns: Mapping[str, Column]) -> Table:
-    """Return language rows without padding: ``prompt_tokens`` and every column of one value or more per response token.
+    """Return language rows without padding: ``prompt_tokens`` and the columns per response token become ragged.
 
-    What lies after the end of a prompt or response is left out. Names say which columns these are, :data:`PER_TOKEN`
-    and what begins with ``token_``; any other is left whole, were it as wide as the longest response is long.
+    Columns per response token are recognised by name (:data:`PER_TOKEN`, or the prefix ``token_``). Other columns stay
+    as they are, even if their width equals the longest response.
     """
     if RESPONSE not in columns:
         return dict(columns)
@@ -38,12 +38,12 @@ def to_ragged(columns: Mapping[str, Column]) -> Table:
 
 
 def to_padded(columns: Mapping[str, Column]) -> Table:
-    """Undo :func:`to_ragged`, with zeros after the ends."""
+    """Return rows with ragged columns padded with zeros: the inverse of :func:`to_ragged`."""
     return {name: _pad(column) if isinstance(column, Ragged) else column for name, column in columns.items()}
 
 
 def pad_lists(rows: Sequence[Sequence[Any]], dtype: Any) -> tuple[Array, Array]:
-    """Return which places are filled, bool ``[N, longest]``, and the rows with zeros after their ends."""
+    """Return a mask of the filled positions, bool ``[N, longest]``, and the rows padded with zeros."""
     lengths = np.array([len(row) for row in rows], np.int64)
     mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
     padded = np.zeros(mask.shape, dtype)
@@ -52,7 +52,10 @@ def pad_lists(rows: Sequence[Sequence[Any]], dtype: Any) -> tuple[Array, Array]:
 
 
 def facts_of(columns: Mapping[str, Column]) -> RowFacts | None:
-    """Return rows' groups, and the tokens of language rows, prompt and response; ``None`` of rows without groups."""
+    """Return the group of each row and, for language rows, its tokens (prompt and response).
+
+    Rows without groups give ``None``.
+    """
     if "group_id" not in columns:
         return None
     groups = np.asarray(columns["group_id"], np.int64)

@@ -1,4 +1,4 @@
-"""Splitting costs into parts of nearly equal sum: what token balancing rests on."""
+"""Number partitioning: split costs into parts of nearly equal sum. Token balancing builds on it."""
 
 import heapq
 
@@ -8,24 +8,24 @@ from numpy.typing import ArrayLike, NDArray
 Costs = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-_MAX_DIFFERENCED = 256  # items: differencing takes about 10 µs each, and the small ones fit anywhere
+_MAX_DIFFERENCED = 256  # items: differencing is slower than filling greedily, and small items fit anywhere
 
 
 def attention_cost(num_tokens: ArrayLike, hidden_size: int = 4096) -> Costs:
-    """Return what a transformer spends on each row, up to a common factor: ``6·h·l + l²``.
+    """Return a transformer's compute for each row, up to a common factor: ``6·h·l + l²``.
 
-    A layer's matrix products take ``24·l·h²`` operations and its attention ``4·l²·h``.
+    The matrix products of a layer take ``24·l·h²`` operations, its attention takes ``4·l²·h``.
 
     Args:
-        num_tokens: [N], tokens of each row.
-        hidden_size: ``h``, width of the transformer.
+        num_tokens: Number of tokens ``l`` of each row, [N].
+        hidden_size: Width ``h`` of the transformer.
     """
     lengths = np.asarray(num_tokens, np.float64)
     return 6.0 * hidden_size * lengths + lengths**2
 
 
 def imbalance(loads: ArrayLike) -> float:
-    """Return by what share the heaviest part exceeds the mean: 0 where all are equal."""
+    """Return the excess of the heaviest part over the mean, as a share of the mean; 0 if all parts are equal."""
     loads = np.asarray(loads, np.float64)
     mean = loads.mean()
     return float(loads.max() / mean - 1.0) if mean > 0 else 0.0
@@ -34,16 +34,17 @@ def imbalance(loads: ArrayLike) -> float:
 def karmarkar_karp(costs: ArrayLike, num_parts: int) -> Index:
     """Assign items to parts of nearly equal cost.
 
-    The largest items by Karmarkar & Karp's (1982) differencing method: each starts as a partition of its own, and the
-    two partitions whose parts differ most are merged, the heaviest part of one with the lightest of the other, until
-    one is left. The small rest goes, largest first, each to the lightest part (Graham, 1969).
+    The largest items are assigned by the differencing method of Karmarkar & Karp (1982). Each item starts as its own
+    partition. The two partitions whose parts differ most are merged, the heaviest part of one with the lightest part of
+    the other, until one partition is left. The remaining small items go to the lightest part, largest first (Graham,
+    1969).
 
     Args:
-        costs: [N], not negative. Parts of equal costs have the same number of items, or one more.
-        num_parts: ``k >= 1``.
+        costs: Cost of each item, [N], at least 0. If all costs are equal, the sizes of the parts differ by at most one.
+        num_parts: Number of parts, at least 1.
 
     Returns:
-        int64 [N], the part of each item; which part has which number says nothing.
+        Part of each item, int64 [N]. The order of the parts has no meaning.
     """
     costs = np.asarray(costs, np.float64)
     order = np.argsort(-costs, kind="stable")
@@ -64,7 +65,7 @@ def karmarkar_karp(costs: ArrayLike, num_parts: int) -> Index:
 
 
 def _difference(costs: Costs, num_parts: int) -> tuple[Index, Costs]:
-    """Return the part of each item, and the sums of the parts: float64 [k]."""
+    """Return the part of each item, int64 [N], and the sum of each part, float64 [k]."""
     partitions = [np.array([cost, *[0.0] * (num_parts - 1)]) for cost in costs]  # sums of the parts, heaviest first
     heap = [(-cost, index) for index, cost in enumerate(costs)]  # by difference, largest first
     heapq.heapify(heap)
@@ -78,7 +79,7 @@ def _difference(costs: Costs, num_parts: int) -> tuple[Index, Costs]:
         heapq.heapreplace(heap, (sums[-1] - sums[0], len(partitions)))
         merges.append((left, right, order))
         partitions.append(sums)
-    numbers = {len(partitions) - 1: np.arange(num_parts)}  # of each partition's parts, in the final one
+    numbers = {len(partitions) - 1: np.arange(num_parts)}  # final numbers of each partition's parts
     for merged, (left, right, order) in zip(range(len(partitions) - 1, 0, -1), reversed(merges), strict=False):
         numbers[left] = np.empty(num_parts, np.int64)
         numbers[left][order] = numbers.pop(merged)

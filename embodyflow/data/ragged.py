@@ -1,4 +1,4 @@
-"""Columns whose rows differ in length: values one after the other, and how many belong to each row."""
+"""Columns whose rows differ in length: the values of all rows, and the length of each row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ RowIndex: TypeAlias = slice | NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """A ragged column; never padded, so a rank moves its own tokens and no more.
+    """A column without padding, so a rank moves only the tokens of its own rows.
 
     Attributes:
-        values: ``[sum of lengths, ...]``, row after row.
-        lengths: int64 [N], not negative.
+        values: Values of all rows, row after row, ``[sum of lengths, ...]``.
+        lengths: Number of values of each row, int64 [N], at least 0.
     """
 
     values: Array
@@ -25,7 +25,7 @@ class Ragged:
 
     def __post_init__(self) -> None:
         if self.lengths.sum() != len(self.values):
-            raise ValueError(f"lengths add up to {self.lengths.sum()}, there are {len(self.values)} values")
+            raise ValueError(f"lengths sum to {self.lengths.sum()}, but there are {len(self.values)} values")
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -33,7 +33,7 @@ class Ragged:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of values and lengths."""
+        """Size of values and lengths in bytes."""
         return self.values.nbytes + self.lengths.nbytes
 
     @overload
@@ -43,7 +43,7 @@ class Ragged:
     def __getitem__(self, index: RowIndex) -> "Ragged": ...
 
     def __getitem__(self, index: int | RowIndex) -> "Array | Ragged":
-        """Return one row's values, the rows of a slice of step 1 (both without a copy), or those of an index array."""
+        """Return the values of a row, or the rows of a slice with step 1 (both without a copy) or of an index array."""
         ends = np.cumsum(self.lengths)
         if isinstance(index, int):
             return self.values[ends[index] - self.lengths[index] : ends[index]]

@@ -1,14 +1,14 @@
-"""Rows on disk: whole shards, and pieces of one as they are made.
+"""Files of rows: whole shards, and journals of the pieces of a shard.
 
-Both use the layout of :mod:`embodyflow.data.packing`. Writing does not wait for the disk: what a process wrote outlives
-the process, and whoever needs it to outlive a power failure flushes the file.
+Both use the layout of :mod:`embodyflow.data.table_packing`. Writing does not flush to disk: the files survive the
+process that wrote them; callers that need them to survive a power failure flush them.
 """
 
 import hashlib
 import os
 from pathlib import Path
 
-from embodyflow.data.packing import Packing, unpack
+from embodyflow.data.table_packing import Packing, unpack
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import DamageError
 
@@ -16,46 +16,46 @@ _LENGTH_BYTES, _DIGEST_BYTES = 8, 32
 
 
 def write_rows(path: Path, table: Table) -> None:
-    """Write a shard; a reader finds all of it or no such file."""
-    aside = path.with_name(f".{path.name}")
-    aside.parent.mkdir(parents=True, exist_ok=True)
-    aside.write_bytes(_pack(table))
-    os.replace(aside, path)
+    """Write a shard atomically: a reader finds the complete file or none."""
+    temporary = path.with_name(f".{path.name}")
+    temporary.parent.mkdir(parents=True, exist_ok=True)
+    temporary.write_bytes(_pack(table))
+    os.replace(temporary, path)
 
 
 def read_rows(path: Path, digest: str) -> Table:
-    """Read a shard; the arrays are the caller's.
+    """Read a shard into arrays that the caller may write to.
 
     Args:
-        path: that :func:`write_rows` wrote to.
-        digest: of the columns, by :func:`~embodyflow.data.tables.digest_of`.
+        path: File written by :func:`write_rows`.
+        digest: Digest of the columns from :func:`~embodyflow.data.tables.digest_of`.
 
     Raises:
-        FileNotFoundError: it was never written.
-        DamageError: it does not hold these columns.
+        FileNotFoundError: The file does not exist.
+        DamageError: The file does not hold the columns of this digest.
     """
     try:
         table = unpack(bytearray(path.read_bytes()))
         intact = digest_of(table) == digest
-    except (ValueError, TypeError, IndexError, MemoryError, OverflowError):  # the layout itself makes no sense
+    except (ValueError, TypeError, IndexError, MemoryError, OverflowError):  # the layout itself is damaged
         intact = False
     if not intact:
-        raise DamageError(f"{path} does not hold the rows of digest {digest[:12]}")
+        raise DamageError(f"{path} does not hold the rows with digest {digest[:12]}")
     return table
 
 
 class Journal:
-    """Pieces of a shard in one file, each counting as soon as it is whole.
+    """A file of pieces of a shard, each valid as soon as it is complete.
 
     Args:
-        path: of the file, made with the first piece.
+        path: Path of the file, which the first piece creates.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> list[Table]:
-        """Return the whole pieces, in order; what a killed process left of another is cut off."""
+        """Return the complete pieces, in order; truncate the file after them, where a killed process left a part."""
         content = self._path.read_bytes() if self._path.exists() else b""
         pieces, end = [], 0
         while (piece := _piece_at(content, end)) is not None:
@@ -66,18 +66,18 @@ class Journal:
         return pieces
 
     def append(self, table: Table) -> None:
-        """Add a piece."""
+        """Append a piece."""
         packed = _pack(table)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
             file.write(len(packed).to_bytes(_LENGTH_BYTES, "little") + hashlib.sha256(packed).digest() + packed)
 
     def replace(self, table: Table) -> None:
-        """Make this its only piece, in one step."""
-        aside = Journal(self._path.with_name(f".{self._path.name}"))
-        aside._path.unlink(missing_ok=True)
-        aside.append(table)
-        os.replace(aside._path, self._path)
+        """Replace all pieces by one, atomically."""
+        temporary = Journal(self._path.with_name(f".{self._path.name}"))
+        temporary._path.unlink(missing_ok=True)
+        temporary.append(table)
+        os.replace(temporary._path, self._path)
 
 
 def _pack(table: Table) -> bytearray:
@@ -88,7 +88,7 @@ def _pack(table: Table) -> bytearray:
 
 
 def _piece_at(content: bytes, start: int) -> bytes | None:
-    """Return the piece that starts there, ``None`` where none is whole."""
+    """Return the piece that begins at ``start``; ``None`` if there is no complete piece."""
     head = start + _LENGTH_BYTES + _DIGEST_BYTES
     length = int.from_bytes(content[start : start + _LENGTH_BYTES], "little")
     piece = content[head : head + length]

@@ -1,4 +1,4 @@
-"""Rows that one iteration gathered beyond its need, kept for the next."""
+"""Surplus rows: rows that an iteration sampled beyond its need and keeps for the next."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -7,19 +7,18 @@ Index = NDArray[np.int64]
 
 
 def draw_surplus(group_id: ArrayLike, policy_version: ArrayLike, num_rows: int, oldest: int) -> tuple[Index, Index]:
-    """Say which of some waiting rows are trained on now, and which go on waiting; the others have become too stale.
+    """Return the waiting rows to train on now and those that keep waiting; drop rows that are too stale.
 
-    Groups stay whole, since their advantages are relative to their siblings, and those that have waited longest go
-    first.
+    Groups stay whole, since advantages are relative to the group. Groups that have waited longest go first.
 
     Args:
-        group_id: int64 [N].
-        policy_version: int64 [N], of the weights that acted; the rows stand in the order they began to wait.
-        num_rows: how many are wanted at most.
-        oldest: the smallest version of a row that is not too stale.
+        group_id: Group of each row, int64 [N], in the order in which the rows began to wait.
+        policy_version: Version of the weights that sampled each row, int64 [N].
+        num_rows: Maximum number of rows to take.
+        oldest: Smallest version that is not too stale.
 
     Returns:
-        Positions taken and positions left, ascending.
+        Positions of the rows taken and of the rows left, both ascending, int64.
     """
     groups, versions = np.asarray(group_id), np.asarray(policy_version)
     taken, left = [], []

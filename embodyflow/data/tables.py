@@ -1,7 +1,7 @@
-"""Tables: rows as plain arrays, what a buffer holds and how rows are cut, joined and digested.
+"""Tables: rows as plain arrays, as buffers hold them, and functions that select, join and digest rows.
 
-A table has columns by name, one array each with the rows first, or a :class:`~embodyflow.data.ragged.Ragged` column.
-Nothing here needs torch.
+A table maps names to columns. A column is an array whose first dimension is the rows, or a
+:class:`~embodyflow.data.ragged.Ragged`. This module does not import torch.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ def num_rows_of(columns: Mapping[str, Column]) -> int:
     """Return the number of rows.
 
     Raises:
-        ValueError: columns differ in their number of rows; the message names them.
+        ValueError: Columns differ in their number of rows; the message names them.
     """
     counts = {name: len(array) for name, array in columns.items()}
     if len(set(counts.values())) > 1:
@@ -29,15 +29,15 @@ def num_rows_of(columns: Mapping[str, Column]) -> int:
 
 
 def select(columns: Mapping[str, Column], index: RowIndex) -> Table:
-    """Return some rows: without a copy where ``index`` is a slice."""
+    """Return the rows at ``index``; a slice does not copy."""
     return {name: column[index] for name, column in columns.items()}
 
 
 def concatenate(parts: Sequence[Table]) -> Table:
-    """Join parts row-wise, in order.
+    """Concatenate the rows of all parts, in order.
 
     Raises:
-        ValueError: the parts do not have the same columns.
+        ValueError: The parts have different columns.
     """
     names = {tuple(sorted(part)) for part in parts}
     if len(names) != 1:
@@ -54,12 +54,12 @@ def _join(parts: Sequence[Column]) -> Column:
 
 
 def join_columns(batches: Sequence[Table]) -> Table:
-    """Join what several parents pass to one child: rows matched by ``uid``, columns united.
+    """Join the tables of several parents of one node: match rows by ``uid`` and unite columns.
 
-    The first parent gives the order of the rows. A column that several parents carry must hold the same values.
+    The first parent determines the order of the rows. A column of several parents must hold the same values in each.
 
     Raises:
-        ValueError: the parents hold different rows, or a column differs between them.
+        ValueError: The parents hold different rows, or a column differs between parents.
     """
     joined = dict(batches[0])
     for other in batches[1:]:
@@ -72,11 +72,13 @@ def join_columns(batches: Sequence[Table]) -> Table:
 
 
 def _positions(uids: Array, others: Array) -> Array | None:
-    """Return where each of ``uids`` stands in ``others``; ``None`` where both are in the same order."""
+    """Return the position of each of ``uids`` in ``others``; ``None`` if both have the same order."""
     sorter, other_sorter = np.argsort(uids, kind="stable"), np.argsort(others, kind="stable")
     in_order = uids[sorter]
     if not np.array_equal(in_order, others[other_sorter]) or (in_order[1:] == in_order[:-1]).any():
-        raise ValueError("parents of one node hold different rows: join needs the same uids on each side")
+        raise ValueError(
+            "parents of one node hold different rows; a join needs the same uids from each parent, without duplicates"
+        )
     if np.array_equal(uids, others):
         return None
     positions = np.empty(len(uids), np.int64)
@@ -96,7 +98,7 @@ def _equal(left: Column, right: Column) -> bool:
 
 
 def digest_of(columns: Mapping[str, Column]) -> str:
-    """Return the SHA-256 over names, dtypes, shapes and bytes of the columns, in name order."""
+    """Return the SHA-256 of the names, dtypes, shapes and bytes of the columns, in order of their names."""
     sha = hashlib.sha256()
     for name in sorted(columns):
         column = columns[name]

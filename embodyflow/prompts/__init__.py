@@ -1,1 +1,1 @@
-"""Prompts of language jobs: data sources, tokenization, validation scores."""
+"""Prompts of language jobs: sources, tokenization and validation scores."""

@@ -1,7 +1,7 @@
-"""Sums to learn on when there is nothing to download: prompts, worked answers and a tokenizer of 19 tokens.
+"""Addition problems that need no download: prompts, worked answers and a tokenizer with 19 tokens.
 
-The prompt ``27+95=`` is answered column by column, units first, a carry written where there is one, the result after
-the marker: ``7+5=12,2+9+1=12 is 122 ## 122``.
+The answer to ``27+95=`` works column by column, units first, writes each carry, and ends with the result after a
+marker: ``7+5=12,2+9+1=12 is 122 ## 122``.
 """
 
 from functools import cached_property
@@ -15,11 +15,11 @@ from embodyflow.prompts.prompts import Prompt, Split
 from embodyflow.seeding import derive_rng
 
 MARKER = "##"
-"""What the final answer stands after."""
+"""Marker before the final answer."""
 
 _PAD, _BOS, _EOS, _UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
 _WORDS = (*"0123456789+=,", " is ", f" {MARKER} ")
-# The assistant's turns end; a user's are the sums as they are, so that a chat of one question is the plain prompt.
+# Only assistant turns end with a token, so a chat with one user message has the same tokens as the plain prompt.
 _CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message['content'] }}"
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
@@ -27,26 +27,26 @@ _CHAT_TEMPLATE = (
 
 
 class ArithmeticPrompts:
-    """All sums of two numbers of so many digits, each in one split together with its mirror image.
+    """All sums of two numbers with a given number of digits.
 
-    ``a + b`` and ``b + a`` are in the same split: a sum of validation was never seen in either order.
+    ``a + b`` and ``b + a`` are in the same split, so training never sees a validation sum in either order.
     """
 
     def __init__(self, config: ArithmeticConfig) -> None:
         self._config = config
 
     def num_prompts(self, split: Split) -> int:
-        """Return the number of sums of a split."""
+        """Return the number of sums in a split."""
         return len(self._pairs[split])
 
     def prompt(self, split: Split, index: int) -> Prompt:
-        """Return a sum."""
+        """Return the prompt of a sum."""
         left, right = self._pair(split, index)
         prompt_id = left * 10**self._config.num_digits + right
         return Prompt(prompt_id, f"{left}+{right}=", None, str(left + right), "arithmetic")
 
     def demonstration(self, split: Split, index: int) -> str:
-        """Return the sum worked out by columns."""
+        """Return the worked answer of a sum, column by column."""
         left, right = self._pair(split, index)
         return f"{work_out(left, right)} is {left + right} {MARKER} {left + right}"
 
@@ -58,7 +58,7 @@ class ArithmeticPrompts:
 
     @cached_property
     def _pairs(self) -> dict[Split, NDArray[np.int64]]:
-        """Pairs [N, 2] of each split, in the order of a shuffle, a pair and its mirror image side by side."""
+        """Pairs of each split, int64 [N, 2], shuffled, with each pair next to its mirror image."""
         config = self._config
         low, high = 10 ** (config.num_digits - 1), 10**config.num_digits
         numbers = np.arange(low, high)
@@ -80,7 +80,7 @@ def _with_mirror_images(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
 def work_out(left: int, right: int) -> str:
     """Return the columns of a sum, units first: ``work_out(27, 95) == "7+5=12,2+9+1=12"``.
 
-    A column without a carry into it has two digits on the right: ``1+8=09``.
+    The result of a column always has two digits: ``1+8=09``.
     """
     columns, carry = [], 0
     num_digits = max(len(str(left)), len(str(right)))
@@ -94,11 +94,12 @@ def work_out(left: int, right: int) -> str:
 def build_tokenizer() -> Any:
     """Build the tokenizer of the sums, a ``transformers.PreTrainedTokenizerFast``.
 
-    A digit, a sign or a word with its spaces is a token, so that decoding gives back the very text. It puts ``<bos>``
-    before a text; ``save_pretrained(folder)`` makes a folder that ``AutoTokenizer`` and vLLM load.
+    Digits, signs, and words with their spaces are tokens, so decoding returns exactly the text that was encoded. The
+    tokenizer puts ``<bos>`` before a text. ``AutoTokenizer`` and vLLM can load the folder that
+    ``save_pretrained(folder)`` writes.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast  # seconds to import; the prompts do without
+    from transformers import PreTrainedTokenizerFast  # takes seconds to import, and prompts do not need it
 
     vocabulary = {word: number for number, word in enumerate((_PAD, _BOS, _EOS, _UNKNOWN, *_WORDS))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))

@@ -1,7 +1,7 @@
-"""Datasets on disk, cut into one contiguous extent of rows per rank.
+"""Datasets on disk, partitioned into contiguous rows per rank.
 
-The control plane looks at what a file says about itself (a parquet footer, an Arrow schema) or where its lines end;
-each rank then reads its own extent and nothing else. Needs ``pip install 'embodyflow[data]'``.
+The number of rows comes from a file's metadata (parquet footer, Arrow schema) or from its line ends; each rank then
+reads only its own rows. Needs ``pip install 'embodyflow[data]'``.
 """
 
 import json
@@ -27,8 +27,8 @@ class Extent(ABC):
     """Rows ``start`` (inclusive) to ``stop`` (exclusive) of one file.
 
     Attributes:
-        path: of the file, or of the folder of a Hugging Face dataset.
-        start, stop: counted from 0 within the file.
+        path: Path of the file, or of the folder of a Hugging Face dataset.
+        start, stop: Row numbers within the file, from 0.
     """
 
     path: str
@@ -38,36 +38,36 @@ class Extent(ABC):
     @classmethod
     @abstractmethod
     def of(cls, path: str) -> "Extent":
-        """Return the whole file, without reading its rows."""
+        """Return the extent of a whole file, without reading its rows."""
 
     @abstractmethod
     def cut(self, start: int, stop: int) -> "Extent":
-        """Return rows of the whole file, counted from 0."""
+        """Return an extent of the same file, by row numbers within the file; call it on the whole file."""
 
     @abstractmethod
     def read(self, columns: Sequence[str]) -> list[Row]:
-        """Return the rows, with these columns.
+        """Return the given columns of the rows.
 
         Raises:
-            ConfigError: a column is missing or the file is broken; the message names file and line.
+            ConfigError: A column is missing or the file is damaged; the message names file and line.
         """
 
 
 @dataclass(frozen=True)
 class ParquetExtent(Extent):
-    """Rows of a parquet file; reads the row groups that hold them, and of those the columns asked for."""
+    """Rows of a parquet file; reads only the requested columns of the row groups that hold the rows."""
 
     @classmethod
     def of(cls, path: str) -> "ParquetExtent":
-        """Return the whole file, from its footer."""
+        """Return the extent of a whole file, from its footer."""
         return cls(path, 0, pyarrow.parquet.ParquetFile(path).metadata.num_rows)
 
     def cut(self, start: int, stop: int) -> "ParquetExtent":
-        """Return rows of the whole file."""
+        """Return an extent of the same file."""
         return ParquetExtent(self.path, start, stop)
 
     def read(self, columns: Sequence[str]) -> list[Row]:
-        """Return the rows."""
+        """Return the given columns of the rows."""
         with pyarrow.parquet.ParquetFile(self.path) as file:
             _check_columns(self.path, columns, file.schema_arrow.names)
             sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
@@ -80,19 +80,19 @@ class ParquetExtent(Extent):
 
 @dataclass(frozen=True)
 class ArrowExtent(Extent):
-    """Rows of an Arrow IPC file or stream, mapped into memory: only the pages of these rows are read."""
+    """Rows of an Arrow IPC file or stream, which is memory-mapped, so only the pages of these rows are read."""
 
     @classmethod
     def of(cls, path: str) -> "ArrowExtent":
-        """Return the whole file."""
+        """Return the extent of a whole file."""
         return cls(path, 0, _map_arrow(path).num_rows)
 
     def cut(self, start: int, stop: int) -> "ArrowExtent":
-        """Return rows of the whole file."""
+        """Return an extent of the same file."""
         return ArrowExtent(self.path, start, stop)
 
     def read(self, columns: Sequence[str]) -> list[Row]:
-        """Return the rows."""
+        """Return the given columns of the rows."""
         table = _map_arrow(self.path)
         _check_columns(self.path, columns, table.column_names)
         return list(table.slice(self.start, self.stop - self.start).select(list(columns)).to_pylist())
@@ -100,19 +100,19 @@ class ArrowExtent(Extent):
 
 @dataclass(frozen=True)
 class HuggingFaceExtent(Extent):
-    """Rows of a folder that ``datasets.Dataset.save_to_disk`` wrote; it maps them as Arrow does."""
+    """Rows of a folder written by ``datasets.Dataset.save_to_disk``, which are memory-mapped."""
 
     @classmethod
     def of(cls, path: str) -> "HuggingFaceExtent":
-        """Return the whole dataset."""
+        """Return the extent of a whole dataset."""
         return cls(path, 0, len(_load_from_disk(path)))
 
     def cut(self, start: int, stop: int) -> "HuggingFaceExtent":
-        """Return rows of the whole dataset."""
+        """Return an extent of the same dataset."""
         return HuggingFaceExtent(self.path, start, stop)
 
     def read(self, columns: Sequence[str]) -> list[Row]:
-        """Return the rows."""
+        """Return the given columns of the rows."""
         dataset = _load_from_disk(self.path)
         _check_columns(self.path, columns, dataset.column_names)
         return list(dataset.select_columns(list(columns)).select(range(self.start, self.stop)))
@@ -120,11 +120,11 @@ class HuggingFaceExtent(Extent):
 
 @dataclass(frozen=True)
 class JSONLinesExtent(Extent):
-    """Rows of a file with a JSON object on each line.
+    """Rows of a file with one JSON object per line.
 
     Attributes:
-        line_ends: byte after each line of the whole file, where it is known; a rank's extent keeps its own bounds.
-        start_byte, stop_byte: of the extent.
+        line_ends: Byte offset after each line, only in the extent of a whole file.
+        start_byte, stop_byte: Byte range of the rows in the file.
     """
 
     start_byte: int
@@ -133,18 +133,18 @@ class JSONLinesExtent(Extent):
 
     @classmethod
     def of(cls, path: str) -> "JSONLinesExtent":
-        """Return the whole file, after one pass over its line ends."""
+        """Return the extent of a whole file, after one pass over its line ends."""
         size = Path(path).stat().st_size
         ends = _line_ends(path) if size else []
         return cls(path, 0, len(ends), 0, size, tuple(ends))
 
     def cut(self, start: int, stop: int) -> "JSONLinesExtent":
-        """Return rows of the whole file."""
+        """Return an extent of the same file."""
         bounds = (0, *self.line_ends)
         return JSONLinesExtent(self.path, start, stop, bounds[start], bounds[stop])
 
     def read(self, columns: Sequence[str]) -> list[Row]:
-        """Return the rows."""
+        """Return the given columns of the rows."""
         lines = _bytes_of(self.path, self.start_byte, self.stop_byte).split(b"\n")[: self.stop - self.start]
         return [self._parse(line, self.start + number, columns) for number, line in enumerate(lines, 1)]
 
@@ -168,19 +168,19 @@ FORMATS: dict[str, type[Extent]] = {
 
 
 def partition(paths: Sequence[str], num_ranks: int) -> list[tuple[Extent, ...]]:
-    """Cut files into one contiguous range of rows per rank; sizes differ by at most one row.
+    """Partition the rows of files into one contiguous range per rank; sizes differ by at most one row.
 
     Args:
-        paths: in order; each a file whose ending names its format, or a folder of a Hugging Face dataset.
-        num_ranks: at least 1.
+        paths: Files, whose suffix names the format, or folders of Hugging Face datasets, in order.
+        num_ranks: Number of ranks, at least 1.
 
     Raises:
-        ConfigError: a path is missing, of another format or broken, or there are fewer rows than ranks.
+        ConfigError: A path is missing, damaged or of another format, or there are fewer rows than ranks.
     """
     files = [_open(path) for path in paths]
     total = sum(file.stop for file in files)
     if total < num_ranks:
-        raise ConfigError(f"{', '.join(paths)}: {total} rows for {num_ranks} ranks; allowed are at least as many rows")
+        raise ConfigError(f"{', '.join(paths)}: {total} rows for {num_ranks} ranks; needs at least one row per rank")
     parts = []
     for rank in range(num_ranks):
         start, stop, first = total * rank // num_ranks, total * (rank + 1) // num_ranks, 0
@@ -204,23 +204,23 @@ def _open(path: str) -> Extent:
         raise ConfigError(f"{path}: cannot be read: {str(error).partition(chr(10))[0]}") from error
 
 
-def _check_columns(where: str, wanted: Sequence[str], there: Sequence[str]) -> None:
-    missing = [name for name in wanted if name not in there]
+def _check_columns(where: str, wanted: Sequence[str], available: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in available]
     if missing:
-        raise ConfigError(f"{where}: has no column {', '.join(missing)}; it has {', '.join(there)}")
+        raise ConfigError(f"{where}: has no column {', '.join(missing)}; it has {', '.join(available)}")
 
 
 def _map_arrow(path: str) -> Any:
     memory = pa.memory_map(path)
     try:
         return pyarrow.ipc.open_file(memory).read_all()
-    except pa.ArrowInvalid:  # a stream, as Hugging Face writes them
+    except pa.ArrowInvalid:  # a stream, the format that Hugging Face writes
         memory.seek(0)
         return pyarrow.ipc.open_stream(memory).read_all()
 
 
 def _load_from_disk(path: str) -> Any:
-    import datasets  # seconds to import; the other formats do without
+    import datasets  # takes seconds to import, and the other formats do not need it
 
     dataset = datasets.load_from_disk(path)
     if isinstance(dataset, datasets.DatasetDict):
@@ -229,7 +229,7 @@ def _load_from_disk(path: str) -> Any:
 
 
 def _bytes_of(path: str, start: int, stop: int) -> bytes:
-    """Return these bytes of a file; the kernel gives 2 GiB at a time at most."""
+    """Return the bytes ``start`` to ``stop`` of a file; a single read returns at most 2 GiB."""
     pieces, left = [], stop - start
     with open(path, "rb", buffering=0) as file:
         file.seek(start)
@@ -240,10 +240,10 @@ def _bytes_of(path: str, start: int, stop: int) -> bytes:
 
 
 def _line_ends(path: str) -> list[int]:
-    """Return the byte after each line; the last line may lack its line feed."""
+    """Return the byte offset after each line; the last line may lack a line feed."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
         content = np.frombuffer(memory, np.uint8)
         ends: list[int] = (np.flatnonzero(content == ord("\n")) + 1).tolist()
         size = len(content)
-        del content  # the map cannot be closed while an array looks at it
+        del content  # the map cannot be closed while an array refers to it
     return ends if ends and ends[-1] == size else [*ends, size]

@@ -1,4 +1,4 @@
-"""Prompts from the rows of files."""
+"""Prompts from files of rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
@@ -12,21 +12,21 @@ GSM8K_MARKER = "####"
 
 
 class RowPrompts:
-    """Prompts from files, each rank's from its own slice of the rows.
+    """Prompts from files; each rank reads its own slice of the rows.
 
-    A prompt's id is the number of its row within the split, whatever the number of ranks.
+    The id of a prompt is the number of its row within the split and does not depend on the number of ranks.
 
     Args:
-        config: says where the rows are and which columns mean what.
-        tokenizer: of ``transformers``; says how long a prompt is. ``None`` does not ask.
-        max_prompt_tokens: limit of a prompt.
-        rank, num_ranks: which slice of each split; alone by itself, everything.
+        config: Files of each split and the meaning of their columns.
+        tokenizer: Tokenizer of ``transformers`` that measures prompts; ``None`` skips all checks of length.
+        max_prompt_tokens: Maximum number of tokens of a prompt.
+        rank, num_ranks: Slice of each split to read; the defaults read all rows.
 
     Attributes:
-        num_skipped: prompts of each split that were too long, with ``too_long=skip``.
+        num_skipped: Number of prompts of each split that ``too_long=skip`` left out.
 
     Raises:
-        ConfigError: a file cannot be read, a row lacks a column, an answer or a demonstration, or a prompt is too long
+        ConfigError: A file cannot be read, a row lacks a column, an answer or a demonstration, or a prompt is too long
             or has no tokens; the message names file and row.
     """
 
@@ -38,25 +38,27 @@ class RowPrompts:
         self._rows = {split: self._read(split, rank, num_ranks) for split in self.num_skipped}
 
     def num_prompts(self, split: Split) -> int:
-        """Return the number of prompts of a split, in this rank's slice."""
+        """Return the number of prompts in this rank's slice of a split."""
         return len(self._rows[split])
 
     def prompt(self, split: Split, index: int) -> Prompt:
         """Return a prompt."""
-        return self._rows[split][self._checked(split, index)][0]
+        return self._rows[split][self._check_index(split, index)][0]
 
     def demonstration(self, split: Split, index: int) -> str:
-        """Return the response column, which is read of the demo split alone.
+        """Return the response to imitate; only the split ``demo`` has responses.
 
         Raises:
-            ConfigError: it is another split.
+            ConfigError: The split is not ``demo``.
         """
-        response = self._rows[split][self._checked(split, index)][1]
+        response = self._rows[split][self._check_index(split, index)][1]
         if response is None:
-            raise ConfigError(f"data.{split}: holds no demonstrations; the warm start imitates those of data.demo")
+            raise ConfigError(
+                f"data.{split}: has no demonstrations; the warm start imitates the responses of data.demo"
+            )
         return response
 
-    def _checked(self, split: Split, index: int) -> int:
+    def _check_index(self, split: Split, index: int) -> int:
         if not 0 <= index < len(self._rows[split]):
             raise IndexError(f"index={index}: allowed are 0 to {len(self._rows[split]) - 1}, the {split} prompts")
         return index
@@ -67,7 +69,7 @@ class RowPrompts:
             return []
         kept: list[tuple[Prompt, str | None]] = []
         for where, prompt_id, row in _rows(paths, self._config.columns, rank, num_ranks):
-            prompt = prompt_of(row, self._config, prompt_id, where)
+            prompt = _build_prompt(row, self._config, prompt_id, where)
             if self._fits(prompt, where):
                 kept.append((prompt, _response(row, self._config, where) if split == "demo" else None))
             else:
@@ -85,22 +87,22 @@ class RowPrompts:
             if self._config.too_long == "error":
                 raise ConfigError(f"{where}: {error}, or data.too_long=skip") from error
             return False
-        if not tokens:  # nothing would stand before the first token of a response
-            raise ConfigError(f"{where}: the prompt has no tokens; allowed is one or more")
+        if not tokens:  # the first token of a response needs one before it
+            raise ConfigError(f"{where}: the prompt has no tokens; needs at least one")
         return True
 
 
-def prompt_of(row: Mapping[str, Any], config: RowsConfig, prompt_id: int, where: str) -> Prompt:
-    """Return the prompt that a row is.
+def _build_prompt(row: Mapping[str, Any], config: RowsConfig, prompt_id: int, where: str) -> Prompt:
+    """Return the prompt of a row.
 
     Raises:
-        ConfigError: a column holds something else than it should; the message begins with ``where``.
+        ConfigError: A column holds a value of the wrong kind; the message begins with ``where``.
     """
     truth = _answer(row[config.ground_truth_column], config, where)
     if config.messages_column is not None:
         messages = _messages(row[config.messages_column], config.messages_column, where)
     else:
-        assert config.template is not None  # RowsConfig has seen to it
+        assert config.template is not None  # checked by RowsConfig
         text = config.template.format_map({name: _text(row, name, where) for name in template_columns(config.template)})
         if not config.chat:
             return Prompt(prompt_id, text, None, truth, config.data_source)
@@ -111,7 +113,7 @@ def prompt_of(row: Mapping[str, Any], config: RowsConfig, prompt_id: int, where:
 
 
 def _rows(paths: Sequence[str], columns: Sequence[str], rank: int, num_ranks: int) -> Iterator[tuple[str, int, Row]]:
-    """Yield where each row of a rank is, its number in all files together, and the row."""
+    """Yield, for each row of a rank, its place for error messages, its number over all files, and the row."""
     parts = partition(paths, num_ranks)
     number = sum(extent.stop - extent.start for part in parts[:rank] for extent in part)
     for extent in parts[rank]:
@@ -128,7 +130,7 @@ def _text(row: Mapping[str, Any], column: str, where: str) -> str:
 
 
 def _response(row: Mapping[str, Any], config: RowsConfig, where: str) -> str:
-    assert config.response_column is not None  # RowsConfig has seen to it
+    assert config.response_column is not None  # checked by RowsConfig
     response = _text(row, config.response_column, where)
     if not response.strip():
         raise ConfigError(f"{where}: column {config.response_column} is empty")
@@ -138,7 +140,9 @@ def _response(row: Mapping[str, Any], config: RowsConfig, where: str) -> str:
 def _messages(value: Any, column: str, where: str) -> list[dict[str, Any]]:
     is_chat = isinstance(value, list) and value and all(isinstance(turn, dict) for turn in value)
     if not is_chat or not all({"role", "content"} <= turn.keys() for turn in value):
-        raise ConfigError(f"{where}: column {column} is no chat; allowed is a list of messages with role and content")
+        raise ConfigError(
+            f"{where}: column {column} is not a chat; allowed is a list of messages with role and content"
+        )
     return [dict(turn) for turn in value]
 
 

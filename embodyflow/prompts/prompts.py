@@ -1,10 +1,10 @@
-"""Prompts: what a language model is asked, and the one path from there to its tokens."""
+"""Prompts of language models, and their encoding as tokens, which training and validation share."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
 Split: TypeAlias = Literal["train", "validation", "demo"]
-"""``demo`` has responses to imitate, for the warm start."""
+"""Splits of a dataset; ``demo`` has responses that the warm start imitates."""
 
 
 @dataclass(frozen=True)
@@ -12,11 +12,12 @@ class Prompt:
     """One prompt: a text or a chat.
 
     Attributes:
-        prompt_id: unique within its source and split, the same in every run.
-        text: plain text, or ``None``.
-        messages: of a chat, ``{"role": …, "content": …}`` each, or ``None``; rendered by the tokenizer's chat template.
-        ground_truth: whatever its reward function compares with.
-        data_source: names the dataset, for scores by source.
+        prompt_id: Id of the prompt, unique within its source and split, and the same in every run.
+        text: Plain text; ``None`` for a chat.
+        messages: Messages of a chat, each ``{"role": …, "content": …}``, rendered by the tokenizer's chat template;
+            ``None`` for a text.
+        ground_truth: Value that the reward function compares responses with.
+        data_source: Name of the dataset.
     """
 
     prompt_id: int
@@ -27,39 +28,39 @@ class Prompt:
 
     def __post_init__(self) -> None:
         if (self.text is None) == (self.messages is None):
-            raise ValueError(f"prompt {self.prompt_id} of {self.data_source}: has either a text or messages")
+            raise ValueError(f"prompt {self.prompt_id} of {self.data_source}: needs either a text or messages")
 
 
 class PromptSource(Protocol):
-    """Prompts by split and index; the same index always means the same prompt."""
+    """Source of prompts by split and index; an index always gives the same prompt."""
 
     def num_prompts(self, split: Split) -> int:
-        """Return the number of prompts of a split."""
+        """Return the number of prompts in a split."""
 
     def prompt(self, split: Split, index: int) -> Prompt:
-        """Return a prompt; ``index`` is from 0 to the number of prompts, exclusive."""
+        """Return a prompt; ``index`` ranges from 0 to the number of prompts, exclusive."""
 
     def demonstration(self, split: Split, index: int) -> str:
-        """Return the response to imitate, without a token that ends it."""
+        """Return the response to imitate, without an end-of-sequence token."""
 
 
 class PromptTooLongError(ValueError):
-    """A prompt has more tokens than fit."""
+    """A prompt has more tokens than allowed."""
 
 
 def encode(prompt: Prompt, tokenizer: Any, max_prompt_tokens: int) -> tuple[int, ...]:
-    """Return the prompt's token ids: the path that training and validation share.
+    """Return the token ids of a prompt.
 
-    A text gets the special tokens that its tokenizer puts around one; a chat gets its template's, up to where the
-    assistant begins.
+    A text gets the special tokens that the tokenizer adds around a text; a chat gets those of the chat template, up to
+    the start of the assistant's turn.
 
     Args:
-        prompt: a text or a chat.
-        tokenizer: of ``transformers``.
-        max_prompt_tokens: limit; a prompt is never cut.
+        prompt: Text or chat.
+        tokenizer: Tokenizer of ``transformers``.
+        max_prompt_tokens: Maximum number of tokens; a longer prompt is never truncated.
 
     Raises:
-        PromptTooLongError: the prompt has more tokens; the message names it.
+        PromptTooLongError: The prompt has more tokens; the message names the prompt.
     """
     if prompt.messages is not None:
         ids = tokenizer.apply_chat_template(prompt.messages, add_generation_prompt=True, return_dict=False)
@@ -74,5 +75,5 @@ def encode(prompt: Prompt, tokenizer: Any, max_prompt_tokens: int) -> tuple[int,
 
 
 def encode_response(response: str, tokenizer: Any) -> tuple[int, ...]:
-    """Return the token ids of a response to imitate, the end-of-sequence token last."""
+    """Return the token ids of a response to imitate, followed by the end-of-sequence token."""
     return (*tokenizer(response, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)

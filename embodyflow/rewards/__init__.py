@@ -1,1 +1,1 @@
-"""Rewards: what an episode or a response is worth."""
+"""Rewards of responses and of failed episodes."""

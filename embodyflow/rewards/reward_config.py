@@ -1,6 +1,6 @@
-"""Which reward function scores a response, and which manager runs it.
+"""Configuration of rewards: the function that scores a response and the manager that runs it.
 
-Two choices, each a union told apart by ``name``: what is right (``function``) and how it is asked (``manager``).
+Both are unions that ``name`` discriminates.
 """
 
 import re
@@ -14,7 +14,7 @@ from embodyflow.references import resolve
 Positive = Annotated[float, Field(gt=0)]
 
 SANDBOX_START_SECONDS = 30.0
-"""How long a sandbox has before the program in it starts."""
+"""Timeout for a sandbox to start the program."""
 
 
 class _Config(BaseModel):
@@ -22,10 +22,10 @@ class _Config(BaseModel):
 
 
 class ExactMatchConfig(_Config):
-    """The text after a marker is the ground truth, spaces around it aside.
+    """The text after a marker equals the ground truth, apart from surrounding whitespace.
 
     Attributes:
-        marker: what the final answer stands after, its last occurrence; ``null`` takes the whole response.
+        marker: Text before the final answer; the last occurrence counts. ``null`` compares the whole response.
     """
 
     name: Literal["exact_match"] = "exact_match"
@@ -33,19 +33,19 @@ class ExactMatchConfig(_Config):
 
 
 class GSM8KConfig(_Config):
-    """The number on the line after the last ``####`` is the ground truth's (Cobbe et al. 2021, arXiv:2110.14168).
+    """The number after the last ``####``, on its line, equals the ground truth (Cobbe et al. 2021, arXiv:2110.14168).
 
-    The ground truth is a number or a whole worked answer that ends so.
+    The ground truth is a number, or a worked answer that ends with ``####`` and a number.
     """
 
     name: Literal["gsm8k"] = "gsm8k"
 
 
 class RegexConfig(_Config):
-    """What the pattern's group matches is the ground truth, spaces around it aside.
+    """The group of a regular expression matches the ground truth, apart from surrounding whitespace.
 
     Attributes:
-        pattern: of Python's ``re``, with one group; its last match counts.
+        pattern: Regular expression of Python's ``re`` with one group; its last match counts.
     """
 
     name: Literal["regex"] = "regex"
@@ -53,18 +53,18 @@ class RegexConfig(_Config):
 
     @field_validator("pattern")
     @classmethod
-    def _has_one_group(cls, pattern: str) -> str:
+    def _check_pattern(cls, pattern: str) -> str:
         try:
             num_groups = re.compile(pattern).groups
         except re.error as error:
-            raise ValueError(f"is no regular expression: {error}") from error
+            raise ValueError(f"is not a regular expression: {error}") from error
         if num_groups != 1:
-            raise ValueError(f"has {num_groups} groups; allowed is one, around the answer")
+            raise ValueError(f"has {num_groups} groups; allowed is one group, around the answer")
         return pattern
 
 
 class MathConfig(_Config):
-    r"""What the last ``\boxed{}`` holds equals the ground truth as mathematics, by the library math-verify.
+    r"""The content of the last ``\boxed{}`` is mathematically equal to the ground truth, according to math-verify.
 
     The ground truth is LaTeX, with or without a box around the answer.
     """
@@ -73,17 +73,18 @@ class MathConfig(_Config):
 
 
 class CodeConfig(_Config):
-    """The last fenced block of Python in the response passes the tests that are the ground truth.
+    """The last fenced block of Python in the response passes the tests, which are the ground truth.
 
-    The tests are Python source, assertions by custom, run after the response's code in the same namespace, in a process
-    of their own (:mod:`embodyflow.rewards.sandbox`).
+    The tests are Python source, usually assertions. They run after the response's code, in the same namespace, in a
+    sandboxed process (:mod:`embodyflow.rewards.functions.sandbox`).
 
     Attributes:
-        time_limit: seconds, imports included.
-        memory_gb: GB (10⁹ bytes) of address space of each process.
-        isolation: ``namespaces`` of the kernel keep it off the network, off others' files and end whatever it starts;
-            ``guard`` refuses network, new processes and foreign functions from within the interpreter, for honest
-            mistakes only; ``auto`` takes the first where the kernel permits it.
+        time_limit: Seconds for the program and its tests, including imports.
+        memory_gb: Address space of each process in GB (10⁹ bytes).
+        isolation: Protection from the program: ``namespaces`` (the kernel removes the network, makes other files
+            read-only and ends all processes that the program starts), ``guard`` (the interpreter blocks network, new
+            processes and foreign functions, which stops accidents but not attacks), or ``auto`` (namespaces if the
+            kernel permits them, else the guard).
     """
 
     name: Literal["code"] = "code"
@@ -93,12 +94,12 @@ class CodeConfig(_Config):
 
 
 class CustomConfig(_Config):
-    """A function of one's own.
+    """A function from any importable module.
 
     Attributes:
-        function: ``"module:function"`` of ``(sample, **kwargs) -> Score``; with the manager ``batch`` of
-            ``(samples, **kwargs) -> list of Score``.
-        kwargs: passed on.
+        function: Function as ``"module:function"``, called as ``(sample, **kwargs) -> Score``; with the manager
+            ``batch`` as ``(samples, **kwargs) -> list of Score``.
+        kwargs: Keyword arguments of the function.
     """
 
     name: Literal["custom"] = "custom"
@@ -107,7 +108,7 @@ class CustomConfig(_Config):
 
     @field_validator("function")
     @classmethod
-    def _exists(cls, function: str) -> str:
+    def _check_function(cls, function: str) -> str:
         if ":" not in function:
             raise ValueError("names no module; write 'module:function'")
         try:
@@ -126,28 +127,29 @@ FunctionConfig = Annotated[
 
 
 class NaiveConfig(_Config):
-    """One sample after the other in the calling process, without a time limit: for functions that are quick."""
+    """Score samples one by one in the calling process, without a time limit; for fast functions."""
 
     name: Literal["naive"] = "naive"
 
 
 class BatchConfig(_Config):
-    """All samples in one call of a custom function."""
+    """Score all samples in one call of a custom function, in the calling process."""
 
     name: Literal["batch"] = "batch"
 
 
 class ParallelConfig(_Config):
-    """Samples spread over processes, each with a deadline.
+    """Score samples in several processes, with a time limit per sample.
 
     Attributes:
-        num_workers: processes.
-        time_limit: seconds for one sample.
-        memory_gb: GB (10⁹ bytes) of address space of each process; ``null`` for functions that use CUDA, which
-            reserves far more than it takes.
-        retries: how often a sample is tried again whose process hung or died.
-        overdue: what a sample is that hung each time: an ``error`` that ends the run, or ``incorrect``, with the part
-            ``timed_out``, where a response can bring the function to hang, as with mathematics.
+        num_workers: Number of processes.
+        time_limit: Seconds for one sample.
+        memory_gb: Address space of each process in GB (10⁹ bytes); ``null`` for functions that use CUDA, which reserves
+            far more address space than memory.
+        retries: Number of retries for a sample whose process hung or died.
+        overdue: Treatment of a sample that exceeded the time limit each time: an ``error`` that ends the run, or
+            ``incorrect``, counted in the score part ``timed_out``, for functions that a response can make hang, such as
+            ``math``.
     """
 
     name: Literal["parallel"] = "parallel"
@@ -162,13 +164,13 @@ class ModelConfig(_Config):
     """A reward model: a sequence classifier of ``transformers`` with one output.
 
     Attributes:
-        path: folder or hub name.
-        template: what it reads; ``{prompt}`` and ``{response}`` are filled in.
-        batch_size: responses in one forward pass.
-        max_tokens: of what it reads; longer is an error, never cut.
-        device: it runs on.
-        dtype: of its weights.
-        correct_above: reward above which a response counts as correct.
+        path: Folder of the model, or its name on the hub.
+        template: Input text of the model, with ``{prompt}`` and ``{response}``.
+        batch_size: Number of responses per forward pass.
+        max_tokens: Maximum number of input tokens; a longer input is an error and never truncated.
+        device: Device that the model runs on.
+        dtype: Data type of the weights.
+        correct_above: Threshold of the reward; a response with a higher reward counts as correct.
     """
 
     name: Literal["model"] = "model"
@@ -182,9 +184,9 @@ class ModelConfig(_Config):
 
     @field_validator("template")
     @classmethod
-    def _shows_the_response(cls, template: str) -> str:
+    def _check_template(cls, template: str) -> str:
         if "{response}" not in template:
-            raise ValueError("shows no {response}")
+            raise ValueError("must contain {response}")
         return template
 
 
@@ -195,12 +197,12 @@ ScoringManagerConfig = Annotated[
 
 
 class DapoConfig(_Config):
-    """DAPO's soft punishment of overlong responses, added to another manager's rewards.
+    """DAPO's soft penalty for overlong responses, added to the rewards of another manager.
 
     Attributes:
-        max_tokens: limit of a response.
-        overlong: how the penalty grows before the limit.
-        scores: the other manager.
+        max_tokens: Maximum number of tokens of a response.
+        overlong: Shape of the penalty below that maximum.
+        scores: Manager whose rewards the penalty is added to.
     """
 
     name: Literal["dapo"] = "dapo"
@@ -209,7 +211,7 @@ class DapoConfig(_Config):
     scores: ScoringManagerConfig = NaiveConfig()
 
     @model_validator(mode="after")
-    def _fits(self) -> "DapoConfig":
+    def _check_buffer(self) -> "DapoConfig":
         if self.overlong.buffer > self.max_tokens:
             raise ValueError(f"overlong.buffer={self.overlong.buffer} must not exceed max_tokens={self.max_tokens}")
         return self
@@ -222,18 +224,18 @@ ManagerConfig = Annotated[
 
 
 class RewardConfig(_Config):
-    """Where rewards come from.
+    """Reward of responses.
 
     Attributes:
-        function: says what a response is worth; ``null`` where a reward model does.
-        manager: runs it.
+        function: Function that scores a response; ``null`` with a reward model.
+        manager: Manager that runs the function or the reward model.
     """
 
     function: FunctionConfig | None = None
     manager: ManagerConfig = NaiveConfig()
 
     @model_validator(mode="after")
-    def _fit(self) -> "RewardConfig":
+    def _check_combination(self) -> "RewardConfig":
         scores = self.manager.scores if self.manager.name == "dapo" else self.manager
         if (scores.name == "model") != (self.function is None):
             allowed = "null" if scores.name == "model" else "set"
@@ -242,20 +244,20 @@ class RewardConfig(_Config):
             return self
         if scores.name == "batch" and self.function.name != "custom":
             raise ValueError(
-                f"manager.name=batch passes all samples at once, which function.name={self.function.name} does not "
-                "take; allowed is custom"
+                f"manager.name=batch passes all samples at once, but function.name={self.function.name} takes one; "
+                "allowed is custom"
             )
         if self.function.name == "math" and scores.name != "parallel":
             raise ValueError(
-                f"function.name=math can take for ever, and manager.name={scores.name} has no time limit; "
+                f"function.name=math may never finish, and manager.name={scores.name} has no time limit; "
                 "allowed is parallel"
             )
         if isinstance(self.function, CodeConfig) and isinstance(scores, ParallelConfig):
             least = self.function.time_limit + SANDBOX_START_SECONDS
-            if scores.time_limit <= least:  # a program that hangs would be taken for a process that does
+            if scores.time_limit <= least:  # a program that hangs would look like a worker that hangs
                 raise ValueError(
-                    f"manager.time_limit={scores.time_limit:g}: must be more than {least:g}, "
-                    f"function.time_limit={self.function.time_limit:g} and {SANDBOX_START_SECONDS:g} for the sandbox "
-                    "to start"
+                    f"manager.time_limit={scores.time_limit:g}: must be more than {least:g} "
+                    f"(function.time_limit={self.function.time_limit:g} plus {SANDBOX_START_SECONDS:g} for the sandbox "
+                    "to start)"
                 )
         return self

@@ -1,13 +1,12 @@
-"""Which reward manager a configuration means."""
+"""The reward manager of each configuration."""
 
 import importlib.util
 from typing import assert_never
 
 from embodyflow.errors import ConfigError
-from embodyflow.rewards.functions import build_reward_function
-from embodyflow.rewards.interface import RewardManager
-from embodyflow.rewards.managers import BatchRewardManager, NaiveRewardManager
-from embodyflow.rewards.pool import ParallelRewardManager
+from embodyflow.rewards.functions.function_registry import build_reward_function
+from embodyflow.rewards.managers.inline import BatchRewardManager, NaiveRewardManager
+from embodyflow.rewards.managers.pool import ParallelRewardManager
 from embodyflow.rewards.reward_config import (
     BatchConfig,
     DapoConfig,
@@ -17,27 +16,30 @@ from embodyflow.rewards.reward_config import (
     ParallelConfig,
     RewardConfig,
 )
+from embodyflow.rewards.reward_interface import RewardManager
 
 
 def build_reward_manager(config: RewardConfig) -> RewardManager:
-    """Build the manager; whoever builds it closes it.
+    """Build a reward manager; the caller closes it.
 
     Raises:
-        ConfigError: a library or a reward model is not there.
+        ConfigError: A library is not installed, or a reward model cannot be loaded.
     """
     check_reward(config)
     match config.manager:
         case DapoConfig():
-            from embodyflow.rewards.shaped import DapoRewardManager  # torch, which the others do without
+            from embodyflow.rewards.managers.overlong import (
+                DapoRewardManager,  # imports torch, which other managers do not need
+            )
 
             scores = build_reward_manager(config.model_copy(update={"manager": config.manager.scores}))
             return DapoRewardManager(scores, config.manager)
         case ModelConfig():
-            from embodyflow.rewards.model import ModelRewardManager
+            from embodyflow.rewards.managers.reward_model import ModelRewardManager
 
             return ModelRewardManager(config.manager)
         case _ if config.function is None:
-            raise ValueError(f"manager.name={config.manager.name} without a function")
+            raise ValueError(f"manager.name={config.manager.name}: needs a function")
         case NaiveConfig():
             return NaiveRewardManager(build_reward_function(config.function))
         case BatchConfig():
@@ -49,10 +51,10 @@ def build_reward_manager(config: RewardConfig) -> RewardManager:
 
 
 def check_reward(config: RewardConfig) -> None:
-    """Refuse a reward whose library is not installed.
+    """Check that the library of a reward function is installed.
 
     Raises:
-        ConfigError: the message says what to install.
+        ConfigError: The library is not installed; the message says how to install it.
     """
     if isinstance(config.function, MathConfig) and importlib.util.find_spec("math_verify") is None:
         raise ConfigError("reward.function.name=math: math-verify is not installed; pip install 'embodyflow[math]'")

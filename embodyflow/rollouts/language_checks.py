@@ -10,8 +10,8 @@ from embodyflow.config.language import LanguageConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.causal_lm.split_causal_lm import check_split
 from embodyflow.prompts.prompt_config import RowsConfig
+from embodyflow.prompts.prompt_registry import build_prompt_source
 from embodyflow.prompts.prompts import PromptSource, Split
-from embodyflow.prompts.sources import build_prompt_source
 from embodyflow.rewards.reward_registry import check_reward
 
 

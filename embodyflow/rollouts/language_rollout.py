@@ -28,11 +28,11 @@ from embodyflow.policies.causal_lm.modeling_causal_lm import (
     stop_tokens_of,
 )
 from embodyflow.process.heap import keep_freed_memory
-from embodyflow.prompts.loader import in_epochs
+from embodyflow.prompts.epochs import shuffled_rows
+from embodyflow.prompts.prompt_registry import build_prompt_source
 from embodyflow.prompts.prompts import Prompt, Split, encode, encode_response
-from embodyflow.prompts.scores import Answers, score_metrics
-from embodyflow.prompts.sources import build_prompt_source
-from embodyflow.rewards.interface import RewardManager, Sample, Score
+from embodyflow.prompts.validation_scores import Answers, score_metrics
+from embodyflow.rewards.reward_interface import RewardManager, Sample, Score
 from embodyflow.rewards.reward_registry import build_reward_manager
 from embodyflow.rollouts.group_rollout import GroupRollout, places
 from embodyflow.rollouts.language_checks import check_prompts
@@ -111,7 +111,7 @@ class LanguageRollout(GroupRollout):
         if reroll:
             chosen = derive_rng(seed, iteration, "prompts", reroll).integers(num_prompts, size=rollout.num_groups)
         else:
-            chosen = in_epochs(seed, num_prompts, (iteration - 1) * rollout.num_groups, rollout.num_groups)
+            chosen = shuffled_rows(seed, num_prompts, (iteration - 1) * rollout.num_groups, rollout.num_groups)
         return [
             Question(place.row, place.uid, place.group_id, int(chosen[place.group]))
             for place in places(self.config, self.rank, self.world_size, iteration, reroll)

@@ -73,7 +73,7 @@ def check_embodied(config: EmbodiedConfig) -> None:
     if config.progress is not None:
         # Images of floats are none that an embedding can read.
         seen = {name: shape for name, (shape, dtype) in fields.items() if len(shape) != 3 or dtype == np.uint8}
-        config.progress.embedding.check_sees(seen)
+        config.progress.embedding.check_observation_shapes(seen)
     check_attributes(env, made)
     _try_an_episode(env, made)
     num_goals = [made.get_wrapper_attr("num_goals")]

@@ -12,8 +12,8 @@ import ray
 
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.metrics import Metric, total
-from embodyflow.data.packing import unpack_rows
-from embodyflow.data.plan import Location, Piece, ShardRef
+from embodyflow.data.row_plan import Location, Piece, ShardRef
+from embodyflow.data.table_packing import unpack_rows
 from embodyflow.data.tables import Table
 from embodyflow.errors import BufferFullError, ShardLostError
 from embodyflow.workers.local_calls import Method, serve

@@ -9,8 +9,8 @@ from typing import Any
 import ray
 
 from embodyflow.data.metrics import Metric, total
-from embodyflow.data.packing import Packing, unpack_rows
-from embodyflow.data.plan import Location, Piece, RankInput, ShardRef, Slice
+from embodyflow.data.row_plan import Location, Piece, RankInput, ShardRef, Slice
+from embodyflow.data.table_packing import Packing, unpack_rows
 from embodyflow.data.tables import Column, Table, concatenate, num_rows_of
 from embodyflow.errors import ShardLostError
 from embodyflow.workers.local_calls import LocalCaller

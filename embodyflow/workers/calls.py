@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from embodyflow.data.metrics import Metric
-from embodyflow.data.plan import Index, RankInput, RowFacts, ShardRef
+from embodyflow.data.row_plan import Index, RankInput, RowFacts, ShardRef
 from embodyflow.data.rows_file import Journal
 
 

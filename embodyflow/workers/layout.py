@@ -9,7 +9,16 @@ import numpy as np
 from embodyflow.data.balance import cut_between_groups, spread
 from embodyflow.data.metrics import Metric, maximum
 from embodyflow.data.partition import attention_cost, imbalance
-from embodyflow.data.plan import Index, RankInput, RowFacts, ShardRef, cut_like, keep_layout, replicate, split_evenly
+from embodyflow.data.row_plan import (
+    Index,
+    RankInput,
+    RowFacts,
+    ShardRef,
+    cut_like,
+    keep_layout,
+    replicate,
+    split_evenly,
+)
 
 
 class Layout(StrEnum):

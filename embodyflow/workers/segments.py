@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from embodyflow.data.packing import KEY_BYTES
-from embodyflow.data.plan import Location
+from embodyflow.data.row_plan import Location
+from embodyflow.data.table_packing import KEY_BYTES
 from embodyflow.errors import BufferFullError, ConfigError
 
 _MAPPED_SEGMENTS = 64  # that a writer keeps mapped; in a mapped page it writes ten times as fast as in a new one

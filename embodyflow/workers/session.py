@@ -11,7 +11,7 @@ import ray
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, merge_metrics
-from embodyflow.data.plan import ShardRef, for_tensor_parallel
+from embodyflow.data.row_plan import ShardRef, for_tensor_parallel
 from embodyflow.workers.buffers import call_buffers, start_buffers
 from embodyflow.workers.calls import LogLine, NodeCall
 from embodyflow.workers.gpu_sharing import check_resources, placed

@@ -17,7 +17,7 @@ import ray
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import as_metrics
 from embodyflow.data.padding import facts_of, to_padded, to_ragged
-from embodyflow.data.plan import RowFacts, ShardRef
+from embodyflow.data.row_plan import RowFacts, ShardRef
 from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import digest_of, join_columns
 from embodyflow.errors import WorkerLostError

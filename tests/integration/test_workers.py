@@ -22,13 +22,13 @@ from waiting import eventually
 from embodyflow.config import RunConfig
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.metrics import total
-from embodyflow.data.plan import RankInput, Slice, split_evenly
+from embodyflow.data.row_plan import RankInput, Slice, split_evenly
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError, ShardLostError, WorkerLostError
 from embodyflow.orchestration.run.graph_run import GraphRun
 from embodyflow.orchestration.run.turns import Turns
-from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rewards.reward_config import RewardConfig
+from embodyflow.rewards.reward_interface import Sample, Score
 from embodyflow.rewards.reward_registry import build_reward_manager
 from embodyflow.types import NodeOutput
 from embodyflow.workers import group
@@ -183,7 +183,7 @@ def test_a_buffer_holds_rows_until_they_are_freed() -> None:
     assert client.get_shard(shards[0])["uid"].tolist() == [0, 1, 2]
     again = client.put("1/node/0", {"uid": np.array([9])})  # the node ran again, with another outcome
     assert client.get_shard(again)["uid"].tolist() == [9]
-    with pytest.raises(RuntimeError, match="shard 1/node/0 has 1 rows, not the 3 it was planned with"):
+    with pytest.raises(RuntimeError, match="shard 1/node/0 has 1 rows; the plan expects 3"):
         client.get_shard(shards[0])
     assert ray.get(buffer.free.remote("1/")) == 2
     assert ray.get(buffer.num_shards.remote()) == 1

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from embodyflow.config import RunConfig
-from embodyflow.data.plan import ShardRef
+from embodyflow.data.row_plan import ShardRef
 from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.orchestration.run import iteration, nodes, recovery, stages, training

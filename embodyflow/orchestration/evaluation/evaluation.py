@@ -4,7 +4,7 @@ from pathlib import Path
 
 from prefect.logging import get_run_logger
 
-from embodyflow.data.intervals import wilson_interval
+from embodyflow.data.confidence_intervals import wilson_interval
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.evaluation.contact_sheets import draw_trained_on
 from embodyflow.orchestration.run.nodes import Run, submit_node

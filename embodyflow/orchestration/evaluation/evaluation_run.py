@@ -6,7 +6,7 @@ from typing import Any
 from prefect.logging import get_run_logger
 
 from embodyflow.config.embodied import EmbodiedConfig
-from embodyflow.data.intervals import wilson_interval
+from embodyflow.data.confidence_intervals import wilson_interval
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
 from embodyflow.orchestration.evaluation.contact_sheets import draw_played

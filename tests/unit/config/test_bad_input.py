@@ -222,7 +222,7 @@ MISTAKES = {
     ),
     "progress by what is not in the state": (
         "progress.embedding={name:state,entries:[29,30]}",
-        "progress.embedding.entries=[29, 30]: allowed are 0 to 29, the environment's state",
+        "progress.embedding.entries=[29, 30]: allowed are 0 to 29, indices of the environment's state",
     ),
     "progress by images that are not seen": (
         "progress.embedding={name:vjepa2,path:facebook/vjepa2-vitg-fpc64-384}",
@@ -249,7 +249,7 @@ MISTAKES = {
     ),
     "a deadline before a program's own": (
         "experiment=math reward=code reward.manager.time_limit=40",
-        "reward: manager.time_limit=40: must be more than 40, function.time_limit=10 and 30 for the sandbox to start",
+        "reward: manager.time_limit=40: must be more than 40 (function.time_limit=10 plus 30 for the sandbox to start)",
     ),
     "tokens too many for the engine": (
         "experiment=math rollout.generation.max_model_len=47",

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from embodyflow.data.balance import balance
 from embodyflow.data.partition import attention_cost, imbalance
-from embodyflow.data.plan import RankInput, ShardRef
+from embodyflow.data.row_plan import RankInput, ShardRef
 
 NODES = "abc"
 
 
 @st.composite
 def layouts(draw: st.DrawFn) -> dict[str, Any]:
-    """Any source on any nodes, any target on any nodes, any costs, groups or none."""
+    """Draw arguments of ``balance``: shards and ranks on any nodes, any costs, with or without groups."""
     counts = draw(st.lists(st.integers(0, 9), min_size=1, max_size=6))
     total = sum(counts)
     groups = draw(st.none() | st.lists(st.integers(0, 5), min_size=total, max_size=total))
@@ -50,14 +50,14 @@ def moved(parts: list[RankInput], hosts: list[str]) -> int:
 
 
 @given(layouts())
-def test_any_layout_to_any_layout_loses_and_doubles_nothing(layout: dict[str, Any]) -> None:
+def test_no_row_is_lost_or_duplicated(layout: dict[str, Any]) -> None:
     parts = balance(**layout)
     assert len(parts) == len(layout["hosts"])
     read = [row for part in parts for row in rows_of(part)]
     assert Counter(read) == Counter(all_rows(layout["shards"]))
     for part in parts:
         assert [all_rows(layout["shards"])[position] for position in part.positions] == rows_of(part)
-        assert part.total_rows == len(read) and part.slices  # an empty one at least, for its columns
+        assert part.total_rows == len(read) and part.slices  # at least an empty piece, for its columns
 
 
 @given(layouts())
@@ -77,7 +77,7 @@ def test_groups_stay_whole(layout: dict[str, Any]) -> None:
 
 
 @given(layouts())
-def test_the_same_question_has_the_same_answer(layout: dict[str, Any]) -> None:
+def test_plans_are_deterministic(layout: dict[str, Any]) -> None:
     first, again = (balance(**layout) for _ in range(2))
     assert [rows_of(part) for part in first] == [rows_of(part) for part in again]
 
@@ -97,7 +97,7 @@ def test_ten_thousand_rows_of_log_normal_lengths_are_balanced_to_two_percent(num
     hosts = [f"n{i % num_nodes}" for i in range(8)]
     parts = balance(shards, costs, hosts)
     assert imbalance(loads_of(parts, shards, costs)) <= 0.02
-    assert moved(parts, hosts) < 100  # at random, three quarters of 10,000 would
+    assert moved(parts, hosts) < 100  # a random assignment moves three quarters of 10,000
 
 
 def test_rows_move_only_as_far_as_balance_needs() -> None:
@@ -108,13 +108,13 @@ def test_rows_move_only_as_far_as_balance_needs() -> None:
     assert moved(balance(shards, np.ones(8), ["a", "a", "a", "b"], tolerance=0.0), ["a", "a", "a", "b"]) == 0
 
 
-def test_a_node_without_ranks_gives_all_its_rows_away() -> None:
+def test_a_node_without_ranks_loses_all_its_rows() -> None:
     parts = balance([ShardRef("a", "a", 3), ShardRef("z", "z", 3)], np.ones(6), ["a", "b"])
     assert sorted(len(rows_of(part)) for part in parts) == [3, 3]
     assert rows_of(parts[0]) == [("a", 0), ("a", 1), ("a", 2)]
 
 
-def test_what_a_filter_left_is_rebalanced() -> None:
+def test_rows_kept_by_a_filter_are_rebalanced() -> None:
     shards = [ShardRef("a", "n", 7), ShardRef("b", "n", 0), ShardRef("c", "n", 2)]
     groups = [0, 0, 0, 1, 1, 1, 2, 3, 3]
     parts = balance(shards, [1.0] * 9, ["n"] * 3, groups)
@@ -124,6 +124,6 @@ def test_what_a_filter_left_is_rebalanced() -> None:
 @pytest.mark.parametrize(
     ("costs", "hosts", "groups"), [([1.0], ["n"], None), ([1.0, 1.0], [], None), ([1.0, 1.0], ["n"], [0])]
 )
-def test_what_does_not_fit_together_is_refused(costs: list[float], hosts: list[str], groups: Any) -> None:
+def test_mismatched_arguments_are_refused(costs: list[float], hosts: list[str], groups: Any) -> None:
     with pytest.raises(ValueError, match="for 2 rows on"):
         balance([ShardRef("a", "n", 2)], costs, hosts, groups)

@@ -23,7 +23,7 @@ def columns(draw: st.DrawFn, num_rows: int | None = None) -> dict[str, np.ndarra
 
 
 @given(columns())
-def test_arrays_and_tensordict_are_the_same_rows(arrays: dict[str, np.ndarray]) -> None:
+def test_converting_to_a_batch_and_back_keeps_the_columns(arrays: dict[str, np.ndarray]) -> None:
     batch = to_batch(arrays)
     back = to_columns(batch)
     assert batch.batch_size == torch.Size([num_rows_of(arrays)])
@@ -64,7 +64,7 @@ def test_parts_with_different_columns_are_refused_by_name() -> None:
 
 
 @given(st.permutations(range(5)), st.permutations(range(5)))
-def test_parents_are_joined_by_uid_in_the_first_ones_order(left: list[int], right: list[int]) -> None:
+def test_parents_are_joined_by_uid_in_the_order_of_the_first(left: list[int], right: list[int]) -> None:
     first = {"uid": np.array(left), "a": np.array(left) * 10, "both": np.array(left) * 0.5}
     second = {"uid": np.array(right), "b": np.array(right) * 100, "both": np.array(right) * 0.5}
     joined = join_columns([first, second])
@@ -78,7 +78,7 @@ def test_parents_are_joined_by_uid_in_the_first_ones_order(left: list[int], righ
     ("left", "right"),
     [([1, 2], [1, 3]), ([1, 2], [1]), ([1], [1, 2]), ([1, 1], [1, 2]), ([1, 2], [1, 1]), ([1, 1], [1, 1])],
 )
-def test_parents_with_other_or_doubled_rows_are_refused(left: list[int], right: list[int]) -> None:
+def test_parents_with_different_or_duplicate_rows_are_refused(left: list[int], right: list[int]) -> None:
     with pytest.raises(ValueError, match="different rows"):
         join_columns([{"uid": np.array(left)}, {"uid": np.array(right)}])
 
@@ -94,7 +94,7 @@ def test_nan_agrees_with_itself() -> None:
     assert np.isnan(join_columns([parent, dict(parent)])["reward"]).all()
 
 
-def test_a_single_parent_is_passed_on_as_it_is() -> None:
+def test_a_single_parent_is_passed_on_unchanged() -> None:
     assert join_columns([{"state": np.array([3])}])["state"].tolist() == [3]
 
 
@@ -116,13 +116,13 @@ def test_the_digest_changes_with_any_change(arrays: dict[str, np.ndarray], data:
         assert digest_of(others | {name: flipped}) != digest
 
 
-def test_the_digest_is_of_values_not_of_memory() -> None:
+def test_the_digest_does_not_depend_on_the_memory_layout() -> None:
     array = np.arange(12.0).reshape(3, 4)
     assert digest_of({"a": np.asfortranarray(array)}) == digest_of({"a": array})
     assert digest_of({"a": array[::2]}) == digest_of({"a": array[::2].copy()})
 
 
-def test_tensors_off_the_graph_and_not_contiguous_become_arrays() -> None:
+def test_transposed_tensors_that_require_gradients_become_contiguous_arrays() -> None:
     tensor = torch.arange(6.0).view(2, 3).t().requires_grad_()
     columns = to_columns(TensorDict({"a": tensor}, batch_size=[3]))
     assert columns["a"].flags.c_contiguous

@@ -21,7 +21,7 @@ from embodyflow.data.metrics import (
 )
 
 SAMPLES = st.lists(st.lists(st.floats(-1e3, 1e3), max_size=5), min_size=1, max_size=5).filter(any)
-NOTHING = math.nan  # what a rank without samples may say its mean is
+NOTHING = math.nan  # possible mean of a rank without samples
 
 
 def merged(metrics: list[Metric]) -> Metric:
@@ -42,13 +42,13 @@ def test_means_of_ranks_merge_to_the_mean_of_all_samples_in_any_order(
 
 @pytest.mark.parametrize(("declare", "reduce"), [(total, sum), (minimum, min), (maximum, max)])
 @given(values=st.lists(st.floats(-1e3, 1e3), min_size=1), random=st.randoms(use_true_random=False))
-def test_sums_and_extremes_merge_to_those_of_all_ranks_in_any_order(declare, reduce, values, random) -> None:
+def test_sums_and_extremes_merge_over_ranks_in_any_order(declare, reduce, values, random) -> None:
     metrics = [declare(value) for value in values]
     random.shuffle(metrics)
     assert merged(metrics).value == pytest.approx(reduce(values), abs=1e-9)
 
 
-def test_the_last_rank_has_the_last_word() -> None:
+def test_last_takes_the_value_of_the_highest_rank() -> None:
     assert merged([last(1), last(5), last(3)]).value == 3
 
 
@@ -64,7 +64,7 @@ def test_percentiles_of_ranks_merge_to_those_of_all_samples_in_any_order(
     assert merged(metrics).value == pytest.approx(low + (high - low) * (position % 1), abs=1e-9)
 
 
-def test_a_mean_over_nothing_on_any_rank_is_not_told() -> None:
+def test_a_mean_over_no_samples_is_omitted() -> None:
     nothing = merge_metrics([{"kl": mean(0.0, 0)}, {"kl": mean(0.0, 0)}])
     assert to_floats(nothing | {"rows": total(0)}) == {"rows": 0.0}
     assert to_floats(merge_metrics([nothing, {"kl": mean(0.5, 2)}])) == {"kl": 0.5}
@@ -81,7 +81,7 @@ def test_one_name_with_two_reductions_is_refused(other) -> None:
         merge_metrics([{"reward": mean(1)}, {"reward": other(1)}])
 
 
-def test_a_bare_number_is_a_mean_over_ranks_and_a_declared_one_stays() -> None:
+def test_a_bare_number_is_a_mean_over_ranks_and_a_declared_metric_stays() -> None:
     metrics = as_metrics({"a": 2, "b": total(3)})
     assert metrics == {"a": Metric(Reduction.MEAN, 2.0, 1.0), "b": Metric(Reduction.SUM, 3.0)}
     assert to_floats(merge_metrics([metrics, as_metrics({"a": 4, "b": total(3)})])) == {"a": 3.0, "b": 6.0}
@@ -92,6 +92,6 @@ def test_a_metric_that_only_some_ranks_have_is_kept() -> None:
 
 
 @pytest.mark.parametrize("value", ["many", None, torch.ones(2)])
-def test_something_that_is_no_number_is_refused(value: object) -> None:
+def test_a_value_that_is_not_a_number_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match="the metric 'a' must be a number or a Metric, is "):
         as_metrics({"b": 1.0, "a": value})

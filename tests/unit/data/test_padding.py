@@ -1,4 +1,4 @@
-"""Language rows without their padding, and back."""
+"""Language rows from padded to ragged, and back."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def language_rows(lengths: list[tuple[int, int]]) -> dict[str, np.ndarray]:
         "returns": numbers * response * 0.5,
         "response_length": num_response,
         "token_entropy": numbers * response * 0.25,
-        "embedding": np.ones(response.shape, np.float32),  # as wide as the longest response, and of the row as a whole
+        "embedding": np.ones(response.shape, np.float32),  # as wide as the longest response, but not per token
         "position": np.ones((*response.shape, 1), np.float32),
     }
 
@@ -46,13 +46,13 @@ def test_rows_come_back_as_they_were(lengths: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize("name", PER_TOKEN)
-def test_what_nodes_write_per_token_is_cut(name: str) -> None:
+def test_columns_per_token_become_ragged(name: str) -> None:
     rows = language_rows([(2, 3), (4, 9)])
     column = to_ragged({**rows, name: rows["action_tokens"]})[name]
     assert isinstance(column, Ragged) and column.lengths.tolist() == [3, 9]
 
 
-def test_rows_of_another_job_are_left_alone() -> None:
+def test_rows_of_other_jobs_are_unchanged() -> None:
     rows = {"loss_mask": np.ones((2, 3, 4), bool), "log_probs": np.ones((2, 3, 4))}
     assert to_ragged(rows) == rows and to_padded(rows) == rows
 

@@ -16,7 +16,7 @@ def loads_of(costs: object, parts: np.ndarray, num_parts: int) -> np.ndarray:
 
 
 def test_differencing_by_hand() -> None:
-    # 8−7=1, 6−5=1, 4, 1, 1 → 4−1=3, 1 → 2: the sums differ by 2, as Karmarkar and Karp's own example does
+    # 8−7=1, 6−5=1, 4, 1, 1 → 4−1=3, 1 → 2: the sums differ by 2, as in the example of Karmarkar and Karp
     assert sorted(loads_of([8, 7, 6, 5, 4], karmarkar_karp([8, 7, 6, 5, 4], 2), 2)) == [14, 16]
 
 
@@ -30,7 +30,7 @@ def test_every_item_gets_one_part_and_no_part_is_heavier_than_greedy_allows(cost
 
 
 @given(st.integers(0, 700), PARTS)
-def test_items_of_equal_cost_are_counted_out(num_items: int, num_parts: int) -> None:
+def test_items_of_equal_cost_give_parts_of_equal_size(num_items: int, num_parts: int) -> None:
     counts = np.bincount(karmarkar_karp(np.ones(num_items), num_parts), minlength=num_parts)
     assert np.ptp(counts) <= 1
 
@@ -40,7 +40,7 @@ def test_two_parts_of_few_items_come_close_to_the_best_split(costs: list[int]) -
     signs = np.array(list(itertools.product([-1, 1], repeat=len(costs))))
     best = np.abs(signs @ np.array(costs)).min()
     found = np.ptp(loads_of(costs, karmarkar_karp(costs, 2), 2))
-    assert best <= found and found / 2 + sum(costs) / 2 <= 7 / 6 * (sum(costs) + best) / 2 + 1e-9  # its known bound
+    assert best <= found and found / 2 + sum(costs) / 2 <= 7 / 6 * (sum(costs) + best) / 2 + 1e-9  # the known bound
 
 
 @pytest.mark.parametrize(("num_parts", "sigma"), [(2, 1.0), (8, 1.0), (64, 0.5)])
@@ -49,7 +49,7 @@ def test_log_normal_lengths_are_balanced_to_two_percent(num_parts: int, sigma: f
     assert imbalance(loads_of(costs, karmarkar_karp(costs, num_parts), num_parts)) <= 0.02
 
 
-def test_attention_makes_long_rows_cost_more_than_their_tokens() -> None:
+def test_attention_cost_grows_faster_than_the_number_of_tokens() -> None:
     assert attention_cost([0, 1, 10], hidden_size=2).tolist() == [0, 13, 220]
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from embodyflow.data.batches import to_batch, to_columns
-from embodyflow.data.packing import Packing, unpack
 from embodyflow.data.ragged import Ragged
+from embodyflow.data.table_packing import Packing, unpack
 from embodyflow.data.tables import concatenate, digest_of, join_columns, num_rows_of, select
 
 ROWS = st.lists(st.lists(st.integers(-9, 9), max_size=5), max_size=6)
@@ -41,7 +41,7 @@ def test_parts_are_joined_row_after_row(parts: list[list[list[int]]]) -> None:
 
 
 def test_lengths_that_do_not_add_up_are_refused() -> None:
-    with pytest.raises(ValueError, match="lengths add up to 3, there are 2 values"):
+    with pytest.raises(ValueError, match="lengths sum to 3, but there are 2 values"):
         Ragged(np.zeros(2), np.array([1, 2]))
 
 
@@ -54,7 +54,7 @@ def test_a_nested_tensor_is_a_ragged_column_and_comes_back() -> None:
     assert [row.tolist() for row in back["tokens"].unbind()] == [[0, 1, 2], [0, 1]]
 
 
-def test_the_digest_tells_where_a_row_ends() -> None:
+def test_the_digest_depends_on_row_boundaries() -> None:
     one, other = {"a": ragged([[1, 2], [3]])}, {"a": ragged([[1], [2, 3]])}
     assert digest_of(one) == digest_of({"a": ragged([[1, 2], [3]])}) != digest_of(other)
 
@@ -69,7 +69,7 @@ def test_parents_are_joined_with_their_ragged_columns() -> None:
 
 
 @given(ROWS, st.integers(1, 2**63 - 1))
-def test_what_is_packed_is_unpacked_where_it_lies(rows: list[list[int]], key: int) -> None:
+def test_unpacking_gives_views_of_the_packed_table(rows: list[list[int]], key: int) -> None:
     table = {
         "tokens": ragged(rows),
         "image": np.arange(len(rows) * 6, dtype=np.uint8).reshape(len(rows), 2, 3),

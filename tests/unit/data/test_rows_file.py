@@ -1,4 +1,4 @@
-"""Rows on disk come back as they were, or not at all."""
+"""Rows read from disk equal the rows written, or reading fails."""
 
 from pathlib import Path
 
@@ -30,14 +30,14 @@ def test_no_damage_goes_unnoticed(tmp_path: Path) -> None:
     values = [place for place in range(len(content)) if not _is_padding(content, place, path, digest)]
     assert len(values) > 150
     path.write_bytes(content[:40])
-    with pytest.raises(DamageError, match=r"0\.rows does not hold the rows of digest"):
+    with pytest.raises(DamageError, match=r"0\.rows does not hold the rows with digest"):
         read_rows(path, digest)
     with pytest.raises(FileNotFoundError):
         read_rows(tmp_path / "1.rows", digest)
 
 
 def _is_padding(content: bytes, place: int, path: Path, digest: str) -> bool:
-    """Say whether a byte can change without changing what is read: the key and the gaps before the columns."""
+    """Return True if the byte at ``place`` does not affect the rows: it is in the key or in a gap before a column."""
     changed = bytearray(content)
     changed[place] ^= 1
     path.write_bytes(changed)
@@ -48,7 +48,7 @@ def _is_padding(content: bytes, place: int, path: Path, digest: str) -> bool:
     return True
 
 
-def test_whatever_is_left_of_the_last_piece_the_others_come_back(tmp_path: Path) -> None:
+def test_a_truncated_last_piece_does_not_affect_the_others(tmp_path: Path) -> None:
     path = tmp_path / "0.0.parts"
     journal = Journal(path)
     assert journal.read() == []

@@ -10,11 +10,11 @@ def draw(groups: list[int], versions: list[int], num_rows: int, oldest: int) -> 
     return taken.tolist(), left.tolist()
 
 
-def test_those_that_have_waited_longest_go_first_and_the_others_wait_on() -> None:
+def test_the_groups_that_waited_longest_go_first_and_the_others_keep_waiting() -> None:
     assert draw([3, 3, 1, 1, 2, 2], [0, 0, 1, 1, 1, 1], 4, oldest=0) == ([0, 1, 2, 3], [4, 5])
 
 
-def test_a_group_that_is_partly_too_stale_is_gone() -> None:
+def test_a_group_that_is_partly_too_stale_is_dropped() -> None:
     assert draw([1, 1, 2, 2], [1, 0, 1, 1], 9, oldest=1) == ([2, 3], [])
 
 
@@ -26,7 +26,7 @@ def test_a_smaller_group_is_taken_where_a_larger_one_has_no_room() -> None:
     assert draw([1, 1, 1, 2], [0, 0, 0, 0], 2, oldest=0) == ([3], [0, 1, 2])
 
 
-def test_nothing_waits_where_nothing_was_left() -> None:
+def test_no_waiting_rows_give_no_rows() -> None:
     assert draw([], [], 4, oldest=0) == ([], [])
 
 

@@ -17,7 +17,7 @@ SPLITS = get_args(Split)
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    """As a model's folder holds it: written and read again."""
+    """Save the tokenizer to a folder and load it again."""
     folder = tmp_path_factory.mktemp("tokenizer")
     build_tokenizer().save_pretrained(folder)
     return AutoTokenizer.from_pretrained(folder)
@@ -38,7 +38,7 @@ def test_every_sum_is_in_one_split_with_its_mirror_image(num_digits):
     assert len(ids) == sum(counts)
 
 
-def test_the_fractions_are_those_of_the_configuration():
+def test_splits_have_the_configured_fractions():
     config = ArithmeticConfig(validation_fraction=0.25, demo_fraction=0.5)
     source = ArithmeticPrompts(config)
     shares = {split: source.num_prompts(split) / 8100 for split in SPLITS}
@@ -47,7 +47,7 @@ def test_the_fractions_are_those_of_the_configuration():
         ArithmeticConfig(validation_fraction=0.5, demo_fraction=0.5)
 
 
-def test_the_split_is_that_of_its_seed():
+def test_the_split_depends_on_its_seed():
     def sums(seed):
         source = ArithmeticPrompts(ArithmeticConfig(split_seed=seed))
         return [source.prompt("validation", index).text for index in range(50)]
@@ -88,7 +88,7 @@ def test_prompt_and_demonstration():
     assert prompt.data_source == "arithmetic" and prompt.messages is None
 
 
-def test_the_tokenizer_gives_back_the_very_text(tokenizer):
+def test_decoding_returns_the_encoded_text(tokenizer):
     source = ArithmeticPrompts(ArithmeticConfig(num_digits=3))
     for index in range(20):
         prompt, response = source.prompt("demo", index), source.demonstration("demo", index)
@@ -114,5 +114,5 @@ def test_a_prompt_that_is_too_long_is_named_and_never_cut(tokenizer):
 
 def test_a_prompt_is_a_text_or_a_chat():
     for text, messages in ((None, None), ("a", [{"role": "user", "content": "a"}])):
-        with pytest.raises(ValueError, match="prompt 3 of sums: has either a text or messages"):
+        with pytest.raises(ValueError, match="prompt 3 of sums: needs either a text or messages"):
             Prompt(3, text, messages, "46", "sums")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from embodyflow.errors import ConfigError
 from embodyflow.prompts import datasets
 from embodyflow.prompts.datasets import Row, partition
-from embodyflow.prompts.loader import in_epochs
+from embodyflow.prompts.epochs import shuffled_rows
 
 ROWS = [{"prompt": f"{i}+{i}=" + "x" * 2000, "answer": 2 * i} for i in range(400)]
 
@@ -59,7 +59,7 @@ def read(paths: Sequence[str], num_ranks: int, columns: Sequence[str] = ("prompt
 
 
 def bytes_read() -> int:
-    """Return what this process has asked the kernel for by now."""
+    """Return the number of bytes that this process has read so far."""
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
@@ -75,7 +75,7 @@ def test_several_files_are_one_dataset(tmp_path: Path) -> None:
     assert read(paths, 3, ["answer"]) == [[{"answer": 2 * i} for i in part] for part in ([0, 1], [2, 3, 4], [5, 6, 7])]
 
 
-# Beside the rows, a parquet file's footer is read: 64 KiB, whatever its size.
+# Parquet also reads 64 KiB for the footer, whatever its size.
 @pytest.mark.parametrize(("write", "overhead"), [(write_parquet, 70_000), (write_jsonl, 500)])
 def test_a_rank_reads_its_own_slice_and_no_more(write: Write, overhead: int, tmp_path: Path) -> None:
     path = write(tmp_path, ROWS)
@@ -87,23 +87,21 @@ def test_a_rank_reads_its_own_slice_and_no_more(write: Write, overhead: int, tmp
     assert size / 8 - 500 < cost < size / 8 + overhead < size / 4
 
 
-class GivenInPieces(io.FileIO):
-    """A file that is read as one of more than 2 GiB is: a call gives less than it was asked for."""
+class ShortReads(io.FileIO):
+    """A file whose reads return fewer bytes than requested, as in files of more than 2 GiB."""
 
     def read(self, size: int = -1, /) -> bytes:
         return super().read(min(size, 1000))
 
 
-def test_json_lines_are_read_to_the_end_where_the_kernel_gives_them_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_json_lines_are_complete_despite_short_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_jsonl(tmp_path, ROWS)
-    monkeypatch.setattr(datasets, "open", lambda path, *_, **__: GivenInPieces(path), raising=False)
+    monkeypatch.setattr(datasets, "open", lambda path, *_, **__: ShortReads(path), raising=False)
     assert [row for part in read([path], 3) for row in part] == ROWS
 
 
 def mapped_bytes(path: str) -> int:
-    """Return how much of a file, or of the files below a folder, this process has mapped and touched."""
+    """Return the mapped bytes of a file, or of the files in a folder, that this process has touched."""
     blocks = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
     touched = [
         re.search(r"^Rss: +(\d+) kB", block, re.MULTILINE) for block in blocks if path in block.partition("\n")[0]
@@ -111,7 +109,7 @@ def mapped_bytes(path: str) -> int:
     return 1024 * sum(int(match[1]) for match in touched if match)
 
 
-# A page that is touched brings along its neighbours: 64 KiB, or 2 MiB where the kernel has cached them as one.
+# Touching a page also maps its neighbours: 64 KiB, or 2 MiB if the kernel caches them as one page.
 @pytest.mark.parametrize(("write", "opener"), [(write_arrow, "_map_arrow"), (write_hugging_face, "_load_from_disk")])
 def test_a_rank_touches_its_own_slice_of_a_map_and_no_more(
     write: Write, opener: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -142,7 +140,7 @@ def test_line_ends_do_not_depend_on_a_last_line_feed(num_rows: int, data: st.Dat
 @pytest.mark.parametrize("write", FORMATS)
 def test_fewer_rows_than_ranks_are_refused(write: Write, tmp_path: Path) -> None:
     path = write(tmp_path, ROWS[:3])
-    with pytest.raises(ConfigError, match=rf"^{path}: 3 rows for 4 ranks; allowed are at least as many rows$"):
+    with pytest.raises(ConfigError, match=rf"^{path}: 3 rows for 4 ranks; needs at least one row per rank$"):
         partition([path], 4)
 
 
@@ -200,16 +198,16 @@ def test_a_folder_of_splits_asks_for_one_of_them(tmp_path: Path) -> None:
 
 
 @given(st.integers(1, 9), st.lists(st.integers(1, 25), min_size=1, max_size=5))
-def test_positions_say_which_rows_however_they_are_cut(num_rows: int, counts: list[int]) -> None:
-    whole = in_epochs(3, num_rows, 0, sum(counts)).tolist()
+def test_rows_depend_on_their_positions_alone(num_rows: int, counts: list[int]) -> None:
+    whole = shuffled_rows(3, num_rows, 0, sum(counts)).tolist()
     firsts = [sum(counts[:part]) for part in range(len(counts))]
-    parts = [in_epochs(3, num_rows, first, count).tolist() for first, count in zip(firsts, counts, strict=True)]
+    parts = [shuffled_rows(3, num_rows, first, count).tolist() for first, count in zip(firsts, counts, strict=True)]
     assert [row for part in parts for row in part] == whole
     epochs = [whole[start : start + num_rows] for start in range(0, len(whole) - num_rows + 1, num_rows)]
     assert all(sorted(epoch) == list(range(num_rows)) for epoch in epochs)
 
 
-def test_every_epoch_and_every_seed_has_an_order_of_its_own() -> None:
-    first, second = np.split(in_epochs(3, 50, 0, 100), 2)
+def test_every_epoch_and_every_seed_has_its_own_order() -> None:
+    first, second = np.split(shuffled_rows(3, 50, 0, 100), 2)
     assert not np.array_equal(first, second)
-    assert not np.array_equal(first, in_epochs(4, 50, 0, 50))
+    assert not np.array_equal(first, shuffled_rows(4, 50, 0, 50))

@@ -1,4 +1,4 @@
-"""Prompts from files: columns, templates, chats, answers, and what is said of rows that do not fit."""
+"""Prompts from files: columns, templates, chats, answers, and messages about invalid rows."""
 
 import json
 
@@ -9,7 +9,7 @@ from embodyflow.errors import ConfigError
 from embodyflow.prompts.arithmetic import build_tokenizer
 from embodyflow.prompts.prompt_config import RowsConfig
 from embodyflow.prompts.prompt_files import RowPrompts
-from embodyflow.prompts.sources import build_prompt_source
+from embodyflow.prompts.prompt_registry import build_prompt_source
 
 ROWS = [{"question": f"{i}+{i}=", "answer": f"twice\n#### {2 * i}", "extra": [i]} for i in range(10)]
 
@@ -63,7 +63,7 @@ def test_ranks_share_the_rows_and_agree_on_their_numbers(tmp_path, tokenizer):
     assert prompts == [whole.prompt("train", i) for i in range(10)]
 
 
-def test_prompts_that_are_too_long_are_named_or_left_out_and_counted(tmp_path, tokenizer):
+def test_prompts_that_are_too_long_are_named_or_skipped_and_counted(tmp_path, tokenizer):
     path = write(tmp_path, [*ROWS[:2], {**ROWS[2], "question": "100+100="}, *ROWS[3:]])
     with pytest.raises(ConfigError, match=rf"^{path}, row 3: prompt 2 of sums has 9 tokens; .* or data.too_long=skip$"):
         RowPrompts(config(path), tokenizer, 8)
@@ -75,9 +75,9 @@ def test_prompts_that_are_too_long_are_named_or_left_out_and_counted(tmp_path, t
 
 
 def test_a_prompt_without_tokens_is_refused(tmp_path):
-    """Not all tokenizers put something before a text."""
+    """Some tokenizers add no tokens to a text."""
     path = write(tmp_path, [*ROWS[:2], {**ROWS[2], "question": ""}])
-    with pytest.raises(ConfigError, match=rf"^{path}, row 3: the prompt has no tokens; allowed is one or more$"):
+    with pytest.raises(ConfigError, match=rf"^{path}, row 3: the prompt has no tokens; needs at least one$"):
         RowPrompts(config(path), lambda text: {"input_ids": [1] * len(text)}, 8)
 
 
@@ -89,8 +89,8 @@ def test_a_prompt_without_tokens_is_refused(tmp_path):
         ({"answer": None}, {}, "column answer is empty"),
         ({"question": None}, {}, "column question is None; allowed is text"),
         ({"question": ["a"]}, {}, r"column question is \['a'\]; allowed is text"),
-        ({"extra": []}, {"template": None, "messages_column": "extra"}, "column extra is no chat"),
-        ({"extra": [{"role": "user"}]}, {"template": None, "messages_column": "extra"}, "column extra is no chat"),
+        ({"extra": []}, {"template": None, "messages_column": "extra"}, "column extra is not a chat"),
+        ({"extra": [{"role": "user"}]}, {"template": None, "messages_column": "extra"}, "column extra is not a chat"),
     ],
 )
 def test_a_malformed_row_is_named(row, settings, complaint, tmp_path, tokenizer):
@@ -109,13 +109,13 @@ def test_a_malformed_row_is_named(row, settings, complaint, tmp_path, tokenizer)
         (" \n", "is empty"),
     ],
 )
-def test_a_demonstration_that_is_none_is_named(response, complaint, tmp_path, tokenizer):
+def test_an_invalid_demonstration_is_named(response, complaint, tmp_path, tokenizer):
     whole = [{**row, "extra": "a"} for row in ROWS]
     path = write(tmp_path, [*whole[:6], {**whole[6], "extra": response}, *whole[7:]])
     with pytest.raises(ConfigError, match=rf"^{path}, row 7: column extra {complaint}"):
         RowPrompts(config(path, demo=(path,), response_column="extra"), tokenizer, 50)
-    source = RowPrompts(config(path, response_column="extra"), tokenizer, 50)  # its rows are asked, never imitated
-    with pytest.raises(ConfigError, match=r"^data.train: holds no demonstrations; .* data.demo$"):
+    source = RowPrompts(config(path, response_column="extra"), tokenizer, 50)  # training prompts need no response
+    with pytest.raises(ConfigError, match=r"^data.train: has no demonstrations; .* data.demo$"):
         source.demonstration("train", 6)
 
 
@@ -134,13 +134,13 @@ def test_files_and_rows_are_checked_without_a_tokenizer(tmp_path):
     ("settings", "message"),
     [
         ({"template": "no column"}, "names no column"),
-        ({"template": "{question"}, "is no template"),
-        ({"template": None}, "one of template and messages_column must be set"),
-        ({"messages_column": "turns"}, "one of template and messages_column must be set"),
+        ({"template": "{question"}, "is not a valid template"),
+        ({"template": None}, "exactly one of template and messages_column must be set"),
+        ({"messages_column": "turns"}, "exactly one of template and messages_column must be set"),
         ({"system": "Add."}, "system needs chat=true or messages_column"),
         ({"demo": ("a.jsonl",)}, "response_column must be set with demo files"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(settings, message):
+def test_inconsistent_settings_are_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
         config("a.jsonl", **settings)

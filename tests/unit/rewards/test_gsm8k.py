@@ -1,4 +1,4 @@
-"""All of GSM8K through prompts, loader and verifier."""
+"""All of GSM8K through prompts, epochs and verifier."""
 
 import json
 import os
@@ -11,12 +11,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from embodyflow.errors import ConfigError, RewardError
-from embodyflow.prompts.loader import in_epochs
+from embodyflow.prompts.epochs import shuffled_rows
 from embodyflow.prompts.prompt_config import RowsConfig
 from embodyflow.prompts.prompt_files import RowPrompts
-from embodyflow.rewards.interface import Sample
-from embodyflow.rewards.numbers import number_in
+from embodyflow.rewards.functions.written_numbers import parse_number
 from embodyflow.rewards.reward_config import RewardConfig
+from embodyflow.rewards.reward_interface import Sample
 from embodyflow.rewards.reward_registry import build_reward_manager
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +33,7 @@ def shipped(path):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """Of words, each unknown: enough to count them, and quick."""
+    """Build a fast tokenizer of words, all unknown, which is enough to count them."""
     words = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -56,7 +56,7 @@ def manager():
 
 
 class Answered:
-    """Prompts of the demo split, which is both files, with their worked answers as samples."""
+    """The demo split, which is both files, as samples whose responses are the worked answers."""
 
     def __init__(self, source):
         self.source = source
@@ -73,14 +73,14 @@ class Answered:
 def test_every_gold_answer_scores_one_and_a_perturbed_one_zero(source, manager):
     answered = Answered(source)
     assert len(answered) == 8792
-    samples = [answered[row] for row in in_epochs(0, len(answered), 0, len(answered)).tolist()]
+    samples = [answered[row] for row in shuffled_rows(0, len(answered), 0, len(answered)).tolist()]
     assert sorted(sample.uid for sample in samples) == list(range(8792))  # an epoch, each row once
     assert [score.uid for score, gold in zip(samples, manager.score(samples), strict=True) if gold.reward != 1.0] == []
     for perturb in (
-        lambda truth: f"#### {number_in(truth) + 1}",
-        lambda truth: f"#### {-number_in(truth) or 1}",
+        lambda truth: f"#### {parse_number(truth) + 1}",
+        lambda truth: f"#### {-parse_number(truth) or 1}",
         lambda truth: f"#### {truth}0",
-        lambda truth: f"#### {truth} or {number_in(truth) + 1}",
+        lambda truth: f"#### {truth} or {parse_number(truth) + 1}",
         lambda truth: f"The answer is {truth}",
         lambda truth: "",
     ):
@@ -99,7 +99,7 @@ def test_other_spellings_of_the_gold_answer_score_one(source, manager):
         lambda number: f"It was 7.\n####{number} clips.\n",
         lambda number: f"#### 7\n#### {number:,}",
     ):
-        spelled = [replace(sample, response=spell(int(number_in(sample.ground_truth)))) for sample in samples]
+        spelled = [replace(sample, response=spell(int(parse_number(sample.ground_truth)))) for sample in samples]
         assert {score.reward for score in manager.score(spelled)} == {1.0}
 
 

@@ -1,4 +1,4 @@
-"""Managers: the same scores whoever runs the function, named errors, nothing left running."""
+"""Managers: equal scores from all, errors that name the sample, and no process left running."""
 
 import os
 import sys
@@ -11,11 +11,11 @@ import pytest
 from waiting import eventually
 
 from embodyflow.errors import ConfigError, RewardError
-from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rewards.reward_config import CustomConfig, RewardConfig
+from embodyflow.rewards.reward_interface import Sample, Score
 from embodyflow.rewards.reward_registry import build_reward_manager
 
-FUNCTIONS = "bad_functions"
+FUNCTIONS = "faulty_rewards"
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
@@ -24,14 +24,14 @@ def samples(*responses):
     return [Sample(100 + i, "?", response, "1", "test", 3, True) for i, response in enumerate(responses)]
 
 
-def manager(name, function="obey", kwargs=None, **settings):
+def manager(name, function="follow", kwargs=None, **settings):
     chosen = CustomConfig(function=f"{FUNCTIONS}:{function}", kwargs=kwargs or {})
     return build_reward_manager(RewardConfig(function=chosen, manager={"name": name, **settings}))
 
 
 @contextmanager
 def nothing_left_running():
-    """Every process that is started within is gone after it."""
+    """Check that every process started in the block has ended."""
     before = set(psutil.Process().children(recursive=True))
     yield
     assert set(psutil.Process().children(recursive=True)) <= before
@@ -44,7 +44,7 @@ def marks(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pool(marks):
-    """Two processes with a short time limit, shared: each error must leave them fit for the next test."""
+    """Build a pool of two processes with a short time limit, which must still work after each test's error."""
     with nothing_left_running():
         pool = manager("parallel", kwargs={"marks": str(marks)}, num_workers=2, time_limit=0.5, memory_gb=3.0)
         yield pool
@@ -52,7 +52,7 @@ def pool(marks):
 
 
 def strays(marks):
-    """Return whether each stray that was started still runs; a zombie is gone but for whoever inherits it."""
+    """Return, for each stray process, True if it still runs; a zombie does not count."""
     return [_runs(int(mark.stem)) for mark in marks.glob("*.stray")]
 
 
@@ -65,8 +65,8 @@ def _runs(pid):
 
 @pytest.mark.parametrize("name", ["naive", "batch"])
 def test_the_scores_come_in_the_order_of_the_samples(name):
-    function = "obey_all" if name == "batch" else "obey"
-    with_parts = manager(name, function).score(samples("say 1", "say -2", "say 0.5"))
+    function = "follow_all" if name == "batch" else "follow"
+    with_parts = manager(name, function).score(samples("score 1", "score -2", "score 0.5"))
     assert with_parts == [
         Score(1.0, True, {"length": 1}),
         Score(-2.0, False, {"length": 2}),
@@ -75,8 +75,8 @@ def test_the_scores_come_in_the_order_of_the_samples(name):
     assert manager(name, function).score([]) == []
 
 
-def test_a_pool_scores_as_one_process_does(pool):
-    orders = samples(*(f"say {number}" for number in range(-20, 20)))
+def test_a_pool_gives_the_scores_of_a_single_process(pool):
+    orders = samples(*(f"score {number}" for number in range(-20, 20)))
     assert pool.score(orders) == manager("naive").score(orders)
     assert pool.score([]) == []
     assert len(psutil.Process().children()) >= 2
@@ -96,17 +96,17 @@ BAD = {
 def test_a_bad_score_is_an_error_that_names_its_sample(order, reason, pool):
     for manager_ in (manager("naive"), pool):
         with pytest.raises(RewardError) as caught:
-            manager_.score(samples("say 1", order, "say 2"))
+            manager_.score(samples("score 1", order, "score 2"))
         assert str(caught.value) == f"reward of row 101: {reason}" and caught.value.uid == 101
 
 
 def test_a_batch_names_the_sample_of_a_bad_score_and_the_first_of_a_bad_batch():
     with pytest.raises(RewardError, match=r"^reward of row 102: the reward function returned reward=nan"):
-        manager("batch", "obey_all").score(samples("say 1", "say 2", "nan"))
+        manager("batch", "follow_all").score(samples("score 1", "score 2", "nan"))
     with pytest.raises(RewardError, match=r"^reward of row 100: .* returned 1 scores for 2 samples$"):
-        manager("batch", "drop_the_last").score(samples("say 1", "say 2"))
+        manager("batch", "drop_the_last").score(samples("score 1", "score 2"))
     with pytest.raises(RewardError, match=r"^reward of row 100: .* raised ZeroDivisionError on 2 samples"):
-        manager("batch", "obey_all").score(samples("say 1", "raise"))
+        manager("batch", "follow_all").score(samples("score 1", "raise"))
 
 
 FATAL = {
@@ -119,40 +119,40 @@ FATAL = {
 
 
 @pytest.mark.parametrize(("order", "reason"), FATAL.items())
-def test_a_function_that_takes_its_process_along_is_an_error_that_names_its_sample(order, reason, pool):
+def test_a_function_that_ends_its_process_is_an_error_that_names_its_sample(order, reason, pool):
     with pytest.raises(RewardError, match=rf"^reward of row 101: {reason}$"):
-        pool.score(samples("say 1", order, "say 2"))
-    assert [score.reward for score in pool.score(samples("say 1", "say 2"))] == [1.0, 2.0]
+        pool.score(samples("score 1", order, "score 2"))
+    assert [score.reward for score in pool.score(samples("score 1", "score 2"))] == [1.0, 2.0]
 
 
 def test_a_process_that_dies_costs_a_retry_and_no_sample(pool):
-    orders = samples("say 1", "die_once 2", *(f"say {number}" for number in range(3, 10)))
+    orders = samples("score 1", "die_once 2", *(f"score {number}" for number in range(3, 10)))
     assert [score.reward for score in pool.score(orders)] == list(range(1, 10))
 
 
-def test_a_function_that_forks_answers_once_and_what_it_starts_ends_with_its_sample(pool, marks):
-    orders = samples("fork 1", "say 2", "stray 0", "fork 4", "say 5")
+def test_a_function_that_forks_scores_once_and_its_processes_end_with_its_sample(pool, marks):
+    orders = samples("fork 1", "score 2", "stray 0", "fork 4", "score 5")
     assert [score.reward for score in pool.score(orders)] == [1.0, 2.0, 1.0, 4.0, 5.0]
     assert strays(marks) == [False]
     workers = [child for child in psutil.Process().children() if "pool_worker" in " ".join(child.cmdline())]
     assert len(workers) == 2 and not [child for worker in workers for child in worker.children()]
 
 
-def test_what_a_hanging_function_has_started_ends_with_its_process(pool, marks):
+def test_processes_that_a_hanging_function_started_end_with_its_process(pool, marks):
     with pytest.raises(RewardError, match="did not answer"):
         pool.score(samples("stray 1000"))
     assert len(strays(marks)) > 1
-    assert eventually(lambda: not any(strays(marks)))  # killed, which takes the kernel a moment
+    assert eventually(lambda: not any(strays(marks)))  # the kernel takes a moment to end killed processes
 
 
 def test_a_sample_that_hangs_may_count_as_incorrect():
     with nothing_left_running():
         pool = manager("parallel", num_workers=1, time_limit=0.3, retries=0, overdue="incorrect", memory_gb=3.0)
-        scores = pool.score(samples("say 1", "hang", "say 2"))
+        scores = pool.score(samples("score 1", "hang", "score 2"))
         assert [score.reward for score in scores] == [1, 0, 2]
         assert [score.parts["timed_out"] for score in scores] == [0, 1, 0]
         assert not scores[1].correct
-        with pytest.raises(RewardError, match="raised ZeroDivisionError"):  # the rest is an error all the same
+        with pytest.raises(RewardError, match="raised ZeroDivisionError"):  # other failures are still errors
             pool.score(samples("raise"))
         pool.close()
         pool.close()
@@ -173,16 +173,16 @@ def test_the_processes_end_with_their_parent_even_while_a_function_hangs(tmp_pat
     assert eventually(lambda: not _runs(worker.pid) and not any(strays(tmp_path)))
 
 
-def test_threads_take_turns(pool):
+def test_threads_can_share_a_pool(pool):
     with ThreadPoolExecutor(4) as threads:
-        scores = threads.map(lambda n: pool.score(samples(f"say {n}", f"say {-n}")), range(8))
+        scores = threads.map(lambda n: pool.score(samples(f"score {n}", f"score {-n}")), range(8))
     assert [[score.reward for score in pair] for pair in scores] == [[n, -n] for n in range(8)]
 
 
-def test_a_function_that_cannot_be_built_is_said_once():
-    pool = manager("parallel", function="obey", num_workers=1, time_limit=1.0, memory_gb=None)
-    pool._function = CustomConfig.model_construct(function="bad_functions:gone", kwargs={})
+def test_a_function_that_cannot_be_built_is_a_configuration_error():
+    pool = manager("parallel", function="follow", num_workers=1, time_limit=1.0, memory_gb=None)
+    pool._function = CustomConfig.model_construct(function="faulty_rewards:gone", kwargs={})
     with nothing_left_running(), pytest.raises(ConfigError, match=r"before the first sample$") as caught:
-        pool.score(samples("say 1"))
+        pool.score(samples("score 1"))
     assert "has no attribute 'gone'" in str(caught.value)
     pool.close()

@@ -1,12 +1,12 @@
-"""Boxed answers compared as mathematics."""
+"""Mathematical equality of boxed answers."""
 
 import psutil
 import pytest
 
-from embodyflow.rewards.functions import build_reward_function
-from embodyflow.rewards.interface import Sample
-from embodyflow.rewards.mathematics import boxed
+from embodyflow.rewards.functions.function_registry import build_reward_function
+from embodyflow.rewards.functions.mathematics import extract_boxed
 from embodyflow.rewards.reward_config import MathConfig, RewardConfig
+from embodyflow.rewards.reward_interface import Sample
 from embodyflow.rewards.reward_registry import build_reward_manager
 
 EQUAL = [
@@ -71,21 +71,21 @@ def test_different_answers(answer, truth, verify):
 
 
 @pytest.mark.parametrize("response", ["5", r"\boxed 5", r"\boxed{5", ""])
-def test_an_answer_without_a_box_is_none(response, verify):
+def test_a_response_without_a_box_has_no_answer(response, verify):
     score = verify(response, "5")
     assert not score.correct and score.parts["answered"] == 0
 
 
-def test_a_box_ends_where_its_braces_do():
-    assert boxed(r"a \boxed{1} b \boxed{\frac{1}{2} \} {x}} c}") == r"\frac{1}{2} \} {x}"
+def test_a_box_ends_at_its_closing_brace():
+    assert extract_boxed(r"a \boxed{1} b \boxed{\frac{1}{2} \} {x}} c}") == r"\frac{1}{2} \} {x}"
 
 
 def test_a_ground_truth_that_is_empty_is_an_error(verify):
-    with pytest.raises(ValueError, match="ground_truth='' cannot be read"):
+    with pytest.raises(ValueError, match="ground_truth='' cannot be parsed"):
         verify(r"\boxed{5}", "")
 
 
-def test_a_formula_that_never_ends_costs_its_sample_only():
+def test_a_formula_that_never_finishes_costs_only_its_sample():
     before = set(psutil.Process().children(recursive=True))
     pool = {"name": "parallel", "num_workers": 1, "time_limit": 2.0, "retries": 0, "overdue": "incorrect"}
     manager = build_reward_manager(RewardConfig(function={"name": "math"}, manager=pool))

@@ -1,4 +1,4 @@
-"""SRPO's progress reward: numbers worked by hand, and what must hold for any batch."""
+"""SRPO's progress reward: numbers worked by hand, and properties that hold for any batch."""
 
 import math
 
@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from embodyflow.rewards.progress import Progress, find_centres, measure_progress
-from embodyflow.rewards.progress_config import ProgressConfig
+from embodyflow.rewards.progress.progress_config import ProgressConfig
+from embodyflow.rewards.progress.progress_reward import Progress, find_centres, measure_progress
 
 CONFIG = ProgressConfig()
 
@@ -24,9 +24,9 @@ def logistic(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 
 
-def test_failures_are_worth_their_standardised_distance_and_successes_one() -> None:
-    # Deviation of 0, 1, 2, 5: mean 2, squares 4 + 1 + 0 + 9, √(14/4). Distances to the success at 0 in that unit;
-    # those of the failures, 1, 2, 5, have mean 8/3 and deviation √(26/9).
+def test_failures_score_by_standardised_distance_and_successes_score_one() -> None:
+    # The points 0, 1, 2, 5 have mean 2 and deviation √((4 + 1 + 0 + 9)/4) = √(14/4), the unit of the distances to the
+    # success at 0. The distances of the failures, 1, 2, 5, have mean 8/3 and deviation √(26/9).
     progress = measure([0, 1, 2, 5], [1, 0, 0, 0])
     np.testing.assert_allclose(progress.distances, np.array([0, 1, 2, 5]) / math.sqrt(3.5), rtol=1e-6)
     z = [(d - 8 / 3) / math.sqrt(26 / 9) for d in (1, 2, 5)]
@@ -35,7 +35,7 @@ def test_failures_are_worth_their_standardised_distance_and_successes_one() -> N
 
 
 def test_the_nearest_of_several_centres_counts() -> None:
-    # Two successes at 0 and 0.1 are one cluster around 0.05, the one at 10 is a centre of its own.
+    # The successes at 0 and 0.1 form a cluster around 0.05; the success at 10 is a centre of its own.
     progress = measure([0, 0.1, 10, 1, 9, 5], [1, 1, 1, 0, 0, 0])
     assert progress.num_centres == 2
     unit = np.std([0, 0.1, 10, 1, 9, 5])
@@ -43,7 +43,7 @@ def test_the_nearest_of_several_centres_counts() -> None:
     assert progress.scores[3] > progress.scores[4] > progress.scores[5]
 
 
-def test_centres_are_means_of_neighbours_and_what_has_none() -> None:
+def test_centres_are_means_of_clusters_and_isolated_points() -> None:
     points = np.array([[0.0], [0.4], [0.8], [3.0]])
     assert find_centres(points, eps=0.5, min_samples=2).tolist() == [[pytest.approx(0.4)], [3.0]]
     assert find_centres(points, eps=0.3, min_samples=2).tolist() == points.tolist()
@@ -58,7 +58,7 @@ def test_eps_means_the_same_in_any_number_of_dimensions() -> None:
         np.testing.assert_allclose(progress.distances[3], 4.0 / near.std(), rtol=1e-6)
 
 
-def test_without_a_success_failures_are_worth_their_outcome_and_tasks_keep_to_themselves() -> None:
+def test_failures_of_a_task_without_success_score_zero_and_tasks_are_independent() -> None:
     progress = measure([0, 1, 2, 0, 1, 2], [0, 0, 0, 1, 0, 0], tasks=[0, 0, 0, 1, 1, 1])
     assert progress.scores[:4].tolist() == [0, 0, 0, 1]
     assert np.isinf(progress.distances[:3]).all()
@@ -66,13 +66,13 @@ def test_without_a_success_failures_are_worth_their_outcome_and_tasks_keep_to_th
     assert (progress.num_centres, progress.num_unreached) == (1, 1)
 
 
-def test_failures_that_are_equally_far_get_half_of_alpha() -> None:
+def test_failures_at_equal_distance_score_half_of_alpha() -> None:
     np.testing.assert_allclose(measure([0, 1, 1], [1, 0, 0]).scores, [1.0, 0.4, 0.4], rtol=1e-6)
     np.testing.assert_allclose(measure([3, 3, 3], [1, 0, 0]).scores, [1.0, 0.4, 0.4], rtol=1e-6)
     np.testing.assert_allclose(measure([0, 1], [1, 0]).scores, [1.0, 0.4], rtol=1e-6)
 
 
-def test_noise_of_rounding_is_no_dimension() -> None:
+def test_rounding_noise_does_not_count_as_a_dimension() -> None:
     embeddings = np.array([[0.0, 7.0], [1.0, 7.0 + 5e-7], [3.0, 7.0 - 5e-7]], np.float32)
     progress = measure_progress(embeddings, np.array([1, 0, 0], bool), np.zeros(3, np.int64), CONFIG)
     np.testing.assert_allclose(progress.distances, measure([0, 1, 3], [1, 0, 0]).distances, rtol=1e-6)
@@ -114,8 +114,8 @@ def test_neither_order_nor_unit_of_the_embeddings_matters(batch, random) -> None
 
 @settings(max_examples=40)
 @given(BATCHES)
-def test_the_whole_batch_twice_is_worth_what_it_is_once(batch) -> None:
-    """A success that is there twice is one cluster where it was a centre of its own: the same centre."""
+def test_duplicating_the_batch_does_not_change_scores(batch) -> None:
+    """A duplicated success forms a cluster at the same place where it was a centre of its own."""
     embeddings, success, tasks = batch
     once = measure_progress(embeddings, success, tasks, CONFIG)
     twice = measure_progress(np.tile(embeddings, (2, 1)), np.tile(success, 2), np.tile(tasks, 2), CONFIG)

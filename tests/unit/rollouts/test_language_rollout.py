@@ -20,7 +20,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.errors import ConfigError, ParityError
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer, save_folder
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
-from embodyflow.rollouts.language_rollout import LanguageRollout, in_epochs
+from embodyflow.rollouts.language_rollout import LanguageRollout, shuffled_rows
 from embodyflow.training.imitation import ResponseSamples, imitate
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.types import Batch
@@ -170,11 +170,11 @@ def test_rollout_and_trainer_agree_on_what_was_likely(trainer: LanguageTrainer, 
 
 
 def test_a_prompt_comes_again_after_all_others() -> None:
-    seen = np.concatenate([in_epochs(7, 10, first, 4) for first in range(0, 40, 4)])
+    seen = np.concatenate([shuffled_rows(7, 10, first, 4) for first in range(0, 40, 4)])
     for epoch in range(4):
         assert sorted(seen[10 * epoch : 10 * epoch + 10]) == list(range(10))
     assert not np.array_equal(seen[:10], seen[10:20])
-    assert np.array_equal(in_epochs(7, 10, 8, 14), seen[8:22])
+    assert np.array_equal(shuffled_rows(7, 10, 8, 14), seen[8:22])
 
 
 def test_rewards_come_from_the_prompts_ground_truth(rollout: LanguageRollout) -> None:

@@ -287,7 +287,7 @@ class Gridded(Line):
 @pytest.mark.parametrize(
     ("embedding", "message"),
     [
-        ("{name:state}", r"name=state: the environment's is \(2, 3\); allowed is one dimension"),
+        ("{name:state}", r"name=state: the environment's state has shape \(2, 3\); allowed is one dimension"),
         ("{name:vjepa2,path:x/y,camera:top}", "camera=top: the environment has no such camera; allowed are image$"),
     ],
 )

@@ -64,7 +64,7 @@ class Ranks:
 
 @pytest.fixture
 def config():
-    from embodyflow.rewards.progress_config import ProgressConfig
+    from embodyflow.rewards.progress.progress_config import ProgressConfig
 
     return SimpleNamespace(progress=ProgressConfig(), cluster=SimpleNamespace(device="cpu"))
 

@@ -15,7 +15,7 @@ import ray
 from waiting import eventually
 
 from embodyflow.config.buffer import BufferConfig
-from embodyflow.data.plan import Location
+from embodyflow.data.row_plan import Location
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.local_calls import LocalCaller, serve
 from embodyflow.workers.shard_store import ShardStore

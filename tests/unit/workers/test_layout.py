@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodyflow.data.padding import facts_of
-from embodyflow.data.plan import RankInput, RowFacts, ShardRef
+from embodyflow.data.row_plan import RankInput, RowFacts, ShardRef
 from embodyflow.workers.layout import Layout, Rows, join_facts, order_of, plan_inputs
 
 

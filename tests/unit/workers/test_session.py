@@ -8,7 +8,7 @@ import pytest
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import total
-from embodyflow.data.plan import ShardRef
+from embodyflow.data.row_plan import ShardRef
 from embodyflow.workers.calls import LogLine, NodeCall, NodeResult
 from embodyflow.workers.layout import Layout
 from embodyflow.workers.session import NodeReport, NodeWork, Session

@@ -14,8 +14,8 @@ import pytest
 
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.data.metrics import to_floats
-from embodyflow.data.packing import Packing, unpack
-from embodyflow.data.plan import Location
+from embodyflow.data.row_plan import Location
+from embodyflow.data.table_packing import Packing, unpack
 from embodyflow.data.tables import Table
 from embodyflow.errors import BufferFullError, ConfigError
 from embodyflow.workers.segments import WritableSegments, map_content

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodyflow.data.plan import ShardRef
+from embodyflow.data.row_plan import ShardRef
 from embodyflow.errors import NodeTimeoutError
 from embodyflow.workers.calls import NodeCall
 from embodyflow.workers.worker import Worker

@@ -1,0 +1,39 @@
+"""The prompt source of each configuration."""
+
+from typing import Any, assert_never
+
+from embodyflow.errors import ConfigError
+from embodyflow.prompts.arithmetic import ArithmeticPrompts
+from embodyflow.prompts.prompt_config import ArithmeticConfig, PromptConfig, RowsConfig
+from embodyflow.prompts.prompts import PromptSource
+
+
+def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens: int) -> PromptSource:
+    """Build a prompt source with all rows of all splits.
+
+    Args:
+        config: Configuration of the prompts.
+        tokenizer: Tokenizer of ``transformers`` that measures prompts; ``None`` skips checks of length, so that a
+            configuration can be checked without a tokenizer.
+        max_prompt_tokens: Maximum number of tokens of a prompt.
+
+    Raises:
+        ConfigError: A file cannot be read, or a row is invalid; the message names file and row.
+    """
+    match config:
+        case ArithmeticConfig():
+            return ArithmeticPrompts(config)
+        case RowsConfig():
+            _check_library()
+            from embodyflow.prompts.prompt_files import RowPrompts
+
+            return RowPrompts(config, tokenizer, max_prompt_tokens)
+        case _:
+            assert_never(config)
+
+
+def _check_library() -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise ConfigError("data.name=rows: pyarrow is not installed; pip install 'embodyflow[data]'") from error

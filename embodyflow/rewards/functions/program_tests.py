@@ -1,0 +1,40 @@
+"""Verifier that runs the program in a response against tests."""
+
+import re
+
+from embodyflow.rewards.functions.sandbox import run_tests
+from embodyflow.rewards.reward_config import CodeConfig
+from embodyflow.rewards.reward_interface import Sample, Score, outcome
+
+# An opening fence ends its line; a closing fence begins its line and has no tag.
+_BLOCK = re.compile(r"```([^\n`]*)\n(.*?)^[ \t]*```(?!\w)", re.DOTALL | re.MULTILINE)
+_TAGS = ("python", "py", "python3")
+
+
+def score_program(sample: Sample, config: CodeConfig) -> Score:
+    """Run the program in the response (:func:`extract_program`), then the tests, which are the ground truth.
+
+    The part ``timed_out`` counts programs that exceeded the time limit; they are not correct.
+
+    Raises:
+        ValueError: The tests are not valid Python.
+        SandboxError: The sandbox could not run the program.
+    """
+    tests = str(sample.ground_truth)
+    try:
+        compile(tests, "<tests>", "exec")
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"ground_truth is not valid Python: {error}") from error
+    program = extract_program(sample.response)
+    if program is None:
+        return outcome(False, answered=0.0, timed_out=0.0)
+    verdict = run_tests(program, tests, config)
+    return outcome(verdict == "passed", answered=1.0, timed_out=float(verdict == "timed_out"))
+
+
+def extract_program(response: str) -> str | None:
+    """Return the last fenced block tagged as Python, else the last without a tag; ``None`` if there is neither."""
+    blocks = [(tag.lower().split(), block) for tag, block in _BLOCK.findall(response)]
+    tagged = [block for tag, block in blocks if tag and tag[0] in _TAGS]
+    chosen = tagged or [block for tag, block in blocks if not tag]
+    return chosen[-1] if chosen else None

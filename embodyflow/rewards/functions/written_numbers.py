@@ -1,0 +1,31 @@
+"""Parsing of numbers as people write them."""
+
+import re
+from decimal import Decimal
+
+# A sign and a currency sign in either order, thousands in groups of three, decimals; "$1,234.50", "-£5", "−.5", "50%".
+_NUMBER = re.compile(
+    r"(?P<sign>[-+−–]?)\s?(?:[$€£¥₹]\s?)?(?P<second_sign>[-+−–]?)"
+    r"(?P<digits>(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)"
+    r"(?!\d|[.,:]\d|\s?[½⅓⅔¼¾²³])",
+    re.ASCII,
+)
+_SPELLED_SIGN = re.compile(r"\b(?:minus|negative)\b", re.IGNORECASE)
+_DIGIT = re.compile(r"\d", re.ASCII)
+
+
+def parse_number(text: str) -> Decimal | None:
+    """Return the number in ``text``, which may also contain words, units or a currency sign.
+
+    Return ``None`` if there is no number, or if it is ambiguous: ``3/4``, ``10 or 12``, ``1,5``, ``3½`` and ``minus 5``
+    do not count as numbers.
+    """
+    first_digit, found = _DIGIT.search(text), _NUMBER.search(text)
+    if first_digit is None or found is None:
+        return None
+    if found.start("digits") > first_digit.start() or _DIGIT.search(text, found.end()):
+        return None
+    if (found["sign"] and found["second_sign"]) or _SPELLED_SIGN.search(text, 0, found.start("digits")):
+        return None
+    number = Decimal(found["digits"].replace(",", ""))
+    return -number if (found["sign"] or found["second_sign"]) in ("-", "−", "–") else number

@@ -1,0 +1,1 @@
+"""Reward managers, each of which runs a reward function or a reward model on many samples."""

@@ -1,0 +1,1 @@
+"""Progress reward of SRPO: failed episodes score by their distance to successful ones."""

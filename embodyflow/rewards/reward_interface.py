@@ -1,0 +1,92 @@
+"""Interface of rewards: samples, scores, reward functions and reward managers."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from embodyflow.errors import RewardError
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One response to one prompt.
+
+    Attributes:
+        uid: Id of the row, named in errors.
+        prompt: Text of the prompt.
+        response: Text of the response, without special tokens.
+        ground_truth: Ground truth from the row of the dataset.
+        data_source: Name of the dataset.
+        num_tokens: Number of tokens of the response.
+        finished: True if the response ended by itself, False if it was cut at the limit of tokens.
+    """
+
+    uid: int
+    prompt: str
+    response: str
+    ground_truth: Any
+    data_source: str
+    num_tokens: int
+    finished: bool
+
+
+@dataclass(frozen=True)
+class Score:
+    """Score of a response.
+
+    Attributes:
+        reward: Reward, any finite number.
+        correct: True if the response counts as a success.
+        parts: Components of the reward and other finite numbers to report, by name; they become metrics.
+    """
+
+    reward: float
+    correct: bool
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+RewardFunction: TypeAlias = Callable[[Sample], Score]
+BatchRewardFunction: TypeAlias = Callable[[Sequence[Sample]], Sequence[Score]]
+
+
+class RewardManager(Protocol):
+    """Scores samples, in this process or in several others."""
+
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        """Return a score for each sample, in order.
+
+        Raises:
+            RewardError: A reward function failed; the message names the uid of the sample.
+        """
+
+    def close(self) -> None:
+        """End all processes that the manager started; a second call does nothing."""
+
+
+def outcome(correct: bool, **parts: float) -> Score:
+    """Return the score of a verifier: reward 1 for a correct answer, else 0."""
+    return Score(float(correct), correct, {name: float(part) for name, part in parts.items()})
+
+
+def check_score(score: Any, uid: int) -> Score:
+    """Check that a reward function returned a score of finite numbers, and return it.
+
+    Raises:
+        RewardError: The value is not a score, or one of its numbers is NaN or inf.
+    """
+    if not isinstance(score, Score):
+        raise RewardError(uid, f"the reward function returned {_abbreviate(score)}; allowed is a Score")
+    if not isinstance(score.correct, bool):
+        raise RewardError(uid, f"the reward function returned correct={_abbreviate(score.correct)}; allowed is a bool")
+    for name, value in (("reward", score.reward), *score.parts.items()):
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise RewardError(
+                uid, f"the reward function returned {name}={_abbreviate(value)}; allowed are finite numbers"
+            )
+    return score
+
+
+def _abbreviate(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,156 @@
+"""Right and wrong answers for each verifier."""
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from embodyflow.rewards.functions.written_numbers import parse_number
+from embodyflow.rewards.reward_config import ExactMatchConfig, GSM8KConfig, RegexConfig
+from embodyflow.rewards.reward_interface import Sample
+from embodyflow.rewards.reward_registry import build_reward_function
+
+
+def graded(config, response, truth):
+    score = build_reward_function(config)(Sample(1, "?", response, truth, "test", 3, True))
+    assert score.reward == float(score.correct)
+    return score
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("72", "72"),
+        (" 72 clips.", "72"),
+        ("$1,450,000", "1450000"),
+        ("-5", "-5"),
+        ("−5", "-5"),
+        ("–5", "-5"),
+        ("$–5", "-5"),
+        ("$-5", "-5"),
+        ("-$5.50", "-5.5"),
+        ("+3", "3"),
+        ("€ 1,000.25 each", "1000.25"),
+        ("50%", "50"),
+        (".5", "0.5"),
+        ("0072", "72"),
+        ("5.", "5"),
+        ("**5**", "5"),
+        ("12 (dozen)", "12"),
+    ],
+)
+def test_numbers_as_people_write_them(text, number):
+    assert parse_number(text) == Decimal(number)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "seventy",
+        "3/4",
+        "10 or 12",
+        "1,5",
+        "1,23,456",
+        "1234,567",
+        "1.2.3",
+        "12:30",
+        "2^3",
+        "5-3",
+        "1e3",
+        "-+5",
+        "3–5",
+        "3½",
+        "5²",
+        "12 ¾",
+        "minus 5",
+        "Negative $5",
+    ],
+)
+def test_text_without_exactly_one_number_is_none(text):
+    assert parse_number(text) is None
+
+
+NUMBERS = st.decimals(-(10**12), 10**12, places=3, allow_nan=False, allow_infinity=False)
+
+
+@given(NUMBERS, st.sampled_from(["", "$", "€", "£ "]), st.sampled_from(["", ".", " clips", "% of them"]), st.booleans())
+def test_currencies_units_and_separators_do_not_change_a_number(number, currency, after, grouped):
+    digits = f"{abs(number):,}" if grouped else f"{abs(number)}"
+    sign = "-" if number < 0 else ""
+    assert parse_number(f"{sign}{currency}{digits}{after}") == number
+    assert parse_number(f"{currency}{sign}{digits}{after}") == number
+
+
+@given(st.text(max_size=50))
+def test_any_text_is_a_number_or_none(text):
+    assert parse_number(text) is None or any(character.isdigit() for character in text)
+
+
+@pytest.mark.parametrize(
+    ("response", "correct", "answered"),
+    [
+        ("7+5=12 is 122 ## 122", True, 1),
+        ("##122", True, 1),
+        ("## 122 \n", True, 1),
+        ("## 121 ## 122", True, 1),  # the last one counts
+        ("## 122 ## 121", False, 1),
+        ("## 1220", False, 1),
+        ("##", False, 1),
+        ("122", False, 0),
+        ("", False, 0),
+    ],
+)
+def test_exact_match_after_the_marker(response, correct, answered):
+    score = graded(ExactMatchConfig(), response, "122")
+    assert (score.correct, score.parts["answered"]) == (correct, answered)
+
+
+def test_exact_match_of_the_whole_response():
+    assert graded(ExactMatchConfig(marker=None), " Paris\n", "Paris").correct
+    assert not graded(ExactMatchConfig(marker=None), "Paris!", "Paris").correct
+
+
+@pytest.mark.parametrize(
+    ("response", "correct"),
+    [
+        ("#### 72", True),
+        ("so 70.\n#### 72", True),
+        ("####72 clips\nBye 5", True),
+        ("#### $72.00", True),
+        ("#### 7\n#### 72", True),
+        ("#### 72\n#### 7", False),
+        ("#### 71", False),
+        ("#### -72", False),
+        ("#### 72 71 70", False),  # several numbers are not an answer
+        ("#### 144/2", False),
+        ("####", False),
+        ("72", False),
+    ],
+)
+def test_gsm8k(response, correct):
+    assert graded(GSM8KConfig(), response, "72 = <<48+24=72>>72 altogether.\n#### 72").correct is correct
+    assert graded(GSM8KConfig(), response, "72").correct is correct
+    assert graded(GSM8KConfig(), response, 72).correct is correct
+
+
+def test_a_ground_truth_that_is_not_a_number_is_an_error():
+    with pytest.raises(ValueError, match="ground_truth='none' is not a number"):
+        graded(GSM8KConfig(), "#### 72", "none")
+
+
+def test_regex_takes_the_last_match():
+    config = RegexConfig(pattern=r"answer is\s+(\w+)")
+    assert graded(config, "The answer is A, no, the answer is  B.", "B").correct
+    assert not graded(config, "The answer is B, no, the answer is A.", "B").correct
+    assert graded(config, "B", "B").parts["answered"] == 0
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"), [("(", "is not a regular expression"), ("a", "has 0 groups"), ("(a)(b)", "has 2")]
+)
+def test_a_bad_pattern_is_named(pattern, message):
+    with pytest.raises(ValidationError, match=message):
+        RegexConfig(pattern=pattern)

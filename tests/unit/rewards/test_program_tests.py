@@ -1,0 +1,201 @@
+"""Programs in the sandbox: which pass and fail, isolation, and cleanup."""
+
+import os
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from waiting import eventually
+
+from embodyflow.rewards.functions.function_registry import build_reward_function
+from embodyflow.rewards.functions.program_tests import extract_program
+from embodyflow.rewards.functions.sandbox import SandboxError, run_tests
+from embodyflow.rewards.reward_config import CodeConfig
+from embodyflow.rewards.reward_interface import Sample
+
+TESTS = "assert add(1, 2) == 3\nassert add(-1, 1) == 0"
+ADD = "\ndef add(a, b):\n    return a + b\n"
+
+
+def namespaces_permitted():
+    try:
+        return run_tests("", "", CodeConfig(isolation="namespaces")) == "passed"
+    except SandboxError:
+        return False
+
+
+ISOLATIONS = ["guard", "namespaces"] if namespaces_permitted() else ["guard"]
+
+
+@pytest.fixture(params=ISOLATIONS)
+def run(request):
+    """Return a function that runs a program; afterwards check that no process and no folder is left."""
+
+    def run(program, time_limit=10.0, memory_gb=0.5):
+        config = CodeConfig(isolation=request.param, time_limit=time_limit, memory_gb=memory_gb)
+        return run_tests(program, TESTS, config)
+
+    run.isolation = request.param
+    folders = set(Path(tempfile.gettempdir()).glob("embodyflow-sandbox-*"))
+    yield run
+    assert eventually(lambda: not sandboxes(psutil.process_iter()), 5.0), sandboxes(psutil.process_iter())
+    assert set(Path(tempfile.gettempdir()).glob("embodyflow-sandbox-*")) <= folders
+
+
+def sandboxes(processes):
+    """Return the processes that run in a sandbox or set one up."""
+    found = []
+    for process in processes:
+        with suppress(psutil.Error):  # the process has ended
+            if "sandbox_child" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+TALK = """
+import os
+for descriptor in range(3, 20):
+    try:
+        os.write(descriptor, b"passed" * 1000)
+    except OSError:
+        pass
+"""
+DATACLASS = f"""
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import ClassVar, get_type_hints
+@dataclass
+class Sum:
+    terms: tuple[int, int]
+    start: ClassVar[int] = 0
+assert "terms" in get_type_hints(Sum){ADD}"""
+PASSING = {
+    "plain": ADD,
+    "library": "import math, numpy\ndef add(a, b):\n    return int(numpy.add(a, b))",
+    "own_files": f"open('notes', 'w').write('x')\nassert open('notes').read() == 'x'{ADD}",
+    "no_root": f"import os\nassert os.getuid() != 0 and not os.environ.get('SECRET'){ADD}",
+    "script": f"import sys{ADD}if __name__ == '__main__':\n    print(add(*map(int, input().split())))\n    sys.exit(0)",
+    "dataclass": DATACLASS,
+}
+FAILING = {
+    "wrong": "def add(a, b):\n    return a",
+    "syntax": "def add(a, b:",
+    "raises": "1 / 0",
+    "exits": "import sys; sys.exit(0)",
+    "exits_at_once": "import os; os._exit(0)",
+    "kills_itself": "import os; os.kill(os.getpid(), 9)",
+    "reads_input": f"input(){ADD}",
+    "eats_memory": f"x = bytearray(2 * 10**9){ADD}",
+    "large_file": f"open('x', 'wb').write(bytes(2**25)){ADD}",
+    "fills_the_disk": f"for i in range(9):\n    open(str(i), 'wb').write(bytes(2**23)){ADD}",
+    "writes_to_our_socket": TALK,
+}
+
+
+@pytest.mark.parametrize("program", PASSING.values(), ids=PASSING)
+def test_a_program_that_passes(program, run, monkeypatch):
+    monkeypatch.setenv("SECRET", "token")
+    assert run(program) == "passed"
+
+
+@pytest.mark.parametrize("run", ISOLATIONS[-1:], indirect=True)
+@pytest.mark.parametrize("program", FAILING.values(), ids=FAILING)
+def test_a_program_that_fails(program, run):
+    assert run(program) == "failed"
+
+
+@pytest.mark.parametrize("run", ISOLATIONS[-1:], indirect=True)
+@pytest.mark.parametrize("program", ["import time; time.sleep(100)", "while True: print('x' * 1000)"])
+def test_a_program_that_never_ends(program, run):
+    assert run(program, time_limit=0.5) == "timed_out"
+
+
+def test_programs_have_no_network(run):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert run(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 5){ADD}") == "failed"
+
+
+def test_processes_that_a_program_starts_end_with_it(run):
+    verdict = run(f"import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(1000){ADD}")
+    assert verdict == ("failed" if run.isolation == "guard" else "passed")
+
+
+def test_a_fork_bomb_is_stopped(run):
+    assert run("import os\nwhile True:\n    os.fork()", time_limit=0.5) in ("failed", "timed_out")
+
+
+MANY_THREADS = f"""
+import threading, time
+threading.stack_size(2**18)
+for _ in range(58):
+    threading.Thread(target=time.sleep, args=(100,), daemon=True).start()
+time.sleep(100){ADD}"""
+THREAD_POOL = f"""
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+together = Barrier(16)
+with ThreadPoolExecutor(16) as pool:
+    assert len(list(pool.map(lambda _: together.wait(10), range(16)))) == 16{ADD}"""
+
+
+def test_the_limit_on_threads_is_per_program(run):
+    def ours():
+        return sandboxes(psutil.Process().children(recursive=True))
+
+    with ThreadPoolExecutor(1) as beside:
+        verdict = beside.submit(run, MANY_THREADS, time_limit=30.0, memory_gb=2.0)
+        assert eventually(lambda: any(process.num_threads() >= 58 for process in ours()), 20.0)
+        assert run(THREAD_POOL, memory_gb=2.0) == "passed"
+        ours()[0].kill()  # the others end with it
+        assert verdict.result() == "failed"
+
+
+def test_a_program_cannot_write_outside_its_folder(run, tmp_path):
+    if run.isolation == "guard" and os.getuid() != 0:
+        pytest.skip("the guard does not restrict files beyond the user's permissions")
+    os.chmod(tmp_path, 0o755)
+    assert run(f"open({str(tmp_path / 'x')!r}, 'w'){ADD}") == "failed"
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_last_block_of_a_response_is_scored():
+    function = build_reward_function(CodeConfig())
+    good, bad = f"```python{ADD}```", "```py\ndef add(a, b):\n    return 0\n```"
+
+    def score(response, tests=TESTS):
+        return function(Sample(1, "?", response, tests, "code", 3, True))
+
+    assert score(f"First {bad}, then\n{good}").reward == 1.0
+    assert score(f"First {good}, then\n{bad}").reward == 0.0
+    assert score(ADD).parts == {"answered": 0.0, "timed_out": 0.0}
+    assert score(good, "if __name__ == '__main__':\n    assert add(1, 2) == 4").reward == 0.0
+    with pytest.raises(ValueError, match="ground_truth is not valid Python"):
+        score(good, "assert add(")
+
+
+@pytest.mark.parametrize(
+    ("response", "program"),
+    [
+        ("```bash\npip install x\n```\nthen\n```python\na = 1\n```", "a = 1\n"),
+        ("```python\na = 1\n```\nprints\n```text\n1\n```\nor\n```text\n2\n```\n", "a = 1\n"),
+        ("```python\na = 1\n```\nprints\n```\n1\n```", "a = 1\n"),
+        ("```Python\na = 1\n```", "a = 1\n"),
+        ("```python3\na = 1\n```", "a = 1\n"),
+        ("```python title=x\na = 1\n```", "a = 1\n"),
+        ("So\r\n```python\r\na = 1\r\n```\r\nBye", "a = 1\r\n"),
+        ("````python\na = 1\n````", "a = 1\n"),
+        ("```\na = 1\n```\n ```\na = 2\n ```", "a = 2\n"),
+        ("```py\na = '```'\nb = 2\n```", "a = '```'\nb = 2\n"),
+        ("```python\n```", ""),
+        ("```bash\npip install x\n```\nand no more", None),
+        ("```python\na = 1", None),
+    ],
+)
+def test_the_program_is_the_last_block_of_python(response, program):
+    assert extract_program(response) == program
