@@ -122,8 +122,6 @@ def ray_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     """
     from ray_head import ray_head
 
-    from ray_head import ray_head
-
     with ray_head(tmp_path_factory.mktemp("ray")) as env:
         yield env
 

@@ -5,6 +5,7 @@ from typing import assert_never
 
 from embodyflow.errors import ConfigError
 from embodyflow.rewards.functions.function_registry import build_reward_function
+from embodyflow.rewards.interface import RewardManager
 from embodyflow.rewards.managers.inline import BatchRewardManager, NaiveRewardManager
 from embodyflow.rewards.managers.pool import ParallelRewardManager
 from embodyflow.rewards.reward_config import (
@@ -16,7 +17,6 @@ from embodyflow.rewards.reward_config import (
     ParallelConfig,
     RewardConfig,
 )
-from embodyflow.rewards.reward_interface import RewardManager
 
 
 def build_reward_manager(config: RewardConfig) -> RewardManager:

@@ -32,7 +32,7 @@ from embodyflow.prompts.epochs import shuffled_rows
 from embodyflow.prompts.prompt_registry import build_prompt_source
 from embodyflow.prompts.prompts import Prompt, Split, encode, encode_response
 from embodyflow.prompts.validation_scores import Answers, score_metrics
-from embodyflow.rewards.reward_interface import RewardManager, Sample, Score
+from embodyflow.rewards.interface import RewardManager, Sample, Score
 from embodyflow.rewards.reward_registry import build_reward_manager
 from embodyflow.rollouts.group_rollout import GroupRollout, places
 from embodyflow.rollouts.language_checks import check_prompts

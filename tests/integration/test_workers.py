@@ -27,8 +27,8 @@ from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError, ShardLostError, WorkerLostError
 from embodyflow.orchestration.run.graph_run import GraphRun
 from embodyflow.orchestration.run.turns import Turns
+from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rewards.reward_config import RewardConfig
-from embodyflow.rewards.reward_interface import Sample, Score
 from embodyflow.rewards.reward_registry import build_reward_manager
 from embodyflow.types import NodeOutput
 from embodyflow.workers import group

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from embodyflow.rewards.reward_interface import Score
+from embodyflow.rewards.interface import Score
 
 
 def follow(sample, marks=None):

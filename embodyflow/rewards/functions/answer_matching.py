@@ -6,8 +6,8 @@ A wrong or missing answer scores 0; an invalid ground truth is an error.
 import re
 
 from embodyflow.rewards.functions.written_numbers import parse_number
+from embodyflow.rewards.interface import Sample, Score, outcome
 from embodyflow.rewards.reward_config import ExactMatchConfig, RegexConfig
-from embodyflow.rewards.reward_interface import Sample, Score, outcome
 
 GSM8K_MARKER = "####"
 

@@ -28,7 +28,7 @@ def build_reward_function(config: FunctionConfig) -> Any:
         case MathConfig():
             from embodyflow.rewards.functions import mathematics  # takes seconds to import
 
-            return mathematics.score_boxed
+            return mathematics.verify_boxed
         case CodeConfig():
             from embodyflow.rewards.functions import program_tests
 

@@ -14,7 +14,7 @@ from typing import Any
 from latex2sympy2_extended.antlr_parser import PSParser
 from math_verify import LatexExtractionConfig, parse, verify
 
-from embodyflow.rewards.reward_interface import Sample, Score, outcome
+from embodyflow.rewards.interface import Sample, Score, outcome
 
 # math-verify warns once per process that its time limit is off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -29,7 +29,7 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace does not count
 _LATEX = (LatexExtractionConfig(boxed_match_priority=0),)
 
 
-def score_boxed(sample: Sample) -> Score:
+def verify_boxed(sample: Sample) -> Score:
     r"""Compare the content of the response's last ``\boxed{}`` with the ground truth.
 
     The part ``undecided`` counts answers that SymPy could not compare; they are not correct.

@@ -3,8 +3,8 @@
 import re
 
 from embodyflow.rewards.functions.sandbox import run_tests
+from embodyflow.rewards.interface import Sample, Score, outcome
 from embodyflow.rewards.reward_config import CodeConfig
-from embodyflow.rewards.reward_interface import Sample, Score, outcome
 
 # An opening fence ends its line; a closing fence begins its line and has no tag.
 _BLOCK = re.compile(r"```([^\n`]*)\n(.*?)^[ \t]*```(?!\w)", re.DOTALL | re.MULTILINE)

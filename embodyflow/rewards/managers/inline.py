@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from embodyflow.errors import RewardError
-from embodyflow.rewards.reward_interface import BatchRewardFunction, RewardFunction, Sample, Score, check_score
+from embodyflow.rewards.interface import BatchRewardFunction, RewardFunction, Sample, Score, check_score
 
 
 class NaiveRewardManager:

@@ -6,8 +6,8 @@ from dataclasses import replace
 import torch
 
 from embodyflow.algorithms.shaping import overlong_penalty
+from embodyflow.rewards.interface import RewardManager, Sample, Score
 from embodyflow.rewards.reward_config import DapoConfig
-from embodyflow.rewards.reward_interface import RewardManager, Sample, Score
 
 
 class DapoRewardManager:

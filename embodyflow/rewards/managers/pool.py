@@ -13,9 +13,9 @@ from multiprocessing.connection import wait
 
 from embodyflow.errors import ConfigError, RewardError
 from embodyflow.process.child import await_end, receive, send, start_child
+from embodyflow.rewards.interface import Sample, Score, outcome
 from embodyflow.rewards.managers import pool_worker
 from embodyflow.rewards.reward_config import FunctionConfig, ParallelConfig
-from embodyflow.rewards.reward_interface import Sample, Score, outcome
 
 TIMED_OUT = "timed_out"
 """Name of the score part that counts samples that exceeded the time limit."""

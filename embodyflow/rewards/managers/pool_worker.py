@@ -18,8 +18,8 @@ import psutil
 from embodyflow.errors import RewardError
 from embodyflow.process.child import receive, send
 from embodyflow.rewards.functions.function_registry import build_reward_function
+from embodyflow.rewards.interface import RewardFunction, Sample, Score, check_score
 from embodyflow.rewards.reward_config import FunctionConfig
-from embodyflow.rewards.reward_interface import RewardFunction, Sample, Score, check_score
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 READY = "ready"

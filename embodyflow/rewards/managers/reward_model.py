@@ -6,8 +6,8 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from embodyflow.errors import ConfigError, RewardError
+from embodyflow.rewards.interface import Sample, Score, check_score
 from embodyflow.rewards.reward_config import ModelConfig
-from embodyflow.rewards.reward_interface import Sample, Score, check_score
 
 
 class ModelRewardManager:

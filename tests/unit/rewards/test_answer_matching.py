@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from embodyflow.rewards.functions.written_numbers import parse_number
+from embodyflow.rewards.interface import Sample
 from embodyflow.rewards.reward_config import ExactMatchConfig, GSM8KConfig, RegexConfig
-from embodyflow.rewards.reward_interface import Sample
 from embodyflow.rewards.reward_registry import build_reward_function
 
 

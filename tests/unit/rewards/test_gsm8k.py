@@ -15,8 +15,8 @@ from embodyflow.prompts.epochs import shuffled_rows
 from embodyflow.prompts.prompt_config import RowsConfig
 from embodyflow.prompts.prompt_files import RowPrompts
 from embodyflow.rewards.functions.written_numbers import parse_number
+from embodyflow.rewards.interface import Sample
 from embodyflow.rewards.reward_config import RewardConfig
-from embodyflow.rewards.reward_interface import Sample
 from embodyflow.rewards.reward_registry import build_reward_manager
 
 ROOT = Path(__file__).parents[3]

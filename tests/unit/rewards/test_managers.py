@@ -11,8 +11,8 @@ import pytest
 from waiting import eventually
 
 from embodyflow.errors import ConfigError, RewardError
+from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rewards.reward_config import CustomConfig, RewardConfig
-from embodyflow.rewards.reward_interface import Sample, Score
 from embodyflow.rewards.reward_registry import build_reward_manager
 
 FUNCTIONS = "faulty_rewards"

@@ -5,8 +5,8 @@ import pytest
 
 from embodyflow.rewards.functions.function_registry import build_reward_function
 from embodyflow.rewards.functions.mathematics import extract_boxed
+from embodyflow.rewards.interface import Sample
 from embodyflow.rewards.reward_config import MathConfig, RewardConfig
-from embodyflow.rewards.reward_interface import Sample
 from embodyflow.rewards.reward_registry import build_reward_manager
 
 EQUAL = [

@@ -9,8 +9,8 @@ from transformers import AutoTokenizer, Qwen3Config, Qwen3ForSequenceClassificat
 
 from embodyflow.errors import ConfigError, RewardError
 from embodyflow.prompts.arithmetic import build_tokenizer
+from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rewards.reward_config import RewardConfig
-from embodyflow.rewards.reward_interface import Sample, Score
 from embodyflow.rewards.reward_registry import build_reward_manager
 
 RIGHT = Sample(1, "27+95=", "## 122", "122", "test", 3, True)

@@ -13,8 +13,8 @@ from waiting import eventually
 from embodyflow.rewards.functions.function_registry import build_reward_function
 from embodyflow.rewards.functions.program_tests import extract_program
 from embodyflow.rewards.functions.sandbox import SandboxError, run_tests
+from embodyflow.rewards.interface import Sample
 from embodyflow.rewards.reward_config import CodeConfig
-from embodyflow.rewards.reward_interface import Sample
 
 TESTS = "assert add(1, 2) == 3\nassert add(-1, 1) == 0"
 ADD = "\ndef add(a, b):\n    return a + b\n"
