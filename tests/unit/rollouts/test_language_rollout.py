@@ -153,7 +153,7 @@ def test_a_model_that_tells_packed_sequences_apart_by_no_position_is_refused(tmp
     config = language_config("policy.scratch=null", f"policy.path={tmp_path}")
     rollout, trainer = LanguageRollout(config, 0, 1), LanguageTrainer(config, 0, 1)
     trainer.connect(free_address())
-    with pytest.raises(ParityError, match="or the model sees what lies beside a sequence in its line"):
+    with pytest.raises(ParityError, match="or the model attends across packed sequences"):
         rollout.update_weights(trainer.weights() | trainer.probe(), version=1)
     trainer.close()
     rollout.close()
