@@ -86,7 +86,7 @@ def train_twice(trainer: FSDPTrainer, rows: TensorDict, folder: Path) -> dict[st
 
 
 @pytest.mark.parametrize("name", ROBOTS)
-def test_a_robot_policy(name: str, close: list[FSDPTrainer], tmp_path: Path) -> None:
+def test_a_robot_policy_trains_on_another_device(name: str, close: list[FSDPTrainer], tmp_path: Path) -> None:
     words = (*SMALL, *ROBOTS[name], *EVERYTHING, "trainer.micro_batch_rows=2", "warm_start.steps=2", "critic.epochs=1")
     config = compose_config(words)
     found = []
@@ -104,7 +104,7 @@ def test_a_robot_policy(name: str, close: list[FSDPTrainer], tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("lora", ["null", "{rank: 2}"])
-def test_a_language_model(lora: str, close: list[FSDPTrainer], tmp_path: Path) -> None:
+def test_a_language_model_trains_on_another_device(lora: str, close: list[FSDPTrainer], tmp_path: Path) -> None:
     words = (*EVERYTHING, "algorithm.loss=kl_cov", "trainer.micro_batch_tokens=60", "critic.epochs=1")
     config = language_config(*words, f"trainer.lora={lora}")
     found = []
@@ -124,7 +124,7 @@ def test_a_language_model(lora: str, close: list[FSDPTrainer], tmp_path: Path) -
     assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-5)
 
 
-def test_a_control_policy(close: list[FSDPTrainer]) -> None:
+def test_a_control_policy_trains_on_another_device(close: list[FSDPTrainer]) -> None:
     words = ("flow=ppo", "rollout.envs_per_worker=2", "rollout.num_steps=30", "trainer.num_minibatches=2")
     config = compose_config(["experiment=reacher", *words, "trainer.epochs=1", "critic.epochs=1"])
     found = []

@@ -244,7 +244,7 @@ def swap_layers(weights: dict[str, np.ndarray]) -> None:
 def test_weights_that_are_not_the_trainers_are_not_used(trainer: LanguageTrainer, fault) -> None:
     rollout, weights = LanguageRollout(CONFIG, 0, 1), trainer.weights()
     fault(weights)
-    message = r"weights of version 5: rollout worker 0 and trainer differ by .* rollout.probe_tolerance=0.0001"
+    message = r"weights of version 5: log-probs .* differ by .* rollout worker 0 .* rollout.probe_tolerance=0.0001"
     with pytest.raises(ParityError, match=message):
         rollout.update_weights(weights | trainer.probe(), version=5)
     rollout.close()

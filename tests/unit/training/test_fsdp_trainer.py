@@ -75,7 +75,7 @@ def test_micro_batch_sizes_do_not_change_the_weights(tiny_config, close: list[FS
     whole, *cut = (np.concatenate([array.ravel() for array in weights.values()]) for weights in results)
     for weights in cut:
         assert np.linalg.norm(weights - whole) <= 1e-6 * np.linalg.norm(whole)
-        assert np.abs(weights - whole).max() <= 1e-5  # AdamW turns the sign of a gradient of almost zero into a step
+        assert np.abs(weights - whole).max() <= 1e-5  # AdamW takes a full step even if a gradient is almost zero
 
 
 def test_the_same_step_twice_gives_bit_identical_weights(tiny_config, close: list[FSDPTrainer]) -> None:
@@ -132,7 +132,7 @@ def test_a_restored_trainer_continues_bit_identically(tiny_config, close: list[F
     expected = digest_of(trainer.weights())
     trainer.close()
 
-    other = config.model_copy(update={"seed": 99})  # other initial weights, no optimizer state
+    other = config.model_copy(update={"seed": 99})  # different initial weights, no optimizer state
     close.append(trainer := new_trainer(other))
     trainer.load_reference(str(tmp_path / "0"))
     trainer.load(str(tmp_path / "1"))
