@@ -1,11 +1,11 @@
-"""Do the training flows learn the default job? Three seeds of each.
+"""Do the training flows learn the default job? Three seeds per flow.
 
     python benchmarks/algorithms.py --seeds 0 1 2 --folder /tmp/algorithms
 
-Every run is what a user runs (``python -m flows.ppo experiment=embodied seed=…``) in a process of its own. Runs that
-the folder holds already are not run again, so the whole may be done in pieces (``--flows ppo --seeds 1``). Once all are
-there it writes ``benchmarks/results/algorithms.json`` and ``docs/images/algorithms.png``; exits 1 if a flow lifts the
-greedy success on unseen goals by less than 0.25, the mean over seeds.
+Every run is what a user runs (``python -m flows.ppo experiment=embodied seed=…``), in its own process. Finished runs in
+the folder are reused, so the benchmark can be done in pieces (``--flows ppo --seeds 1``). Once all runs are finished,
+the script writes ``benchmarks/results/algorithms.json`` and ``docs/images/algorithms.png``. It exits with 1 if a flow's
+greedy success on unseen goals, averaged over seeds, rises by less than 0.25.
 """
 
 import argparse
@@ -24,8 +24,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--flows", nargs="+", default=FLOWS, choices=FLOWS)
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
-    parser.add_argument("--folder", type=Path, required=True, help="of the runs")
-    parser.add_argument("--words", nargs="*", default=[], help="further overrides, for all runs")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--words", nargs="*", default=[], help="further overrides for all runs")
     arguments = parser.parse_args()
     run_all(arguments.flows, arguments.seeds, arguments.folder, NO_VIDEO + arguments.words, "embodied")
     folders = {flow: [arguments.folder / f"{flow}-{seed}" for seed in SEEDS] for flow in FLOWS}

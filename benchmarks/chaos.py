@@ -1,11 +1,11 @@
-"""A campaign of random deaths: does every run end with the numbers of one that was left in peace?
+"""A campaign of random process deaths: does every run end bit-identical to an undisturbed one?
 
     python -m benchmarks.chaos --kills 200 --folder /tmp/chaos
 
-Runs of three small jobs, embodied, language and control, two at a time. Each meets several faults, drawn from a seed: a
-part (a rollout worker, the trainer, a buffer, the flow's own process) is killed or stopped at a node, after a delay. A
-run is resumed when its driver was killed. Compared are weights, metrics, ledger and how many updates the optimizer
-counted. Runs that the folder holds already are not run again. Results go to ``benchmarks/results/chaos.json``.
+The campaign runs three small jobs, embodied, language and control, two at a time. Each run meets several faults drawn
+from a seed: a part (a rollout worker, the trainer, a buffer or the flow's own process) is killed or stopped at a node,
+after a delay. A run whose driver was killed is resumed. The script compares weights, metrics, ledger and the number of
+optimizer updates. Finished runs in the folder are reused. Results go to ``benchmarks/results/chaos.json``.
 """
 
 import argparse
@@ -39,7 +39,7 @@ NODES_OF = {"embodied": NODES, "language": LANGUAGE_NODES, "control": CONTROL_NO
 
 
 def draw(rng: random.Random, job: str) -> dict[str, Any]:
-    """Return a random fault; a part that hangs costs its time limit, so few do."""
+    """Return a random fault; only few parts hang, because each of them costs its full timeout."""
     part = rng.choice(PARTS)
     hangs = rng.random() < 0.05 and part not in ("driver", "buffer")
     node, iteration = rng.choice(list(NODES_OF[job])), rng.randint(1, ITERATIONS)
@@ -47,13 +47,13 @@ def draw(rng: random.Random, job: str) -> dict[str, Any]:
 
 
 class Contestant:
-    """Runs of one job; what came of each lies in the folder.
+    """The runs of one job; their results are in the folder.
 
     Args:
-        job: key of ``JOBS``.
-        folder: of the campaign.
-        api_url: of a Prefect server.
-        seed: of its faults.
+        job: Key of ``JOBS``.
+        folder: Folder of the campaign.
+        api_url: API address of a Prefect server.
+        seed: Seed of the faults.
     """
 
     def __init__(self, job: str, folder: Path, api_url: str, seed: int) -> None:
@@ -62,11 +62,11 @@ class Contestant:
         self._disturbed = Disturbed(self._folder, api_url, job)
 
     def results(self) -> list[dict[str, Any]]:
-        """Return of each run so far its faults, its seconds, and whether it ended as one that was left in peace."""
+        """Return faults and seconds of each run so far, and whether it ended like the undisturbed run."""
         return [json.loads(file.read_text()) for file in sorted(self._folder.glob("*.result"))]
 
     def run(self) -> None:
-        """Run it once more: first without faults, then with some."""
+        """Run the job once more; the first run has no faults."""
         done = len(self.results())
         run_id = f"run-{done}" if done else "undisturbed"
         rng = random.Random(f"{self._seed}-{self.job}-{done}")
@@ -82,14 +82,14 @@ class Contestant:
         (self._folder / f"{run_id}.result").write_text(json.dumps(result))
 
     def _forget(self, run_id: str) -> None:
-        """Remove what a campaign that was stopped has left of a run."""
+        """Remove the remains of a run from a campaign that was stopped."""
         shutil.rmtree(self._disturbed.runs.root / run_id, ignore_errors=True)
         for mark in self._folder.glob(f"{run_id}.json.*"):
             mark.unlink()
 
 
 def campaign(kills: int, seed: int, folder: Path) -> dict[str, Any]:
-    """Run until so many faults have happened; return the figures."""
+    """Run jobs until ``kills`` faults have happened; return the figures."""
     (folder / "server").mkdir(exist_ok=True)
     with prefect_server(folder / "server") as url, Progress() as progress, ThreadPoolExecutor(AT_ONCE) as threads:
         bar = progress.add_task("faults", total=kills)
@@ -108,7 +108,7 @@ def campaign(kills: int, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def figures_of(results: dict[str, list[dict[str, Any]]], seed: int) -> dict[str, Any]:
-    """Return what the results file says."""
+    """Return the content of the results file."""
     kinds = Counter(
         f"{job}: {fault['part'].partition('/')[0]} {fault['signal']}"
         for job, runs in results.items()
@@ -136,7 +136,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", type=Path, required=True, help="of the runs")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the runs")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     figures = campaign(options.kills, options.seed, options.folder)

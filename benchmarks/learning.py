@@ -1,11 +1,11 @@
-"""Does a job learn? Seeds side by side, and a control whose advantages are zero.
+"""Does a job learn? Several seeds, and a control whose advantages are zero.
 
     python benchmarks/learning.py --seeds 0 1 2 3 4 --control-seeds 0 1 2
     python benchmarks/learning.py --experiment push --seeds 0 1 2 --in-process --folder /tmp/push
 
-Every run is what a user runs (``python -m flows.grpo experiment=embodied seed=…``) in a process of its own; with
-``--in-process`` the same without Ray and Prefect. Runs that the folder holds already are not run again. Writes
-``benchmarks/results/learning.json`` and ``docs/images/learning.png``, of another experiment than the default
+Every run is what a user runs (``python -m flows.grpo experiment=embodied seed=…``), in its own process, or with
+``--in-process`` the same without Ray and Prefect. Finished runs in the folder are reused. Results go to
+``benchmarks/results/learning.json`` and ``docs/images/learning.png``, or for an experiment other than the default to
 ``learning_<experiment>.json`` and ``.png``.
 """
 
@@ -36,7 +36,7 @@ CONTROL = ["pipeline.custom_fn=benchmarks.learning:without_advantage"]
 
 def without_advantage() -> TaskGraph:
     """Return the default graph with every advantage replaced by zero."""
-    pipeline = Pipeline("control", "GRPO that is told nothing")
+    pipeline = Pipeline("control", "GRPO with advantages of zero")
     for node in load_pipeline("embodied_grpo").nodes.values():
         func = "benchmarks.learning:zero_advantage" if node.node_id == "advantage" else node.executable_ref
         pipeline.add_node(
@@ -53,14 +53,14 @@ def without_advantage() -> TaskGraph:
 
 
 def zero_advantage(batch: TensorDict, config: Any = None, **kwargs: Any) -> NodeOutput:
-    """Compute the advantages, then forget them."""
+    """Compute the advantages, then replace them by zeros."""
     output = compute_advantage(batch, config, **kwargs)
     output.batch["advantages"].zero_()
     return output
 
 
 def run(flow: str, name: str, seed: int, root: Path, words: list[str], experiment: str) -> dict:
-    """Return how a run went, run where the folder ``root`` lacks it."""
+    """Return the result of a run, which is started only if the folder ``root`` lacks it."""
     folder, log = root / f"{name}-{seed}", root / f"{name}-{seed}.log"
     if not (folder / "summary.json").exists():
         root.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def run(flow: str, name: str, seed: int, root: Path, words: list[str], experimen
 
 
 def run_all(flows: Sequence[str], seeds: Sequence[int], folder: Path, words: list[str], experiment: str) -> None:
-    """Run every flow with every seed, but for what the folder holds already."""
+    """Run every flow with every seed, except runs that the folder already has."""
     for flow, seed in itertools.product(flows, seeds):
         print(line(flow, run(flow, flow, seed, folder, words, experiment)), flush=True)
 
@@ -89,7 +89,7 @@ def result(folder: Path) -> dict:
 
 
 def run_in_process(name: str, seed: int, root: Path, words: list[str], experiment: str) -> dict:
-    """Return how a run in one process went, run where the folder ``root`` lacks it."""
+    """Return the result of a run in one process, which is started only if the folder ``root`` lacks it."""
     file = root / f"{name}-{seed}.json"
     if not file.exists():
         root.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def line(arm: str, r: dict) -> str:
 def draw(
     arms: dict[str, list[dict]], path: Path, title: str = "reach-v3 from sparse success; dots: unseen goals"
 ) -> None:
-    """Draw the curves of all arms; of several tasks also the first arm's success on each."""
+    """Plot the curves of all arms; with several tasks also the first arm's success on each task."""
     first = next(iter(arms.values()))
     tasks = list(first[0].get("success_rates_after", {}))
     num_panels = 2 if len(tasks) > 1 else 1
@@ -141,7 +141,7 @@ def draw(
 
 
 def draw_tasks(axes: Any, tasks: Sequence[str], runs: list[dict]) -> None:
-    """Draw the greedy success on each task's unseen goals before and after, the mean over runs."""
+    """Plot the greedy success on each task's unseen goals before and after training, averaged over runs."""
     for offset, moment, color in ((0.2, "before", "tab:gray"), (-0.2, "after", COLORS[0])):
         means = [statistics.mean(r[f"success_rates_{moment}"][task] for r in runs) for task in tasks]
         axes.barh([k + offset for k in range(len(tasks))], means, 0.4, color=color, label=moment)
@@ -154,12 +154,12 @@ def draw_tasks(axes: Any, tasks: Sequence[str], runs: list[dict]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--experiment", default="embodied", help="of configs/experiment")
+    parser.add_argument("--experiment", default="embodied", help="name in configs/experiment")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--control-seeds", type=int, nargs="*", help="by custom 0 1 2 of the default experiment")
+    parser.add_argument("--control-seeds", type=int, nargs="*", help="default: 0 1 2 for the default experiment")
     parser.add_argument("--in-process", action="store_true", help="run without Ray and Prefect")
-    parser.add_argument("--folder", type=Path, help="of the runs; by custom one that is removed afterwards")
-    parser.add_argument("--words", nargs="*", default=[], help="further overrides, for both arms")
+    parser.add_argument("--folder", type=Path, help="folder of the runs; default: a temporary one")
+    parser.add_argument("--words", nargs="*", default=[], help="further overrides for both arms")
     arguments = parser.parse_args()
     experiment = arguments.experiment
     name = "learning" if experiment == "embodied" else f"learning_{experiment}"

@@ -1,11 +1,11 @@
-"""LIBERO by images: our vector environment against LIBERO's own SubprocVectorEnv, policy in the loop.
+"""LIBERO with images: our vector environment against LIBERO's own SubprocVectorEnv, with a policy in the loop.
 
 Run ``LIBERO_ASSETS=… python -m benchmarks.libero_images`` (some minutes; needs the extra ``libero`` and GL). Both step
-as many environments of LIBERO-Object as there are cores, one a process, and show a small policy the agent's and the
-wrist camera, 128 pixels a side. The peer is what LIBERO ships for training and evaluation: robosuite's step, which
-draws both cameras after every action. Ours draws what the policy looks at: the last step of a chunk. Contenders live
-side by side and take turns; medians over the rounds, the first left out, of wall seconds and of CPU seconds (all
-processes). Results go to ``benchmarks/results/libero_images.json``.
+one environment of LIBERO-Object per core, each in its own process, and show a small policy the agent and the wrist
+camera at 128 × 128 pixels. The peer is what LIBERO ships for training and evaluation: robosuite's step, which renders
+both cameras after every action. Ours renders only what the policy sees, the last step of a chunk. Contenders live side
+by side and take turns. Figures are medians over the rounds, without the first, by wall seconds and by CPU seconds of
+all processes. Results go to ``benchmarks/results/libero_images.json``.
 """
 
 import argparse
@@ -31,17 +31,25 @@ from embodyflow.simulation.vector_env import VectorEnv
 
 RESULTS = Path(__file__).parent / "results" / "libero_images.json"
 NUM_ENVS = os.cpu_count() or 1
-TASK, SIZE, STEPS = "libero_object/0", 128, 20  # steps a round
+TASK, SIZE, STEPS = "libero_object/0", 128, 20  # task, pixels per side, steps per round
 CHUNK_SIZES = (5, 1)
 TARGET = 2.0
 
 Play = Callable[[int], None]
-"""Lets the policy act so many times in every environment."""
+"""A function that lets the policy act a number of times in every environment."""
 
 
 @dataclass(frozen=True)
 class Files:
-    """What LIBERO's own code is told of the task: our adapter, which finds it, keeps robosuite's renderer away."""
+    """Files of the task, which our adapter finds.
+
+    LIBERO's own processes only get the paths, because importing the adapter there would disable robosuite's renderer.
+
+    Attributes:
+        assets: Folder of the assets.
+        bddl: Path of the task's BDDL file.
+        initial_state: Simulator state that episodes start from.
+    """
 
     assets: str
     bddl: str
@@ -49,7 +57,7 @@ class Files:
 
 
 def decide(images: list[np.ndarray], chunk_size: int) -> np.ndarray:
-    """Return actions float32 ``[n, C, 7]`` for each environment's two images: a fixed linear policy's."""
+    """Return the actions of a fixed linear policy for each environment's two images, float32 ``[n, C, 7]``."""
     seen = np.stack([image[::8, ::8].reshape(-1) / 255.0 - 0.5 for image in images])
     return (
         np.tanh(seen @ policy_weights(seen.shape[1], chunk_size * 7))
@@ -79,9 +87,9 @@ def ours(chunk_size: int, files: Files) -> Play:
 
 
 def libero_own(chunk_size: int, files: Files) -> Play:
-    multiprocessing.set_start_method("fork", force=True)  # a spawned process would spawn, too
+    multiprocessing.set_start_method("fork", force=True)  # the spawned process would spawn its children, too
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.yaml").write_text("{}\n")  # or it asks on standard input where its data sets are
+        Path(folder, "config.yaml").write_text("{}\n")  # without it LIBERO asks for its data sets on standard input
         os.environ["LIBERO_CONFIG_PATH"] = folder
         import libero.libero
 
@@ -108,7 +116,7 @@ CONTENDERS = {"LIBERO SubprocVectorEnv": libero_own, "embodyflow": ours}
 
 
 def serve(connection: Connection, contender: str, chunk_size: int, files: Files) -> None:
-    """Be a contender: play as many chunks as is asked for, answer with the seconds that it took."""
+    """Run a contender: play as many chunks as requested and answer with wall and CPU seconds."""
     os.environ.setdefault("MUJOCO_GL", "egl")
     play = CONTENDERS[contender](chunk_size, files)
     connection.send(None)
@@ -118,17 +126,17 @@ def serve(connection: Connection, contender: str, chunk_size: int, files: Files)
         connection.send((time.perf_counter() - wall, cpu_seconds(psutil.Process()) - cpu))
     for child in psutil.Process().children(recursive=True):
         child.kill()
-    os._exit(0)  # robosuite's renderer complains while the interpreter ends
+    os._exit(0)  # robosuite's renderer prints errors during a normal exit
 
 
 def compare(chunk_size: int, rounds: int, files: Files) -> dict[str, Any]:
-    """Have the contenders take turns; return steps per second of each."""
+    """Run the contenders in turns; return the steps per second of each."""
     context = multiprocessing.get_context("spawn")
     connections: dict[str, Connection] = {}
     for name in CONTENDERS:
         connections[name], theirs = context.Pipe()
         context.Process(target=serve, args=(theirs, name, chunk_size, files)).start()
-        theirs.close()  # or an end of theirs would not be noticed
+        theirs.close()  # otherwise recv would not notice that the process has ended
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in CONTENDERS}
     for connection in connections.values():
         connection.recv()

@@ -1,8 +1,8 @@
-"""LIBERO's steps by robosuite's own code and by ours, and what the cheaper controller does to an expert.
+"""LIBERO's steps by robosuite's code and by ours, and the effect of the cheaper controller on an expert.
 
-Run ``LIBERO_ASSETS=… python benchmarks/libero_steps.py`` (some minutes; needs the extra ``libero``). States only, one
-core. The peer is the ``step`` of LIBERO's environment without cameras, on the same model in the same process;
-contenders take turns on the same random actions, and rates are medians of steps per CPU second.
+Run ``LIBERO_ASSETS=… python benchmarks/libero_steps.py`` (some minutes; needs the extra ``libero``). It measures steps
+without images on one core. The peer is the ``step`` of LIBERO's environment without cameras, on the same model in the
+same process. Contenders take turns on the same random actions, and rates are medians of steps per CPU second.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def make(task: str, **arguments: Any) -> Any:
 
 
 def peer(env: Any) -> Callable[[np.ndarray], object]:
-    """Return robosuite's step on data of its own, put at a recorded state."""
+    """Return robosuite's step on separate simulator data, set to a recorded state."""
     own, stock = env._scene.new_data(), env._scene._env
     env._scene.use(own)
     stock.sim.reset()
@@ -62,7 +62,7 @@ def speed(task: str) -> dict[str, float]:
         steps = {"robosuite": peer(exact), "ours": exact.step, "ours, period 5": cheap.step}
         for name, step in steps.items():
             rates[name].append(rate(step, actions))
-    return {name: round(statistics.median(values[1:]), 1) for name, values in rates.items()}  # the first compiles
+    return {name: round(statistics.median(values[1:]), 1) for name, values in rates.items()}  # the first round compiles
 
 
 def expert(number: int, period: int) -> dict[str, float]:

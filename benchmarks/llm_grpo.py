@@ -1,20 +1,20 @@
-"""One iteration of GRPO on a language model side by side: ours, and TRL's GRPOTrainer.
+"""One iteration of GRPO on a language model: ours compared with TRL's GRPOTrainer.
 
 Run ``python -m benchmarks.llm_grpo`` or ``python benchmarks/llm_grpo.py`` (about three minutes), after ``pip install
-trl==1.16.0`` into the project's environment, which changes nothing else there. One Qwen3 of 0.6 million random weights,
-float32, on the CPU, one thread each; 8 prompts with 8 responses each. Three workloads: responses of 32 tokens to
-prompts of 6; long-tailed ones, which a token of a vocabulary of two dozen ends, at the latest after 96; and responses
-of 32 tokens to prompts of 90, which TRL computes 8 times each.
+trl==1.16.0`` into the project's environment, which changes nothing else there. The model is a Qwen3 with 0.6 million
+random weights in float32, on one CPU thread per contender, with 8 responses to each of 8 prompts. There are three
+workloads: responses of 32 tokens to prompts of 6; long-tailed responses of at most 96 tokens, which one token in a
+vocabulary of two dozen ends; and responses of 32 tokens to prompts of 90, each of which TRL computes 8 times.
 
 Both generate with transformers, compute log-probs under a reference policy for a KL term, and take one step of AdamW on
-all 64 rows. Ours is what the workers of a run compute, without Ray and Prefect between them, which
-benchmarks/orchestration.py measures. It has rollout and trainer apart: its ratio is to the log-probs recorded while
-sampling (``algorithm.old_log_probs=recorded``), of which the trainer recomputes one row in 16 for parity, and it brings
-new weights to the generation engine, probe included. TRL has one model for both, and takes its ratio to itself. What
-belongs to no named part is `rest`: rewards, advantages, padding, TRL's bookkeeping of metrics.
+all 64 rows. Ours is the computation of a run's workers without Ray and Prefect, whose cost benchmarks/orchestration.py
+measures. It has separate rollout and trainer models: its ratio is to the log-probs recorded while sampling
+(``algorithm.old_log_probs=recorded``), of which the trainer recomputes one row in 16 as a parity check. It publishes
+new weights to the generation engine and checks the probe. TRL has one model for both, and its ratio is to itself. All
+other work counts as `rest`: rewards, advantages, padding, TRL's metrics.
 
-Each contender has a process of its own; they take turns, so that whatever else the machine does meets both. Ratios are
-medians over the rounds of one round's quotient, of wall seconds and of the process's CPU seconds.
+Each contender has its own process, and they take turns, so other load on the machine affects both. Ratios are taken per
+round, of wall seconds and of the process's CPU seconds; the figures are their medians over the rounds.
 """
 
 import argparse
@@ -41,7 +41,7 @@ OURS, TRL = "embodyflow", "trl"
 PARTS = ("generate", "log_probs", "train", "sync", "rest")
 NUM_PROMPTS, GROUP_SIZE, LEARNING_RATE, KL = 8, 8, 1e-6, 0.04
 NUM_ROWS = NUM_PROMPTS * GROUP_SIZE
-WORKLOADS = {  # numbers in a prompt, the longest response, do they end before
+WORKLOADS = {  # numbers in a prompt, maximum response length, True if responses may end earlier
     "64 responses of 32 tokens": (2, 32, False),
     "64 long-tailed responses": (2, 96, True),
     "64 responses of 32 tokens to long prompts": (30, 32, False),
@@ -70,7 +70,7 @@ class Clock:
         self.seconds[name] = _add(self.seconds[name], start, self._now())
 
     def stop(self, tokens: int) -> Round:
-        """Return the round: all of the seconds, ``rest`` what is in no part, and how many tokens were generated."""
+        """Return the round: seconds in total and by part, with ``rest`` for all others, and the number of tokens."""
         total = _add((0.0, 0.0), self._start, self._now())
         named = [sum(column) for column in zip(*self.seconds.values(), strict=True)]
         self.seconds["rest"] = (total[0] - named[0], total[1] - named[1])
@@ -171,7 +171,7 @@ def _trl_trainer(folder: Path, num_numbers: int, longest: int, ends: bool, num_r
     from trl import GRPOTrainer
 
     class Timed(GRPOTrainer):
-        """Says how long its parts take: what comes after the inputs are prepared is training."""
+        """Times the trainer's parts; everything after the inputs are prepared is training."""
 
         def _prepare_inputs(self, generation_batch: Any) -> Any:
             inputs = super()._prepare_inputs(generation_batch)
@@ -213,7 +213,7 @@ def _trl_trainer(folder: Path, num_numbers: int, longest: int, ends: bool, num_r
 
 
 def _trl_settings(longest: int, ends: bool, num_rounds: int) -> Any:
-    """Return what TRL's trainer is to do: as ours does, a round a step."""
+    """Return the settings with which TRL's trainer does the same as ours, one round per step."""
     from trl import GRPOConfig
 
     options = {} if ends else {"generation_kwargs": {"min_new_tokens": longest}}
@@ -251,7 +251,7 @@ def _free_port() -> int:
 
 
 CONTENDERS: dict[str, Callable[..., None]] = {OURS: ours, TRL: trl}
-"""Functions that answer each message with a round."""
+"""Functions that answer each message with one round."""
 
 
 def contender(pipe: Connection, name: str, arguments: tuple[Any, ...]) -> None:
@@ -262,7 +262,7 @@ def contender(pipe: Connection, name: str, arguments: tuple[Any, ...]) -> None:
 
 
 class Process:
-    """A contender in a process of its own."""
+    """A contender in its own process."""
 
     def __init__(self, name: str, *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -284,7 +284,7 @@ class Process:
 
 
 def measure(folder: Path, workload: tuple[int, int, bool], num_rounds: int) -> dict[str, list[Round]]:
-    """Let the contenders take turns; the first rounds do not count."""
+    """Run the contenders in turns; return their rounds without the warm-up."""
     with ExitStack() as stack:
         total = num_rounds + NUM_WARM_UP
         processes = {name: stack.enter_context(Process(name, folder, *workload, total)) for name in CONTENDERS}
@@ -314,7 +314,7 @@ def report(workload: str, rounds: dict[str, list[Round]]) -> dict[str, Any]:
         for part in ("total", "generate", "train")
     }
     tokens = {name: statistics.mean(r["tokens"] for r in each) for name, each in rounds.items()}
-    print(f"\n{workload}: tokens a round {tokens[OURS]:.0f} and {tokens[TRL]:.0f}; wall / CPU milliseconds")
+    print(f"\n{workload}: tokens per round {tokens[OURS]:.0f} and {tokens[TRL]:.0f}; wall / CPU milliseconds")
     for part in parts:
         cells = [f"{1e3 * medians[name][part][kind]:8.1f}" for name in rounds for kind in ("wall", "cpu")]
         ratio = "".join(f"  {ratios[part][kind]:.2f}x" for kind in ("wall", "cpu")) if part in ratios else ""

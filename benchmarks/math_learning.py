@@ -1,13 +1,13 @@
-"""Do the flows teach a small language model sums of two-digit numbers? Seeds of each, on sums never trained on.
+"""Do the flows teach a small language model sums of two-digit numbers? Several seeds, tested on unseen sums.
 
     python -m benchmarks.math_learning --folder /tmp/math
     python -m benchmarks.math_learning --folder /tmp/math --flows ppo dapo gspo cpgd --seeds 0
 
-Every run is what a user runs (``python -m flows.grpo experiment=math seed=…``) in a process of its own: a Qwen3 of 0.6
-million random weights, warm-started on worked sums, learns from whether its results are right. Runs that the folder
-holds already are not run again. They are added to ``benchmarks/results/math.json`` (one of the same flow and seed is
-replaced), and ``docs/images/math.png`` is drawn from all; exits 1 if a flow lifts the greedy exact match by less than
-0.2, the mean over its seeds.
+Every run is what a user runs (``python -m flows.grpo experiment=math seed=…``), in its own process: a Qwen3 with 0.6
+million random weights gets a warm start on worked sums, then learns from rewards for correct results. Finished runs in
+the folder are reused. Runs are added to ``benchmarks/results/math.json``, where they replace a run with the same flow
+and seed, and ``docs/images/math.png`` shows all of them. The script exits with 1 if a flow's greedy exact match,
+averaged over its seeds, rises by less than 0.2.
 """
 
 import argparse
@@ -21,11 +21,11 @@ from benchmarks.report import write_report
 FLOWS = ("grpo", "ppo", "dapo", "gspo", "cpgd")
 WANTED_LIFT = 0.2
 RESULTS = ROOT / "benchmarks/results/math.json"
-TITLE = "sums from whether the result is right; dots: unseen sums"
+TITLE = "sums, reward for a correct result; dots: unseen sums"
 
 
 def all_runs(folder: Path) -> dict[str, list[dict]]:
-    """Return the runs by flow, in the order of their seeds: the folder's, and others that the results have."""
+    """Return the runs by flow in the order of their seeds: those in the folder, and further ones in the results."""
     runs: dict[tuple[str, int], dict] = {}
     if RESULTS.exists():
         for earlier in json.loads(RESULTS.read_text())["comparisons"]:
@@ -47,8 +47,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--flows", nargs="+", default=["grpo"], choices=FLOWS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--folder", type=Path, required=True, help="of the runs")
-    parser.add_argument("--words", nargs="*", default=[], help="further overrides, for all runs")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--words", nargs="*", default=[], help="further overrides for all runs")
     arguments = parser.parse_args()
     run_all(arguments.flows, arguments.seeds, arguments.folder, arguments.words, "math")
     arms = all_runs(arguments.folder)

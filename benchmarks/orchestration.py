@@ -1,18 +1,18 @@
-"""What orchestration costs: milliseconds per iteration of seven empty nodes.
+"""The cost of orchestration in milliseconds per iteration of seven empty nodes.
 
 Run ``python benchmarks/orchestration.py`` (under four minutes). Contenders:
 
-* ``raw Ray loop``: the seven calls to the workers, one after the other, and nothing else;
-* ``plain Prefect``: an async subflow of seven tasks that return at once: no workers, nothing moved, nothing on disk;
-* ``ours``: the real ``iteration`` run with a Prefect task run per node on the same workers as the raw loop's, its
-  commit (weights published, checkpoint and metrics on disk) and its artifacts;
+* ``raw Ray loop``: only the seven calls to the workers, one after the other;
+* ``plain Prefect``: an async subflow of seven tasks that return at once, without workers, rows or files;
+* ``ours``: the real ``iteration`` run on the raw loop's workers, with one Prefect task run per node, its commit
+  (weights published, checkpoint and metrics on disk) and its artifacts;
 * ``ours, one task run``: the same with ``pipeline.task_runs=iteration``.
 
-With a Prefect server on SQLite, and with one on Postgres where this machine has Postgres.
+Each runs with a Prefect server on SQLite, and with one on Postgres if this machine has Postgres.
 
-The graph is that of the default job with its functions replaced by one that passes a single row on. Servers and
-contenders live side by side and take turns in blocks, so that whatever else the machine does hits all of them alike.
-``--job runs/<run_id>`` compares with the iterations of a real run.
+The graph is the default job's, with all functions replaced by one that passes on a single row. Servers and contenders
+live side by side and take turns in blocks, so other load on the machine affects all of them alike. ``--job
+runs/<run_id>`` compares with the iterations of a real run.
 """
 
 import argparse
@@ -68,7 +68,7 @@ TARGET_MS = 150.0
 KINDS = {"raw": "raw Ray loop", "plain": "plain Prefect", "ours": "our iteration", "one": "ours, one task run"}
 TARGET_SHARE = 0.05
 
-# What an iteration's time is spent on, and the functions that tell: (owner, name).
+# Timed functions: name and owner.
 TIMED = {
     "submit_node": embodyflow.orchestration.run.iteration,
     "run_node": Session,
@@ -88,7 +88,7 @@ def empty_graph() -> TaskGraph:
 
 @flow(name="orchestration", persist_result=False)
 async def contend(run_id: str, folder: str, iterations: int) -> None:
-    """Run the blocks that stdin asks for, such as ``ours 15``, and print each one's times as JSON."""
+    """Run the blocks that stdin requests, such as ``ours 15``, and print the times of each as JSON."""
     sizes = ["rollout.num_workers=1", "trainer.num_ranks=1", "cluster.cpus_per_worker=0", "rollout.keep_episodes=0"]
     config = compose_config([f"run_id={run_id}", f"run_root={folder}", f"iterations={iterations}", *sizes])
     with ray_cluster(config):
@@ -178,7 +178,7 @@ async def plain_iteration() -> dict[str, float]:
 
 
 def raw_iteration(run_id: str, graph: TaskGraph) -> float:
-    """Call the workers as a loop without any framework would, each with the row of the one before."""
+    """Call the workers in a loop without any framework; each call gets the row of the previous one."""
     workers = {name: ray.get_actor(f"{run_id}/{name}/0") for name in ("rollout", "trainer")}
     started = time.perf_counter()
     group = "rollout"
@@ -198,10 +198,10 @@ def raw_iteration(run_id: str, graph: TaskGraph) -> float:
 
 @contextmanager
 def prefect_server(folder: Path, database: str | None) -> Iterator[tuple[str, psutil.Process]]:
-    """Run a Prefect server with our settings; yields its API address and its process.
+    """Run a Prefect server with our settings; yield its API address and its process.
 
     Raises:
-        TimeoutError: it did not answer in time.
+        TimeoutError: The server did not answer in time.
     """
     port = free_port(0)
     env = {**os.environ, **NO_TELEMETRY, **BATCHED_WRITES, "PREFECT_HOME": str(folder)}
@@ -222,21 +222,21 @@ def wait_until_healthy(url: str, seconds: float) -> None:
         try:
             urllib.request.urlopen(url, timeout=5).close()
             return
-        except OSError:  # it does not listen yet
+        except OSError:  # the server does not listen yet
             time.sleep(0.2)
     raise TimeoutError(f"{url} did not answer within {seconds:g} s")
 
 
 @contextmanager
 def postgres(folder: Path) -> Iterator[str]:
-    """Run a Postgres of our own; yields its address.
+    """Run our own Postgres server; yield its address.
 
     Raises:
-        FileNotFoundError: this machine has none.
+        FileNotFoundError: Postgres is not installed.
     """
     found = shutil.which("postgres") or max(map(str, Path("/usr/lib/postgresql").glob("*/bin/postgres")), default="")
     if not found:
-        raise FileNotFoundError("this machine has no program `postgres` (package postgresql)")
+        raise FileNotFoundError("the program `postgres` is not installed (package postgresql)")
     programs, data, port = Path(found).resolve().parent, folder / "data", free_port(0)
     as_user: list[str] = []
     if os.geteuid() == 0:  # Postgres refuses to run as root
@@ -264,11 +264,11 @@ class Contender:
     """A child process that runs blocks of iterations on demand.
 
     Args:
-        name: of its database.
-        folder: for its files.
-        api: address of its Prefect server.
-        server: the process of that server.
-        iterations: of ours it will be asked for.
+        name: Name of the database.
+        folder: Folder for the process's files.
+        api: Address of its Prefect server.
+        server: Process of that server.
+        iterations: Maximum number of iterations of ours.
     """
 
     def __init__(self, name: str, folder: Path, api: str, server: psutil.Process, iterations: int) -> None:
@@ -287,7 +287,7 @@ class Contender:
             )
 
     def run(self, kind: str, count: int) -> list[dict[str, float]]:
-        """Run a block; returns seconds by what they were spent on, one dict per iteration."""
+        """Run a block; return the seconds of each iteration by part."""
         assert self._process.stdin and self._process.stdout
         cpu = self._server_cpu()
         print(kind, count, file=self._process.stdin, flush=True)
@@ -298,11 +298,11 @@ class Contender:
         return [record | ({"server CPU": server_cpu} if kind == "ours" else {}) for record in json.loads(line)]
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         try:
             self._process.communicate("\n", timeout=60)
         finally:
-            self._process.kill()  # nothing, where it has ended by itself
+            self._process.kill()  # does nothing if the process has ended
 
     def _server_cpu(self) -> float:
         family = [self._server, *self._server.children(recursive=True)]
@@ -310,7 +310,7 @@ class Contender:
 
 
 def race(rounds: int, block: int) -> dict[str, list[dict[str, float]]]:
-    """Return the records of all iterations, by database."""
+    """Return the records of all iterations by database."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         folder.chmod(0o755)
@@ -319,7 +319,7 @@ def race(rounds: int, block: int) -> dict[str, list[dict[str, float]]]:
             (folder / "postgres").mkdir()
             databases["Postgres"] = stack.enter_context(postgres(folder / "postgres"))
         except FileNotFoundError as error:
-            print(f"Postgres is left out: {error}")
+            print(f"skipping Postgres: {error}")
         ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
         stack.callback(ray.shutdown)
         os.environ |= {"RAY_ADDRESS": ray.get_runtime_context().gcs_address, "RAY_AUTH_MODE": "token"}
@@ -341,7 +341,7 @@ def race(rounds: int, block: int) -> dict[str, list[dict[str, float]]]:
 
 
 def summarize(records: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Return median, 90th percentile and mean in ms, by what was timed."""
+    """Return median, 90th percentile and mean in ms of each timed part."""
     summary = {}
     for name in dict.fromkeys(name for record in records for name in record):
         values = [1e3 * record[name] for record in records if name in record]
@@ -368,17 +368,17 @@ def show(results: dict[str, dict[str, dict[str, float]]], job: float | None) -> 
             label = KINDS.get(name, f"    {name}")
             print(f"{label:<50}" + "".join(f"{values[key]:9.1f}" for key in ("median", "p90", "mean")))
         ours, raw, plain = (summary[kind]["median"] for kind in ("ours", "raw", "plain"))
-        print(f"ours/raw {ours / raw:.1f}; {ours - raw:.0f} ms more; at most {TARGET_MS:g} ms: {ours <= TARGET_MS}")
+        print(f"ours/raw {ours / raw:.1f}; {ours - raw:.0f} ms more; target {TARGET_MS:g} ms: {ours <= TARGET_MS}")
         print(f"ours/(plain Prefect + raw Ray) {ours / (plain + raw):.2f}")
         if job is not None:
             share = (ours - raw) / 1e3 / job
-            print(f"{share:.1%} of an iteration of {job:.2f} s; under {TARGET_SHARE:.0%}: {share < TARGET_SHARE}")
+            print(f"{share:.1%} of an iteration of {job:.2f} s; target {TARGET_SHARE:.0%}: {share < TARGET_SHARE}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--block", type=int, default=15, help="iterations in a block")
+    parser.add_argument("--block", type=int, default=15, help="iterations per block")
     parser.add_argument("--job", type=Path, help="folder of a run to compare with")
     parser.add_argument("--contend", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -1,8 +1,8 @@
-"""How long a redistribution takes to plan, and how well it balances.
+"""The time to plan a redistribution of rows, and the balance of the plan.
 
 Run ``python benchmarks/planning.py`` (a minute or two; needs ``uv pip install verl transformers``). Lengths are
-log-normal, costs those of attention. The peer is verl's Karmarkar–Karp, in plain Python; it is left out where it would
-take minutes, and knows nothing of Ray nodes. Contenders take turns; times are medians in milliseconds.
+log-normal, costs those of attention. The peer is verl's Karmarkar–Karp in plain Python, which does not know Ray nodes;
+cases for which it would take minutes leave it out. Contenders take turns; times are medians in milliseconds.
 """
 
 import json
@@ -25,7 +25,16 @@ RESULTS = Path(__file__).parent / "results" / "planning.json"
 
 @dataclass(frozen=True)
 class Case:
-    """A source of ``rows`` on ``sources`` ranks, a target of ``targets`` ranks, both spread over ``nodes``."""
+    """A redistribution from source ranks to target ranks, both spread over the nodes.
+
+    Attributes:
+        rows: Number of rows.
+        sources: Number of source ranks.
+        targets: Number of target ranks.
+        nodes: Number of Ray nodes.
+        rounds: Number of rounds.
+        peer: True to measure the peer, too.
+    """
 
     rows: int
     sources: int
@@ -60,7 +69,7 @@ def loads_of(parts: list[RankInput], first_row: dict[str, int], costs: np.ndarra
 
 
 def measure(case: Case) -> dict[str, float]:
-    """Return times, imbalances, and the share of rows that left their node."""
+    """Return times, imbalances and the fraction of rows that move to another node."""
     costs = attention_cost(np.random.default_rng(0).lognormal(6.0, 0.5, case.rows).astype(np.int64))
     bounds = [case.rows * rank // case.sources for rank in range(case.sources + 1)]
     shards = [

@@ -1,13 +1,12 @@
-"""How much faster than Stable-Baselines3 can PPO be? An iteration's physics and gradient steps alone, beside SB3's.
+"""How much faster than Stable-Baselines3 can PPO be? An iteration's bare physics and gradient steps against SB3.
 
     python -m benchmarks.ppo_bound
 
-HalfCheetah-v5 with the hyper-parameters of ``experiment=half_cheetah``: 16 environments, 4,096 steps, 160 gradient
-steps of 256 rows. "Bare" is what is left of it without observations, rewards, episodes, advantages, metrics, processes
-and Prefect: ``mj_step`` in a thread per core, none of which waits for a policy, its forward passes, and gradient steps
-on rows that are there already, by plain PyTorch on one core. "Compiled" has the loss and its gradient by
-``torch.compile``, which needs a C++ compiler. In one process, in turns; medians over the rounds of one round's
-quotient.
+The task is HalfCheetah-v5 with the hyper-parameters of ``experiment=half_cheetah``: 16 environments, 4,096 steps, 160
+gradient steps on 256 rows. "Bare" has no observations, rewards, episodes, advantages, metrics, processes or Prefect. It
+runs ``mj_step`` in one thread per core without waiting for the policy, the policy's forward passes, and gradient steps
+on existing rows in plain PyTorch on one core. "Compiled" uses ``torch.compile`` for the loss and its gradient, which
+needs a C++ compiler. Contenders take turns in one process. Ratios are taken per round; the figures are their medians.
 """
 
 import argparse
@@ -33,7 +32,7 @@ STATE_DIM, ACTION_DIM, WIDTH = 17, 6, 64
 
 
 class ActorCritic(nn.Module):
-    """SB3's ``MlpPolicy``: two networks of two layers, and a deviation that depends on nothing."""
+    """SB3's ``MlpPolicy``: two networks with two hidden layers each, and a state-independent standard deviation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,11 +41,11 @@ class ActorCritic(nn.Module):
 
 
 class Bare:
-    """Physics and gradient steps of iterations of PPO.
+    """Physics and gradient steps of PPO's iterations.
 
     Args:
-        config: of the job.
-        loss_of: computes the loss of a mini-batch.
+        config: Configuration of the job.
+        loss_of: Function that computes the loss of a mini-batch.
     """
 
     def __init__(self, config: Any, loss_of: Callable[..., Tensor]) -> None:
@@ -81,13 +80,15 @@ class Bare:
 def ppo_loss(
     model: ActorCritic, states: Tensor, actions: Tensor, old_log_probs: Tensor, advantages: Tensor, returns: Tensor
 ) -> Tensor:
-    """Return PPO's loss (Schulman et al. 2017, arXiv:1707.06347) and half the critic's, up to constants.
+    """Return PPO's loss (Schulman et al. 2017, arXiv:1707.06347) plus half the critic's, up to constants.
 
     Args:
-        model: computes both.
-        states: [N, S].
-        actions: [N, A].
-        old_log_probs, advantages, returns: [N].
+        model: Policy and critic.
+        states: States [N, S].
+        actions: Actions [N, A].
+        old_log_probs: Log-probs of the actions under the old policy, [N].
+        advantages: Advantages [N].
+        returns: Returns [N].
     """
     distances = (actions - model.policy(states)) / model.log_std.exp()
     log_probs = -(distances.square() / 2 + model.log_std).sum(-1)
@@ -104,7 +105,7 @@ def _network(outputs: int) -> nn.Sequential:
 
 
 def seconds(iterate: Callable[[], object]) -> dict[str, float]:
-    """Return wall and CPU seconds of a call, this process's children included."""
+    """Return wall and CPU seconds of a call, including this process's children."""
     process = psutil.Process()
     began, cpu = time.perf_counter(), cpu_seconds(process)
     iterate()
@@ -138,7 +139,7 @@ def main() -> None:
             for key in medians
         }
         comparisons.append({"contender": name, **medians, **ratios})
-        print(f"{name:18} {medians['wall']:.3f} s, {medians['cpu']:.3f} CPU s an iteration", end="")
+        print(f"{name:18} {medians['wall']:.3f} s, {medians['cpu']:.3f} CPU s per iteration", end="")
         print(f"; {ratios['wall_ratio']:.2f} and {ratios['cpu_ratio']:.2f} times SB3's speed")
     write_report(RESULTS, ("torch", "stable-baselines3", "mujoco"), comparisons, rounds=arguments.rounds)
 

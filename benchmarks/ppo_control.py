@@ -1,16 +1,16 @@
-"""PPO for continuous control through our graph, and by Stable-Baselines3: learning curves and speed.
+"""PPO for continuous control by our flow and by Stable-Baselines3: learning curves and speed.
 
     python -m benchmarks.ppo_control --experiment reacher --seeds 0 1 2
     python -m benchmarks.ppo_control --experiment half_cheetah --seeds 0 1 2
 
-Ours is what a user runs, ``python -m flows.ppo experiment=…``; SB3 has the same environments and hyper-parameters, the
-faster of its DummyVecEnv and SubprocVecEnv, and one thread for networks too small for two. Seeds take turns between
-the two. A curve is the mean return of the
-episodes that ended in each iteration. Speed is that of everything between the first iteration's end and the last's:
-collecting and learning, of ours Prefect and Ray too; CPU seconds are those of the process and all its children.
+Ours is what a user runs, ``python -m flows.ppo experiment=…``. SB3 has the same environments and hyper-parameters, the
+faster of its DummyVecEnv and SubprocVecEnv, and one thread, because the networks are too small for two. The two take
+turns seed by seed. A curve shows the mean return of the episodes that ended in each iteration. Speed covers everything
+between the end of the first iteration and the end of the last: collecting and learning, for ours also Prefect and Ray.
+CPU seconds are those of the process and all its children.
 
-Runs are added to ``benchmarks/results/ppo_control.json`` (a seed that is there is replaced), and
-``docs/images/ppo_control.png`` is drawn from it.
+Runs are added to ``benchmarks/results/ppo_control.json``, where they replace runs with the same seed, and
+``docs/images/ppo_control.png`` shows all of them.
 """
 
 import argparse
@@ -35,7 +35,7 @@ CONTENDERS = {"embodyflow": "tab:blue", "stable-baselines3": "tab:orange"}
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """CPU seconds of a process and its living children."""
+    """Return the CPU seconds of a process and its living children."""
     total = 0.0
     for one in [process, *process.children(recursive=True)]:
         try:
@@ -47,7 +47,7 @@ def cpu_seconds(process: psutil.Process) -> float:
 
 
 def watch(command: list[str], metrics: Path, log: Path) -> list[dict[str, Any]]:
-    """Run a command; return the lines it adds to a file of JSON lines, with the clock and its CPU seconds at each."""
+    """Run a command; return the records it appends to a JSON lines file, each with wall clock and CPU seconds."""
     seen: list[dict[str, Any]] = []
     with log.open("w") as output:
         process = psutil.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
@@ -89,7 +89,7 @@ def measure(name: str, experiment: str, iterations: int, seed: int) -> dict[str,
 
 
 def run_stable_baselines3(metrics: Path, words: list[str]) -> None:
-    """Train by SB3 as the experiment says, writing a line per iteration."""
+    """Train the experiment with SB3, writing a line per iteration."""
     from embodyflow.config.compose import compose_config
 
     config: Any = compose_config([*words, "algorithm=ppo"])
@@ -100,7 +100,7 @@ def run_stable_baselines3(metrics: Path, words: list[str]) -> None:
 
 
 def build_stable_baselines3(config: Any) -> Any:
-    """Return SB3's PPO with the environments and hyper-parameters of a control job; torch is left with one thread."""
+    """Return SB3's PPO with the environments and hyper-parameters of a control job; limit torch to one thread."""
     import torch
     from stable_baselines3 import PPO
 
@@ -124,7 +124,7 @@ def build_stable_baselines3(config: Any) -> Any:
 
 
 def fastest_vectorisation(env_id: str, num_envs: int, seed: int) -> Any:
-    """Return the faster of SB3's vectorised environments on this machine; the other is closed."""
+    """Return the vectorised environment of SB3 that is faster on this machine, and close the other one."""
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
@@ -145,12 +145,12 @@ def fastest_vectorisation(env_id: str, num_envs: int, seed: int) -> Any:
 
 
 def recorder_of(metrics: Path, steps_per_iteration: int) -> Any:
-    """Return a callback of SB3's that writes a line per iteration."""
+    """Return an SB3 callback that writes a line per iteration."""
     from stable_baselines3.common.callbacks import BaseCallback
 
     class Record(BaseCallback):
         def _on_rollout_start(self) -> None:
-            if self.num_timesteps:  # what was learned from the rollout before is learned now
+            if self.num_timesteps:  # training on the previous rollout has finished
                 self._write()
             self.returns: list[float] = []
 
@@ -172,7 +172,7 @@ def recorder_of(metrics: Path, steps_per_iteration: int) -> Any:
 
 
 def compare(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return speed ratios (of medians) and how the curves of one experiment agree."""
+    """Return speed ratios (of medians) and the agreement of the curves of one experiment."""
     by_name = {name: [run for run in runs if run["contender"] == name] for name in CONTENDERS}
     ours, peers = by_name.values()
     ratios = {
@@ -189,14 +189,14 @@ def compare(runs: list[dict[str, Any]]) -> dict[str, Any]:
         if None not in a + b
     ]
     overlap = [min(a) <= max(b) and min(b) <= max(a) for a, b in points]
-    # Where an episode is longer than an iteration none ends in most.
+    # If episodes are longer than iterations, most iterations have no finished episode.
     ended = {name: [[each for each in run["returns"] if each is not None] for run in by_name[name]] for name in by_name}
     final = {name: [returns[-1] for returns in of_name] for name, of_name in ended.items()}
     return {**ratios, "target": TARGET, "overlapping_points": statistics.mean(overlap), "final_returns": final}
 
 
 def draw(runs: list[dict[str, Any]], path: Path) -> None:
-    """Draw every seed's curve, and the means."""
+    """Plot every seed's curve."""
     experiments = sorted({run["experiment"] for run in runs})
     figure = Figure(figsize=(4.6 * len(experiments), 3.2), dpi=120, layout="constrained")
     for axes, experiment in zip(figure.subplots(1, len(experiments), squeeze=False)[0], experiments, strict=True):
@@ -213,7 +213,7 @@ def draw(runs: list[dict[str, Any]], path: Path) -> None:
 
 
 def save(runs: list[dict[str, Any]]) -> None:
-    """Write the runs and what they say of each experiment; draw them."""
+    """Write the runs and their comparison by experiment, and plot them."""
     comparisons = {}
     for experiment in sorted({run["experiment"] for run in runs}):
         of_it = [run for run in runs if run["experiment"] == experiment]

@@ -1,4 +1,4 @@
-"""The file that a comparison leaves in ``benchmarks/results``: its figures, and what they were measured on."""
+"""Result files of comparisons in ``benchmarks/results``: figures, machine and package versions."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def write_report(path: Path, packages: Sequence[str], comparisons: Sequence[dict[str, Any]], **settings: Any) -> None:
-    """Write comparisons with the machine, the packages' versions and how they were made."""
+    """Write comparisons with the machine, the packages' versions and further settings as JSON."""
     document = {
         "machine": {
             "processor": processor(),
@@ -28,7 +28,7 @@ def write_report(path: Path, packages: Sequence[str], comparisons: Sequence[dict
 
 
 def processor() -> str:
-    """Return who made the processor, its family and its model, as Linux says it; empty elsewhere."""
+    """Return vendor, model name, family and model of the processor on Linux, an empty string elsewhere."""
     info = Path("/proc/cpuinfo")
     facts = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line) if info.exists() else {}
     named = {name.strip(): value.strip() for name, value in facts.items()}

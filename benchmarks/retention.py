@@ -1,11 +1,11 @@
-"""Run after run on one Prefect server: does its database come to rest at what we tell the server to keep?
+"""Run after run on one Prefect server: does its database stop growing once the retention period is reached?
 
     python -m benchmarks.retention
 
-The server has the settings of ``embodyflow up`` (``embodyflow/stack/services.py: RETENTION``), and looks every five
-seconds, not every hour, for rows to drop. Ten days pass between two runs: every time in its database moves back by as
-much. So the runs of thirty days should be left, three of them, and the events of one day, those of one run. Writes
-``benchmarks/results/retention.json``.
+The server has the settings of ``embodyflow up`` (``RETENTION`` in ``embodyflow/stack/services.py``), except that it
+removes old rows every five seconds instead of every hour. Before each run the script simulates ten days by moving every
+time in the database back. Flow runs are kept for thirty days, so those of three runs should remain; events are kept for
+a day, so those of one run should remain. Results go to ``benchmarks/results/retention.json``.
 """
 
 import argparse
@@ -32,7 +32,7 @@ LOOP_SECONDS = 5
 TIMES = {"flow_run": ("start_time", "end_time"), "events": ("occurred",), "event_resources": ("occurred",)}
 """Columns that the server compares with its clock."""
 COUNTED = ("flow_run", "flow_run_state", "task_run", "task_run_state", "log", "artifact", "events", "event_resources")
-MOST_GROWTH = 0.02  # of the pages in use, between the last two thirds
+MOST_GROWTH = 0.02  # fraction of pages in use, from the middle third of the runs to the last
 
 
 def days_pass(database: sqlite3.Connection) -> None:
@@ -44,7 +44,7 @@ def days_pass(database: sqlite3.Connection) -> None:
 
 
 def look_at(database: sqlite3.Connection) -> dict[str, float]:
-    """Return the rows of each table and the megabytes of the pages in use; pages that are free are used again."""
+    """Return the number of rows of each table, and the megabytes of pages in use, without free pages."""
     found: dict[str, float] = {}
     for table in COUNTED:
         [(found[table],)] = database.execute(f"SELECT count(*) FROM {table}")
@@ -55,7 +55,7 @@ def look_at(database: sqlite3.Connection) -> dict[str, float]:
 
 
 def watch(num_runs: int, iterations: int) -> list[dict[str, float]]:
-    """Make the runs; return what the database held after each, once the server has forgotten what it may."""
+    """Start the runs one by one; return the size of the database after each, once the server has removed old rows."""
     os.environ |= RETENTION | {"PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": str(LOOP_SECONDS)}
     seen = []
     with tempfile.TemporaryDirectory() as name:
@@ -72,7 +72,7 @@ def watch(num_runs: int, iterations: int) -> list[dict[str, float]]:
                 process = runs.start(*words, f"run_id=night-{number}", flow="ppo")
                 output, _ = process.communicate()
                 assert process.returncode == 0, output[-4000:]
-                time.sleep(6 * LOOP_SECONDS)  # rows go in several rounds: those of a run once the run is gone
+                time.sleep(6 * LOOP_SECONDS)  # the server removes a run first and the run's rows in later loops
                 seen.append(look_at(database))
                 print(json.dumps(seen[-1]), flush=True)
     return seen

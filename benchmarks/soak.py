@@ -1,9 +1,9 @@
-"""Five hundred iterations of a synthetic pipeline: does memory stay where it is?
+"""Five hundred iterations of a synthetic pipeline: does memory stay constant?
 
 Run ``python benchmarks/soak.py`` (a minute). In each iteration two source ranks put rows, two target ranks read them
-balanced by tokens and put what they made of them, which is read again, and the iteration is freed. The buffer's cap is
-so low that some shards of every iteration are spilled. Shown is how much resident memory of driver and buffer grew
-after the first 50 iterations, and what is left at the end.
+balanced by tokens and put the transformed rows, these are read, and the iteration is freed. The buffer's limit is low
+enough to spill some shards of every iteration. The script reports the growth of the resident memory of driver and
+buffer after the first 50 iterations, and everything that is left at the end.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from embodyflow.workers.buffers import start_buffers
 RESULTS = Path(__file__).parent / "results" / "soak.json"
 WARM_UP = 50  # iterations
 TARGET_GROWTH = 0.02
-NUM_ROWS = 64  # of each source
+NUM_ROWS = 64  # per source rank
 
 
 class Rank:

@@ -1,14 +1,14 @@
-"""Does SRPO reach GRPO's final success sooner, where most groups fail at first?
+"""Does SRPO reach GRPO's final success sooner if most groups fail at first?
 
     python -m benchmarks.srpo --seeds 1 2 3 4 5 --folder /tmp/srpo
     python -m benchmarks.srpo --seeds 0 1 2 3 4 5 --folder /tmp/srpo_reach --job reach
 
-A run is one process (``benchmarks/in_process.py``): the numbers are those of ``python -m flows.srpo``, and two runs
-share two cores. Runs that the folder holds already are not run again. Once all are there it writes
-``benchmarks/results/srpo.json`` and ``docs/images/srpo.png``, or ``srpo_reach`` of either.
+A run is one process (``benchmarks/in_process.py``) with the results of ``python -m flows.srpo``; two runs share two
+cores. Finished runs in the folder are reused. Once all runs are finished, the script writes
+``benchmarks/results/srpo.json`` and ``docs/images/srpo.png``, or with ``--job reach`` the same as ``srpo_reach``.
 
-GRPO's final success is the mean of its last ``WINDOW`` iterations over all seeds; an arm has reached it at the first
-iteration at which its mean curve, over as many iterations, is as high.
+GRPO's final success is its mean over the last ``WINDOW`` iterations and all seeds. An arm reaches it at the first
+iteration at which its own mean over ``WINDOW`` iterations and all seeds is as high.
 """
 
 import argparse
@@ -30,13 +30,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Job:
-    """What both flows train on.
+    """A job for both flows.
 
     Attributes:
-        title: of the picture.
-        words: overrides.
-        progress: overrides of SRPO's reward, which GRPO has none of.
-        name: of the files with figures and picture.
+        title: Title of the picture.
+        words: Overrides for both flows.
+        progress: Overrides of SRPO's progress reward, which GRPO does not have.
+        name: Name of the files with figures and picture.
     """
 
     title: str
@@ -50,7 +50,7 @@ FETCH = Job(
     (
         "env.id=gymnasium_robotics:FetchReach-v4",
         "env.tasks=[reach]",
-        "env.kwargs={reward_type:dense}",  # minus the distance in metres; only what is success is made of it
+        "env.kwargs={reward_type:dense}",  # minus the distance in metres, from which the adapter derives success
         "env.adapter={success_reward:-0.025,wrappers:[benchmarks.srpo:see_way_to_goal]}",
         "env.max_steps=25",
         "policy.state_dim=9",
@@ -63,11 +63,11 @@ FETCH = Job(
         "trainer.epochs=4",
         "trainer.num_minibatches=2",
     ),
-    # The way that is left at the end, which episodes of different goals can be compared by.
+    # The final vector from gripper to goal, by which episodes with different goals can be compared.
     ("progress.embedding.entries=[0,1,2]", "progress.embedding.start=1.0", "progress.embedding.num_points=1"),
     "srpo",
 )
-"""A policy that knows nothing succeeds in about one episode of fifty, by chance."""
+"""An untrained policy succeeds in about one of fifty episodes by chance."""
 
 REACH = Job(
     "reach-v3 from one demonstration",
@@ -83,12 +83,12 @@ REACH = Job(
 )
 JOBS = {"fetch": FETCH, "reach": REACH}
 ARMS = {"grpo": "tab:gray", "srpo": "tab:blue"}
-"""Flows, and their colours."""
+"""Flows and their colours in the picture."""
 WINDOW = 3
 
 
 def see_way_to_goal(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
-    """Wrap a task of Fetch's: the state is the way from gripper to goal in decimetres, the goal and the gripper [9]."""
+    """Wrap a Fetch task: the state [9] is the vector from gripper to goal in decimetres, the goal, and the gripper."""
 
     def state(seen: dict[str, np.ndarray]) -> np.ndarray:
         goal, gripper = seen["desired_goal"], seen["achieved_goal"]
@@ -98,7 +98,7 @@ def see_way_to_goal(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
 
 
 def train(job: Job, arm: str, seed: int, words: list[str]) -> dict:
-    """Train once; return the success of each iteration's episodes and what else is to be seen of it."""
+    """Train once; return the success of each iteration's episodes and further figures."""
     from benchmarks.in_process import InProcessRun
 
     run = InProcessRun(
@@ -125,7 +125,7 @@ def smoothed(runs: list[dict]) -> list[float]:
 
 
 def reached(runs: list[dict], level: float) -> int | None:
-    """Return the first iteration at which the smoothed curve is at that level."""
+    """Return the first iteration at which the smoothed curve reaches the level."""
     return next((end for end, rate in enumerate(smoothed(runs), start=WINDOW) if rate >= level), None)
 
 
@@ -145,7 +145,7 @@ def draw(job: Job, arms: dict[str, list[dict]], level: float) -> None:
 
 
 def run_missing(job: str, folder: Path, seeds: list[int], words: list[str]) -> None:
-    """Run what the folder lacks, two at a time, arms side by side."""
+    """Run all runs that the folder lacks, two at a time, alternating between the arms."""
     wanted = [(arm, seed) for seed in seeds for arm in ARMS if not (folder / f"{arm}-{seed}.json").exists()]
     running: list[subprocess.Popen] = []
     try:
@@ -164,11 +164,13 @@ def run_missing(job: str, folder: Path, seeds: list[int], words: list[str]) -> N
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="0 was tried things on")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="seed 0 was used to choose the settings"
+    )
     parser.add_argument("--job", choices=JOBS, default="fetch")
-    parser.add_argument("--folder", type=Path, required=True, help="of the runs")
-    parser.add_argument("--words", nargs="*", default=[], help="further overrides, for all runs")
-    parser.add_argument("--one", nargs=2, metavar=("ARM", "SEED"), help="run this alone, in this process")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--words", nargs="*", default=[], help="further overrides for all runs")
+    parser.add_argument("--one", nargs=2, metavar=("ARM", "SEED"), help="do only this run, in this process")
     arguments = parser.parse_args()
     job = JOBS[arguments.job]
     arguments.folder.mkdir(parents=True, exist_ok=True)

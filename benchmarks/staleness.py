@@ -1,12 +1,12 @@
-"""What rollouts ahead of training are worth, and what they cost: ``rollout.max_staleness`` beside the synchronous run.
+"""Gain and cost of rollouts ahead of training: ``rollout.max_staleness`` against the synchronous run.
 
     python -m benchmarks.staleness --folder /tmp/staleness
 
-Every run is what a user runs (``python -m flows.grpo experiment=math rollout.num_workers=1 seed=…``, some four minutes)
-in a process of its own: one rollout worker and one trainer rank, a core for each. The arms take turns, seed by seed;
-runs that the folder holds already are not run again. An arm's ratio is of the median seconds of an iteration, the
-synchronous run's to its own, of one seed; the bound is what a pipeline without any other cost would reach: the seconds
-of all nodes of the synchronous run by those of the longer of its two lanes, rollout and training. Leaves
+Every run is what a user runs (``python -m flows.grpo experiment=math rollout.num_workers=1 seed=…``, about four
+minutes), in its own process, with one core each for a rollout worker and a trainer rank. The arms take turns, seed by
+seed. Finished runs in the folder are reused. An arm's ratio is the median seconds per iteration of the synchronous run
+divided by its own, for the same seed. The bound is the speed-up of a pipeline without any other cost: the seconds of
+all nodes of the synchronous run divided by those of its longer lane, rollout or training. Results go to
 ``benchmarks/results/staleness.json`` and ``docs/images/staleness.png``.
 """
 
@@ -32,11 +32,11 @@ ARMS = {
 }
 RESULTS = ROOT / "benchmarks/results/staleness.json"
 NUM_WARM_UP = 5
-"""Iterations that do not count: the first rollouts wait for nobody."""
+"""Number of first iterations to leave out, because the first rollouts do not wait for training."""
 
 
 def timings(folder: Path) -> dict[str, float]:
-    """Return medians over a run's iterations: of an iteration's seconds, and of those of the nodes of each lane."""
+    """Return the median seconds of a run's iterations, in total and of the nodes of each lane."""
     records = [line for line in RunFolder(folder).metrics() if "perf/iteration_seconds" in line][NUM_WARM_UP:]
     graph = load_pipeline(name="language_grpo")
     ahead = rollout_nodes(graph)
@@ -49,7 +49,7 @@ def timings(folder: Path) -> dict[str, float]:
 
 
 def seconds_to_half(facts: dict[str, Any]) -> float:
-    """Return the seconds of training until half of what is sampled is right, over five iterations."""
+    """Return the seconds of training until half of the responses in five iterations are correct."""
     curve = facts["curve"]
     means = (statistics.mean(curve[start : start + 5]) for start in range(len(curve) - 4))
     reached = next((start + 5 for start, mean in enumerate(means) if mean >= 0.5), math.inf)
@@ -57,7 +57,7 @@ def seconds_to_half(facts: dict[str, Any]) -> float:
 
 
 def compare(runs: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return the arms' figures, and print them."""
+    """Print and return the figures of all arms."""
     found = []
     for arm, each in runs.items():
         ratios = [
@@ -69,20 +69,20 @@ def compare(runs: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
         found.append(
             {"arm": arm, "speed": speed, "ratios": ratios, "seconds_to_half": half, "mean": means, "runs": each}
         )
-        print(f"{arm:22} {speed:.2f}x, half right after {half:.0f} s, greedy {means['success_rate_after']:.3f}")
+        print(f"{arm:22} {speed:.2f}x, half correct after {half:.0f} s, greedy {means['success_rate_after']:.3f}")
     return found
 
 
 def bound(seconds: dict[str, float]) -> float:
-    """Return by how much a run would be faster whose lanes cost each other nothing."""
+    """Return the speed-up of a run whose two lanes overlap perfectly."""
     return (seconds["rollout"] + seconds["training"]) / max(seconds["rollout"], seconds["training"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--folder", type=Path, required=True, help="of the runs")
-    parser.add_argument("--words", nargs="*", default=[], help="further overrides, for all runs")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--words", nargs="*", default=[], help="further overrides for all runs")
     arguments = parser.parse_args()
     runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in ARMS}
     for seed in arguments.seeds:

@@ -1,20 +1,20 @@
-"""Vector environments side by side: ours, gymnasium's SyncVectorEnv and AsyncVectorEnv, SB3's SubprocVecEnv.
+"""Vector environments compared: ours, gymnasium's SyncVectorEnv and AsyncVectorEnv, SB3's SubprocVecEnv.
 
-Run ``python -m benchmarks.vector_env`` or ``python benchmarks/vector_env.py`` (about three minutes on an idle
-machine of two cores). Sixteen environments, a small MLP policy in the loop. The policy acts once per chunk and its
-actions are then executed one by one; chunks of 1 are ordinary control. Every contender steps the same environments,
-built by the same functions without Gymnasium's checker. The contenders live side by side and take turns, so that
-whatever else the machine does meets all of them; medians over the rounds of wall seconds and of CPU seconds (this
-process and its children).
+Run ``python -m benchmarks.vector_env`` or ``python benchmarks/vector_env.py`` (about three minutes on an idle machine
+with two cores). There are sixteen environments with a small MLP policy in the loop. The policy acts once per chunk, and
+its actions are then executed one by one; chunks of 1 are ordinary control. All contenders step the same environments,
+built by the same functions without Gymnasium's checker. They live side by side and take turns, so other load on the
+machine affects all of them. Figures are medians over the rounds, by wall seconds and by CPU seconds of this process and
+its children.
 
-Before anything is timed each contender executes the same actions from the same seeds; observations and rewards must
-agree bit for bit.
+Before any timing, each contender executes the same actions from the same seeds; observations and rewards must be
+bit-identical.
 
-Some rows do not count for the ratio. "bare physics" is MuJoCo's ``mj_step`` alone, in one thread per core, without
-policy, observations or rewards, and "bare mujoco.rollout" the same in one call per chunk, where a task is all its
-physics: how much of its speed is left with policy, observations and rewards is said too. "our reach-v3" is ours on the
-class in ``embodyflow/environments/metaworld.py``, the same to the last bit but faster; its processes are its own, as it
-changes Meta-World's modules.
+Some rows do not count for the ratio. "bare physics" is only MuJoCo's ``mj_step`` in one thread per core, without
+policy, observations or rewards. "bare mujoco.rollout" is the same in one call per chunk, for tasks that are nothing but
+physics; the script also reports the fraction of its speed that ours reaches. "our reach-v3" is ours with the faster,
+bit-identical class in ``embodyflow/environments/metaworld.py``; it has separate processes because it patches
+Meta-World's modules.
 """
 
 import argparse
@@ -50,10 +50,11 @@ from embodyflow.simulation.vector_env import VectorEnv
 
 NUM_ENVS = 16
 NUM_WORKERS = min(os.cpu_count() or 1, NUM_ENVS)
-TARGETS = {5: 2.0, 1: 1.2}  # chunk size to least speed-up over the best peer, in wall seconds
+TARGETS = {5: 2.0, 1: 1.2}  # minimum speed-up over the best peer in wall seconds, by chunk size
 BOUND, ROLLOUT, OWN_CLASS = "bare physics", "bare mujoco.rollout", "our reach-v3, processes, halves"
 ASYNC = "gymnasium AsyncVectorEnv"
-LEAST_SHARE, LEAST_OF_ASYNC = 0.7, 3.0  # of bare mujoco.rollout, and times AsyncVectorEnv, for plain MuJoCo tasks
+# Targets for plain MuJoCo tasks: fraction of bare mujoco.rollout's speed, and speed-up over AsyncVectorEnv.
+LEAST_SHARE, LEAST_OF_ASYNC = 0.7, 3.0
 RESULTS = Path(__file__).parent / "results" / "vector_env.json"
 
 Array = Any  # NumPy's
@@ -85,7 +86,7 @@ ENVIRONMENTS: dict[str, Callable[[], EnvFns]] = {
 
 
 class Contender(Protocol):
-    """A vector environment of N environments with actions [A], behind what the benchmark asks of it."""
+    """A vector environment of N environments with actions [A]."""
 
     def reset(self) -> Array:
         """Reset every environment to its own fixed seed; return the observations [N, S]."""
@@ -94,13 +95,13 @@ class Contender(Protocol):
         """Execute actions float32 [N, C, A]; return the last observations [N, S] and the rewards [N, C]."""
 
     def play(self, observation: Array, policy: Policy, num_chunks: int) -> None:
-        """Let the policy act ``num_chunks`` times in every environment, from the first observation on."""
+        """Let the policy act ``num_chunks`` times in every environment, starting from ``observation``."""
 
     def close(self) -> None: ...
 
 
 class Embodyflow:
-    """Ours: a call per chunk. With two halves, one steps while the policy sees the other."""
+    """Our vector environment with one call per chunk. With two halves, one steps while the policy acts in the other."""
 
     def __init__(self, env_fns: EnvFns, chunk_size: int, num_workers: int, halves: int = 1, **options: Any) -> None:
         self._env = VectorEnv(env_fns, num_workers=num_workers, chunk_size=chunk_size, **options)
@@ -125,14 +126,14 @@ class Embodyflow:
 
 
 class Peer:
-    """A vector environment with a call per step."""
+    """A vector environment with one call per step."""
 
     def __init__(self, env: Any, reset: Callable[[Any], Array]) -> None:
         self._env, self._reset, self.close = env, reset, env.close
 
     @classmethod
     def gymnasium(cls, vector_class: Callable[..., Any], env_fns: EnvFns) -> "Peer":
-        """Gymnasium's, as cheap as they go: no copy of the observations, no autoreset."""
+        """Return one of Gymnasium's with its cheapest settings: no copy of the observations, no autoreset."""
         env = vector_class(env_fns, copy=False, autoreset_mode=AutoresetMode.DISABLED)
         return cls(env, lambda env: env.reset(seed=list(range(NUM_ENVS)))[0])
 
@@ -161,7 +162,7 @@ class Peer:
 
 
 class BarePhysics:
-    """What no contender can be faster than: each environment's ``mj_step`` only, a thread per core."""
+    """An upper bound on speed: only each environment's ``mj_step``, in one thread per core."""
 
     def __init__(self, env_fns: EnvFns, chunk_size: int) -> None:
         self._envs, self._chunk_size = [env_fn() for env_fn in env_fns], chunk_size
@@ -193,7 +194,7 @@ class BarePhysics:
 
 
 class BareRollout:
-    """MuJoCo's own rollout of all environments in one call per chunk, a thread per core, and nothing else."""
+    """An upper bound on speed: only MuJoCo's own rollout of all environments, one call per chunk, a thread per core."""
 
     def __init__(self, env_fns: EnvFns, chunk_size: int) -> None:
         self._envs: list[Any] = [env_fn().unwrapped for env_fn in env_fns]
@@ -224,7 +225,7 @@ class BareRollout:
 
 
 def build_bounds(environment: str, env_fns: EnvFns, chunk_size: int) -> Iterator[tuple[str, Any]]:
-    """Physics alone; what of an environment is more than physics, it leaves out."""
+    """Yield the upper bounds, which compute only the physics of the environments."""
     yield BOUND, BarePhysics(env_fns, chunk_size)
     if environment == "HalfCheetah-v5":
         yield ROLLOUT, BareRollout(env_fns, chunk_size)
@@ -244,7 +245,7 @@ def build_ours(env_fns: EnvFns, chunk_size: int) -> Iterator[tuple[str, Contende
 
 
 def build_beside(environment: str, env_fns: EnvFns, chunk_size: int) -> Iterator[tuple[str, Contender]]:
-    """Contenders that step another class than the rest."""
+    """Yield contenders that step a different environment class."""
     if environment == "Meta-World reach-v3":
         fast: EnvFns = [partial(env_fn, fast=True) for env_fn in env_fns]
         yield OWN_CLASS, Embodyflow(fast, chunk_size, NUM_WORKERS, halves=2)
@@ -265,7 +266,11 @@ def build_policy(state_dim: int, chunk_size: int, action_dim: int) -> Policy:
 
 
 def check_agreement(contenders: dict[str, Contender], chunk_size: int, action_dim: int, num_chunks: int = 4) -> None:
-    """Raise unless all contenders have the same observations and rewards for the same seeds and actions."""
+    """Check that all contenders have bit-identical observations and rewards for the same seeds and actions.
+
+    Raises:
+        RuntimeError: Two contenders differ.
+    """
     shape = (num_chunks, NUM_ENVS, chunk_size, action_dim)
     chunks = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
     reference = None
@@ -276,18 +281,18 @@ def check_agreement(contenders: dict[str, Contender], chunk_size: int, action_di
             trajectory += [np.array(observation), rewards.astype(np.float32)]
         reference = reference or trajectory
         if not all(np.array_equal(a, b) for a, b in zip(reference, trajectory, strict=True)):
-            raise RuntimeError(f"{name}: another trajectory than {next(iter(contenders))}")
+            raise RuntimeError(f"{name}: the trajectory differs from that of {next(iter(contenders))}")
 
 
 def cpu_seconds() -> float:
-    """CPU seconds so far of this process and its children, which all live on while anything is measured."""
+    """Return the CPU seconds so far of this process and its children, none of which ends during a measurement."""
     process = psutil.Process()
     times = [one.cpu_times() for one in [process, *process.children(recursive=True)]]
     return float(sum(time.user + time.system for time in times))
 
 
 def measure(contenders: dict[str, Contender], policy: Policy, num_rounds: int, num_chunks: int) -> dict[str, Any]:
-    """Let the contenders take turns; return name to median wall and CPU seconds of a round."""
+    """Run the contenders in turns; return median wall and CPU seconds per round by name."""
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
     for _ in range(num_rounds):
         for name, contender in contenders.items():
@@ -349,7 +354,7 @@ def report(environment: str, chunk_size: int, num_steps: int, rows: dict[str, An
 
 
 def compare(environment: str, num_rounds: int, num_steps: int) -> Iterator[dict[str, Any]]:
-    """Build the peers once and ours per chunk size; check, measure, report."""
+    """Build the peers once and ours for each chunk size; check agreement, measure, and yield the reports."""
     env_fns = ENVIRONMENTS[environment]()
     with closing(env_fns[0]()) as probe:
         (state_dim,), (action_dim,) = probe.observation_space.shape or (), probe.action_space.shape or ()
@@ -372,12 +377,12 @@ def compare(environment: str, num_rounds: int, num_steps: int) -> Iterator[dict[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=200, help="of each environment in a round, at most 500")
+    parser.add_argument("--steps", type=int, default=200, help="steps per environment and round, at most 500")
     parser.add_argument(
         "--environment",
         choices=ENVIRONMENTS,
         action="append",
-        help="may be repeated; default all; others keep their results",
+        help="may be repeated; default: all; results of other environments stay",
     )
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()

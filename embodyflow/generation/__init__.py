@@ -1,1 +1,1 @@
-"""Generation engines: a language model that completes prompts, behind one interface."""
+"""Generation engines: language models that complete prompts, behind one interface."""

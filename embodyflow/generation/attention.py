@@ -1,8 +1,8 @@
-"""Attention of single tokens without copies of the cache.
+"""Attention for single query tokens that does not copy the key-value cache.
 
-Where several query heads share a key-value head (grouped-query attention, Ainslie et al. 2023), transformers' ``sdpa``
-repeats the whole cache for each of them at every step. With one query token per row the heads of a group can stand
-where else a sequence's tokens do.
+With grouped-query attention (Ainslie et al. 2023), several query heads share a key-value head, and transformers'
+``sdpa`` repeats the whole cache for each of them at every step. With one query token per row, the heads of a group can
+take the place of the query tokens instead.
 """
 
 from typing import Any
@@ -25,19 +25,19 @@ def attend(
     scaling: float | None = None,
     **arguments: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend as transformers' ``sdpa``.
+    """Compute attention with the interface of transformers' ``sdpa``.
 
     Args:
-        module: the model's attention.
-        query: [n, G·H, t, D].
-        key: [n, H, c, D].
-        value: [n, H, c, D].
-        attention_mask: [n, 1, t, c] or ``None`` for a causal one.
-        scaling: of the scores.
-        **arguments: what else models say.
+        module: Attention module of the model.
+        query: Queries [n, G·H, t, D].
+        key: Keys [n, H, c, D].
+        value: Values [n, H, c, D].
+        attention_mask: Mask [n, 1, t, c], or ``None`` for a causal mask.
+        scaling: Factor of the scores.
+        **arguments: Further arguments that models pass on.
 
     Returns:
-        [n, t, G·H, D].
+        Attention outputs [n, t, G·H, D], and ``None`` for the attention weights.
     """
     num_rows, num_heads, length, features = query.shape
     if length > 1 or arguments.get("position_bias") is not None:
@@ -48,7 +48,7 @@ def attend(
 
 
 def use_in(model: Any) -> None:
-    """Let a transformers model that would use ``sdpa`` use this instead."""
+    """Replace ``sdpa`` by this attention in a transformers model; other implementations stay."""
     if model.config._attn_implementation == "sdpa":
         AttentionInterface.register(NAME, attend)
         AttentionMaskInterface.register(NAME, sdpa_mask)

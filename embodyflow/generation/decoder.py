@@ -1,8 +1,8 @@
 """The forward pass of one token per row, written out for models of the Llama family.
 
-With a few dozen rows and a small model, a step costs what its many small operations cost to start. transformers starts
-three times as many: queries, keys and values are one product here, so are the two halves of a feed-forward layer, and
-there is no module between.
+With a few dozen rows and a small model, launching many small operations dominates a step. This pass launches a third as
+many as transformers: one product computes queries, keys and values, another the gate and up projections of the
+feed-forward layer, and no modules are called in between.
 """
 
 from typing import Any
@@ -15,17 +15,17 @@ from embodyflow.generation.slot_cache import SlotCache
 from embodyflow.policies.onednn_linear import linear
 
 MODELS = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
-"""Classes of transformers whose layers are those of :class:`Decoder`."""
+"""Model classes of transformers that :class:`Decoder` supports."""
 
 
 class Decoder:
-    """Computes what a model does.
+    """A transformers model's forward pass for one token per row.
 
-    The weights of joined products become views of one tensor, in the model too: whoever writes to the model's weights
-    writes to these.
+    Weights of fused products become views of one tensor in the model too, so new weights that are written to the model
+    in place take effect here.
 
     Args:
-        model: one that :func:`is_known`.
+        model: Model that :func:`is_supported` accepts.
     """
 
     def __init__(self, model: Any) -> None:
@@ -36,10 +36,10 @@ class Decoder:
         """Return the logits [n, V] after the next token of each of the first n slots.
 
         Args:
-            tokens: int64 [n].
-            positions: int64 [n, 1] of them.
-            mask: of the attention, bool [n, 1, 1, c], as :meth:`SlotCache.expect` returned it for this pass.
-            cache: gets the tokens' keys and values.
+            tokens: Tokens, int64 [n].
+            positions: Positions of the tokens, int64 [n, 1].
+            mask: Attention mask, bool [n, 1, 1, c], from :meth:`SlotCache.prepare_step` for this pass.
+            cache: Cache that receives the tokens' keys and values.
         """
         body = self._model.model
         hidden = embedding(tokens, body.embed_tokens.weight)
@@ -49,56 +49,56 @@ class Decoder:
         bias = torch.zeros(mask.shape, dtype=hidden.dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
         for layer, slots in zip(self._layers, cache.layers, strict=True):
             hidden = layer(hidden, cos, sin, bias, slots)
-        hidden = _normalised(hidden, body.norm)
+        hidden = _normalize(hidden, body.norm)
         return linear(hidden, self._model.lm_head.weight, self._model.lm_head.bias)
 
 
 class _Layer:
-    """A decoder layer over rows [n, hidden size]."""
+    """A decoder layer on rows [n, hidden size]."""
 
     def __init__(self, layer: Any, config: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self._layer = layer
         self._head_dim = attention.head_dim
         self._num_heads = config.num_attention_heads
-        self._num_shared = config.num_key_value_heads
-        self._queries_keys_values = _joined([attention.q_proj, attention.k_proj, attention.v_proj])
-        self._gate_and_up = _joined([mlp.gate_proj, mlp.up_proj])
+        self._num_kv_heads = config.num_key_value_heads
+        self._queries_keys_values = _fuse([attention.q_proj, attention.k_proj, attention.v_proj])
+        self._gate_and_up = _fuse([mlp.gate_proj, mlp.up_proj])
 
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, bias: Tensor, slots: Any) -> Tensor:
         layer = self._layer
-        attended = self._attend(_normalised(hidden, layer.input_layernorm), cos, sin, bias, slots)
+        attended = self._attend(_normalize(hidden, layer.input_layernorm), cos, sin, bias, slots)
         projection = layer.self_attn.o_proj
         hidden = hidden + linear(attended, projection.weight, projection.bias)
-        gate, up = linear(_normalised(hidden, layer.post_attention_layernorm), *self._gate_and_up).chunk(2, -1)
+        gate, up = linear(_normalize(hidden, layer.post_attention_layernorm), *self._gate_and_up).chunk(2, -1)
         down = layer.mlp.down_proj
         return hidden + linear(silu(gate).mul_(up), down.weight, down.bias)
 
     def _attend(self, inputs: Tensor, cos: Tensor, sin: Tensor, bias: Tensor, slots: Any) -> Tensor:
-        num_rows, turned = len(inputs), self._num_heads + self._num_shared
+        num_rows, num_rotated = len(inputs), self._num_heads + self._num_kv_heads
         heads = linear(inputs, *self._queries_keys_values).view(num_rows, -1, self._head_dim)
-        queries_keys = heads[:, :turned]
+        queries_keys = heads[:, :num_rotated]
         attention = self._layer.self_attn
         if hasattr(attention, "q_norm"):
             scale = torch.cat(
                 [
                     attention.q_norm.weight.expand(self._num_heads, -1),
-                    attention.k_norm.weight.expand(self._num_shared, -1),
+                    attention.k_norm.weight.expand(self._num_kv_heads, -1),
                 ]
             )
             epsilon = attention.q_norm.variance_epsilon
             queries_keys = torch.rms_norm(queries_keys, (self._head_dim,), None, epsilon).mul_(scale)
-        # The rotation of halves (Su et al. 2021, arXiv:2104.09864): the sine of the first half is negative already.
+        # Rotary embedding by halves (Su et al. 2021, arXiv:2104.09864); the first half of ``sin`` is already negated.
         queries_keys = (queries_keys * cos).addcmul_(queries_keys.roll(self._head_dim // 2, -1), sin)
-        queries, new_keys = queries_keys.split([self._num_heads, self._num_shared], 1)
-        keys, values = slots.update(new_keys[:, :, None], heads[:, turned:, None])
-        # Heads that share keys and values stand where else a sequence's tokens do: nothing is repeated.
-        groups = queries.view(num_rows, self._num_shared, -1, self._head_dim)
-        return _attended(groups, keys, values, bias, attention.scaling).reshape(num_rows, -1)
+        queries, new_keys = queries_keys.split([self._num_heads, self._num_kv_heads], 1)
+        keys, values = slots.update(new_keys[:, :, None], heads[:, num_rotated:, None])
+        # Heads that share keys and values take the place of query tokens, so keys and values are not repeated.
+        groups = queries.view(num_rows, self._num_kv_heads, -1, self._head_dim)
+        return _attend_to(groups, keys, values, bias, attention.scaling).reshape(num_rows, -1)
 
 
-def is_known(model: Any) -> bool:
-    """Whether a transformers model can be computed by :class:`Decoder`."""
+def is_supported(model: Any) -> bool:
+    """Return True if :class:`Decoder` can compute this transformers model."""
     config = model.config
     return (
         type(model).__name__ in MODELS
@@ -107,21 +107,21 @@ def is_known(model: Any) -> bool:
     )
 
 
-def _normalised(hidden: Tensor, norm: Any) -> Tensor:
+def _normalize(hidden: Tensor, norm: Any) -> Tensor:
     return torch.rms_norm(hidden, norm.weight.shape, norm.weight, norm.variance_epsilon)
 
 
-def _attended(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float) -> Tensor:
-    """Return what single queries [n, H, G, D] find in keys and values [n, H, c, D]."""
+def _attend_to(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """Return the attention outputs [n, H, G, D] of single-token queries [n, H, G, D] on a cache [n, H, c, D]."""
     if queries.device.type != "cpu":
         return scaled_dot_product_attention(queries, keys, values, attn_mask=bias, scale=scale)
-    # With a query or two in place of a sequence of them, the CPU's fused kernel is slower than its parts.
+    # For one or two queries per head, the CPU's fused kernel is slower than separate operations.
     scores = torch.matmul(queries * scale, keys.transpose(-1, -2)).add_(bias)
     return torch.matmul(scores.softmax(-1), values)
 
 
-def _joined(layers: list[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """Return weight and bias of layers of the same inputs as one, of which theirs become views."""
+def _fuse(layers: list[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """Concatenate weights and biases of layers with the same inputs, and make the layers' own into views of these."""
     weight = torch.cat([layer.weight.data for layer in layers])
     bias = None if layers[0].bias is None else torch.cat([layer.bias.data for layer in layers])
     start = 0

@@ -1,4 +1,4 @@
-"""Which generation engine a configuration means."""
+"""Building the generation engine of a configuration."""
 
 from pathlib import Path
 from typing import assert_never
@@ -8,16 +8,16 @@ from embodyflow.generation.interface import GenerationEngine
 
 
 def build_generation_engine(config: GenerationConfig, model_path: Path, device: str) -> GenerationEngine:
-    """Build the engine; only what it needs is imported.
+    """Build the engine, importing only the library that it needs.
 
     Args:
-        config: tells the engines apart.
-        model_path: Hugging Face folder: ``config.json``, tokenizer, safetensors.
-        device: ``cpu`` or ``cuda``; a remote server has its own.
+        config: Engine configuration; its class selects the engine.
+        model_path: Hugging Face folder with ``config.json``, tokenizer and safetensors.
+        device: ``cpu`` or ``cuda``; a remote engine ignores it.
 
     Raises:
-        ConfigError: the engine cannot serve this model, or its library is not installed.
-        GenerationError: it did not start.
+        ConfigError: The engine cannot serve this model, or its library is not installed.
+        GenerationError: The engine did not start.
     """
     match config:
         case HFConfig():

@@ -1,4 +1,4 @@
-"""A transformers model that generates with continuous refilling: no library beside transformers is needed."""
+"""Continuous batching with a transformers model; it needs no other library."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,8 @@ from transformers.cache_utils import DynamicCache
 from embodyflow.config.generation import HFConfig
 from embodyflow.errors import ConfigError
 from embodyflow.generation import attention
-from embodyflow.generation.decoder import Decoder, is_known
+from embodyflow.generation.active_completions import ActiveCompletions
+from embodyflow.generation.decoder import Decoder, is_supported
 from embodyflow.generation.interface import (
     Completion,
     Request,
@@ -26,8 +27,7 @@ from embodyflow.generation.interface import (
 )
 from embodyflow.generation.sampler import Sampler
 from embodyflow.generation.slot_cache import SlotCache
-from embodyflow.generation.streams import OneStream, in_order
-from embodyflow.generation.under_way import UnderWay
+from embodyflow.generation.streams import StreamGuard, in_order
 from embodyflow.generation.weights import ModelWeights
 from embodyflow.policies import onednn_linear, rms_norm
 from embodyflow.policies.causal_lm.shared_prompts_causal_lm import attends_to_all
@@ -36,16 +36,16 @@ from embodyflow.policies.causal_lm.shared_prompts_causal_lm import attends_to_al
 class HFEngine:
     """Implements :class:`~embodyflow.generation.interface.GenerationEngine`.
 
-    Up to ``max_num_seqs`` completions take a step together. One that ends leaves its slot of the cache to the next
-    request, so a long completion holds up no others, and siblings of a prompt share one pass over it.
+    Up to ``max_num_seqs`` completions take a step together. When one ends, the next request takes its slot of the
+    cache, so a long completion does not block others. Requests with the same prompt share one pass over it.
 
     Args:
-        config: sizes and dtype.
-        model_path: Hugging Face folder; its tokenizer is read when a stop string is asked for.
+        config: Sizes and dtype.
+        model_path: Hugging Face folder. Its tokenizer is loaded only for stop strings.
         device: ``cpu`` or ``cuda``.
 
     Raises:
-        ConfigError: not every layer of the model attends to all positions.
+        ConfigError: A layer of the model does not attend to all positions.
     """
 
     def __init__(self, config: HFConfig, model_path: Path, device: str) -> None:
@@ -58,11 +58,11 @@ class HFEngine:
         attention.use_in(self._model)
         onednn_linear.use_in(self._model)
         rms_norm.use_in(self._model)
-        self._decoder = Decoder(self._model) if is_known(self._model) else None
+        self._decoder = Decoder(self._model) if is_supported(self._model) else None
         self._weights = ModelWeights.of_model(self._model)
         self._vocab_size = self._weights.vocab_size
         self._max_model_len = config.max_model_len or self._weights.max_positions
-        self._open = OneStream()
+        self._guard = StreamGuard()
 
     def stream(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         """Yield completions as they finish."""
@@ -77,20 +77,20 @@ class HFEngine:
     def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[npt.NDArray[np.float32]]:
         """Return the responses' log-probs at temperature 1."""
         check_sequences(sequences, self._vocab_size, self._max_model_len)
-        self._open.refuse("score")
+        self._guard.require_closed("score")
         scores: dict[int, npt.NDArray[np.float32]] = {}
-        for group in self._groups_of_length([len(prompt) + len(response) for prompt, response in sequences]):
+        for group in self._group_by_length([len(prompt) + len(response) for prompt, response in sequences]):
             scores |= zip(group, self._score([sequences[index] for index in group]), strict=True)
         return [scores[index] for index in range(len(sequences))]
 
     def update_weights(self, weights: Mapping[str, npt.NDArray[Any]], version: int) -> None:
-        """Copy the weights into the model; there is no cache between calls."""
-        self._open.refuse("update_weights")
+        """Copy the weights into the model; no cache outlives a call."""
+        self._guard.require_closed("update_weights")
         self._weights.load(self._model, weights)
         self.version = version
 
     def close(self) -> None:
-        """Drop the model; there are no processes."""
+        """Release the model; this engine has no processes."""
         self._model = self._decoder = None
 
     @cached_property
@@ -98,67 +98,69 @@ class HFEngine:
         return AutoTokenizer.from_pretrained(self._model_path).backend_tokenizer
 
     def _run(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
-        with self._open.opened():
+        with self._guard.hold():
             num_slots = min(self._config.max_num_seqs, max(len(requests), 1))
             waiting, sampler = deque(enumerate(requests)), Sampler(sampling)
             cache = SlotCache(self._model.config.num_hidden_layers, num_slots)
             tokenizer = self._tokenizer if sampling.stop else None
-            rows = UnderWay(num_slots, sampling, self._vocab_size, tokenizer)
-            while waiting or len(rows):
-                # A pass over new prompts costs as much as a step of all rows where the model is small, so a few slots
-                # are let run empty for each.
-                if waiting and (not len(rows) or num_slots - len(rows) >= max(num_slots // 8, 1)):
-                    new = [waiting.popleft() for _ in range(min(num_slots - len(rows), len(waiting)))]
-                    ended = self._start(new, rows, cache, sampler)
+            active = ActiveCompletions(num_slots, sampling, self._vocab_size, tokenizer)
+            while waiting or len(active):
+                # With a small model, a pass over new prompts costs as much as a step of all completions, so it waits
+                # until an eighth of the slots is free.
+                if waiting and (not len(active) or num_slots - len(active) >= max(num_slots // 8, 1)):
+                    new = [waiting.popleft() for _ in range(min(num_slots - len(active), len(waiting)))]
+                    ended = self._start(new, active, cache, sampler)
                 else:
-                    ended = self._step(rows, cache, sampler)
-                for slot in reversed(ended):  # so that who moves has not ended
-                    cache.move(len(rows) - 1, slot)
-                    yield rows.drop(slot, self.version)
+                    ended = self._step(active, cache, sampler)
+                for slot in reversed(ended):  # in this order, the completion in the last slot has not ended
+                    cache.move(len(active) - 1, slot)
+                    yield active.pop(slot, self.version)
 
     @torch.inference_mode()
-    def _start(self, new: list[tuple[int, Request]], rows: UnderWay, cache: SlotCache, sampler: Sampler) -> list[int]:
-        """Read prompts into the cache, each different one once, and draw their first tokens; return who has ended."""
-        first = len(rows)
+    def _start(
+        self, new: list[tuple[int, Request]], active: ActiveCompletions, cache: SlotCache, sampler: Sampler
+    ) -> list[int]:
+        """Prefill the cache, one pass per distinct prompt, and draw the first tokens; return slots that have ended."""
+        first = len(active)
         slots_of: dict[tuple[int, ...], list[int]] = {}
         for slot, (position, request) in enumerate(new, first):
-            rows.add(position, request)
+            active.add(position, request)
             slots_of.setdefault(request.prompt_ids, []).append(slot)
         prompts = list(slots_of)
         logits = torch.empty(len(new), self._vocab_size, device=self._device)
-        for group in self._groups_of_length([len(prompt) for prompt in prompts]):
+        for group in self._group_by_length([len(prompt) for prompt in prompts]):
             prefilled, last_logits = self._prefill([prompts[index] for index in group])
             pairs = [(source, slot) for source, index in enumerate(group) for slot in slots_of[prompts[index]]]
             sources, slots = self._tensor(pairs).unbind(1)
             cache.insert(prefilled, sources, slots)
             logits[slots - first] = last_logits[sources].float()
-        return rows.take(first, *sampler.draw(logits, rows.noise(first)))
+        return active.append(first, *sampler.draw(logits, active.noise(first)))
 
     @torch.inference_mode()
-    def _step(self, rows: UnderWay, cache: SlotCache, sampler: Sampler) -> list[int]:
-        """Draw the next token of every row; return which have ended."""
-        last, last_positions = rows.last_tokens()
+    def _step(self, active: ActiveCompletions, cache: SlotCache, sampler: Sampler) -> list[int]:
+        """Draw the next token of every completion; return slots that have ended."""
+        last, last_positions = active.last_tokens()
         tokens, positions = self._tensor(last), self._tensor(last_positions)[:, None]
-        mask = cache.expect(positions, int(last_positions.max()) + 1)
+        mask = cache.prepare_step(positions, int(last_positions.max()) + 1)
         if self._decoder is not None:
             logits = self._decoder(tokens, positions, mask, cache)
         else:
             whole = self._forward(tokens[:, None], attention_mask=mask, position_ids=positions, past_key_values=cache)
             logits = whole[:, -1]
-        return rows.take(0, *sampler.draw(logits, rows.noise(0)))
+        return active.append(0, *sampler.draw(logits, active.noise(0)))
 
     def _prefill(self, prompts: list[tuple[int, ...]]) -> tuple[DynamicCache, torch.Tensor]:
-        """Return the keys and values of n prompts and the logits [n, V] after each."""
+        """Return the keys and values of n prompts, and the logits [n, V] after each prompt."""
         cache = DynamicCache()
         last = self._tensor([len(prompt) - 1 for prompt in prompts])
         kept, where = last.unique(return_inverse=True)
-        # Padding comes last, so no real token sees it, and what it leaves in the cache is written over.
+        # Padding is on the right, so no real token attends to it, and later tokens overwrite its cache entries.
         logits = self._forward(_padded(prompts), past_key_values=cache, logits_to_keep=kept)
         return cache, logits[torch.arange(len(prompts), device=self._device), where]
 
     def _score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[npt.NDArray[np.float32]]:
         tokens = self._tensor(_padded([[*prompt, *response] for prompt, response in sequences]))
-        first = min(len(prompt) for prompt, _ in sequences)  # of the positions that are scored
+        first = min(len(prompt) for prompt, _ in sequences)  # first position to score
         logits = self._forward(tokens[:, :-1], use_cache=False, logits_to_keep=tokens.shape[1] - first).float()
         targets = tokens[:, first:, None]
         log_probs = (logits.gather(-1, targets) - logits.logsumexp(-1, keepdim=True))[..., 0].cpu().numpy()
@@ -167,8 +169,8 @@ class HFEngine:
             for row, (prompt, response) in zip(log_probs, sequences, strict=True)
         ]
 
-    def _groups_of_length(self, lengths: list[int]) -> Iterator[list[int]]:
-        """Yield the indices of sequences for one pass each, similar lengths together, within the limit of tokens."""
+    def _group_by_length(self, lengths: list[int]) -> Iterator[list[int]]:
+        """Yield indices of sequences of similar length, as many for one pass as ``max_num_batched_tokens`` allows."""
         group: list[int] = []
         for index in sorted(range(len(lengths)), key=lengths.__getitem__):
             if group and (len(group) + 1) * lengths[index] > self._config.max_num_batched_tokens:
@@ -187,7 +189,7 @@ class HFEngine:
 
 
 def _padded(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the sequences with zeros behind, all as long as the longest."""
+    """Return the sequences padded with zeros on the right to the longest length."""
     longest = max(map(len, sequences))
     return [[*sequence, *[0] * (longest - len(sequence))] for sequence in sequences]
 
@@ -195,6 +197,6 @@ def _padded(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
 def _check_attention(config: PreTrainedConfig) -> None:
     if not attends_to_all(config):
         raise ConfigError(
-            f"name=hf: {config.model_type} has layers that do not attend to all positions; allowed here are models "
-            "with full attention in every layer, name=vllm serves others"
+            f"name=hf: {config.model_type} has layers without full attention; allowed are models with full attention "
+            "in every layer (name=vllm serves others)"
         )

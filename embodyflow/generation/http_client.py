@@ -1,4 +1,4 @@
-"""Requests to a generation server: bounded retries, errors told in one line, answers in parts."""
+"""HTTP client of a generation server: bounded retries, streamed responses and errors of one line."""
 
 import json
 import os
@@ -13,22 +13,25 @@ from embodyflow.config.generation import RemoteConfig
 from embodyflow.errors import ConfigError
 from embodyflow.generation.interface import GenerationError
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.25, 10.0  # seconds before a further attempt; each pause is twice the one before
-BUSY_OR_FAILED = {408, 429, 500, 502, 503, 504}
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 10.0  # seconds of exponential backoff between attempts
+RETRIED_STATUS_CODES = {408, 429, 500, 502, 503, 504}
 
 
 class HTTPClient:
-    """Reaches one server from several threads.
+    """A thread-safe client of one server.
+
+    Args:
+        config: Address, timeout, retries and API key of the server.
 
     Raises:
-        ConfigError: the environment variable with its key is not set.
+        ConfigError: The environment variable with the API key is not set.
     """
 
     def __init__(self, config: RemoteConfig) -> None:
         headers = {}
         if config.api_key_env is not None:
             if config.api_key_env not in os.environ:
-                raise ConfigError(f"api_key_env={config.api_key_env}: this environment variable is not set")
+                raise ConfigError(f"api_key_env={config.api_key_env}: the environment variable is not set")
             headers["Authorization"] = f"Bearer {os.environ[config.api_key_env]}"
         self._url, self._max_retries = config.base_url.rstrip("/"), config.max_retries
         self._client = httpx.Client(
@@ -37,26 +40,26 @@ class HTTPClient:
         self.close = self._client.close
 
     def get(self, path: str) -> Any:
-        """Return the answer's JSON.
+        """Return the JSON of the response to a GET request.
 
         Raises:
-            GenerationError: the server refused, or did not answer in ``max_retries`` further attempts.
+            GenerationError: The server refused the request, or all ``max_retries`` retries failed.
         """
-        return self._repeat(path, lambda: _json(self._client.get(self._url + path)))
+        return self._retry(path, lambda: _json(self._client.get(self._url + path)))
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        """Return the answer's JSON; raises as :meth:`get`. Only for what may be done twice."""
-        return self._repeat(path, lambda: _json(self._client.post(self._url + path, json=body)))
+        """Return the JSON of the response to an idempotent POST request; errors are those of :meth:`get`."""
+        return self._retry(path, lambda: _json(self._client.post(self._url + path, json=body)))
 
     def post_streaming(self, path: str, body: dict[str, Any], abandoned: Event) -> list[Any]:
-        """Return the JSON of all parts of an answer in server-sent events; raises as :meth:`get`.
+        """Return the JSON of all server-sent events in a response; errors are those of :meth:`get`.
 
-        The time-out holds for each part. An answer that breaks off is asked for again from its beginning.
+        The timeout applies to each event. If the stream ends early, the whole request is retried.
 
         Args:
-            path: on the server.
-            body: sent as JSON.
-            abandoned: once it is set nobody wants the answer: the connection is closed, so that the server stops too.
+            path: Path on the server.
+            body: Request body, sent as JSON.
+            abandoned: Flag that ends the request: once it is set, the connection closes and the server stops too.
         """
 
         def attempt() -> list[Any]:
@@ -64,11 +67,11 @@ class HTTPClient:
                 if response.is_error:
                     response.read()
                     response.raise_for_status()
-                return list(takewhile(lambda _: not abandoned.is_set(), _parts(response)))
+                return list(takewhile(lambda _: not abandoned.is_set(), _events(response)))
 
-        return self._repeat(path, attempt, abandoned)
+        return self._retry(path, attempt, abandoned)
 
-    def _repeat(self, path: str, attempt: Callable[[], Any], abandoned: Event | None = None) -> Any:
+    def _retry(self, path: str, attempt: Callable[[], Any], abandoned: Event | None = None) -> Any:
         last: Exception | None = None
         for attempts in range(self._max_retries + 1):
             if attempts and (abandoned or Event()).wait(min(FIRST_PAUSE * 2 ** (attempts - 1), LONGEST_PAUSE)):
@@ -77,7 +80,7 @@ class HTTPClient:
                 return attempt()
             except httpx.HTTPStatusError as error:
                 reason, last = f"{error.response.status_code} {error.response.text[:500]}", error
-                if error.response.status_code not in BUSY_OR_FAILED:
+                if error.response.status_code not in RETRIED_STATUS_CODES:
                     break
             except httpx.TransportError as error:
                 reason, last = f"{type(error).__name__} {error}", error
@@ -89,14 +92,14 @@ def _json(response: httpx.Response) -> Any:
     return response.json() if response.content else None
 
 
-def _parts(response: httpx.Response) -> Iterator[Any]:
-    """Yield the JSON of server-sent events until the last one."""
+def _events(response: httpx.Response) -> Iterator[Any]:
+    """Yield the JSON of server-sent events up to ``[DONE]``."""
     for line in response.iter_lines():
         if line.startswith("data: "):
             if line == "data: [DONE]":
                 return
-            part = json.loads(line.removeprefix("data: "))
-            if "error" in part:
-                raise GenerationError(f"{response.url}: {part['error']}")
-            yield part
-    raise httpx.RemoteProtocolError("the answer broke off")
+            event = json.loads(line.removeprefix("data: "))
+            if "error" in event:
+                raise GenerationError(f"{response.url}: {event['error']}")
+            yield event
+    raise httpx.RemoteProtocolError("the response ended early")

@@ -1,4 +1,4 @@
-"""What every generation engine does: sample completions, score given ones, take new weights.
+"""The interface of generation engines: sample completions, score given responses, load new weights.
 
 An engine has one user and is not thread-safe. It refuses new weights while a :meth:`GenerationEngine.stream` is open,
 so all tokens of a completion come from one version of the policy.
@@ -17,28 +17,29 @@ FinishReason = Literal["stop", "length"]
 
 
 class GenerationError(RuntimeError):
-    """An engine could not do what a valid request asked for; the message says which engine and why."""
+    """A valid request failed; the message names the engine and the reason."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The distribution that tokens are drawn from, and when a completion ends.
+    """Sampling parameters and stop conditions of completions.
 
-    Logits are divided by the temperature, then cut by min-p, top-k and top-p, in this order, in every engine.
+    Every engine divides the logits by the temperature, then applies min-p, top-k and top-p, in this order.
 
     Attributes:
-        max_tokens: of one completion.
-        temperature: of the softmax, at least 0.01; 0 is greedy.
-        top_p: keep the most probable tokens that together reach this probability (Holtzman et al. 2020).
-        top_k: keep so many of the most probable tokens; ``None`` keeps all.
-        min_p: drop tokens less probable than this share of the most probable one (Nguyen et al. 2024).
-        stop: strings that end a completion once its text, special tokens included, has one of them; the token that
-            completed it is the last.
-        stop_token_ids: tokens that end a completion and are its last. No token does so by itself, also not the one the
-            tokenizer or the model calls the end of a sequence.
+        max_tokens: Maximum number of tokens in a completion.
+        temperature: Temperature of the softmax, at least 0.01; 0 means greedy decoding.
+        top_p: Nucleus size: the most probable tokens that together reach this probability are kept (Holtzman et al.
+            2020).
+        top_k: Number of most probable tokens to keep; ``None`` keeps all.
+        min_p: Minimum probability of a token as a fraction of the most probable one's (Nguyen et al. 2024).
+        stop: Strings that end a completion once its text, including special tokens, contains one of them. The token
+            that completes the string is the last one.
+        stop_token_ids: Tokens that end a completion and are its last. No other token ends one, not even the
+            end-of-sequence token of tokenizer or model.
 
     Raises:
-        ValueError: a value out of its range; the message names it.
+        ValueError: A value is out of range; the message names it.
     """
 
     max_tokens: int
@@ -67,17 +68,17 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the most probable token is taken."""
+        """True if the most probable token is always taken."""
         return self.temperature == 0
 
 
 @dataclass(frozen=True)
 class Request:
-    """One sample of a prompt; n samples are n requests, each with a seed of its own.
+    """A request for one sample of a prompt; n samples are n requests with different seeds.
 
     Attributes:
-        prompt_ids: tokens, at least one.
-        seed: of every draw of the completion, in ``[0, 2**63)``.
+        prompt_ids: Tokens of the prompt, at least one.
+        seed: Seed of all draws of the completion, in ``[0, 2**63)``.
     """
 
     prompt_ids: tuple[int, ...]
@@ -86,14 +87,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Completion:
-    """What was sampled for a request.
+    """The sample for a request.
 
     Attributes:
-        token_ids: T tokens, at least one; the one that ended it included.
-        log_probs: T numbers, float32: each token's under the distribution it was drawn from. Greedy ones: under the
-            model's at temperature 1.
-        finish_reason: ``stop`` by a stop string or token, ``length`` after ``max_tokens``.
-        policy_version: of the weights that made it.
+        token_ids: T tokens, at least one, including the stop token.
+        log_probs: T log-probs in float32, each under the distribution that the token was drawn from. With greedy
+            decoding they are the model's at temperature 1.
+        finish_reason: ``stop`` after a stop string or token, ``length`` after ``max_tokens``.
+        policy_version: Version of the weights that generated it.
     """
 
     token_ids: tuple[int, ...]
@@ -105,9 +106,12 @@ class Completion:
 class GenerationEngine(Protocol):
     """A causal language model that generates.
 
-    The same request gives the same tokens whatever else is in the batch, in any order: draws come from the request's
-    own seed. (To the rounding of the logits: a batch of another size may move a log-prob by 1e-6, and with it a token
-    about once in a million.) Engines differ in their draws, not in the distribution.
+    The same request gives the same tokens whatever the rest of the batch and its order, because draws come from the
+    request's own seed. Rounding is the exception: another batch size may change a log-prob by 1e-6, and with it about
+    one token in a million. Engines differ in their draws, not in the distribution.
+
+    Attributes:
+        version: Version of the current weights.
     """
 
     version: int
@@ -115,53 +119,57 @@ class GenerationEngine(Protocol):
     def stream(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         """Yield ``(position of the request, completion)`` as completions finish.
 
-        Closing the iterator early abandons the rest.
+        Closing the iterator early abandons the remaining requests.
 
         Raises:
-            ValueError: a request that the model cannot take; the message names its position. Nothing is generated.
-            GenerationError: another stream is still open, or the engine failed.
+            ValueError: The model cannot take one of the requests; the message names its position. Nothing is generated.
+            GenerationError: Another stream is still open, or the engine failed.
         """
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """Return the completions in the order of the requests."""
 
     def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[npt.NDArray[np.float32]]:
-        """Return the log-probs at temperature 1 of given responses.
+        """Return the log-probs of given responses at temperature 1.
 
         Args:
-            sequences: ``(prompt, response)`` in tokens, at least one each.
+            sequences: Pairs of prompt and response, each of at least one token.
 
         Returns:
-            For each sequence float32 [T], T the length of its response.
+            One float32 array [T] per sequence, with T the length of its response.
         """
 
     def update_weights(self, weights: Mapping[str, npt.NDArray[Any]], version: int) -> None:
-        """Take new weights; nothing computed with the old ones (a prefix cache) is used afterwards.
+        """Load new weights and drop everything computed with the old ones, such as a prefix cache.
 
         Args:
-            weights: all of them, by the names of the transformers model's ``state_dict``. Of tied ones either name
-                will do.
-            version: stamped on completions from now on.
+            weights: All weights under the names in the transformers model's ``state_dict``. Tied weights may have
+                either name.
+            version: Version of the weights, recorded in completions from now on.
 
         Raises:
-            ValueError: a name or a shape that is not the model's, or a missing weight. The old weights stay.
-            GenerationError: a stream is open, or the engine failed.
+            ValueError: A name or shape is not the model's, or a weight is missing. The old weights stay.
+            GenerationError: A stream is open, or the engine failed.
         """
 
     def close(self) -> None:
-        """Release the model and end every process and connection of the engine; further calls do nothing."""
+        """Release the model and end all processes and connections of the engine; further calls do nothing."""
 
 
 def check_requests(requests: Sequence[Request], sampling: Sampling, vocab_size: int, max_model_len: int) -> None:
-    """Raise ``ValueError`` that names the first request the model cannot take."""
+    """Check that the model can take the requests.
+
+    Raises:
+        ValueError: A request is not valid; the message names the position of the first one.
+    """
     for position, request in enumerate(requests):
         if not 0 <= request.seed < 2**63:
             raise ValueError(f"request {position}: seed={request.seed}: must be in [0, 2**63)")
         num_tokens = len(request.prompt_ids) + sampling.max_tokens
         if num_tokens > max_model_len:
             raise ValueError(
-                f"request {position}: a prompt of {len(request.prompt_ids)} tokens and "
-                f"max_tokens={sampling.max_tokens} exceed the model's {max_model_len}"
+                f"request {position}: {len(request.prompt_ids)} prompt tokens plus max_tokens={sampling.max_tokens} "
+                f"exceed the model's {max_model_len}"
             )
         _check_tokens(f"request {position}: prompt_ids", request.prompt_ids, vocab_size)
 
@@ -169,7 +177,11 @@ def check_requests(requests: Sequence[Request], sampling: Sampling, vocab_size: 
 def check_sequences(
     sequences: Sequence[tuple[Sequence[int], Sequence[int]]], vocab_size: int, max_model_len: int
 ) -> None:
-    """Raise ``ValueError`` that names the first sequence the model cannot score."""
+    """Check that the model can score the pairs of prompt and response.
+
+    Raises:
+        ValueError: A pair is not valid; the message names the position of the first one.
+    """
     for position, (prompt, response) in enumerate(sequences):
         if len(prompt) + len(response) > max_model_len:
             raise ValueError(
@@ -179,8 +191,8 @@ def check_sequences(
         _check_tokens(f"sequence {position}: response", response, vocab_size)
 
 
-def _check_tokens(what: str, tokens: Sequence[int], vocab_size: int) -> None:
+def _check_tokens(name: str, tokens: Sequence[int], vocab_size: int) -> None:
     if not tokens:
-        raise ValueError(f"{what}: needs at least one token")
+        raise ValueError(f"{name}: needs at least one token")
     if not 0 <= min(tokens) <= max(tokens) < vocab_size:
-        raise ValueError(f"{what}: tokens must be in [0, {vocab_size}), are {min(tokens)} to {max(tokens)}")
+        raise ValueError(f"{name}: tokens must be in [0, {vocab_size}), are in [{min(tokens)}, {max(tokens)}]")

@@ -1,7 +1,7 @@
-"""A few fixed sequences whose log-probs say whether a rollout worker holds the weights that the trainer does.
+"""The probe: fixed sequences whose log-probs show that a rollout worker has the trainer's weights.
 
-A weight that was not taken over (a tied head, a layer, a whole version) shows here before a sample is drawn. So does a
-model that tells sequences apart by no positions: the last two share a line with the trainer, and none with an engine.
+A weight that was not loaded (a tied head, a layer, a whole version) shows up here before anything is sampled. So does a
+model that attends across packed sequences: the trainer packs the last two into one line, an engine packs none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,16 +12,16 @@ from embodyflow.errors import ParityError
 from embodyflow.seeding import derive_rng
 
 LENGTHS = (16, 16, 8, 8)
-"""Of prompt and response, a quarter the prompt."""
+"""Lengths of the sequences in tokens; the first quarter of each is its prompt."""
 
-COLUMN = "probe/"
-"""Before the names of what travels with the weights for comparison."""
+PREFIX = "probe/"
+"""Prefix of the names of probe arrays, which travel with the weights."""
 
 Tokens = tuple[int, ...]
 
 
 def probe_sequences(seed: int, vocab_size: int) -> list[tuple[Tokens, Tokens]]:
-    """Return pairs of prompt and response in tokens, drawn from the whole vocabulary."""
+    """Return pairs of prompt and response, with tokens drawn from the whole vocabulary."""
     draws = derive_rng(seed, "probe").integers(vocab_size, size=(len(LENGTHS), max(LENGTHS))).tolist()
     return [(tuple(row[: end // 4]), tuple(row[end // 4 : end])) for row, end in zip(draws, LENGTHS, strict=True)]
 
@@ -29,16 +29,23 @@ def probe_sequences(seed: int, vocab_size: int) -> list[tuple[Tokens, Tokens]]:
 def compare(
     theirs: Mapping[str, np.ndarray], scores: Sequence[np.ndarray], tolerance: float, version: int, rank: int
 ) -> float:
-    """Compare the rollout's log-probs of the probe with the trainer's; return the largest difference.
+    """Compare a rollout worker's log-probs of the probe with the trainer's; return the largest difference.
+
+    Args:
+        theirs: Probe arrays from the trainer.
+        scores: Log-probs from the rollout worker's engine, one array per sequence.
+        tolerance: Largest difference allowed.
+        version: Version of the weights.
+        rank: Rank of the rollout worker.
 
     Raises:
-        ParityError: it is beyond the tolerance.
+        ParityError: The difference exceeds the tolerance.
     """
-    gap = float(np.abs(theirs[f"{COLUMN}log_probs"] - np.concatenate(scores)).max())
+    gap = float(np.abs(theirs[f"{PREFIX}log_probs"] - np.concatenate(scores)).max())
     if not gap <= tolerance:
         raise ParityError(
-            f"weights of version {version}: rollout worker {rank} and trainer differ by {gap:.3g} in the log-probs of "
-            f"fixed sequences; allowed is rollout.probe_tolerance={tolerance:g}. Weights were not taken over, or the "
-            "model sees what lies beside a sequence in its line"
+            f"weights of version {version}: log-probs of the probe differ by {gap:.3g} between rollout worker {rank} "
+            f"and trainer; allowed is rollout.probe_tolerance={tolerance:g}. The worker did not load all weights, or "
+            "the model attends across packed sequences"
         )
     return gap

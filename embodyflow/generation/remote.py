@@ -1,4 +1,4 @@
-"""A running ``vllm serve``: rollouts outside of the run's own processes."""
+"""Generation by a running ``vllm serve`` outside of the run's own processes."""
 
 import shutil
 import tempfile
@@ -24,25 +24,25 @@ from embodyflow.generation.interface import (
     check_requests,
     check_sequences,
 )
-from embodyflow.generation.streams import OneStream, in_order
+from embodyflow.generation.streams import StreamGuard, in_order
 from embodyflow.generation.weights import ModelWeights
 
-PART_TOKENS = 64  # of an answer that comes in parts
-COMPLETIONS = "/v1/completions"
+STREAM_INTERVAL = 64  # tokens per event of a streamed response
+COMPLETIONS_PATH = "/v1/completions"
 
 
 class RemoteEngine:
     """Implements :class:`~embodyflow.generation.interface.GenerationEngine`.
 
-    The server keeps the model, so :meth:`close` leaves it as it is, new weights included.
+    The server keeps its model and its latest weights after :meth:`close`.
 
     Args:
-        config: where the server is and how it takes weights.
-        model_path: Hugging Face folder of the model that it serves.
+        config: Address of the server and its method for weight updates.
+        model_path: Hugging Face folder of the model that the server serves.
 
     Raises:
-        ConfigError: the server does not serve such a model, or is not started as :class:`RemoteConfig` asks.
-        GenerationError: it cannot be reached.
+        ConfigError: The server does not serve the model, or was not started as :class:`RemoteConfig` requires.
+        GenerationError: The server cannot be reached.
     """
 
     def __init__(self, config: RemoteConfig, model_path: Path) -> None:
@@ -50,7 +50,7 @@ class RemoteEngine:
         self._config = config
         self._weights = ModelWeights.of_folder(model_path)
         self._client = HTTPClient(config)
-        self._open = OneStream()
+        self._guard = StreamGuard()
         try:
             self._model, served_max_model_len = self._served_model()
             self._max_model_len = config.max_model_len or min(self._weights.max_positions, served_max_model_len)
@@ -70,31 +70,32 @@ class RemoteEngine:
 
     def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[npt.NDArray[np.float32]]:
         """Return the responses' log-probs at temperature 1."""
-        # The server always draws a token, and has room for none behind a sequence of full length.
+        # The server always draws one token, so a sequence of full length would not fit.
         check_sequences(sequences, self._weights.vocab_size, self._max_model_len - 1)
-        self._open.refuse("score")
+        self._guard.require_closed("score")
         with ThreadPoolExecutor(self._config.max_concurrency) as threads:
             return list(threads.map(self._score, sequences))
 
     def update_weights(self, weights: Mapping[str, npt.NDArray[Any]], version: int) -> None:
-        """Have the server load the weights from a folder and empty its prefix cache."""
-        self._open.refuse("update_weights")
+        """Write the weights to a folder, make the server load them, and reset its prefix cache."""
+        self._guard.require_closed("update_weights")
         if self._config.weights_folder is None:
             raise ConfigError(
-                "weight_update=refused: new weights need reload_weights or reload_weights_and_heads, and weights_folder"
+                "weight_update=refused: the server cannot get new weights; allowed is reload_weights or "
+                "reload_weights_and_heads, with weights_folder"
             )
         self._weights.check(weights)
         folder = Path(tempfile.mkdtemp(prefix=f"version-{version}-", dir=self._config.weights_folder))
         try:
-            folder.chmod(0o755)  # the server may be another user's
-            arrays = {name: np.ascontiguousarray(a) for name, a in self._weights.by_first_name(weights).items()}
+            folder.chmod(0o755)  # the server may run as another user
+            arrays = {name: np.ascontiguousarray(a) for name, a in self._weights.by_canonical_name(weights).items()}
             save_file(arrays, folder / "model.safetensors", metadata={"format": "pt"})
             call = {"method": self._config.weight_update, "kwargs": {"weights_path": str(folder)}}
             self._client.post("/collective_rpc", call)
         finally:
             shutil.rmtree(folder)
         if not self._client.post("/reset_prefix_cache?reset_running_requests=true", {})["success"]:
-            raise GenerationError(f"{self._config.base_url} kept its prefix cache, which is of the old weights")
+            raise GenerationError(f"{self._config.base_url} did not reset the prefix cache of the old weights")
         self.version = version
 
     def close(self) -> None:
@@ -103,7 +104,7 @@ class RemoteEngine:
 
     def _run(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         abandoned = Event()
-        with self._open.opened(), ThreadPoolExecutor(self._config.max_concurrency) as threads:
+        with self._guard.hold(), ThreadPoolExecutor(self._config.max_concurrency) as threads:
             position_of = {
                 threads.submit(self._complete, request, sampling, abandoned): position
                 for position, request in enumerate(requests)
@@ -116,8 +117,8 @@ class RemoteEngine:
                 threads.shutdown(wait=True, cancel_futures=True)
 
     def _complete(self, request: Request, sampling: Sampling, abandoned: Event) -> Completion:
-        parts = self._client.post_streaming(COMPLETIONS, self._body(request, sampling), abandoned)
-        choices = [part["choices"][0] for part in parts if part["choices"]]
+        events = self._client.post_streaming(COMPLETIONS_PATH, self._body(request, sampling), abandoned)
+        choices = [event["choices"][0] for event in events if event["choices"]]
         tokens = tuple(token for choice in choices for token in choice["token_ids"])
         log_probs = tuple(x for choice in choices if choice["logprobs"] for x in choice["logprobs"]["token_logprobs"])
         return Completion(tokens, log_probs, _finish_reason(choices, tokens, log_probs), self.version)
@@ -132,40 +133,41 @@ class RemoteEngine:
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or 0,
             "min_p": sampling.min_p,
-            "repetition_penalty": 1.0,  # else what the model's generation_config.json says
+            "repetition_penalty": 1.0,  # overrides the model's generation_config.json
             "stop": list(sampling.stop),
             "stop_token_ids": list(sampling.stop_token_ids),
             "ignore_eos": True,
             "skip_special_tokens": False,
-            "logprobs": 0,  # the sampled token's alone
+            "logprobs": 0,  # only for the sampled token
             "return_token_ids": True,
             "stream": True,
-            "stream_interval": PART_TOKENS,
+            "stream_interval": STREAM_INTERVAL,
         }
 
     def _score(self, sequence: tuple[Sequence[int], Sequence[int]]) -> npt.NDArray[np.float32]:
         prompt, response = sequence
         body = {"model": self._model, "prompt": [*prompt, *response], "max_tokens": 1, "prompt_logprobs": 0}
-        [choice] = self._client.post(COMPLETIONS, body)["choices"]
+        [choice] = self._client.post(COMPLETIONS_PATH, body)["choices"]
         rows = choice["prompt_logprobs"][len(prompt) :]
         return np.array(
             [row[str(token)]["logprob"] for token, row in zip(response, rows, strict=True)], dtype=np.float32
         )
 
     def _served_model(self) -> tuple[str, int]:
-        """Return the model's name on the server and how many tokens it takes."""
+        """Return the model's name on the server and its maximum length in tokens."""
         served = {card["id"]: card["max_model_len"] for card in self._client.get("/v1/models")["data"]}
         name = next(iter(served)) if self._config.model is None and len(served) == 1 else self._config.model
         if name is None or name not in served:
-            raise ConfigError(f"model={name}: {self._config.base_url} serves {', '.join(sorted(served))}")
+            allowed = ", ".join(sorted(served))
+            raise ConfigError(f"model={name}: {self._config.base_url} does not serve it; allowed is {allowed}")
         return name, served[name]
 
     def _check_log_probs(self) -> None:
-        """A token that is the only one left has log-prob 0, if log-probs are those of the distribution drawn from."""
+        """Check that the server's log-probs are those of the sampling distribution: with top_k=1 they must be 0."""
         [log_prob] = self._complete(Request((0,), seed=0), Sampling(max_tokens=1, top_k=1), Event()).log_probs
         if log_prob != 0:
             raise ConfigError(
-                f"base_url={self._config.base_url}: gives log-probs of another distribution than it draws from; "
+                f"base_url={self._config.base_url}: the server's log-probs are not those of its sampling distribution; "
                 "start it with --logprobs-mode processed_logprobs"
             )
 

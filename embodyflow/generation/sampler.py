@@ -1,4 +1,4 @@
-"""Drawing tokens, each row from its own random numbers."""
+"""Drawing tokens, with a separate random stream for each row."""
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +15,19 @@ from transformers.generation.logits_process import (
 from embodyflow.generation.interface import Sampling
 from embodyflow.seeding import derive_rng
 
-BLOCK = 1024  # numbers drawn at once, at least
+BLOCK = 1024  # minimum of random numbers to draw at once
 
 
 class Noise:
-    """The random numbers of the completions in a number of slots: V for a token, V the size of the vocabulary.
+    """The random numbers of the completions in all slots: V per token, with V the size of the vocabulary.
 
-    They are logarithms of exponentially distributed ones: with them a token is drawn by the Gumbel-max trick (Maddison
-    et al. 2014), as Gumbel = −log Exponential. Double precision, for the smallest of V numbers decides about the least
-    probable tokens.
+    They are logarithms of exponential variates. The sampler draws a token from them by the Gumbel-max trick (Maddison
+    et al. 2014), since Gumbel = −log Exponential. They have double precision, because the smallest of V numbers decides
+    about the least probable tokens.
+
+    Args:
+        num_slots: Number of slots.
+        vocab_size: Size of the vocabulary, V.
     """
 
     def __init__(self, num_slots: int, vocab_size: int) -> None:
@@ -33,11 +37,11 @@ class Noise:
         self._rngs: list[np.random.Generator | None] = [None] * num_slots
 
     def start(self, slot: int, seed: int) -> None:
-        """Give a slot to a completion of this seed."""
+        """Start the random stream of a completion with this seed in a slot."""
         self._rngs[slot], self._used[slot] = derive_rng(seed, "generation"), self._per_block
 
     def next(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return numbers [n, V] for the next token of n slots."""
+        """Return random numbers [n, V] for the next token of n slots."""
         for slot in slots[self._used[slots] == self._per_block].tolist():
             self._fill(slot)
         numbers = self._blocks[slots, self._used[slots]]
@@ -45,7 +49,7 @@ class Noise:
         return numbers
 
     def move(self, source: int, target: int) -> None:
-        """Give a slot's completion another slot."""
+        """Move the random stream of one slot to another."""
         self._rngs[target], self._used[target] = self._rngs[source], self._used[source]
         self._blocks[target] = self._blocks[source]
 
@@ -58,7 +62,11 @@ class Noise:
 
 
 class Sampler:
-    """Draws tokens from the distribution that ``sampling`` makes of a model's logits."""
+    """Draws tokens from a model's logits.
+
+    Args:
+        sampling: Sampling parameters.
+    """
 
     def __init__(self, sampling: Sampling) -> None:
         processors: list[LogitsProcessor] = []
@@ -78,15 +86,15 @@ class Sampler:
         """Draw a token for each row.
 
         Args:
-            logits: [n, V], not changed.
-            noise: [n, V], of :class:`Noise`; not read if the most probable token is taken.
+            logits: Logits [n, V]; they are not changed.
+            noise: Random numbers [n, V] from :class:`Noise`, or ``None`` for greedy decoding.
 
         Returns:
             The tokens and their log-probs, [n] each.
         """
-        none = torch.empty(0, dtype=torch.long, device=logits.device)  # the processors used ask for no tokens
-        scores = self._processors(none, logits.float())
-        # Rounding of the logits moves a draw only where two tokens are in a dead heat.
+        no_tokens = torch.empty(0, dtype=torch.long, device=logits.device)  # these processors read no tokens
+        scores = self._processors(no_tokens, logits.float())
+        # Rounding of the logits changes a draw only if two tokens are almost tied.
         noisy = scores if noise is None else scores - torch.from_numpy(noise).to(scores.device)
         tokens = noisy.argmax(-1, keepdim=True)
         log_probs = scores.gather(-1, tokens) - scores.logsumexp(-1, keepdim=True)

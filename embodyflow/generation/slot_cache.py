@@ -1,8 +1,8 @@
-"""A key-value cache with a slot per sequence, each filled from its own first position.
+"""A key-value cache with one slot per sequence, so that sequences in a batch may have different lengths.
 
-transformers' caches keep all rows of a batch at the same length, by padding on the left. A row that takes the place of
-a finished one would then have to start where the longest row is. Here a row's tokens lie at their own positions, a new
-prompt is written over a finished sequence, and a mask hides what lies behind a row's last token.
+transformers' caches keep all rows of a batch at the same length by padding on the left, so a new row could start only
+at the position of the longest one. In this cache a token lies at its own position, a new prompt overwrites a finished
+sequence, and a mask hides everything after a row's last token.
 """
 
 from typing import Any
@@ -11,11 +11,15 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
-GROWTH = 64  # positions, the least that a cache grows by
+GROWTH = 64  # minimum number of positions that a cache grows by
 
 
 class SlotLayer(CacheLayerMixin):
-    """Keys and values [S, H, C, D] of one attention layer: S slots, H heads, C positions, D features."""
+    """Keys and values [S, H, C, D] of one attention layer: S slots, H heads, C positions, D features.
+
+    Args:
+        num_slots: Number of slots, S.
+    """
 
     def __init__(self, num_slots: int) -> None:
         super().__init__()
@@ -24,8 +28,8 @@ class SlotLayer(CacheLayerMixin):
         self.length = 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Make room for no position yet, in the shape and dtype of these states [n, H, t, D]."""
-        # Zeros, never uninitialised memory: a hidden position's weight is 0, and 0 · NaN is NaN.
+        """Allocate an empty cache with the shape and dtype of these states [n, H, t, D]."""
+        # The memory must hold zeros: a masked position has weight 0, but 0 · NaN is NaN.
         shape = (self._num_slots, key_states.shape[1], 0)
         self.keys = key_states.new_zeros(*shape, key_states.shape[-1])
         self.values = value_states.new_zeros(*shape, value_states.shape[-1])
@@ -34,7 +38,7 @@ class SlotLayer(CacheLayerMixin):
     def write(
         self, slots: torch.Tensor, positions: torch.Tensor, key_states: torch.Tensor, value_states: torch.Tensor
     ) -> None:
-        """Write states [n, H, t, D] to slots [n, 1] and positions [n, t] or [1, t], making room where needed."""
+        """Write states [n, H, t, D] to slots [n, 1] and positions [n, t] or [1, t]; grow the cache if needed."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if self.keys.shape[2] < self.length:
@@ -47,14 +51,14 @@ class SlotLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write one token's states [n, H, 1, D] for each of the first n slots; return those slots' up to ``length``."""
+        """Write one token's states [n, H, 1, D] to the first n slots; return their states up to ``length``."""
         num_rows = len(key_states)
         slots = torch.arange(num_rows, device=key_states.device)[:, None]
         self.write(slots, self.positions, key_states, value_states)
         return self.keys[:num_rows, :, : self.length], self.values[:num_rows, :, : self.length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return length and offset of what :meth:`update` returns."""
+        """Return length and offset of the states that :meth:`update` returns."""
         return self.length, 0
 
     def get_seq_length(self) -> int:
@@ -67,7 +71,12 @@ class SlotLayer(CacheLayerMixin):
 
 
 class SlotCache(Cache):
-    """The layers' slots; the sequences under way always fill the first ones."""
+    """The slots of all layers. Unfinished sequences always occupy the first slots.
+
+    Args:
+        num_layers: Number of attention layers.
+        num_slots: Number of slots per layer.
+    """
 
     layers: list[SlotLayer]
 
@@ -75,22 +84,22 @@ class SlotCache(Cache):
         super().__init__(layers=[SlotLayer(num_slots) for _ in range(num_layers)])
 
     def insert(self, prefilled: DynamicCache, rows: torch.Tensor, slots: torch.Tensor) -> None:
-        """Copy rows [n] of prompts' states to slots [n]."""
+        """Copy rows [n] of prefilled prompts to slots [n]."""
         length = prefilled.get_seq_length()
         positions = torch.arange(length, device=slots.device)[None]
         for layer, source in zip(self.layers, prefilled.layers, strict=True):
             layer.length = max(layer.length, length)
             layer.write(slots[:, None], positions, source.keys[rows], source.values[rows])
 
-    def expect(self, positions: torch.Tensor, length: int) -> torch.Tensor:
-        """Say where the next forward pass writes.
+    def prepare_step(self, positions: torch.Tensor, length: int) -> torch.Tensor:
+        """Set the positions that the next forward pass writes to.
 
         Args:
-            positions: [n, 1] of the next token of the first n slots.
-            length: the largest of them plus 1.
+            positions: Positions [n, 1] of the next tokens in the first n slots.
+            length: Largest of the positions plus 1.
 
         Returns:
-            The mask of that pass, bool [n, 1, 1, length]: a token sees the positions up to its own.
+            The attention mask of that pass, bool [n, 1, 1, length]: a token sees the positions up to its own.
         """
         for layer in self.layers:
             layer.positions, layer.length = positions, length

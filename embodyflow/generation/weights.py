@@ -1,4 +1,4 @@
-"""The weights that a model has, by transformers' names, and new ones for it, checked before any is changed."""
+"""The names and shapes of a model's weights, and checks of new weights before any of them is loaded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,67 +12,67 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 @dataclass(frozen=True)
 class ModelWeights:
-    """What a causal language model's weights must be.
+    """The specification of a causal language model's weights, under transformers' names.
 
     Attributes:
-        shapes: of every name in its ``state_dict``.
-        first_names: for a name that is tied to another, the other one.
-        vocab_size: of the model.
-        max_positions: tokens that it can attend to.
+        shapes: Shape of every name in the model's ``state_dict``.
+        canonical_names: Names of tied weights, each with the one name that stands for all of them.
+        vocab_size: Size of the model's vocabulary.
+        max_positions: Number of positions that the model can attend to.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
-    first_names: Mapping[str, str]
+    canonical_names: Mapping[str, str]
     vocab_size: int
     max_positions: int
 
     @classmethod
     def of_model(cls, model: Any) -> Self:
-        """Return those of a transformers model."""
+        """Return the specification of a transformers model."""
         return cls(
             shapes={name: tuple(tensor.shape) for name, tensor in model.state_dict().items()},
-            first_names=dict(model.all_tied_weights_keys),
+            canonical_names=dict(model.all_tied_weights_keys),
             vocab_size=model.config.vocab_size,
             max_positions=model.config.max_position_embeddings,
         )
 
     @classmethod
     def of_folder(cls, model_path: Path) -> Self:
-        """Return those of the model in a Hugging Face folder, which is not loaded."""
+        """Return the specification of the model in a Hugging Face folder without loading its weights."""
         with torch.device("meta"):
             return cls.of_model(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model_path)))
 
     def check(self, weights: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Check that ``weights`` are all of the model's and no others; of tied ones any will do.
+        """Check that ``weights`` are exactly the model's; tied weights may have any of their names.
 
         Raises:
-            ValueError: an unknown name, a missing weight, another shape, or two values for one weight.
+            ValueError: A name is unknown, a weight is missing, a shape differs, or tied weights have two values.
         """
-        given = {self._first_name(name) for name in weights}
-        missing = sorted({self._first_name(name) for name in self.shapes} - given)
+        given = {self._canonical_name(name) for name in weights}
+        missing = sorted({self._canonical_name(name) for name in self.shapes} - given)
         unknown = sorted(weights.keys() - self.shapes.keys())
-        for what, names in (("the model has no weights named", unknown), ("weights are missing:", missing)):
+        for problem, names in (("the model has no weights named", unknown), ("weights are missing:", missing)):
             if names:
                 more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-                raise ValueError(f"{what} {', '.join(names[:3])}{more}")
+                raise ValueError(f"{problem} {', '.join(names[:3])}{more}")
         for name, array in weights.items():
             if tuple(array.shape) != self.shapes[name]:
-                raise ValueError(f"{name}: shape {tuple(array.shape)}, the model's is {self.shapes[name]}")
-            first = self._first_name(name)
-            if first != name and first in weights and (array != weights[first]).any():
-                raise ValueError(f"{name} and {first} are tied in the model and have different values")
+                raise ValueError(f"{name}: shape {tuple(array.shape)}; must be {self.shapes[name]}")
+            canonical = self._canonical_name(name)
+            if canonical != name and canonical in weights and (array != weights[canonical]).any():
+                raise ValueError(f"{name} and {canonical} are tied in the model; their values must be equal")
 
-    def by_first_name(self, weights: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """Return the weights with one name each."""
-        return {self._first_name(name): array for name, array in weights.items()}
+    def by_canonical_name(self, weights: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Return the weights with each tied weight under a single name."""
+        return {self._canonical_name(name): array for name, array in weights.items()}
 
     @torch.no_grad()
     def load(self, model: Any, weights: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Copy weights into the transformers model, in its dtype and on its device, after :meth:`check`."""
+        """Check the weights and copy them into a transformers model, with its dtype and on its device."""
         self.check(weights)
         state = model.state_dict()
         for name, array in weights.items():
-            state[name].copy_(torch.tensor(array))  # a copy, as arrays in shared memory may be read-only
+            state[name].copy_(torch.tensor(array))  # torch.tensor copies: arrays in shared memory may be read-only
 
-    def _first_name(self, name: str) -> str:
-        return self.first_names.get(name, name)
+    def _canonical_name(self, name: str) -> str:
+        return self.canonical_names.get(name, name)

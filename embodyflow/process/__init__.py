@@ -1,1 +1,1 @@
-"""Operating-system helpers: child processes, locks, durable files, repeatable arithmetic."""
+"""Processes and files of the operating system: child processes, locks, durable files, heap and determinism settings."""

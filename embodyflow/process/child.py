@@ -1,7 +1,7 @@
-"""A process of our own that is spoken to through a socket.
+"""Child processes that exchange messages with their parent through a socket.
 
-A fresh interpreter rather than a fork, which is unsafe beside threads (torch, Ray), and rather than
-``multiprocessing``'s spawn, which imports the caller's ``__main__`` again.
+A child is a fresh interpreter. A fork would be unsafe with threads (torch, Ray), and ``multiprocessing``'s spawn would
+import the caller's ``__main__`` a second time.
 """
 
 import os
@@ -15,20 +15,22 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-AWAKE_SECONDS = 0.0005
-"""How long whoever expects a message stays awake for it: longer than a small policy takes to decide."""
+SPIN_SECONDS = 0.0005
+"""Limit for busy waiting, longer than a small policy takes to decide."""
 
 
 def start_child(
     module: str, *, descriptors: Sequence[int] = (), numbers: Sequence[int] = (), start_new_session: bool = False
 ) -> "tuple[subprocess.Popen[bytes], Connection]":
-    """Start a process that runs ``main(descriptor, parent_pid)`` of a module; return it and our end of the socket.
+    """Start a process that runs a module's ``main``; return the process and the parent's end of the socket.
+
+    The child calls ``main(descriptor, parent_pid, *descriptors, *numbers)``; ``descriptor`` is its end of the socket.
 
     Args:
-        module: its name.
-        descriptors: of further open files that it shall have, given to ``main`` after the others.
-        numbers: given to it after these.
-        start_new_session: the process leads a session, so that all it starts can be killed with it.
+        module: Name of the module.
+        descriptors: File descriptors of further open files that the child inherits.
+        numbers: Further arguments of ``main``.
+        start_new_session: Make the process a session leader, so that it can be killed with its own children.
     """
     ours, theirs = socket.socketpair()
     arguments = ", ".join(map(str, [theirs.fileno(), os.getpid(), *descriptors, *numbers]))
@@ -46,7 +48,7 @@ def start_child(
 
 
 def await_end(pid: int, seconds: float) -> bool:
-    """Give a child time to end by itself, and say whether it has; it is still to be waited for."""
+    """Wait for a child to exit and return True if it did within ``seconds``; the caller must still reap it."""
     deadline = time.monotonic() + seconds
     while (ended := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)) is None:
         if time.monotonic() >= deadline:
@@ -55,25 +57,27 @@ def await_end(pid: int, seconds: float) -> bool:
     return ended is not None
 
 
-def expect(poll: select.poll) -> None:
-    """Wait for a message for a moment, awake; for who has a core to itself, as it takes time from whoever shares it.
+def spin(poll: select.poll) -> None:
+    """Wait busily for a message, for at most :data:`SPIN_SECONDS`.
 
-    Waking a core that went to sleep takes as long as a simulator's step, several times that in a virtual machine.
+    Waking a sleeping core takes as long as a simulator step, and several times as long in a virtual machine. The caller
+    needs a core of its own, because spinning takes time from processes that share it.
     """
-    deadline = time.perf_counter() + AWAKE_SECONDS
+    deadline = time.perf_counter() + SPIN_SECONDS
     while not poll.poll(0) and time.perf_counter() < deadline:
         os.sched_yield()
 
 
 def send(connection: Connection, message: Any) -> None:
-    """Send an object; half the time of ``Connection.send``, whose pickler can also carry file descriptors."""
+    """Send an object in half the time of ``Connection.send``, whose pickler also supports file descriptors."""
     connection.send_bytes(pickle.dumps(message))
 
 
 def receive(connection: Connection) -> Any:
-    """Receive what :func:`send` sent.
+    """Receive an object that :func:`send` sent.
 
     Raises:
-        EOFError: the other side is gone; or ConnectionResetError.
+        EOFError: The other side closed the connection.
+        ConnectionResetError: The other side closed it before reading everything.
     """
     return pickle.loads(connection.recv_bytes())

@@ -1,6 +1,6 @@
-"""Files that are there after a power failure: what they hold, and the names that lead to them.
+"""Files whose content and names survive a power failure.
 
-A disk promises what was flushed and nothing else: a file's content by the file, its name by the folder it is in.
+A disk keeps only what was flushed: flushing a file keeps its content, flushing its folder keeps its name.
 """
 
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def flush(path: Path) -> None:
-    """Have a file's content, or the names in a folder, on the disk: not there for good before."""
+    """Flush a file's content, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -17,7 +17,7 @@ def flush(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, as far as they are missing, and have their names on the disk."""
+    """Create a folder and its missing parents, and flush their names to the disk."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
@@ -25,9 +25,9 @@ def make_folder(path: Path) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write beside, flush, rename: a reader sees the old file or the new one, also after a power failure.
+    """Write a temporary file, flush it and rename it: a reader sees the old file or the new one, never a mixture.
 
-    Which of the two that is then is certain as soon as the folder is flushed.
+    The same holds after a power failure, but only a flush of the folder guarantees that the new file survives one.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     with aside.open("w") as file:
@@ -38,15 +38,16 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Write as :func:`write_atomically`, and have it on the disk before returning."""
+    """Write as :func:`write_atomically`, and flush the new name to the disk before returning."""
     write_atomically(path, text)
     flush(path.parent)
 
 
 def whole_lines(content: bytes) -> list[bytes]:
-    """Return the lines that appending one after the other, each flushed, has left; the last may not have come so far.
+    """Return the complete lines of a file to which lines are appended and flushed one by one.
 
-    It then lacks its end; or its end is there, and zeros are where a block before it never reached the disk.
+    A power failure may leave the last line incomplete: without its newline, or with the newline but with zeros where a
+    block did not reach the disk.
     """
     *lines, _ = content.split(b"\n")
     if lines and b"\0" in lines[-1]:

@@ -1,4 +1,4 @@
-"""A file that one process holds at a time."""
+"""A lock file that one process holds at a time."""
 
 import fcntl
 import os
@@ -10,20 +10,22 @@ from embodyflow.errors import ConfigError
 
 
 @contextmanager
-def held(path: Path, refusal: Callable[[str], str]) -> Iterator[None]:
-    """Hold a file, which then names this process; the lock goes with the process, however it ends.
+def hold_lock(path: Path, refusal: Callable[[str], str]) -> Iterator[None]:
+    """Hold a lock file, which then contains this process's id, within the block.
+
+    The operating system releases the lock when the process ends, however it ends.
 
     Args:
-        path: of the file, made when missing.
-        refusal: why this process cannot go on, given the one that holds it.
+        path: Lock file, created if missing.
+        refusal: Function that returns the error message, given the id of the process that holds the lock.
 
     Raises:
-        ConfigError: another process holds it, or this one may not write to it.
+        ConfigError: Another process holds the lock, or this process may not write the file.
     """
     try:
         file = path.open("a+")
-    except OSError as error:  # another user's, or on a file system for reading only
-        raise ConfigError(f"{path}: {error.strerror}; allowed is a folder that can be written to") from error
+    except OSError as error:  # the file is another user's, or the file system is read-only
+        raise ConfigError(f"{path}: {error.strerror}; allowed is a writable folder") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -35,7 +35,7 @@ import yaml
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError, DamageError, DiskFullError
 from embodyflow.process.durable_files import flush, make_folder, whole_lines, write_atomically, write_durably
-from embodyflow.process.file_lock import held
+from embodyflow.process.file_lock import hold_lock
 
 
 class RunFolder:
@@ -114,7 +114,7 @@ class RunFolder:
         Raises:
             ConfigError: another one does, and the message names it; or the folder cannot be written to.
         """
-        with held(
+        with hold_lock(
             self.path / ".lock",
             lambda pid: f"run_id={self.path.name}: process {pid} is at work on this run; wait for its end",
         ):

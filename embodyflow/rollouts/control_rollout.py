@@ -19,7 +19,7 @@ from embodyflow.data.metrics import Metric
 from embodyflow.errors import DamageError
 from embodyflow.policies.env_match import check_fits
 from embodyflow.policies.policy_registry import build_acting_policy
-from embodyflow.process.repeatable import repeat_numbers
+from embodyflow.process.determinism import use_deterministic_kernels
 from embodyflow.rollouts.open_episodes import OpenEpisodes, OpenEpisodesFolder
 from embodyflow.seeding import LARGEST_ENV_SEED, derive_rng, derive_seed
 from embodyflow.simulation.make_env import make_env
@@ -45,7 +45,7 @@ class ControlRollout:
 
     def __init__(self, config: ControlConfig, rank: int, world_size: int) -> None:
         torch.set_num_threads(1)
-        repeat_numbers(config.cluster.device)
+        use_deterministic_kernels(config.cluster.device)
         self.config, self.rank, self.world_size = config, rank, world_size
         self._num_envs, self._num_steps = config.rollout.envs_per_worker, config.rollout.num_steps
         self._env = VectorEnv(

@@ -8,7 +8,7 @@ import torch
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.data.metrics import Metric
 from embodyflow.errors import ConfigError
-from embodyflow.process.repeatable import repeat_numbers
+from embodyflow.process.determinism import use_deterministic_kernels
 
 REROLL_STRIDE = 2**40
 """Between the ids of an iteration's rows and those of its re-rolled ones: more than a run has rows."""
@@ -56,7 +56,7 @@ class GroupRollout:
 
     def __init__(self, config: GroupedConfig, rank: int, world_size: int) -> None:
         torch.set_num_threads(1)
-        repeat_numbers(config.cluster.device)
+        use_deterministic_kernels(config.cluster.device)
         self.rank, self.world_size = rank, world_size
         self._advantage = config.algorithm.advantage
 

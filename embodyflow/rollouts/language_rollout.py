@@ -19,7 +19,7 @@ from embodyflow.data.tables import concatenate
 from embodyflow.errors import ConfigError
 from embodyflow.generation.engines import build_generation_engine
 from embodyflow.generation.interface import Completion, GenerationEngine, Request, Sampling
-from embodyflow.generation.probe import COLUMN, compare, probe_sequences
+from embodyflow.generation.probe import PREFIX, compare, probe_sequences
 from embodyflow.policies.causal_lm.modeling_causal_lm import (
     build_model,
     build_tokenizer,
@@ -93,7 +93,7 @@ class LanguageRollout(GroupRollout):
             with self._model_folder() as folder:
                 config, device = self.config.rollout.generation, self.config.cluster.device
                 self._engine = build_generation_engine(config, folder, device)
-        probe = {name: array for name, array in weights.items() if name.startswith(COLUMN)}
+        probe = {name: array for name, array in weights.items() if name.startswith(PREFIX)}
         self._engine.update_weights({name: weights[name] for name in weights.keys() - probe.keys()}, version)
         scores = self._engine.score(probe_sequences(self.config.seed, len(self.tokenizer)))
         compare(probe, scores, self.config.rollout.probe_tolerance, version, self.rank)

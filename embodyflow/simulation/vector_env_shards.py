@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any, Protocol
 
 from embodyflow.errors import InfrastructureError
-from embodyflow.process.child import await_end, expect, receive, send, start_child
+from embodyflow.process.child import await_end, receive, send, spin, start_child
 from embodyflow.simulation.vector_env_worker import EnvError, EnvGroup, EnvNotFiniteError
 
 STACKS_SECONDS = 1.0
@@ -125,7 +125,7 @@ class WorkerProcess:
         """Receive the next answer; see :class:`Shard`."""
         deadline = time.monotonic() + seconds
         if self._stays_awake:
-            expect(self._poll)
+            spin(self._poll)
         # The end of the process ends the socket too, unless an environment left a child that holds it open.
         while not self._poll.poll(1000 * max(0.0, min(1.0, deadline - time.monotonic()))):
             if await_end(self._process.pid, seconds=0.0):

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.policies.observations import STATE_KEY, entries_of, observation_fields
-from embodyflow.process.child import expect, receive, send
+from embodyflow.process.child import receive, send, spin
 from embodyflow.simulation.mujoco_rollout import MujocoRollout
 from embodyflow.simulation.mujoco_tasks import Outcome
 
@@ -280,7 +280,7 @@ def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int, stays_awa
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the caller is gone: so are we
         while method != "close":
             if stays_awake:
-                expect(poll)
+                spin(poll)
             method, arguments = receive(connection)
             reply: Any
             try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from embodyflow.errors import ConfigError
-from embodyflow.process.file_lock import held
+from embodyflow.process.file_lock import hold_lock
 from embodyflow.stack.processes import find_process
 
 _TOML_MARK = "# Written by `embodyflow up`; removed by `embodyflow down`.\n"
@@ -113,7 +113,7 @@ class StackFolder:
             ConfigError: another process has it; the message names it.
         """
         self.private.mkdir(exist_ok=True)
-        with held(
+        with hold_lock(
             self.private / "stack.lock",
             lambda pid: f"{self.root}: a stack is up (process {pid}); `embodyflow down` stops it",
         ):

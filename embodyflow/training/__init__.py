@@ -1,1 +1,1 @@
-"""Trainer engines: rows come in, weights change."""
+"""Trainer engines: they update the weights of policy and critic from batches of rows."""

@@ -1,4 +1,4 @@
-"""The trainer engine: policy, reference and critic, sharded by FSDP2 over the ranks of a torch.distributed group."""
+"""The trainer engine: policy, reference and critic, sharded with FSDP2 over the ranks of a torch.distributed group."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,8 +18,8 @@ from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, last
 from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.policy_registry import build_critic, build_policy
+from embodyflow.process.determinism import use_deterministic_kernels
 from embodyflow.process.heap import keep_freed_memory
-from embodyflow.process.repeatable import repeat_numbers
 from embodyflow.references import resolve
 from embodyflow.seeding import derive_seed
 from embodyflow.training.imitation import Samples, imitate
@@ -31,18 +31,18 @@ from embodyflow.training.sharding import reshard, shard
 
 
 class FSDPTrainer:
-    """One rank of the trainer group. It has a critic where ``algorithm.advantage`` needs values.
+    """One rank of the trainer group. It has a critic if ``algorithm.advantage`` needs values.
 
     Args:
-        config: of the run.
-        rank: of this process.
-        world_size: ranks of the group.
+        config: Run configuration.
+        rank: Rank of this process.
+        world_size: Number of ranks in the group.
     """
 
     def __init__(self, config: RunConfig, rank: int, world_size: int) -> None:
         torch.set_num_threads(1)
         keep_freed_memory()
-        repeat_numbers(config.cluster.device)
+        use_deterministic_kernels(config.cluster.device)
         self.config, self.rank, self.world_size = config, rank, world_size
         self._build_models()
 
@@ -50,16 +50,16 @@ class FSDPTrainer:
         config = self.config
         torch.manual_seed(derive_seed(config.seed, "initial weights"))
         self.policy = self._build_policy()
-        self.policy_weights = trained_weights(self.policy, config)
+        self.policy_weights = build_policy_weights(self.policy, config)
         self.critic: Critic | None = None
         if config.algorithm.needs_critic:
             self.critic = build_critic(config.policy, config.cluster.device)
         self._learners: dict[str, Learner] = {}
 
     def connect(self, address: str) -> None:
-        """Join the process group that rank 0 leads at ``address`` and shard the models over it.
+        """Join the process group of rank 0 at ``address`` and shard the models over it.
 
-        A rank that outlived a sibling leaves the group it was in, and its models are those of the start again.
+        A rank that outlived a sibling first leaves its old group and rebuilds its models with their initial weights.
         """
         cluster, config = self.config.cluster, self.config
         if dist.is_initialized():
@@ -70,7 +70,7 @@ class FSDPTrainer:
         self._mesh = Mesh(cluster.device, self.world_size, config.trainer.tensor_parallel_size)
         for each in self._models():
             self._shard(each)
-        self._read_weights()
+        self._load_deferred_weights()
         self._objective = PolicyObjective(self.policy, config)
         self._learners["policy"] = Learner(
             self.policy.model, self._objective, "train", config.trainer, config.trainer, self._mesh
@@ -91,7 +91,7 @@ class FSDPTrainer:
             return self._log_probs(policy, batch, temperature)
 
     def values(self, batch: TensorDict) -> torch.Tensor:
-        """Return the critic's value before each decision, float32 ``[N, T]``; zero where none was taken."""
+        """Return the critic's value before each decision, float32 ``[N, T]``; 0 where there is no decision."""
         assert self.critic is not None, "algorithm.advantage has no critic"
         return self._in_parts(self.critic.evaluate, batch)
 
@@ -101,92 +101,94 @@ class FSDPTrainer:
         """Train the policy on the rows; see :meth:`~embodyflow.training.learner.Learner.train`.
 
         Args:
-            batch: this rank's rows, with ``old_log_probs`` and ``advantages`` (and ``ref_log_probs``).
-            positions: of its rows in the whole batch, int64 ``[N]``.
-            total_rows: rows of the whole batch.
-            seed: of the mini-batches.
-            iteration: index of the iteration, from 1, which the learning rate may depend on.
+            batch: This rank's rows, with ``old_log_probs`` and ``advantages`` (and ``ref_log_probs``).
+            positions: Positions of these rows in the whole batch, int64 ``[N]``.
+            total_rows: Number of rows in the whole batch.
+            seed: Seed for drawing the mini-batches.
+            iteration: Index of the iteration, from 1; the learning rate schedule may depend on it.
         """
         return self._train_policy(batch, positions, total_rows, seed, iteration)
 
     def step_both(
         self, batch: TensorDict, *, positions: np.ndarray, total_rows: int, seed: int, iteration: int = 1
     ) -> dict[str, Metric]:
-        """Train policy and critic in the same steps, on rows with what :meth:`step` and :meth:`step_critic` read.
+        """Train policy and critic in the same optimizer steps.
 
-        One norm over both gradients is clipped. The epochs are those of the policy.
+        The rows need the columns of both :meth:`step` and :meth:`step_critic`. Gradients are clipped by one norm over
+        both models, and the number of epochs is the policy's.
         """
-        return self._train_policy(batch, positions, total_rows, seed, iteration, beside=[self._learners["critic"]])
+        joint = [self._learners["critic"]]
+        return self._train_policy(batch, positions, total_rows, seed, iteration, joint)
 
     def step_critic(
         self, batch: TensorDict, *, positions: np.ndarray, total_rows: int, seed: int, iteration: int = 1
     ) -> dict[str, Metric]:
-        """Train the critic on rows with ``values`` and ``returns``; otherwise as :meth:`step`."""
+        """Train the critic on rows with ``values`` and ``returns``; arguments are those of :meth:`step`."""
         rate = self._rate(iteration)
         return self._learners["critic"].train(batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate)
 
     @property
     def kl_coef(self) -> float:
-        """The KL term's present coefficient; after each training of the policy the adaptive controller changes it."""
+        """The current KL coefficient; the adaptive controller updates it after each training of the policy."""
         return self._objective.kl_coef
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the elementwise sum over all parts of a batch; every rank calls it."""
+        """Return the elementwise sum over all parts of a batch; a collective, so every rank must call it."""
         return self._mesh.sum(tensor)
 
     def fit(self, demos: TensorDict, seed: int) -> dict[str, Metric]:
         """Fine-tune on demonstrations (behaviour cloning), then start RL from the result with a fresh optimizer.
 
-        Every rank has all demonstrations and takes its part of each batch.
+        Every rank holds all demonstrations and trains on its part of each batch.
 
         Args:
-            demos: what the rollout engine's ``demonstrate`` returns.
-            seed: of the batches.
+            demos: Demonstrations from the rollout engine's ``demonstrate``.
+            seed: Seed for drawing the batches.
         """
         config = self.config.warm_start
         assert config is not None
         samples: Samples = resolve(config.samples)(self.policy, demos, self.config)
-        with self.policy_weights.fitting():
+        with self.policy_weights.warm_starting():
             part, num_parts = self._mesh.part, self._mesh.num_parts
             metrics = imitate(self.policy.model, samples, config, seed=seed, part=part, num_parts=num_parts)
         self._restart_from_policy()
         return metrics
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Return the policy's full weights by name; a collective: every rank calls it and rank 0 gets them."""
+        """Return the policy's full weights by name on rank 0; a collective, so every rank must call it."""
         return self.policy_weights.full()
 
     def probe(self) -> dict[str, np.ndarray]:
-        """Return what rollout workers compare themselves with before they use new weights, by name: here nothing."""
+        """Return arrays by name against which rollout workers check new weights; this trainer has none."""
         return {}
 
     def fingerprint(self) -> tuple[int, ...]:
-        """Return hashes of this rank's part of policy, reference and critic: they change when a weight does."""
+        """Return hashes of this rank's shards of policy, reference and critic, which change when a weight changes."""
         parts = [_local(value) for each in self._models() for value in each.model.state_dict().values()]
-        # Of a tensor with fewer rows than there are ranks some hold nothing.
+        # If a tensor has fewer rows than there are ranks, some shards are empty.
         return tuple(int(torch.hash_tensor(part).item()) for part in parts if part.numel())
 
     def save_weights_file(self, path: str) -> None:
-        """Write the policy's full weights to a safetensors file; a collective, rank 0 writes."""
+        """Write the policy's full weights to a safetensors file; a collective in which rank 0 writes."""
         weights = self.weights()
         if self.rank == 0:
             save_file(weights, path)
 
     def load_weights_file(self, path: str) -> None:
-        """Start RL from the policy weights in a file: see :meth:`fit`."""
+        """Start RL from the policy weights in a file, with a fresh optimizer, as :meth:`fit` does."""
         self.policy_weights.load(load_file(path))
         self._restart_from_policy()
 
     def save_pretrained(self, folder: str) -> None:
-        """Export the policy as a folder that its class can be loaded from; rank 0 writes."""
+        """Export the policy to a folder that its class can load; rank 0 writes."""
         self.policy_weights.export(Path(folder))
 
     def save(self, folder: str, whole: bool = True) -> None:
-        """Write models and optimizers to a folder (torch.distributed.checkpoint; loads on any number of ranks).
+        """Write models and optimizers to a folder as a torch.distributed.checkpoint, loadable on any number of ranks.
 
         Args:
-            folder: an empty one.
-            whole: with the weights of the policy that are not trained, for :meth:`load_reference`.
+            folder: An empty folder.
+            whole: Include the policy's frozen weights, which :meth:`load_reference` needs.
         """
         state = self._state_dict()
         if whole:
@@ -194,7 +196,7 @@ class FSDPTrainer:
         save_checkpoint(state, checkpoint_id=folder)
 
     def load(self, folder: str) -> None:
-        """Restore what :meth:`save` wrote."""
+        """Restore models and optimizers from a folder that :meth:`save` wrote."""
         state = self._state_dict()
         load_checkpoint(state, checkpoint_id=folder)
         for name, learner in self._learners.items():
@@ -203,8 +205,8 @@ class FSDPTrainer:
             self._objective.kl_coef = state["kl_coef"].item()
 
     def load_reference(self, folder: str) -> None:
-        """Restore what the policy was when RL began from the checkpoint of iteration 0."""
-        self.policy_weights.load_start(folder)
+        """Restore the reference policy, which RL started from, from the checkpoint of iteration 0."""
+        self.policy_weights.load_reference(folder)
 
     def close(self) -> None:
         """Leave the process group."""
@@ -218,12 +220,12 @@ class FSDPTrainer:
         total_rows: int,
         seed: int,
         iteration: int,
-        beside: Sequence[Learner] = (),
+        joint: Sequence[Learner] = (),
     ) -> dict[str, Metric]:
-        """Take the policy's steps of an iteration, then have the KL controller see what it was trained on."""
+        """Take the policy's optimizer steps of an iteration, then update the adaptive KL coefficient."""
         rate, kl_coef = self._rate(iteration), self.kl_coef
         learner = self._learners["policy"]
-        metrics = learner.train(batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate, beside=beside)
+        metrics = learner.train(batch, positions=positions, total_rows=total_rows, seed=seed, rate=rate, joint=joint)
         self._objective.adapt_kl_coef(batch, total_rows, self.all_reduce)
         if self.config.algorithm.kl.target is not None:
             metrics["policy/kl_coef"] = last(kl_coef)
@@ -233,7 +235,7 @@ class FSDPTrainer:
         return self._in_parts(lambda rows: policy.evaluate(rows, temperature)[0], batch)
 
     def _in_parts(self, evaluate: Callable[[TensorDict], torch.Tensor], batch: TensorDict) -> torch.Tensor:
-        """Return ``evaluate(batch)`` on the CPU, by forward passes of micro-batches and without gradients."""
+        """Return ``evaluate(batch)`` on the CPU, computed one micro-batch at a time without gradients."""
         cuts = micro_batches(batch, self.config.trainer, self._mesh)
         with torch.no_grad():
             parts = [evaluate(batch[cut] if len(cuts) > 1 else batch).cpu() for cut in cuts or [slice(0, 0)]]
@@ -245,11 +247,11 @@ class FSDPTrainer:
         return build_policy(self.config.policy, self.config.cluster.device)
 
     def _shard(self, each: Policy | Critic) -> None:
-        """Have the ranks hold a model together."""
+        """Shard a model over the ranks."""
         shard(each.model, each.blocks, self._mesh, self.config.trainer)
 
-    def _read_weights(self) -> None:
-        """Give models that were built without weights theirs, now that they are sharded; here none was."""
+    def _load_deferred_weights(self) -> None:
+        """Load the weights of models that were built without them; here every model has its weights."""
 
     def _models(self) -> list[Policy | Critic]:
         return [*self.policy_weights.policies, *([] if self.critic is None else [self.critic])]
@@ -259,24 +261,24 @@ class FSDPTrainer:
 
     def _state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {name: learner.state_dict() for name, learner in self._learners.items()}
-        if self.config.algorithm.kl.target is not None:  # otherwise it is what the configuration says
+        if self.config.algorithm.kl.target is not None:  # a fixed coefficient is in the configuration
             state["kl_coef"] = torch.tensor(self.kl_coef, dtype=torch.float64)
         return state
 
     def _restart_from_policy(self) -> None:
-        """Make the policy as it is now the reference and the critic's start, and forget what optimizers remember."""
-        state = self.policy_weights.start()
+        """Make the current policy the reference and the critic's initial weights, and reset the optimizers."""
+        state = self.policy_weights.set_reference()
         if self.critic is not None:
             self.critic.start_from(state)
         for learner in self._learners.values():
             learner.restart()
 
 
-def trained_weights(policy: Policy, config: RunConfig) -> PolicyWeights:
-    """Return what ``config.trainer`` says is trained of the policy."""
+def build_policy_weights(policy: Policy, config: RunConfig) -> PolicyWeights:
+    """Return the handle on the policy's trained weights: all of them, or adapters if ``trainer.lora`` is set."""
     if config.trainer.lora is None:
         return AllWeights(policy)
-    from embodyflow.training.lora import Adapters  # seconds to import
+    from embodyflow.training.lora import Adapters  # takes seconds to import
 
     base = getattr(config.policy, "path", None) if config.warm_start is None else None
     return Adapters(policy, config.trainer.lora, config.seed, base)

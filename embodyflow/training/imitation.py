@@ -1,4 +1,4 @@
-"""Behaviour cloning: a policy fitted to demonstrations before it learns by reinforcement."""
+"""Behaviour cloning: the warm start fits a policy to demonstrations before RL."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -17,10 +17,10 @@ from embodyflow.training.sharding import clip_gradients
 
 
 class Samples(Protocol):
-    """What a policy is fitted to, built as ``Class(policy, demonstrations, config)`` of the run.
+    """Training samples for a policy. The trainer builds them as ``Class(policy, demonstrations, run_config)``.
 
     Attributes:
-        num_draws: random numbers that the loss of one sample takes.
+        num_draws: Number of random draws that the loss of one sample uses.
     """
 
     num_draws: int
@@ -28,24 +28,30 @@ class Samples(Protocol):
     def __len__(self) -> int: ...
 
     def num_targets(self, chosen: np.ndarray) -> int:
-        """Return how many tokens the chosen samples, int64 ``[n]``, have as targets."""
+        """Return the number of target tokens in the chosen samples, int64 ``[n]``."""
 
     def loss(self, chosen: np.ndarray, uniforms: np.ndarray) -> torch.Tensor:
-        """Return the policy's cross-entropy to those tokens, summed, by draws float32 ``[n, num_draws]`` in [0, 1)."""
+        """Return the policy's cross-entropy on the target tokens of the chosen samples, summed.
+
+        Args:
+            chosen: Indices of the samples, int64 ``[n]``.
+            uniforms: Random draws in [0, 1), float32 ``[n, num_draws]``.
+        """
 
 
 class Steps:
     """Every step of every demonstration, with the chunk of expert actions that follows.
 
     Args:
-        demos: see :meth:`~embodyflow.rollouts.embodied_rollout.EmbodiedRollout.demonstrate`.
-        keys: columns that are observed, beside the instruction.
-        horizon: H, actions of a sample.
+        demos: Demonstrations from :meth:`~embodyflow.rollouts.embodied_rollout.EmbodiedRollout.demonstrate`.
+        keys: Observation columns besides the instruction.
+        horizon: Number of actions per sample, H.
 
     Attributes:
-        observation: name to ``[n, ...]``, n samples in the order of demonstrations and steps.
-        actions: float32 ``[n, H, A]``; after the end the last one again, since a policy may heed them all.
-        mask: bool ``[n, H]``, false for actions after the end of the demonstration.
+        observation: Columns ``[n, ...]`` by name, n samples in the order of demonstrations and steps.
+        actions: Expert actions, float32 ``[n, H, A]``. After the end of a demonstration its last action is repeated,
+            because a policy may attend to all of them.
+        mask: True for actions before the end of the demonstration, bool ``[n, H]``.
     """
 
     def __init__(self, demos: TensorDict, keys: Sequence[str], horizon: int) -> None:
@@ -71,12 +77,12 @@ class Steps:
 
 
 class ActionSamples:
-    """The steps of an expert's episodes; the policy standardises states by their statistics from now on.
+    """The steps of expert episodes. Building them sets the policy's normalization statistics from these steps.
 
     Args:
-        policy: to be fitted.
-        demos: see :meth:`~embodyflow.rollouts.embodied_rollout.EmbodiedRollout.demonstrate`.
-        config: of the run.
+        policy: Policy to fit.
+        demos: Demonstrations from :meth:`~embodyflow.rollouts.embodied_rollout.EmbodiedRollout.demonstrate`.
+        config: Run configuration.
     """
 
     def __init__(self, policy: ImitatingPolicy, demos: TensorDict, config: EmbodiedConfig) -> None:
@@ -95,17 +101,17 @@ class ActionSamples:
         return int(self._steps.mask[chosen].sum()) * self._steps.actions.shape[-1]
 
     def loss(self, chosen: np.ndarray, uniforms: np.ndarray) -> torch.Tensor:
-        """Return the cross-entropy to the smoothed expert actions, summed."""
+        """Return the cross-entropy on the smoothed expert actions, summed."""
         return self._policy.imitation_loss(*self._steps.take(chosen), self._sigma, torch.from_numpy(uniforms))
 
 
 class ResponseSamples:
-    """Responses to imitate, all tokens of each.
+    """Responses to imitate. Every token of a response is a target.
 
     Args:
-        policy: to be fitted.
-        demos: language rows.
-        config: of the run.
+        policy: Policy to fit.
+        demos: Language rows.
+        config: Run configuration.
     """
 
     num_draws = 0
@@ -121,7 +127,7 @@ class ResponseSamples:
         return int(self._demos["response_length"][chosen].sum())
 
     def loss(self, chosen: np.ndarray, uniforms: np.ndarray) -> torch.Tensor:
-        """Return the cross-entropy to the responses' tokens, summed."""
+        """Return the cross-entropy on the responses' tokens, summed."""
         log_probs, _ = self._policy.evaluate(self._demos[torch.from_numpy(chosen)], 1.0)
         return -log_probs.sum()
 
@@ -129,20 +135,20 @@ class ResponseSamples:
 def imitate(
     model: torch.nn.Module, samples: Samples, config: WarmStartConfig, *, seed: int, part: int, num_parts: int
 ) -> dict[str, Metric]:
-    """Fit a sharded model to the samples; every rank holds them all and takes its part of each batch.
+    """Fit a sharded model to the samples; every rank holds all samples and trains on its part of each batch.
 
-    Of ``sft/loss``, the mean over tokens in the last steps, each part says its own share.
+    The metric ``sft/loss`` is the mean over tokens in the last 50 steps; each part reports its share of the sum.
 
     Args:
-        model: of the policy that the samples were made for.
-        samples: of the demonstrations.
-        config: of the fit.
-        seed: of the batches, and of what losses draw.
-        part: of each batch, that is this rank's.
-        num_parts: that a batch is cut into.
+        model: Model of the policy that the samples belong to.
+        samples: Training samples.
+        config: Number of steps, batch size and learning rate.
+        seed: Seed for drawing the batches and for the draws of the loss.
+        part: Index of this rank's part of each batch.
+        num_parts: Number of parts that a batch is cut into.
 
     Raises:
-        FloatingPointError: a gradient is not finite.
+        FloatingPointError: A gradient is NaN or inf.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.0)
     rng, noise = np.random.default_rng(seed), derive_rng(seed, "imitation draws")

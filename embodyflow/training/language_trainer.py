@@ -1,10 +1,10 @@
-"""The trainer of language models: the trainer of all policies, and what rollout workers check new weights against."""
+"""The trainer of language models: tensor parallelism, deferred loading and a probe for rollout workers."""
 
 import numpy as np
 
 from embodyflow.data.batches import to_batch
 from embodyflow.data.padding import pad_lists
-from embodyflow.generation.probe import COLUMN, probe_sequences
+from embodyflow.generation.probe import PREFIX, probe_sequences
 from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.policies.causal_lm.modeling_causal_lm import split_plan_of
@@ -19,7 +19,7 @@ class LanguageTrainer(FSDPTrainer):
     def _build_policy(self) -> Policy:
         config = self.config
         assert isinstance(config.policy, CausalLMConfig)
-        # Adapters take their places and their dtypes from weights that are there.
+        # Adapters need the weights now: peft takes places and dtypes from them.
         return CausalLMPolicy(config.policy, config.cluster.device, reads_later=config.trainer.lora is None)
 
     def _shard(self, each: Policy | Critic) -> None:
@@ -28,13 +28,13 @@ class LanguageTrainer(FSDPTrainer):
             split(each.model, plan, self._mesh.tensor)
         super()._shard(each)
 
-    def _read_weights(self) -> None:
+    def _load_deferred_weights(self) -> None:
         for policy in self.policy_weights.policies:
             assert isinstance(policy, CausalLMPolicy)
             policy.read()
 
     def probe(self) -> dict[str, np.ndarray]:
-        """Return the log-probs of the probe's responses at temperature 1, float32 ``[tokens]``; every rank calls it."""
+        """Return log-probs of the probe's responses at temperature 1, float32 ``[tokens]``; every rank must call it."""
         assert isinstance(self.policy, CausalLMPolicy)
         prompts, responses = zip(*probe_sequences(self.config.seed, len(self.policy.tokenizer)), strict=True)
         (in_prompt, prompt_tokens), (mask, tokens) = pad_lists(prompts, np.int64), pad_lists(responses, np.int64)
@@ -47,4 +47,4 @@ class LanguageTrainer(FSDPTrainer):
                 "loss_mask": mask[..., None],
             }
         )
-        return {f"{COLUMN}log_probs": self._log_probs(self.policy, rows, temperature=1.0)[..., 0].numpy()[mask]}
+        return {f"{PREFIX}log_probs": self._log_probs(self.policy, rows, temperature=1.0)[..., 0].numpy()[mask]}

@@ -1,7 +1,7 @@
-"""Low-rank adapters, by the library peft: few weights are trained, and without them the policy is what it was.
+"""Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685), built with peft.
 
-A linear layer's weight W is frozen, and the layer computes W x + (alpha / rank) B A x. A is drawn and B is zero at
-first, so the policy starts as it was (LoRA, Hu et al. 2021, arXiv:2106.09685).
+A linear layer's weight W is frozen, and the layer computes W x + (alpha / rank) B A x. A starts random and B starts at
+zero, so the adapted policy starts equal to the base policy.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,20 +26,20 @@ from embodyflow.seeding import derive_seed
 from embodyflow.training.policy_weights import full_state, load_full
 
 BASE, A, B = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weight"
-"""What peft puts into the names of a layer's own and of its adapter's weights."""
+"""Parts of parameter names that peft adds for a layer's own weights and for its adapter's two matrices."""
 
 
 class Adapters:
-    """Only adapters are trained; without them the policy is what it was at the start.
+    """Weights of a policy that trains only adapters. With the adapters off, the policy is its own reference.
 
     Args:
-        policy: not sharded yet; gets its adapters, and its other weights are frozen.
-        config: size and place of the adapters.
-        seed: of the run.
-        base: where the policy's own weights are, if they are those of the start of RL: a folder or a name on the hub.
+        policy: Policy before sharding. It gets adapters, and its other weights are frozen.
+        config: Rank, scale and layers of the adapters.
+        seed: Seed of the run.
+        base: Folder or hub name with the base weights, or ``None`` if a warm start changes them before RL.
 
     Raises:
-        ConfigError: ``target_modules`` names nothing, or what cannot have an adapter.
+        ConfigError: ``target_modules`` names no layer, or a layer that cannot have an adapter.
     """
 
     def __init__(self, policy: Policy, config: LoRAConfig, seed: int, base: str | None) -> None:
@@ -59,7 +59,7 @@ class Adapters:
             inject_adapter_in_model(self._peft, self._model)
         self._adapted = [module for module in self._model.modules() if isinstance(module, LoraLayer)]
         trained = {name: value for name, value in self._model.named_parameters() if value.requires_grad}
-        self._fresh = {name: value.detach().cpu().clone() for name, value in trained.items()}
+        self._initial = {name: value.detach().cpu().clone() for name, value in trained.items()}
 
     @property
     def policies(self) -> list[Policy]:
@@ -68,7 +68,7 @@ class Adapters:
 
     @contextmanager
     def reference(self) -> Iterator[Policy]:
-        """Give the policy with its adapters off."""
+        """Yield the policy with its adapters off."""
         for layer in self._adapted:
             layer.enable_adapters(False)
         try:
@@ -78,14 +78,14 @@ class Adapters:
                 layer.enable_adapters(True)
 
     @contextmanager
-    def fitting(self) -> Iterator[None]:
-        """Train what the policy has trained without adapters, which are off."""
+    def warm_starting(self) -> Iterator[None]:
+        """Make the base weights trainable and turn the adapters off within the block."""
         own = [value for name, value in self._model.named_parameters() if name.replace(BASE, ".") in self._own]
         with self.reference():
             for value in own:
                 value.requires_grad_(True)
             for module in self._model.modules():
-                if isinstance(module, FSDPModule):  # has the dtype of gradients looked at again
+                if isinstance(module, FSDPModule):  # FSDP updates the gradients' dtype when it unshards
                     module.unshard()
                     module.reshard()
             try:
@@ -94,53 +94,54 @@ class Adapters:
                 for value in own:
                     value.requires_grad_(False)
 
-    def start(self) -> Mapping[str, Any]:
-        """Return the state without adapters: it is the start of RL already, for it is frozen in RL."""
+    def set_reference(self) -> Mapping[str, Any]:
+        """Return the state without adapters; RL freezes it, so it already is the reference."""
         state = self._model.state_dict()
-        return {name.replace(BASE, "."): value for name, value in state.items() if name not in self._fresh}
+        return {name.replace(BASE, "."): value for name, value in state.items() if name not in self._initial}
 
     def full(self) -> dict[str, np.ndarray]:
-        """Return the full weights with the adapters added, W + (alpha / rank) B A, on rank 0."""
-        return {name: value.numpy().copy() for name, value in merged(full_state(self._model), self._scale).items()}
+        """Return the full weights with merged adapters, W + (alpha / rank) B A, on rank 0."""
+        merged = merge_adapters(full_state(self._model), self._scale)
+        return {name: value.numpy().copy() for name, value in merged.items()}
 
     def load(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Take these weights as those without adapters; the adapters are those of the start."""
-        own = {name.replace(BASE, "."): name for name in self._model.state_dict() if name not in self._fresh}
+        """Load these weights as the base weights, and reset the adapters to their initial values."""
+        own = {name.replace(BASE, "."): name for name in self._model.state_dict() if name not in self._initial}
         state = {own[name]: torch.from_numpy(array) for name, array in weights.items()}
-        load_full(self._model, state | self._fresh)
+        load_full(self._model, state | self._initial)
 
-    def load_start(self, folder: str) -> None:
+    def load_reference(self, folder: str) -> None:
         """Restore the frozen weights."""
-        state = {n: v for n, v in get_model_state_dict(self._model).items() if n not in self._fresh}
+        state = {n: v for n, v in get_model_state_dict(self._model).items() if n not in self._initial}
         load_checkpoint({"policy": {"model": state}}, checkpoint_id=folder)
         set_model_state_dict(self._model, state, options=StateDictOptions(strict=False))
 
     def export(self, folder: Path) -> None:
-        """Write the policy with its adapters merged, and in ``adapter`` what peft loads.
+        """Write the policy with merged adapters, and the adapters alone in ``adapter`` for peft.
 
-        In ``base`` is what that belongs to, if it is nowhere else.
+        The folder ``base`` gets the base weights if they are not stored elsewhere.
         """
         state = full_state(self._model)
         if not state:
             return
-        places = {folder: merged(state, self._scale)}
+        places = {folder: merge_adapters(state, self._scale)}
         if self._base is None:
-            places[folder / "base"] = {n.replace(BASE, "."): v for n, v in state.items() if n not in self._fresh}
+            places[folder / "base"] = {n.replace(BASE, "."): v for n, v in state.items() if n not in self._initial}
         for place, weights in places.items():
             self._policy.export({name: value.numpy() for name, value in weights.items()}, place)
         adapter = folder / "adapter"
         self._peft.base_model_name_or_path = self._base or str(folder / "base")
         self._peft.save_pretrained(adapter)
-        # peft's own names: of the model in its wrapper, without that of the adapter
-        tensors = {f"base_model.model.{n.replace('.default.', '.')}": state[n].contiguous() for n in self._fresh}
+        # peft stores the names of its wrapped model, without the adapter's name.
+        tensors = {f"base_model.model.{n.replace('.default.', '.')}": state[n].contiguous() for n in self._initial}
         save_file(tensors, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
 
 
 def adapted_layers(policy: Policy, config: LoRAConfig) -> list[str]:
-    """Return the full names of the layers that get an adapter: of those only that the policy trains.
+    """Return the full names of the layers that get an adapter; only layers that the policy trains can have one.
 
     Raises:
-        ConfigError: a name of ``target_modules`` is no such linear layer's, or one's whose weight has a second use.
+        ConfigError: A name in ``target_modules`` matches no trained linear layer, or a layer with a tied weight.
     """
     linear = {
         name
@@ -151,7 +152,7 @@ def adapted_layers(policy: Policy, config: LoRAConfig) -> list[str]:
         inside = {id(module) for block in policy.blocks for module in block.modules()}
         chosen = [name for name, module in policy.model.named_modules() if name in linear and id(module) in inside]
         if not chosen:
-            raise ConfigError("trainer.lora: no block of the policy has a linear layer that is trained")
+            raise ConfigError("trainer.lora: the policy has no trained linear layer in its blocks")
         return chosen
     chosen = []
     for target in config.target_modules:
@@ -159,8 +160,8 @@ def adapted_layers(policy: Policy, config: LoRAConfig) -> list[str]:
         if not found:
             ends = sorted({name.rpartition(".")[2] for name in linear} - {str(number) for number in range(1000)})
             raise ConfigError(
-                f"trainer.lora.target_modules={target}: no linear layer that is trained has such a name; allowed are, "
-                f"for example, {', '.join(ends)}"
+                f"trainer.lora.target_modules={target}: matches no trained linear layer; allowed are, for example, "
+                f"{', '.join(ends)}"
             )
         chosen += found
     uses: dict[int, list[str]] = {}
@@ -168,25 +169,25 @@ def adapted_layers(policy: Policy, config: LoRAConfig) -> list[str]:
         uses.setdefault(id(value), []).append(name)
     for names in uses.values():
         if len(names) > 1 and (tied := {name.removesuffix(".weight") for name in names} & set(chosen)):
-            raise ConfigError(f"trainer.lora.target_modules={tied.pop()}: its weight is also {names[0]}; leave it out")
+            raise ConfigError(f"trainer.lora.target_modules={tied.pop()}: its weight is tied to {names[0]}; remove it")
     return sorted(set(chosen))
 
 
-def merged(state: Mapping[str, torch.Tensor], scale: float) -> dict[str, torch.Tensor]:
-    """Return a whole state with its adapters added to the weights that they belong to, by the names without adapters.
+def merge_adapters(state: Mapping[str, torch.Tensor], scale: float) -> dict[str, torch.Tensor]:
+    """Return a full state with its adapters merged, under the names that the model has without adapters.
 
     Args:
-        state: of the model with adapters; stays as it is.
-        scale: alpha / rank.
+        state: Full state of the model with adapters; it is not changed.
+        scale: Factor of the adapters' product, alpha / rank.
     """
-    whole = {}
+    merged = {}
     for name, value in state.items():
         layer, base, kind = name.rpartition(BASE)
         if not base:
             if not name.endswith((A, B)):
-                whole[name] = value
+                merged[name] = value
         elif kind == "weight":
-            whole[f"{layer}.weight"] = torch.addmm(value, state[layer + B], state[layer + A], alpha=scale)
+            merged[f"{layer}.weight"] = torch.addmm(value, state[layer + B], state[layer + A], alpha=scale)
         else:
-            whole[f"{layer}.{kind}"] = value
-    return whole
+            merged[f"{layer}.{kind}"] = value
+    return merged

@@ -1,7 +1,7 @@
 """The ranks of a trainer group as a grid of data × tensor.
 
-The ranks of a row hold one copy of the models together, each a part of its matrices, and are given the same rows of a
-batch. The ranks of a column each have other rows; over them go all sums over a batch, and FSDP.
+The ranks in a row of the grid hold one copy of the models, each a part of every split matrix, and get the same rows of
+a batch. The ranks in a column get different rows of a batch; FSDP and all sums over a batch run along columns.
 """
 
 import torch
@@ -10,12 +10,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 
 class Mesh:
-    """The grid, as seen by one of its ranks; neighbours are in a row.
+    """The grid as seen by one rank. Consecutive ranks are in the same row.
 
     Args:
         device: ``cpu`` or ``cuda``.
-        num_ranks: of the default group.
-        tensor_size: ranks of a row, a divisor of ``num_ranks``.
+        num_ranks: Number of ranks in the default process group.
+        tensor_size: Number of ranks in a row, a divisor of ``num_ranks``.
     """
 
     def __init__(self, device: str, num_ranks: int, tensor_size: int) -> None:
@@ -34,28 +34,28 @@ class Mesh:
 
     @property
     def num_ranks(self) -> int:
-        """Ranks of the grid."""
+        """Number of ranks in the grid."""
         return self._grid.size()
 
     @property
     def num_parts(self) -> int:
-        """Parts that a batch is cut into."""
+        """Number of parts that a batch is cut into."""
         return self._grid.size(0)
 
     @property
     def part(self) -> int:
-        """Which of them is this rank's."""
+        """Index of this rank's part of a batch."""
         return self._grid.get_local_rank("data")
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the elementwise sum over the parts of a batch; every rank calls it."""
+        """Return the elementwise sum over the parts of a batch; a collective, so every rank must call it."""
         summed = tensor.clone()
         if self.num_parts > 1:
             dist.all_reduce(summed, group=self._grid.get_group("data"))
         return summed
 
     def largest(self, number: int) -> int:
-        """Return the largest of the parts' numbers; every rank calls it."""
+        """Return the maximum of ``number`` over the parts of a batch; a collective, so every rank must call it."""
         if self.num_parts == 1:
             return number
         most = torch.tensor(number)

@@ -1,7 +1,7 @@
-"""How the rows of a batch are cut: into mini-batches, one optimizer step each, and those into micro-batches.
+"""Splitting a batch into mini-batches, one per optimizer step, and those into micro-batches.
 
-The mini-batches decide what is learned, so they do not depend on the number of ranks. The micro-batches decide
-nothing but the memory that a forward and backward pass takes.
+Mini-batches affect what is learned, so they do not depend on the number of ranks. Micro-batches affect only the memory
+of a forward and backward pass.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,13 @@ import numpy as np
 
 
 def draw_minibatches(total_rows: int, num_minibatches: int, seed: int) -> np.ndarray:
-    """Return the mini-batch of every row of the whole batch, int64 ``[total_rows]``; sizes differ by at most one."""
+    """Return the mini-batch index of every row of the whole batch, int64 ``[total_rows]``; sizes differ by at most 1.
+
+    Args:
+        total_rows: Number of rows in the whole batch.
+        num_minibatches: Number of mini-batches.
+        seed: Seed of the permutation.
+    """
     order = np.random.default_rng(seed).permutation(total_rows)
     minibatch_of = np.empty(total_rows, np.int64)
     minibatch_of[order] = np.arange(total_rows) * num_minibatches // total_rows
@@ -18,16 +24,16 @@ def draw_minibatches(total_rows: int, num_minibatches: int, seed: int) -> np.nda
 
 
 def cut_by_rows(num_rows: int, size: int) -> list[slice]:
-    """Return consecutive micro-batches of ``size`` rows, the last of what is left."""
+    """Return consecutive micro-batches of ``size`` rows; the last one has the remainder."""
     return [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
 
 
 def cut_by_tokens(num_tokens: Sequence[int], limit: int) -> list[slice]:
-    """Return consecutive micro-batches of as many rows as hold at most ``limit`` tokens.
+    """Return consecutive micro-batches, each with as many rows as fit into ``limit`` tokens.
 
     Args:
-        num_tokens: of each row, none above the limit.
-        limit: of a micro-batch.
+        num_tokens: Number of tokens of each row, none above ``limit``.
+        limit: Maximum number of tokens in a micro-batch.
     """
     cuts, start, total = [], 0, 0
     for row, tokens in enumerate(num_tokens):

@@ -1,4 +1,4 @@
-"""What the trainer's models minimise on a mini-batch of rows."""
+"""The losses that the trainer minimises on a mini-batch of rows, one for the policy and one for the critic."""
 
 from typing import Protocol
 
@@ -17,45 +17,45 @@ from embodyflow.policies.base import Critic, Policy
 
 
 class Objective(Protocol):
-    """A loss whose gradient does not depend on how a mini-batch is cut.
+    """A loss whose gradient does not depend on how a mini-batch is split.
 
-    Rows stay on the CPU, and so does what is added to them: a GPU holds what a micro-batch's loss reads of them.
+    Rows and added columns stay on the CPU; only the columns that the loss of a micro-batch reads go to the GPU.
     """
 
-    def weigh(self, rows: TensorDict, total_rows: int, all_reduce: AllReduce) -> TensorDict:
-        """Add the columns that depend on the whole mini-batch, over all ranks, to this rank's rows of it.
+    def prepare(self, rows: TensorDict, total_rows: int, all_reduce: AllReduce) -> TensorDict:
+        """Add columns that depend on the whole mini-batch over all ranks, such as weights, to this rank's rows.
 
         Args:
-            rows: this rank's rows of the mini-batch.
-            total_rows: rows of all mini-batches and ranks.
-            all_reduce: sum over the ranks.
+            rows: This rank's rows of the mini-batch.
+            total_rows: Number of rows in all mini-batches on all ranks.
+            all_reduce: Function that sums over the ranks.
         """
 
     def loss(self, rows: TensorDict) -> tuple[torch.Tensor, Metrics]:
-        """Return the share of some weighed rows: those of all rows and ranks add up to the mini-batch's loss."""
+        """Return the loss of some prepared rows; over all rows and ranks these add up to the mini-batch's loss."""
 
 
 class PolicyObjective:
     """Policy loss, KL term and entropy bonus.
 
     Args:
-        policy: in training.
-        config: of the run.
+        policy: Policy in training.
+        config: Run configuration.
 
     Attributes:
-        kl_coef: the KL term's present coefficient, which is all that the adaptive controller remembers.
+        kl_coef: Current coefficient of the KL term, the only state of the adaptive controller.
     """
 
     def __init__(self, policy: Policy, config: RunConfig) -> None:
         self._policy, self._config = policy, config
         self.kl_coef = config.algorithm.kl.coef
 
-    def weigh(self, rows: TensorDict, total_rows: int, all_reduce: AllReduce) -> TensorDict:
-        """Add ``token_weights``, and ``selected`` and ``behavior_weights`` where the loss has them; whiten advantages.
+    def prepare(self, rows: TensorDict, total_rows: int, all_reduce: AllReduce) -> TensorDict:
+        """Add ``token_weights``, and ``selected`` and ``behavior_weights`` if the loss uses them; whiten advantages.
 
-        The weights are those of a mean over a full batch, to which the rows that a filter dropped add nothing. A mean
-        over the rest alone would take the longest steps where there is least to learn from: when nearly all groups
-        agree, a few episodes would move the policy as far as all of them.
+        The weights are those of a mean over a full batch in which dropped rows count as zero. A mean over the remaining
+        rows alone would take the largest steps where there is least to learn from: if a filter drops nearly all groups,
+        a few episodes would move the policy as far as a full batch.
         """
         algorithm, mask = self._config.algorithm, rows["loss_mask"].flatten(1)
         counts = count_tokens(mask, self._config.row_capacity, all_reduce)
@@ -72,7 +72,7 @@ class PolicyObjective:
         return rows
 
     def loss(self, rows: TensorDict) -> tuple[torch.Tensor, Metrics]:
-        """Return the rows' share of :func:`~embodyflow.algorithms.policy_objective`."""
+        """Return the rows' share of :func:`~embodyflow.algorithms.objective.policy_objective`."""
         algorithm = self._config.algorithm
         log_probs, entropy = self._policy.evaluate(rows, self._config.rollout.temperature)
         names = ["old_log_probs", "advantages", "loss_mask", "token_weights"]
@@ -84,12 +84,12 @@ class PolicyObjective:
         return policy_objective(inputs, weights, algorithm, self.kl_coef)
 
     def adapt_kl_coef(self, rows: TensorDict, total_rows: int, all_reduce: AllReduce) -> None:
-        """Have the adaptive controller, where there is one, see an iteration's rows; every rank calls it.
+        """Update ``kl_coef`` from an iteration's rows if it is adaptive; a collective, so every rank must call it.
 
         Args:
-            rows: this rank's, with ``old_log_probs``, ``ref_log_probs`` and ``loss_mask``.
-            total_rows: rows of all ranks.
-            all_reduce: sum over the ranks.
+            rows: This rank's rows, with ``old_log_probs``, ``ref_log_probs`` and ``loss_mask``.
+            total_rows: Number of rows on all ranks.
+            all_reduce: Function that sums over the ranks.
         """
         kl = self._config.algorithm.kl
         if kl.target is None:
@@ -102,25 +102,25 @@ class PolicyObjective:
 
 
 class ValueObjective:
-    """The critic's clipped squared error, a mean over decisions.
+    """The critic's clipped squared error, averaged over decisions.
 
     Args:
-        critic: in training.
-        config: of the run.
+        critic: Critic in training.
+        config: Run configuration.
     """
 
     def __init__(self, critic: Critic, config: RunConfig) -> None:
         self._critic, self._config = critic, config
 
-    def weigh(self, rows: TensorDict, total_rows: int, all_reduce: AllReduce) -> TensorDict:
-        """Add ``decision_weights``, of a mean over the rows that are left."""
+    def prepare(self, rows: TensorDict, total_rows: int, all_reduce: AllReduce) -> TensorDict:
+        """Add ``decision_weights``, the weights of a mean over the remaining rows' decisions."""
         mask = rows["loss_mask"].any(-1)
         counts = count_tokens(mask, self._config.row_capacity, all_reduce)
         rows["decision_weights"] = token_weights(mask, "token_mean", counts)
         return rows
 
     def loss(self, rows: TensorDict) -> tuple[torch.Tensor, Metrics]:
-        """Return the rows' share of :func:`~embodyflow.algorithms.value_objective`."""
+        """Return the rows' share of :func:`~embodyflow.algorithms.objective.value_objective`."""
         values = self._critic.evaluate(rows)
         return value_objective(
             values,

@@ -1,6 +1,6 @@
-"""Which weights of a policy are trained, and what the policy was when RL began.
+"""The trained weights of a policy, and the reference policy that RL started from.
 
-Outside of the trainer weights are whole, under the names of the policy's own model, whatever is trained of them.
+Outside of the trainer, weights are full tensors under the names of the policy's model, whichever of them are trained.
 """
 
 import copy
@@ -21,41 +21,41 @@ FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 class PolicyWeights(Protocol):
-    """What the trainer needs to know of it; methods are collectives where the policy is sharded."""
+    """The trainer's handle on a policy's weights. Methods are collectives if the policy is sharded."""
 
     @property
     def policies(self) -> list[Policy]:
-        """The policy that is trained, and further models that belong to it."""
+        """The trained policy and any further models that belong to it."""
 
     @contextmanager
     def reference(self) -> Iterator[Policy]:
-        """Give the policy as it was when RL began, to be evaluated within the block, without gradients."""
+        """Yield the reference policy for evaluation without gradients within the block."""
 
     @contextmanager
-    def fitting(self) -> Iterator[None]:
-        """Have all weights trained within the block, by a warm start."""
+    def warm_starting(self) -> Iterator[None]:
+        """Make all weights trainable within the block, for a warm start."""
 
-    def start(self) -> Mapping[str, Any]:
-        """Make the policy as it is now the start of RL; return its state by its own model's names, sharded as it is."""
+    def set_reference(self) -> Mapping[str, Any]:
+        """Make the current policy the reference; return its sharded state under the names of the policy's model."""
 
     def full(self) -> dict[str, np.ndarray]:
         """Return copies of the full weights by name, on rank 0."""
 
     def load(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Take these full weights, which every rank is given."""
+        """Load these full weights; every rank must get them."""
 
-    def load_start(self, folder: str) -> None:
-        """Restore what the policy was when RL began from the checkpoint of iteration 0."""
+    def load_reference(self, folder: str) -> None:
+        """Restore the reference policy from the checkpoint of iteration 0."""
 
     def export(self, folder: Path) -> None:
-        """Write the policy to a folder that its class can be loaded from; rank 0 writes."""
+        """Write the policy to a folder that its class can load; rank 0 writes."""
 
 
 class AllWeights:
-    """All are trained; a second copy of the model is what it was at the start.
+    """Weights of a policy that trains all of them. A second copy of the model is the reference.
 
     Args:
-        policy: not sharded yet.
+        policy: Policy before sharding.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -69,15 +69,15 @@ class AllWeights:
 
     @contextmanager
     def reference(self) -> Iterator[Policy]:
-        """Give the second copy."""
+        """Yield the second copy."""
         yield self._reference
 
     @contextmanager
-    def fitting(self) -> Iterator[None]:
-        """Change nothing: all weights are trained anyway."""
+    def warm_starting(self) -> Iterator[None]:
+        """Change nothing: all weights are trainable already."""
         yield
 
-    def start(self) -> Mapping[str, Any]:
+    def set_reference(self) -> Mapping[str, Any]:
         """Copy the policy's weights to the reference; return the policy's state."""
         state = self._policy.model.state_dict()
         self._reference.model.load_state_dict(state)
@@ -85,15 +85,15 @@ class AllWeights:
 
     def full(self) -> dict[str, np.ndarray]:
         """Return copies of the full weights by name, on rank 0."""
-        # On one rank the state is the parameters themselves, which the next step changes: hence the copy.
+        # On one rank the state holds the parameters themselves, which the next step changes.
         return {name: value.numpy().copy() for name, value in full_state(self._policy.model).items()}
 
     def load(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Take these full weights."""
+        """Load these full weights."""
         load_full(self._policy.model, {name: torch.from_numpy(array) for name, array in weights.items()})
 
-    def load_start(self, folder: str) -> None:
-        """Restore the reference."""
+    def load_reference(self, folder: str) -> None:
+        """Restore the reference from a checkpoint."""
         state: dict[str, Any] = {"policy": {"model": get_model_state_dict(self._reference.model)}}
         load_checkpoint(state, checkpoint_id=folder)
         set_model_state_dict(self._reference.model, state["policy"]["model"])
@@ -105,11 +105,11 @@ class AllWeights:
 
 
 def full_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return a model's whole state on the CPU, on rank 0; elsewhere nothing."""
+    """Return a model's full state on the CPU on rank 0, and an empty one on other ranks."""
     state: dict[str, Any] = get_model_state_dict(model, options=FULL)
     return state
 
 
 def load_full(model: nn.Module, state: dict[str, Any], *, strict: bool = True) -> None:
-    """Load a whole state, which every rank is given, or part of it where not ``strict``."""
+    """Load a full state, which every rank must get; if not ``strict``, the state may be incomplete."""
     set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True, strict=strict))

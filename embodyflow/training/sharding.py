@@ -1,4 +1,4 @@
-"""How a model lies on the ranks of a torch.distributed group: sharded by FSDP2, in which precision, what it keeps."""
+"""FSDP2 sharding of a model, its precision and activation checkpointing, and gradient clipping."""
 
 import math
 from collections.abc import Sequence
@@ -15,23 +15,23 @@ from embodyflow.training.mesh import Mesh
 
 
 def shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: Mesh, config: TrainerConfig) -> None:
-    """Shard a model in place: its blocks one by one, then the rest.
+    """Shard a model in place: each of its blocks, then the rest.
 
-    With ``activation_checkpointing`` a block keeps its inputs alone for the backward pass, and is computed again in it
-    (Chen et al. 2016, arXiv:1604.06174). In bfloat16 the weights that the optimizer sees stay float32, as do sums of
-    gradients; what leaves the model is float32 again, so that log-probs are taken of float32 logits.
+    With ``activation_checkpointing`` a block keeps only its inputs for the backward pass, which recomputes the block
+    (Chen et al. 2016, arXiv:1604.06174). In bfloat16 the optimizer's weights and the sums of gradients stay float32.
+    The model's outputs are cast to float32, so log-probs come from float32 logits.
 
     Args:
-        model: float32; what it is given is not cast, its blocks' inputs are.
-        blocks: of it.
-        mesh: of all ranks; FSDP is over its columns.
-        config: says the precision and whether activations are computed again.
+        model: Model in float32. Inputs of its blocks are cast to the lower precision, its own inputs are not.
+        blocks: Blocks of the model to shard one by one.
+        mesh: Mesh of all ranks; FSDP shards over its columns.
+        config: Precision and activation checkpointing.
     """
     if config.activation_checkpointing:
         for block in blocks:
             checkpoint(block)
     if config.precision == "float32":
-        if mesh.num_ranks == 1:  # the same numbers without FSDP's cost per step, several times that of a small model
+        if mesh.num_ranks == 1:  # bit-identical without FSDP, whose overhead exceeds the step of a small model
             return
         inner = outer = MixedPrecisionPolicy()
     else:
@@ -46,22 +46,23 @@ def shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: Mesh, config: Tra
 
 
 def reshard(model: nn.Module) -> None:
-    """Give back the weights that a forward pass without a backward pass leaves gathered, those outside of blocks.
+    """Release the weights outside of blocks, which stay gathered after a forward pass without a backward pass.
 
-    While they are, ``model.parameters()`` are not those that are trained: an optimizer of them would change nothing.
+    While they are gathered, ``model.parameters()`` are not the sharded parameters, and an optimizer built from them
+    would train nothing.
     """
     if isinstance(model, FSDPModule):
         model.reshard()
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], limit: float) -> float:
-    """Scale the gradients of sharded parameters to a norm of at most ``limit``; return the norm that they had.
+    """Clip the gradients of sharded parameters to a norm of at most ``limit``; return the norm before clipping.
 
     Raises:
-        FloatingPointError: it is not finite; an optimizer's step would leave no weight as it should be.
+        FloatingPointError: The norm is NaN or inf; an optimizer step would ruin every weight.
     """
     clipped: Any = nn.utils.clip_grad_norm_(parameters, limit)
     norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
     if not math.isfinite(norm):
-        raise FloatingPointError(f"the gradient's norm is {norm}: the step was not taken")
+        raise FloatingPointError(f"the gradient norm is {norm}: skipped the optimizer step")
     return norm

@@ -1,8 +1,8 @@
-"""A model whose matrices are split over several ranks, which compute on the same rows together.
+"""Tensor parallelism: several ranks hold parts of a model's matrices and compute on the same rows together.
 
-A layer whose outputs are split (``colwise``) feeds one whose inputs are (``rowwise``), so that in between, in attention
-and the MLP, each rank has heads and units of its own (Shoeybi et al. 2019, arXiv:1909.08053, section 3). Which layer is
-which is in the plan that transformers has for the model. All other weights every rank has whole.
+A layer with split outputs (``colwise``) feeds a layer with split inputs (``rowwise``). In between, in attention and the
+MLP, each rank has its own heads and units (Shoeybi et al. 2019, arXiv:1909.08053, section 3). The plan, which
+transformers ships with the model, says which layer is which. All other weights are replicated.
 """
 
 import logging
@@ -17,27 +17,27 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 SPLIT: Mapping[str, Callable[[], ParallelStyle]] = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
-"""Kinds of layers in a plan that are split."""
+"""Kinds of layers in a plan that are split over the ranks."""
 
 SHARED = "replicated_with_grad_allreduce"
-"""The kind of a layer that each rank uses, whole, on heads of its own: its gradient is the sum of theirs."""
+"""The kind of a replicated layer that each rank applies to its own heads: its gradient is the sum over the ranks."""
 
 ADAPTER = {"colwise": "lora_B.default", "rowwise": "lora_A.default"}
-"""Which half of an adapter (:mod:`embodyflow.training.lora`) is split as the layer that it belongs to."""
+"""The matrix of an adapter (:mod:`embodyflow.training.lora`) that is split like its layer, by kind of layer."""
 
 
 def split(model: nn.Module, plan: Mapping[str, str], mesh: DeviceMesh) -> None:
-    """Split a model in place; every parameter is a DTensor on the mesh afterwards, and in computation a rank's part.
+    """Split a model in place. Afterwards every parameter is a DTensor on the mesh, and a rank computes with its part.
 
     Args:
-        model: the same on all ranks, with adapters or without; FSDP comes after.
-        plan: kind of layer by name, ``*`` for any number in it.
-        mesh: of the ranks that hold the model together, one-dimensional.
+        model: Model with the same weights on all ranks, with or without adapters, before FSDP.
+        plan: Kind of layer by name pattern, in which ``*`` matches a layer number.
+        mesh: One-dimensional mesh of the ranks that hold the model together.
 
     Raises:
-        KeyError: the plan has a kind of layer that is none of :data:`SPLIT` and :data:`SHARED`.
+        KeyError: The plan has a kind of layer that is neither :data:`SHARED` nor in :data:`SPLIT`.
     """
-    # That a whole tensor takes two collectives to gather, one for each dimension of a mesh, is told again and again.
+    # torch warns at every gather that a full tensor takes two collectives, one per mesh dimension.
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     kinds = {name: kind for name, _ in model.named_modules() for key, kind in plan.items() if fnmatchcase(name, key)}
     styles: dict[str, Any] = {}
@@ -49,25 +49,25 @@ def split(model: nn.Module, plan: Mapping[str, str], mesh: DeviceMesh) -> None:
 
 
 def _layers(model: nn.Module, name: str, kind: str) -> list[str]:
-    """Return the linear layers that a layer is made of and that are split: with an adapter there are two."""
+    """Return the names of the linear layers to split: the layer itself, or its base layer and half of its adapter."""
     if isinstance(model.get_submodule(name), nn.Linear):
         return [name]
     return [f"{name}.base_layer", f"{name}.{ADAPTER[kind]}"]
 
 
 def _replicate(model: nn.Module, mesh: DeviceMesh, shared: set[str]) -> None:
-    """Let every rank have the weights whole that are not split; their modules see plain tensors as they compute.
+    """Turn weights that are not split into replicated DTensors; their modules still compute with plain tensors.
 
-    All of a model's weights lie on one mesh then, which norms of gradients, optimizers and FSDP ask for.
+    Gradient norms, optimizers and FSDP need all weights of a model on one mesh.
     """
-    whole: dict[int, nn.Parameter] = {}  # a tied weight stays one
+    replicated: dict[int, nn.Parameter] = {}  # by id, so that tied weights stay one parameter
     for name, module in model.named_modules():
         plain = {key: value for key, value in module._parameters.items() if _is_plain(value)}
         for key, value in plain.items():
-            if id(value) not in whole:
+            if id(value) not in replicated:
                 spread = DTensor.from_local(value.detach(), mesh, [Replicate()], run_check=False)
-                whole[id(value)] = nn.Parameter(spread, value.requires_grad)
-            module._parameters[key] = whole[id(value)]
+                replicated[id(value)] = nn.Parameter(spread, value.requires_grad)
+            module._parameters[key] = replicated[id(value)]
         if plain:
             _compute_locally(module, tuple(plain), Partial() if name in shared else Replicate())
 
@@ -77,18 +77,18 @@ def _is_plain(value: nn.Parameter | None) -> bool:
 
 
 def _compute_locally(module: nn.Module, names: tuple[str, ...], gradient: Placement) -> None:
-    """Show a module plain tensors in place of its parameters, during its forward pass.
+    """Replace a module's parameters by plain tensors during its forward pass.
 
     Args:
-        module: that has them.
-        names: of the parameters.
-        gradient: what a rank's gradient is to that of all.
+        module: Module with the parameters.
+        names: Names of the parameters.
+        gradient: Placement of the gradient: ``Partial`` if the ranks' gradients must be summed, else ``Replicate``.
     """
 
     def show(module: nn.Module, inputs: Any) -> None:
         for name in names:
             value: Any = module._parameters[name]
-            # An attribute of the object is found before a parameter of the same name, which stays in its place.
+            # Python finds an instance attribute before it asks nn.Module for the parameter of that name.
             vars(module)[name] = value.to_local(grad_placements=[gradient])
 
     def hide(module: nn.Module, inputs: Any, outputs: Any) -> None:
@@ -96,5 +96,5 @@ def _compute_locally(module: nn.Module, names: tuple[str, ...], gradient: Placem
             vars(module).pop(name, None)
 
     module.register_forward_pre_hook(show)
-    # Also after an exception: activations that are computed again stop by one as soon as there are enough.
+    # always_call, because activation checkpointing ends its recomputation early with an exception.
     module.register_forward_hook(hide, always_call=True)

@@ -1,6 +1,6 @@
-"""Whole runs on a GPU, at the smallest size that still trains, and trainers of one rank beside the CPU's.
+"""Whole runs on a GPU, at the smallest size that still trains, and trainers of one rank compared with the CPU.
 
-`pytest tests/gpu -m gpu`; no GPU was at hand when they were written.
+Run them by `pytest tests/gpu -m gpu`. They were written without a GPU.
 """
 
 import json
@@ -31,7 +31,7 @@ RUNS: dict[str, tuple[str, Sequence[str]]] = {
 
 @pytest.mark.timeout(900)  # three runs
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_trains_and_is_resumed(name: str, tmp_path: Path, prefect_api: str) -> None:
+def test_a_run_trains_and_resumes(name: str, tmp_path: Path, prefect_api: str) -> None:
     flow, words = RUNS[name]
     runs = Runs(tmp_path, prefect_api)
     words = (*words, "cluster=gpu", "rollout.num_workers=1", "trainer.schedule.name=constant", f"run_root={runs.root}")
@@ -48,12 +48,12 @@ def test_a_run_trains_and_is_resumed(name: str, tmp_path: Path, prefect_api: str
     assert (runs.root / name / "policy" / "model.safetensors").is_file()
     assert json.loads((runs.root / name / "summary.json").read_text())["iterations"] == 3
     run("straight", 3)
-    assert runs.summary("straight")["weights_digest"] == runs.summary(name)["weights_digest"], "not to the bit"
+    assert runs.summary("straight")["weights_digest"] == runs.summary(name)["weights_digest"], "not bit-identical"
     runs.assert_nothing_runs(seconds=30)
 
 
 @pytest.mark.parametrize("words", [(), BFLOAT16, ("trainer.lora.rank=2", *BFLOAT16)], ids=["float32", "bf16", "LoRA"])
-def test_a_trainer_s_numbers_are_those_of_the_cpu(words: Sequence[str], tiny_config, tmp_path: Path) -> None:
+def test_a_trainers_results_match_the_cpu(words: Sequence[str], tiny_config, tmp_path: Path) -> None:
     words = (*words, "+algorithm.kl.coef=0.1", "algorithm.entropy_coef=0.01", "trainer.micro_batch_rows=2")
     found = []
     for cluster in ("cluster=gpu", "cluster=local"):

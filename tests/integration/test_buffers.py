@@ -1,4 +1,4 @@
-"""Buffers on three Ray nodes of one machine: rows cross nodes, buffers die, and nothing is left over."""
+"""Buffers on three Ray nodes of one machine: rows cross nodes, buffers die, and no memory is left behind."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.buffers import call_buffers, start_buffers
 
 pytestmark = pytest.mark.integration
-PATIENCE = 60.0  # seconds, for a machine that is busy with something else
+PATIENCE = 60.0  # seconds, generous because the machine may be busy
 ROOT = Path(__file__).resolve().parents[2]
 
 DRIVER = """
@@ -68,7 +68,7 @@ class Rank:
 
 
 def rows(first: int, num_rows: int) -> Table:
-    """Return rows whose columns tell which row they belong to; the last three are a user's own."""
+    """Return rows whose values identify the row; the last three columns are user-defined."""
     uid = np.arange(first, first + num_rows)
     return {
         "uid": uid,
@@ -101,7 +101,7 @@ def buffers(cluster: Cluster) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def ranks(buffers: dict[str, Any]) -> list[Any]:
-    """One worker on each node."""
+    """One worker per node."""
     pins = [NodeAffinitySchedulingStrategy(node, soft=False) for node in buffers]
     return [Rank.options(scheduling_strategy=pin).remote(buffers) for pin in pins]
 
@@ -110,9 +110,7 @@ def get(refs: Any) -> Any:
     return ray.get(refs, timeout=PATIENCE)
 
 
-def test_each_node_has_a_buffer_and_holds_the_rows_that_were_put_there(
-    ranks: list[Any], buffers: dict[str, Any]
-) -> None:
+def test_each_nodes_buffer_holds_the_rows_that_were_put_there(ranks: list[Any], buffers: dict[str, Any]) -> None:
     shards = get([rank.put.remote(f"1/node/{index}", 10 * index, 10) for index, rank in enumerate(ranks)])
     assert len(buffers) == 3 and [shard.host for shard in shards] == list(buffers)
     assert get([buffer.num_shards.remote() for buffer in buffers.values()]) == [1, 1, 1]
@@ -131,7 +129,7 @@ def test_each_node_has_a_buffer_and_holds_the_rows_that_were_put_there(
     assert get([rank.metrics.remote() for rank in ranks]) == [{"buffer/local_hits": 1}] * 3  # no row crossed nodes
 
 
-def test_any_column_arrives_whole_after_two_redistributions(ranks: list[Any], buffers: dict[str, Any]) -> None:
+def test_every_column_is_intact_after_two_redistributions(ranks: list[Any], buffers: dict[str, Any]) -> None:
     shards = get([rank.put.remote(f"2/a/{index}", 7 * index, 7) for index, rank in enumerate(ranks)])
     parts = split_evenly(shards, 2)
     halves = get(
@@ -155,13 +153,13 @@ def test_a_shard_outlives_the_worker_that_wrote_it(buffers: dict[str, Any]) -> N
     shard = get(worker.put.remote("3/node/0", 0, 5))
     ray.kill(worker)
     deadline = time.monotonic() + 30
-    with pytest.raises(ray.exceptions.ActorDiedError):  # Ray kills in its own time
+    with pytest.raises(ray.exceptions.ActorDiedError):  # Ray kills asynchronously
         while time.monotonic() < deadline:
             get(worker.metrics.remote())
     assert BufferClient(buffers).get_shard(shard)["uid"].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_writer_waits_for_room_and_is_told_when_there_is_none(tmp_path: Path, cluster: Cluster) -> None:
+def test_a_writer_waits_for_room_and_fails_after_its_patience(tmp_path: Path, cluster: Cluster) -> None:
     config = BufferConfig(memory_gb=3e-4, spill_folder=str(tmp_path), patience=0.3)
     client = BufferClient(start_buffers("small", config))
     held = [client.get_shard(client.put(f"1/a/{rank}", {"uid": np.arange(12_000)})) for rank in (0, 1)]
@@ -169,7 +167,7 @@ def test_a_writer_waits_for_room_and_is_told_when_there_is_none(tmp_path: Path, 
         client.put("1/a/2", {"uid": np.arange(12_000)})
     held.clear()
     client.put("1/a/2", {"uid": np.arange(12_000)})
-    assert os.listdir(tmp_path) == []  # spilled, without a name
+    assert os.listdir(tmp_path) == []  # spilled to an unnamed file
 
 
 def test_a_killed_driver_leaves_no_memory_behind(cluster: Cluster) -> None:
@@ -181,7 +179,7 @@ def test_a_killed_driver_leaves_no_memory_behind(cluster: Cluster) -> None:
     assert segment.strip() in open_files(int(pid))
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    assert eventually(lambda: not psutil.pid_exists(int(pid)), PATIENCE), "the buffer is left"
+    assert eventually(lambda: not psutil.pid_exists(int(pid)), PATIENCE), "the buffer still runs"
     users = [process.pid for process in psutil.process_iter() if segment.strip() in open_files(process.pid)]
     assert users == []
     assert not [name for name in os.listdir("/dev/shm") if "killed" in name]
@@ -191,40 +189,40 @@ def open_files(pid: int) -> list[str]:
     found = []
     with suppress(OSError):  # the process has ended
         for link in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(FileNotFoundError):  # it was closed meanwhile
+            with suppress(FileNotFoundError):  # the file was closed meanwhile
                 found.append(os.readlink(link))
     return found
 
 
-def test_a_dead_buffer_is_told_by_the_shards_it_held(ranks: list[Any], buffers: dict[str, Any]) -> None:
+def test_reading_a_shard_of_a_dead_buffer_raises_shard_lost(ranks: list[Any], buffers: dict[str, Any]) -> None:
     shards = get([rank.put.remote(f"9/node/{index}", 10 * index, 10) for index, rank in enumerate(ranks)])
     victim = list(buffers)[1]
     os.kill(shards[1].location.pid, signal.SIGKILL)
-    assert eventually(lambda: not psutil.pid_exists(shards[1].location.pid), PATIENCE), "the buffer is alive"
+    assert eventually(lambda: not psutil.pid_exists(shards[1].location.pid), PATIENCE), "the buffer still runs"
     part = split_evenly(shards, 1)[0]
-    for reader in (ranks[0], ranks[1]):  # from elsewhere, and on its own node
+    for reader in (ranks[0], ranks[1]):  # from another node, and on the buffer's own node
         with pytest.raises(ShardLostError) as caught:
             get(reader.uids.remote(part))
         assert (caught.value.shard_id, caught.value.node_id) == ("9/node/1", victim)
         assert "shard 9/node/1 is lost with the buffer of Ray node" in str(caught.value)
     assert get(ranks[0].uids.remote(split_evenly([shards[0], shards[2]], 1)[0])) == [*range(10), *range(20, 30)]
-    shards[1] = get(ranks[1].put.remote("9/node/1", 10, 10))  # its node runs again, another buffer in the place
+    shards[1] = get(ranks[1].put.remote("9/node/1", 10, 10))  # after a rerun of the pipeline node, into a new buffer
     assert get(ranks[0].uids.remote(split_evenly(shards, 1)[0])) == list(range(30))
 
 
-def test_a_ray_node_that_goes_takes_its_buffer_with_it(cluster: Cluster, ranks: list[Any]) -> None:
+def test_a_removed_ray_node_takes_its_buffer_with_it(cluster: Cluster, ranks: list[Any]) -> None:
     node = cluster.add_node(num_cpus=1)
     buffers = start_buffers("leaving", BufferConfig())
     stays = next(node_id for node_id in buffers if node_id != node.node_id)
     writer, reader = (
         Rank.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)).remote(buffers)
-        for node_id in (node.node_id, stays)  # Ray might put the reader, too, on the node that goes
+        for node_id in (node.node_id, stays)  # unpinned, the reader might also run on the removed node
     )
     shard = get(writer.put.remote("1/node/0", 0, 10))
     assert len(asyncio.run(call_buffers(buffers, "pid"))) == len(buffers) == 4
     pid = get(buffers[node.node_id].pid.remote())
     cluster.remove_node(node, allow_graceful=False)
-    assert eventually(lambda: not psutil.pid_exists(pid), PATIENCE), "its buffer is left"
+    assert eventually(lambda: not psutil.pid_exists(pid), PATIENCE), "the buffer still runs"
     with pytest.raises(WorkerLostError, match="a buffer is gone with its Ray node"):
         asyncio.run(asyncio.wait_for(call_buffers(buffers, "metrics"), PATIENCE))
     with pytest.raises(ShardLostError):

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from room_training import run_to_its_export
+from room_training import run_and_export
 from small_runs import Runs
 
 pytestmark = pytest.mark.integration
@@ -21,7 +21,7 @@ def test_a_policy_is_trained_by_images_and_states_and_loads_from_its_export(
     from embodyflow.policies.policy_registry import build_policy
 
     runs = Runs(tmp_path).served_by(prefect_api, PYTHONPATH=str(TESTS), **ray_env)
-    folder = run_to_its_export(runs, f"denoised-{name}", f"policy=tiny_{name}", "policy.scratch.hidden_size=32")
+    folder = run_and_export(runs, f"denoised-{name}", f"policy=tiny_{name}", "policy.scratch.hidden_size=32")
     assert json.loads((folder / "config.json").read_text())["type"] == name
     keys = {"state_dim": 2, "action_dim": 2, "chunk_size": 8, "num_steps": 4, "cameras": ("image",)}
     config = TypeAdapter(PolicyConfig).validate_python({"name": name, "path": str(folder), **keys})

@@ -1,4 +1,4 @@
-"""How a global batch is cut, over ranks and into micro-batches, makes no difference to the step that is taken."""
+"""The way a global batch is split over ranks and into micro-batches does not affect the optimizer step."""
 
 import itertools
 from pathlib import Path
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 NUM_ROWS = 15
 CUTS = ("rows=null", "rows=7", "rows=2", "rows=1", "tokens=200")
-"""Settings of trainer.micro_batch_*; an episode of the tiny run has up to 80 tokens."""
+"""Settings of ``trainer.micro_batch_*``; an episode of the tiny run has up to 80 tokens."""
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 CASES = tuple(itertools.product(TOLERANCE, CUTS))
@@ -39,7 +39,7 @@ def rows_of(config: RunConfig, dtype: torch.dtype) -> TensorDict:
 
 
 def step_once(rank: int, config: RunConfig, addresses: list[str], world_size: int, folder: Path) -> None:
-    """As one rank: from the same start, step policy, critic and both for each cut, and save what they became."""
+    """Run on one rank: from the same start, step policy, critic and both for each cut, and save the weights."""
     for (dtype, cut), address in zip(CASES, addresses, strict=True):
         torch.set_default_dtype(dtype)
         trainer = FSDPTrainer(config_of(config, cut), rank, world_size)
@@ -58,7 +58,7 @@ def step_once(rank: int, config: RunConfig, addresses: list[str], world_size: in
 
 
 def assert_restored(trainer: FSDPTrainer, rows: TensorDict, positions: np.ndarray, folder: Path) -> None:
-    """Go on from a checkpoint and come back to it."""
+    """Take a step after a checkpoint and check that loading it restores the KL coefficient."""
     coef = trainer.kl_coef
     trainer.save(str(folder))
     trainer.step(rows, positions=positions, total_rows=NUM_ROWS, seed=0)
@@ -103,12 +103,12 @@ def test_parameters_after_a_step_do_not_depend_on_the_cut(tiny_config, tmp_path:
         assert max(gaps.values()) <= TOLERANCE[dtype]
 
 
-# How the rows of a batch lie on two ranks. The last two leave a rank without rows in some mini-batch, and in all.
+# Number of rows on the first of two ranks. With "uneven" a rank has no rows in some mini-batch, with the last in any.
 LAYOUTS = {"even": 3, "uneven": 1, "one rank without rows": 6}
 
 
 def train_every_layout(rank: int, config: RunConfig, address: str, folder: str) -> None:
-    """As one of two ranks: train from the same start in each layout, then fit, saving the weights of each."""
+    """Run on one of two ranks: train from the same start in each layout, then fit, and save the weights of each."""
     trainer = FSDPTrainer(config, rank, 2)
     trainer.connect(address)
     rows = rows_for(config, 6)
@@ -122,7 +122,7 @@ def train_every_layout(rank: int, config: RunConfig, address: str, folder: str) 
     trainer.save_weights_file(f"{folder}/fit.safetensors")
 
 
-def test_two_ranks_train_as_one_however_the_rows_lie(tiny_config, tmp_path: Path) -> None:
+def test_two_ranks_train_as_one_for_any_layout_of_rows(tiny_config, tmp_path: Path) -> None:
     config = tiny_config("trainer.num_minibatches=3", "trainer.micro_batch_rows=1", "trainer.epochs=2")
     trainer = new_trainer(config)
     save_file(start := trainer.weights(), tmp_path / "start.safetensors")

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from room_training import run_to_its_export
+from room_training import run_and_export
 from small_runs import Runs
 
 pytestmark = pytest.mark.integration
@@ -18,7 +18,7 @@ def test_an_openvla_is_trained_by_images_and_loads_from_its_export(
     from embodyflow.policies.openvla.policy_openvla import OpenVLAPolicy
 
     runs = Runs(tmp_path).served_by(prefect_api, PYTHONPATH=str(TESTS), **ray_env)
-    folder = run_to_its_export(runs, "seen")
+    folder = run_and_export(runs, "seen")
     assert json.loads((folder / "config.json").read_text())["model_type"] == "openvla"
     policy = OpenVLAPolicy(
         OpenVLAConfig(path=str(folder), action_dim=2, chunk_size=8, decoding="parallel", gripper="as_predicted"), "cpu"

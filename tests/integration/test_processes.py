@@ -1,4 +1,4 @@
-"""Processes are stopped with all their descendants, whatever they do about it."""
+"""Stopping processes with all their descendants, even if these ignore signals; claiming ports."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ def test_a_process_that_ignores_sigterm_dies_with_its_child(tmp_path: Path) -> N
     assert eventually(lambda: all_gone([child]), 2.0)
 
 
-def test_an_obedient_process_is_not_waited_for(tmp_path: Path) -> None:
+def test_stopping_a_process_that_obeys_sigterm_takes_no_grace_period(tmp_path: Path) -> None:
     process = start(tmp_path, "import time; time.sleep(60)")
     began = time.monotonic()
     stop_processes([process], grace=30.0)
@@ -55,7 +55,7 @@ def test_an_obedient_process_is_not_waited_for(tmp_path: Path) -> None:
     assert time.monotonic() - began < 5.0
 
 
-def test_a_child_obeys_sigint_even_if_we_were_started_to_ignore_it(tmp_path: Path) -> None:
+def test_a_child_obeys_sigint_even_if_its_parent_ignores_it(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         process = start(tmp_path, "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)")
@@ -86,8 +86,8 @@ time.sleep(60)
     assert eventually(lambda: all_gone([child]))
 
 
-def test_what_ignores_its_end_ends_when_a_watched_parent_is_killed(tmp_path: Path) -> None:
-    """So does what it has started in turn; a process of another mark goes on."""
+def test_a_child_that_ignores_signals_ends_when_a_watched_parent_is_killed(tmp_path: Path) -> None:
+    """Check that its own child ends too, and that a process with another mark stays alive."""
     parent_code = f"""
 import os, sys, time
 from pathlib import Path
@@ -115,7 +115,7 @@ time.sleep(60)
         stop_processes([other], grace=1.0)
 
 
-def test_processes_of_a_stack_are_found_by_its_name(tmp_path: Path) -> None:
+def test_processes_of_a_stack_are_found_by_their_mark(tmp_path: Path) -> None:
     mine = start(tmp_path, "import time; time.sleep(60)", **{STACK_VARIABLE: "mine"})
     other = start(tmp_path, "import time; time.sleep(60)", **{STACK_VARIABLE: "other"})
     try:
@@ -132,7 +132,7 @@ def test_a_reused_pid_is_not_taken_for_the_process() -> None:
     assert find_process(me.pid, me.create_time() - 60.0) is None
 
 
-def test_a_taken_port_is_replaced_by_a_free_one() -> None:
+def test_a_port_in_use_is_replaced_by_a_free_one() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -141,7 +141,7 @@ def test_a_taken_port_is_replaced_by_a_free_one() -> None:
     assert free_port(port) == port
 
 
-def test_a_port_where_nothing_listens_yet_is_chosen_once() -> None:
+def test_a_claimed_port_is_not_chosen_twice() -> None:
     preferred = free_port(0)
     port, claim = claim_port(preferred)
     other, other_claim = claim_port(preferred)
@@ -153,12 +153,12 @@ def test_a_port_where_nothing_listens_yet_is_chosen_once() -> None:
     assert again == preferred
 
 
-def test_the_claim_of_a_process_that_was_killed_is_gone() -> None:
+def test_the_claim_of_a_killed_process_is_released() -> None:
     preferred = free_port(0)
     command = f"""
 import time
 from embodyflow.stack.processes import claim_port
-port, claim = claim_port({preferred})  # kept: a claim that is forgotten is closed
+port, claim = claim_port({preferred})  # the variable keeps the claim open
 print(port, flush=True)
 time.sleep(60)
 """

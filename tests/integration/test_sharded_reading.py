@@ -1,4 +1,4 @@
-"""A pretrained model's weights, read into the shards of two ranks."""
+"""Loading a pretrained model's weights into the shards of two ranks."""
 
 from pathlib import Path
 
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.integration
 
 
 SPLITS = (1, 2)
-"""Of how many ranks one copy of the model is."""
+"""Numbers of ranks that hold one copy of the model."""
 
 
 def read_on(rank: int, folder: Path, addresses: list[str]) -> None:
-    """As one of two ranks: read the model in ``folder``, look at it, write its weights and the probe's log-probs."""
+    """Run on one of two ranks: load the model in ``folder``, check it, write its weights and the probe's log-probs."""
     words = [word for word in TINY if not word.startswith("policy.scratch")]
     words += ["policy=causal_lm", f"policy.path={folder}", "trainer.num_ranks=2"]
     for size, address in zip(SPLITS, addresses, strict=True):
@@ -32,7 +32,7 @@ def read_on(rank: int, folder: Path, addresses: list[str]) -> None:
         trainer.connect(address)
         for policy in trainer.policy_weights.policies:
             assert isinstance(policy, CausalLMPolicy)
-            assert all(is_cut(name, value, size) for name, value in policy.model.named_parameters())
+            assert all(is_sharded(name, value, size) for name, value in policy.model.named_parameters())
             assert policy.model.lm_head.weight is policy.model.model.embed_tokens.weight
         probe, weights = trainer.probe(), trainer.weights()
         trainer.close()
@@ -40,13 +40,13 @@ def read_on(rank: int, folder: Path, addresses: list[str]) -> None:
             save_file(weights | probe, folder / f"read-{size}.safetensors")
 
 
-def is_cut(name: str, value: torch.Tensor, size: int) -> bool:
-    """Say whether a rank has half of a weight: of a model that is split, of the matrices in its blocks alone."""
+def is_sharded(name: str, value: torch.Tensor, size: int) -> bool:
+    """Return True if a rank has half of a weight; with tensor parallelism only matrices in blocks need to be halved."""
     whole = size == 2 and ("_proj." not in name)
     return isinstance(value, DTensor) and (whole or value.to_local().numel() <= (value.numel() + value[0].numel()) / 2)
 
 
-def test_two_ranks_read_what_one_loads_whole(tmp_path: Path) -> None:
+def test_two_ranks_load_the_same_weights_as_one(tmp_path: Path) -> None:
     policy = language_config().policy
     tokenizer = build_tokenizer(policy)
     torch.manual_seed(3)

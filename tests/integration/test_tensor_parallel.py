@@ -1,4 +1,4 @@
-"""A language model's matrices split over ranks: the same steps, weights and checkpoints as a whole one's."""
+"""Tensor parallelism of a language model: steps, weights and checkpoints match those of an unsplit model."""
 
 from pathlib import Path
 from typing import Any
@@ -33,15 +33,15 @@ CASES = {
     ),
 }
 QUICK = ("qwen3 with a critic", "llama with adapters")
-# Of the weights' difference to those of one rank relative to their norm, and of log-probs. A product of matrices that
-# is cut adds up in another order, by 1e-7 in float32, and AdamW's first steps are the signs of gradients, some of which
-# are almost zero. In bfloat16 each part of a product is rounded by itself.
+# Tolerances against one rank: for weights relative to their norm, and for log-probs. A split matrix product sums in
+# another order, which changes it by 1e-7 in float32, and AdamW's first steps are the signs of gradients, of which some
+# are almost zero. In bfloat16 each part of a product is rounded separately.
 TOLERANCE = dict.fromkeys(CASES, (1e-6, 1e-5)) | {"bfloat16": (1e-2, 0.05)}
 WHOLE = (1, 1)
 
 Arrays = dict[str, np.ndarray]
 Layout = tuple[int, int]
-"""Parts of a batch and ranks that split the model."""
+"""Number of parts of a batch, and number of ranks that split the model."""
 
 
 def name_of(case: str, layout: Layout) -> str:
@@ -57,10 +57,15 @@ def config_of(case: str, layout: Layout) -> LanguageConfig:
 
 
 def train(rank: int, layout: Layout, addresses: dict[str, str], folder: Path, rows: Batch, demos: Batch) -> None:
-    """As one rank: train in each case, go on from the checkpoint of one rank, fit, and save the weights at each turn.
+    """Run on one rank: train each case, continue from the one-rank checkpoint, fit, and save weights at each stage.
 
     Args:
-        addresses: by case.
+        rank: Rank of this process.
+        layout: Layout of the ranks.
+        addresses: Address of the process group by case.
+        folder: Folder for checkpoints and weights.
+        rows: Rows of the whole batch.
+        demos: Demonstrations for the fit.
     """
     part = rank // layout[1]
     mine = np.arange(len(rows) * part // layout[0], len(rows) * (part + 1) // layout[0])
@@ -90,11 +95,11 @@ def train(rank: int, layout: Layout, addresses: dict[str, str], folder: Path, ro
         trainer.close()
 
 
-def named(turn: str, trainer: LanguageTrainer) -> Arrays:
-    """Return the whole weights of policy and critic."""
-    arrays = {f"{turn}/policy/{name}": array for name, array in trainer.weights().items()}
+def named(stage: str, trainer: LanguageTrainer) -> Arrays:
+    """Return the full weights of policy and critic, with the stage in their names."""
+    arrays = {f"{stage}/policy/{name}": array for name, array in trainer.weights().items()}
     if trainer.critic is not None:
-        arrays |= {f"{turn}/critic/{name}": whole(value) for name, value in trainer.critic.model.named_parameters()}
+        arrays |= {f"{stage}/critic/{name}": whole(value) for name, value in trainer.critic.model.named_parameters()}
     return arrays
 
 
@@ -103,7 +108,7 @@ def whole(value: torch.Tensor) -> np.ndarray:
 
 
 def assert_siblings_agree(trainer: LanguageTrainer) -> None:
-    """Check that ranks with one copy of a model between them have the same bits of what is not split, which is much."""
+    """Check that ranks that share one copy of a model have bit-identical replicated weights."""
     mesh, parameters = trainer._mesh.tensor, list(trainer.policy.model.parameters())
     parts = [each for each in parameters if isinstance(each, DTensor) and each.device_mesh.ndim == 2]
     if mesh.size() == 1:
@@ -117,9 +122,9 @@ def assert_siblings_agree(trainer: LanguageTrainer) -> None:
     assert all(each == mine for each in hashes)
 
 
-def apart(left: Arrays, right: Arrays, what: str) -> float:
-    """Return the norm of the difference relative to the norm of ``right``, over all arrays of a kind."""
-    names = [name for name in right if name.startswith(what)]
+def distance(left: Arrays, right: Arrays, prefix: str) -> float:
+    """Return the norm of the difference relative to the norm of ``right``, over all arrays with the prefix."""
+    names = [name for name in right if name.startswith(prefix)]
     if not names:
         return 0.0
     a, b = (np.concatenate([arrays[name].ravel() for name in names]) for arrays in (left, right))
@@ -135,7 +140,7 @@ def apart(left: Arrays, right: Arrays, what: str) -> float:
     ],
     ids=str,
 )
-def test_a_split_model_trains_as_a_whole_one(layout: Layout, cases: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_split_model_trains_like_an_unsplit_one(layout: Layout, cases: tuple[str, ...], tmp_path: Path) -> None:
     config = config_of("qwen3 with a critic", WHOLE)
     trainer, rollout = LanguageTrainer(config, 0, 1), LanguageRollout(config, 0, 1)
     trainer.connect(free_address())
@@ -152,19 +157,19 @@ def test_a_split_model_trains_as_a_whole_one(layout: Layout, cases: tuple[str, .
         one, split = (load_file(tmp_path / f"{name_of(case, each)}.safetensors") for each in (WHOLE, layout))
         assert split.keys() == one.keys()
         gaps = {name: float(np.abs(split[name] - one[name]).max()) for name in one if name.startswith("log_probs/")}
-        turns = [f"{turn}/{model}" for turn in ("stepped", "resumed", "fitted") for model in ("policy", "critic")]
-        distances = {turn: apart(split, one, turn) for turn in turns}
+        stages = [f"{stage}/{model}" for stage in ("stepped", "resumed", "fitted") for model in ("policy", "critic")]
+        distances = {stage: distance(split, one, stage) for stage in stages}
         norms = np.abs(split["norms"] / one["norms"] - 1).max()
         print(case, f"norms {norms:.1e}", {key: f"{gap:.1e}" for key, gap in (gaps | distances).items()})
         start = {name.replace("start/", "stepped/"): one[name] for name in one if name.startswith("start/")}
-        assert apart(start, one, "stepped/") > 1e-3
+        assert distance(start, one, "stepped/") > 1e-3
         assert max(gaps.values()) <= log_prob_tolerance
         assert max(distances.values()) <= tolerance
         assert norms <= tolerance
-        assert apart(split, one, "loaded/") == 0
+        assert distance(split, one, "loaded/") == 0
         trainer = LanguageTrainer(config_of(case, WHOLE), 0, 1)
         trainer.connect(free_address())
         trainer.load_reference(str(tmp_path / f"{name_of(case, layout)}-start"))
         trainer.load(str(tmp_path / name_of(case, layout)))
-        assert apart(named("stepped", trainer), split, "stepped/") == 0
+        assert distance(named("stepped", trainer), split, "stepped/") == 0
         trainer.close()

@@ -1,4 +1,4 @@
-"""vLLM as the rollouts' engine: what it is given by a trainer that trains, and a whole run with it."""
+"""vLLM as the generation engine of rollouts: weight updates from a trainer, and a whole run."""
 
 import importlib.util
 import shutil
@@ -32,12 +32,11 @@ LORA = ("trainer.lora.rank=4",)
 
 
 class Synced:
-    """A trainer, and an engine that gets its weights as a rollout worker does."""
+    """A trainer and an engine that gets its weights as in a rollout worker."""
 
     def __init__(self, folder: Path, *words: str, prepare: Callable[[], None] | None = None) -> None:
-        config = language_config(
-            "trainer.learning_rate=1e-3", "policy.scratch.head_dim=32", *words
-        )  # vLLM has none of 8
+        # vLLM does not support a head_dim of 8.
+        config = language_config("trainer.learning_rate=1e-3", "policy.scratch.head_dim=32", *words)
         self.trainer = LanguageTrainer(config, 0, 1)
         self.trainer.connect(free_address())
         self._rows: Batch = rows_to_train_on(config, self.trainer)
@@ -72,7 +71,7 @@ def close() -> Iterator[list[Synced]]:
 
 @pytest.mark.parametrize("words", [(), LORA], ids=["all weights", "adapters"])
 @pytest.mark.parametrize("tied", ["true", "false"])
-def test_the_probe_holds_after_twenty_syncs_and_shows_every_fault(
+def test_the_probe_passes_twenty_syncs_and_detects_every_fault(
     tied: str, words: tuple[str, ...], tmp_path: Path, close: list[Synced]
 ) -> None:
     close.append(pair := Synced(tmp_path, f"policy.scratch.tie_word_embeddings={tied}", *words))
@@ -100,13 +99,13 @@ def test_the_probe_holds_after_twenty_syncs_and_shows_every_fault(
 
 
 def leave_heads() -> None:
-    """Have vLLM's workers leave a tied head as it was, as ``reload_weights`` alone does on a CPU."""
+    """Make vLLM's workers keep the old weights of a tied head, as ``reload_weights`` alone does on a CPU."""
     from embodyflow.generation import vllm_worker
 
     vllm_worker.refresh_heads = lambda worker: None
 
 
-def test_a_tied_head_that_stays_behind_is_caught(tmp_path: Path, close: list[Synced]) -> None:
+def test_the_probe_detects_a_stale_tied_head(tmp_path: Path, close: list[Synced]) -> None:
     close.append(pair := Synced(tmp_path, prepare=leave_heads))
     pair.step()
     with pytest.raises(ParityError, match="weights of version 1"):

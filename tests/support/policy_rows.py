@@ -1,4 +1,4 @@
-"""What is asked of every policy that looks at images: what it sees as rows, and rows that mind no others."""
+"""Checks of every policy that sees images: its observations as rows, and rows that do not depend on each other."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ def uniforms_for(policy: Any, num_rows: int) -> Array:
 
 
 def as_batch(policy: Any, observation: Mapping[str, Array], tokens: Array) -> TensorDict:
-    """Make each observation a row of three decisions, of which the middle one was taken."""
+    """Turn each observation into a row of three decisions, of which only the middle one counts."""
     columns = {"instruction_ids": torch.from_numpy(observation["instruction_ids"])}
     seen = {name: observation[name] for name in policy.config.observation_keys} | {"action_tokens": tokens}
     for name, values in seen.items():
@@ -28,8 +28,8 @@ def as_batch(policy: Any, observation: Mapping[str, Array], tokens: Array) -> Te
     return TensorDict(columns, batch_size=[len(tokens)])
 
 
-def assert_rows_mind_no_others(policy: Any, observation: Mapping[str, Array]) -> None:
-    """Have eight rows decided in another order, and three of them beside blank ones: the same to the bit."""
+def assert_rows_are_independent(policy: Any, observation: Mapping[str, Array]) -> None:
+    """Check that eight rows give bit-identical decisions in another order, and three of them next to blank rows."""
     uniforms = uniforms_for(policy, 8)
     whole = policy.act(observation, uniforms, 1.6)
     order = np.random.default_rng(2).permutation(8)
@@ -45,7 +45,10 @@ def assert_rows_mind_no_others(policy: Any, observation: Mapping[str, Array]) ->
 
 
 def assert_rows_without_a_decision_take_part(policy: Any, observation: Mapping[str, Array], num_rows: int) -> None:
-    """A sharded model's passes are collectives: without decisions, or rows, they give nothing and gradients of zero."""
+    """Check that a batch without decisions or rows gives zero log-probs and zero gradients.
+
+    The passes of a sharded model are collectives, so ranks without decisions must take part in them.
+    """
     batch = as_batch(policy, observation, policy.act(observation, None, 1.0).tokens)[:num_rows]
     batch["loss_mask"].zero_()
     log_probs, entropy = policy.evaluate(batch, 1.0)
@@ -55,7 +58,7 @@ def assert_rows_without_a_decision_take_part(policy: Any, observation: Mapping[s
 
 
 class Room(gym.Env):
-    """Spaces to be looked at, and nothing behind them."""
+    """An environment that has spaces and nothing else."""
 
     def __init__(self, **images: tuple[int, ...]) -> None:
         spaces = {name: Box(0, 255, shape, np.uint8) for name, shape in images.items()}

@@ -1,4 +1,4 @@
-"""Training in the picture room, in one process, of whichever policy."""
+"""Training of any policy in the picture room, in one process or as a whole run."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ RUN = (
 
 
 def play(rollout: EmbodiedRollout, trainer: FSDPTrainer, iteration: int = 1) -> TensorDict:
-    """Play an iteration's four episodes with the trainer's weights; every second one is to become less probable."""
+    """Play an iteration's four episodes with the trainer's weights; every second one gets a negative advantage."""
     rollout.update_weights(trainer.weights(), 1)
     rows = to_batch(rollout.play(rollout.training_episodes(SEED, iteration), "train", (SEED, "actions")))
     rows["old_log_probs"] = rows["ref_log_probs"] = rows["log_probs"].clone()
@@ -42,7 +42,7 @@ def step(trainer: FSDPTrainer, rows: TensorDict) -> None:
 
 
 def assert_learns(trainer: FSDPTrainer, rows: TensorDict, tolerance: float) -> None:
-    """The trainer finds the rollout's log-probs, and in three steps they move as the advantages say."""
+    """Check that the trainer reproduces the rollout's log-probs and that three steps change them as intended."""
     before = trainer.weights()
     assert (trainer.log_probs(rows, reference=False) - rows["log_probs"]).abs().max() < tolerance
     for _ in range(3):
@@ -51,10 +51,10 @@ def assert_learns(trainer: FSDPTrainer, rows: TensorDict, tolerance: float) -> N
     assert risen > 0.1 and largest_gap(trainer.weights(), before) > 1e-4
 
 
-def assert_goes_on(
+def assert_resumes(
     trainer: FSDPTrainer, rows: TensorDict, config: RunConfig, close: list[FSDPTrainer], folder: Path
 ) -> None:
-    """A step after a checkpoint is the same in a trainer that was built anew."""
+    """Check that a step after a checkpoint is bit-identical in a new trainer."""
     step(trainer, rows)
     trainer.save(str(folder))
     step(trainer, rows)
@@ -66,16 +66,16 @@ def assert_goes_on(
     assert largest_gap(again.weights(), expected) == 0
 
 
-def run_to_its_export(runs: Runs, run_id: str, *words: str) -> Path:
-    """Train for two iterations on two trainer ranks; return the folder of the policy."""
+def run_and_export(runs: Runs, run_id: str, *words: str) -> Path:
+    """Train for two iterations on two trainer ranks; return the folder of the exported policy."""
     process = runs.start(*RUN, *words, f"run_root={runs.root}", f"run_id={run_id}")
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output[-4000:]
-    assert "no episode video: " in output, "the room does not draw itself"
+    assert "no episode video: " in output, "the picture room cannot render"
     records = runs.metrics(run_id)
     digests = [record["weights_digest"] for record in records if "weights_digest" in record]
     assert len(set(digests)) == len(digests) == 2, "the weights never changed"
     gaps = [record["parity/log_prob_gap"] for record in records if "parity/log_prob_gap" in record]
-    assert len(gaps) == 2 and max(gaps) < 1e-4, "two sharded ranks find the log-probs of the rollout"
+    assert len(gaps) == 2 and max(gaps) < 1e-4, "two sharded ranks do not reproduce the rollout's log-probs"
     runs.assert_nothing_runs(seconds=10)
     return runs.root / run_id / "policy"

@@ -1,4 +1,4 @@
-"""Trainers of one rank, and rows and demonstrations to train them on."""
+"""Trainers of one rank, with rows and demonstrations to train them on."""
 
 import os
 import socket
@@ -28,15 +28,15 @@ def spawn_ranks(work: Callable[..., None], *args: Any, num_ranks: int) -> None:
     """Call ``work(rank, *args)`` in a process per rank.
 
     Raises:
-        torch.multiprocessing.ProcessRaisedException: with the traceback of a rank that failed.
+        torch.multiprocessing.ProcessRaisedException: A rank failed; the message has its traceback.
     """
-    mp.spawn(_work_and_end, (work, args), nprocs=num_ranks)
+    mp.spawn(_work_and_exit, (work, args), nprocs=num_ranks)
 
 
-def _work_and_end(rank: int, work: Callable[..., None], args: tuple[Any, ...]) -> None:
-    """As the end of a run does, end the process at once.
+def _work_and_exit(rank: int, work: Callable[..., None], args: tuple[Any, ...]) -> None:
+    """Call ``work`` and exit the process at once, as runs do at their end.
 
-    An interpreter that takes its time can abort: gloo's threads are still there while anything refers to the group
+    A normal interpreter shutdown can abort, because gloo's threads live on while anything refers to the process group
     (https://github.com/pytorch/pytorch/issues/190489).
     """
     work(rank, *args)
@@ -50,7 +50,7 @@ def new_trainer(config: RunConfig) -> FSDPTrainer:
 
 
 def rows_for(config: RunConfig, num_rows: int) -> TensorDict:
-    """Make rows with episodes of different lengths, log-probs a little off the policy's."""
+    """Return rows with episodes of different lengths and log-probs close to an untrained policy's."""
     rng, decisions, tokens = np.random.default_rng(0), config.num_decisions, config.policy.num_action_tokens
     shape = (num_rows, decisions, tokens)
     num_tokens = rng.integers(1, decisions * tokens, size=(num_rows, 1))

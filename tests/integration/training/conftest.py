@@ -1,4 +1,4 @@
-"""Engines compute in one thread, as every worker of a run does: a row's bits depend on it."""
+"""Engines compute in one thread, as every worker of a run does; the bits of a row depend on the number of threads."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Engines on a device that is not the CPU: nothing is left behind on the CPU, and the numbers are the CPU's."""
+"""Engines on a simulated second device: no tensor stays on the CPU, and the results match the CPU's."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,33 +38,33 @@ EVERYTHING = (
     *("algorithm.advantage=gae", "algorithm.loss=clip_cov", "+algorithm.covariance.fraction=0.5"),
     *("+algorithm.covariance.low=0", "+algorithm.kl.coef=0.1", "algorithm.entropy_coef=0.01"),
 )
-"""An objective that reads all there is to read."""
+"""Settings of an objective that reads every column."""
 
 
-def there(config: RunConfig) -> Any:
+def on_device(config: RunConfig) -> Any:
     return config.model_copy(update={"cluster": config.cluster.model_copy(update={"device": NAME})})
 
 
 def on_both(config: RunConfig) -> Iterator[RunConfig]:
-    """Yield a configuration for the other device, while there is one, then itself."""
+    """Yield the configuration for the other device, which exists meanwhile, and then for the CPU."""
     with other_device():
-        yield there(config)
+        yield on_device(config)
     yield config
 
 
-def lies_there(model: torch.nn.Module) -> bool:
+def is_on_device(model: torch.nn.Module) -> bool:
     return {value.device.type for value in model.state_dict().values()} == {NAME}
 
 
 def train(trainer: FSDPTrainer, rows: TensorDict) -> dict[str, float]:
-    """Take every kind of step; return what is said of it."""
+    """Take every kind of step; return the metrics."""
     how = {"positions": np.arange(len(rows)), "total_rows": len(rows), "seed": SEED}
     rows["advantages"] = (torch.arange(len(rows))[:, None, None] % 2 * 2.0 - 1.0) * rows["loss_mask"]
     rows["old_log_probs"] = rows["log_probs"] + 0.1 * rows["advantages"]
     if trainer.config.algorithm.needs_reference:
         rows["ref_log_probs"] = trainer.log_probs(rows, reference=True)
     if trainer.critic is not None:
-        assert lies_there(trainer.critic.model) == lies_there(trainer.policy.model)
+        assert is_on_device(trainer.critic.model) == is_on_device(trainer.policy.model)
         rows["values"], rows["returns"] = trainer.values(rows), rows["loss_mask"].any(-1).float()
         metrics = trainer.step_both(rows, **how) | trainer.step_critic(rows, **how)
     else:
@@ -73,7 +73,7 @@ def train(trainer: FSDPTrainer, rows: TensorDict) -> dict[str, float]:
 
 
 def train_twice(trainer: FSDPTrainer, rows: TensorDict, folder: Path) -> dict[str, float]:
-    """Take every kind of step at the start of RL, go back to it by a checkpoint and take them again."""
+    """Take every kind of step at the start of RL, restore the start from a checkpoint, and repeat the steps."""
     trainer.save(str(folder))
     start = trainer.fingerprint()
     metrics = train(trainer, rows)
@@ -86,14 +86,14 @@ def train_twice(trainer: FSDPTrainer, rows: TensorDict, folder: Path) -> dict[st
 
 
 @pytest.mark.parametrize("name", ROBOTS)
-def test_a_robot_policy(name: str, close: list[FSDPTrainer], tmp_path: Path) -> None:
+def test_a_robot_policy_trains_on_another_device(name: str, close: list[FSDPTrainer], tmp_path: Path) -> None:
     words = (*SMALL, *ROBOTS[name], *EVERYTHING, "trainer.micro_batch_rows=2", "warm_start.steps=2", "critic.epochs=1")
     config = compose_config(words)
     found = []
     for each in on_both(config):
         rollout = EmbodiedRollout(each, 0, 1)
         close.append(trainer := new_trainer(each))
-        assert lies_there(rollout.policy.model) == lies_there(trainer.policy.model) == (each is not config)
+        assert is_on_device(rollout.policy.model) == is_on_device(trainer.policy.model) == (each is not config)
         fitted = trainer.fit(to_batch(rollout.demonstrate()), SEED)
         rows = play(rollout, trainer)
         assert (trainer.log_probs(rows, reference=False) - rows["log_probs"]).abs().max() < 1e-5
@@ -104,7 +104,7 @@ def test_a_robot_policy(name: str, close: list[FSDPTrainer], tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("lora", ["null", "{rank: 2}"])
-def test_a_language_model(lora: str, close: list[FSDPTrainer], tmp_path: Path) -> None:
+def test_a_language_model_trains_on_another_device(lora: str, close: list[FSDPTrainer], tmp_path: Path) -> None:
     words = (*EVERYTHING, "algorithm.loss=kl_cov", "trainer.micro_batch_tokens=60", "critic.epochs=1")
     config = language_config(*words, f"trainer.lora={lora}")
     found = []
@@ -112,7 +112,7 @@ def test_a_language_model(lora: str, close: list[FSDPTrainer], tmp_path: Path) -
         rollout, trainer = LanguageRollout(each, 0, 1), LanguageTrainer(each, 0, 1)
         close.append(trainer)
         trainer.connect(free_address())
-        assert lies_there(trainer.policy.model) == (each is not config)
+        assert is_on_device(trainer.policy.model) == (each is not config)
         fitted = trainer.fit(to_batch(rollout.demonstrate()), SEED)
         rollout.update_weights(trainer.weights() | trainer.probe(), version=1)  # compares the probe
         rows = sampled(rollout)
@@ -124,14 +124,14 @@ def test_a_language_model(lora: str, close: list[FSDPTrainer], tmp_path: Path) -
     assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-5)
 
 
-def test_a_control_policy(close: list[FSDPTrainer]) -> None:
+def test_a_control_policy_trains_on_another_device(close: list[FSDPTrainer]) -> None:
     words = ("algorithm=ppo", "rollout.envs_per_worker=2", "rollout.num_steps=30", "trainer.num_minibatches=2")
     config = compose_config(["experiment=reacher", *words, "trainer.epochs=1", "critic.epochs=1"])
     found = []
     for each in on_both(config):
         rollout = ControlRollout(each, 0, 1)
         close.append(trainer := new_trainer(each))
-        assert lies_there(rollout.policy.model) == lies_there(trainer.policy.model) == (each is not config)
+        assert is_on_device(rollout.policy.model) == is_on_device(trainer.policy.model) == (each is not config)
         rollout.update_weights(trainer.weights(), 0)
         rows = to_batch(rollout.collect(1, (0, 1, "rollout"))[0])
         rollout.close()
@@ -142,9 +142,9 @@ def test_a_control_policy(close: list[FSDPTrainer]) -> None:
 
 
 def test_tensors_of_two_devices_are_refused(tiny_config, close: list[FSDPTrainer]) -> None:
-    """As a GPU would; without it the tests above could not fail."""
+    """Check that mixing devices fails as on a GPU; otherwise the tests above could never fail."""
     with other_device():
-        close.append(trainer := new_trainer(there(tiny_config())))
+        close.append(trainer := new_trainer(on_device(tiny_config())))
         state = rows_for(trainer.config, 1)["state"][0]
         with pytest.raises(RuntimeError, match="same device"):
             trainer.policy.model.embed.state(state)

@@ -1,11 +1,11 @@
-"""Policies that denoise in the hands of the engines: episodes by images and states, steps, demonstrations, resuming."""
+"""Flow policies in rollout and trainer: episodes with images and states, steps, demonstrations, checkpoints."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from room_training import SMALL, assert_goes_on, assert_learns, play
+from room_training import SMALL, assert_learns, assert_resumes, play
 from trainers import SEED, largest_gap, new_trainer
 
 from embodyflow.config import RunConfig
@@ -36,20 +36,20 @@ def rollout(config: RunConfig) -> EmbodiedRollout:
     return EmbodiedRollout(config, 0, 1)
 
 
-def test_the_trainer_finds_the_log_probs_of_the_rollout_and_learns_by_them(
+def test_the_trainer_reproduces_the_rollouts_log_probs_and_learns(
     config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer]
 ) -> None:
     close.append(trainer := new_trainer(config))
     rows = play(rollout, trainer)
     assert rows["action_tokens"].dtype == torch.float32 and rows["action_tokens"].shape == (4, 4, 4 * 5 * 8)
     assert rows["loss_mask"].shape == rows["log_probs"].shape == (4, 4, 4 * 4)
-    assert rows["actions"].abs().max() <= 1.0, "within the room's bounds"
+    assert rows["actions"].abs().max() <= 1.0, "actions exceed the room's bounds"
     executed = rows["loss_mask"].unflatten(-1, (4, 4))
     assert torch.equal(executed.all(-1), executed.any(-1)) and executed[..., 0].sum() == rows["num_steps"].sum()
     assert_learns(trainer, rows, config.trainer.parity_tolerance)
 
 
-def test_log_probs_are_the_rollout_s_where_an_episode_ends_within_a_chunk(
+def test_log_probs_match_the_rollouts_if_an_episode_ends_within_a_chunk(
     config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer]
 ) -> None:
     close.append(trainer := new_trainer(config))
@@ -58,7 +58,7 @@ def test_log_probs_are_the_rollout_s_where_an_episode_ends_within_a_chunk(
     assert (trainer.log_probs(rows, reference=False) - rows["log_probs"]).abs().max() < 1e-4
 
 
-def test_episodes_played_alone_are_the_same_to_the_bit(
+def test_episodes_played_separately_are_bit_identical(
     config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer]
 ) -> None:
     close.append(trainer := new_trainer(config))
@@ -70,7 +70,7 @@ def test_episodes_played_alone_are_the_same_to_the_bit(
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("config", ["smolvla", pytest.param("pi0", marks=pytest.mark.slow)], indirect=True)
-def test_it_is_trained_in_every_way_that_a_policy_can_be(
+def test_every_training_mode_works(
     config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer], way: str
 ) -> None:
     words, tolerance = WAYS[way]
@@ -78,7 +78,7 @@ def test_it_is_trained_in_every_way_that_a_policy_can_be(
     assert_learns(trainer, play(rollout, trainer), tolerance)
 
 
-def test_demonstrations_are_imitated_and_their_statistics_kept(
+def test_a_fit_imitates_demonstrations_and_keeps_their_statistics(
     config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer]
 ) -> None:
     close.append(trainer := new_trainer(config))
@@ -92,15 +92,15 @@ def test_demonstrations_are_imitated_and_their_statistics_kept(
         np.testing.assert_allclose(weights[f"statistics.{name}_mean"], mean, atol=1e-6)
 
 
-def test_a_checkpoint_brings_back_weights_statistics_and_optimizer(
+def test_a_checkpoint_restores_weights_statistics_and_optimizer(
     config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer], tmp_path: Path
 ) -> None:
     close.append(trainer := new_trainer(config))
     trainer.fit(to_batch(rollout.demonstrate()), SEED)
-    assert_goes_on(trainer, play(rollout, trainer), config, close, tmp_path)
+    assert_resumes(trainer, play(rollout, trainer), config, close, tmp_path)
 
 
-def test_adapters_leave_the_language_model_alone_where_the_expert_alone_is_trained(
+def test_with_train_expert_only_the_language_model_gets_no_adapters(
     config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer], tmp_path: Path
 ) -> None:
     words = (*WORDS[config.policy.name], "policy.train_expert_only=true", "algorithm.advantage=gae", "critic.epochs=1")
@@ -131,4 +131,4 @@ def test_adapters_leave_the_language_model_alone_where_the_expert_alone_is_train
     again.load_reference(str(tmp_path / "0"))
     again.load(str(tmp_path / "1"))
     assert largest_gap(again.weights(), expected) == 0
-    assert values.any() and torch.equal(again.values(rows), values), "the critic reads by the weights it had"
+    assert values.any() and torch.equal(again.values(rows), values), "the critic's weights were not restored"

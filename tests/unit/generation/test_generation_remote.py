@@ -1,4 +1,4 @@
-"""What can go wrong between the remote engine and its server."""
+"""Failures between the remote engine and its server."""
 
 import socket
 from pathlib import Path
@@ -33,7 +33,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_client, "FIRST_PAUSE", 0.01)
 
 
-def test_answers_that_break_off_are_asked_for_again(folder: Path, served: HFEngine) -> None:
+def test_responses_that_end_early_are_retried(folder: Path, served: HFEngine) -> None:
     requests, sampling = [Request((1, 2), seed) for seed in range(4)], Sampling(6)
     with completions_server(served, failures=3) as address:
         engine = RemoteEngine(RemoteConfig(base_url=address, max_retries=3, max_concurrency=1), folder)
@@ -45,20 +45,22 @@ def test_answers_that_break_off_are_asked_for_again(folder: Path, served: HFEngi
 def test_retries_are_bounded(folder: Path, served: HFEngine) -> None:
     with (
         completions_server(served, failures=100) as address,
-        pytest.raises(GenerationError, match="/v1/completions: attempt 3: RemoteProtocolError the answer broke off"),
+        pytest.raises(
+            GenerationError, match="/v1/completions: attempt 3: RemoteProtocolError the response ended early"
+        ),
     ):
         RemoteEngine(RemoteConfig(base_url=address, max_retries=2), folder)
 
 
-def test_no_server_is_an_error_that_names_it(folder: Path) -> None:
-    with socket.socket() as bound:  # and does not listen
+def test_a_server_that_cannot_be_reached_is_named(folder: Path) -> None:
+    with socket.socket() as bound:  # bound, but not listening
         bound.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"
         with pytest.raises(GenerationError, match=f"{address}/v1/models: attempt 2: ConnectError"):
             RemoteEngine(RemoteConfig(base_url=address, max_retries=1), folder)
 
 
-def test_log_probs_of_another_distribution_are_noticed_at_the_start(folder: Path, served: HFEngine) -> None:
+def test_log_probs_of_another_distribution_are_refused_at_the_start(folder: Path, served: HFEngine) -> None:
     with (
         completions_server(served, raw_log_probs=True) as address,
         pytest.raises(ConfigError, match="--logprobs-mode processed_logprobs"),
@@ -69,12 +71,12 @@ def test_log_probs_of_another_distribution_are_noticed_at_the_start(folder: Path
 def test_a_model_that_is_not_served_is_named(folder: Path, served: HFEngine) -> None:
     with (
         completions_server(served, model="other") as address,
-        pytest.raises(ConfigError, match=r"model=mine: .* serves other"),
+        pytest.raises(ConfigError, match=r"model=mine: .* allowed is other"),
     ):
         RemoteEngine(RemoteConfig(base_url=address, model="mine"), folder)
 
 
-def test_weights_are_refused_without_a_way_to_the_server(folder: Path, served: HFEngine) -> None:
+def test_weight_updates_are_refused_without_a_method(folder: Path, served: HFEngine) -> None:
     with completions_server(served) as address:
         engine = RemoteEngine(RemoteConfig(base_url=address), folder)
         with pytest.raises(ConfigError, match="weight_update=refused"):

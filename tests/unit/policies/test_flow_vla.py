@@ -10,7 +10,7 @@ import torch
 from flow_vla_models import golden_imitation, golden_uniforms, observe, tensors
 from policy_rows import (
     as_batch,
-    assert_rows_mind_no_others,
+    assert_rows_are_independent,
     assert_rows_without_a_decision_take_part,
     uniforms_for,
 )
@@ -75,7 +75,7 @@ def test_log_probs_are_of_a_step_of_an_action_and_leave_the_padding_out(models: 
 @each_kind
 def test_a_row_is_the_same_to_the_bit_whichever_rows_are_beside_it(models: ModuleType, kind: dict[str, Any]) -> None:
     policy = models.new_policy(**kind)
-    assert_rows_mind_no_others(policy, observe(policy, 8))
+    assert_rows_are_independent(policy, observe(policy, 8))
 
 
 def test_padding_of_the_prompt_makes_no_difference(models: ModuleType) -> None:

@@ -7,7 +7,7 @@ import torch
 from openvla_models import SlowOpenVLA, new_config, new_policy, observe
 from policy_rows import (
     as_batch,
-    assert_rows_mind_no_others,
+    assert_rows_are_independent,
     assert_rows_without_a_decision_take_part,
     uniforms_for,
 )
@@ -63,7 +63,7 @@ def test_evaluating_what_was_acted_gives_its_log_probs(kind: dict[str, Any]) -> 
 @each_kind
 def test_a_row_is_the_same_to_the_bit_whichever_rows_are_beside_it(kind: dict[str, Any]) -> None:
     policy = new_policy(**kind)
-    assert_rows_mind_no_others(policy, observe(policy, 8))
+    assert_rows_are_independent(policy, observe(policy, 8))
 
 
 def test_padding_of_the_prompt_makes_no_difference() -> None:

@@ -1,4 +1,4 @@
-"""A process that keeps the memory of what it frees."""
+"""A process keeps freed memory."""
 
 import platform
 import subprocess
@@ -18,8 +18,8 @@ with open("/proc/self/statm") as file:
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heap is another one's")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 @pytest.mark.parametrize(("mode", "keeps"), [("keep", True), ("leave", False)])
-def test_freed_memory_stays_with_the_process(mode: str, keeps: bool) -> None:
+def test_a_process_keeps_freed_memory(mode: str, keeps: bool) -> None:
     resident = float(subprocess.run([sys.executable, "-c", PROGRAM, mode], capture_output=True, check=True).stdout)
     assert (resident > 200) == keeps and (resident < 100) != keeps

@@ -176,7 +176,7 @@ def test_one_process_works_on_a_run_at_a_time(folder: RunFolder) -> None:
 
 def test_a_run_that_cannot_be_written_to_is_refused_in_a_line(folder: RunFolder) -> None:
     (folder.path / ".lock").mkdir()
-    with pytest.raises(ConfigError, match=r"mine/\.lock: Is a directory; allowed is a folder that can be written to"):
+    with pytest.raises(ConfigError, match=r"mine/\.lock: Is a directory; allowed is a writable folder"):
         folder.refuse_if_at_work()
 
 

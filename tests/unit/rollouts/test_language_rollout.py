@@ -153,7 +153,7 @@ def test_a_model_that_tells_packed_sequences_apart_by_no_position_is_refused(tmp
     config = language_config("policy.scratch=null", f"policy.path={tmp_path}")
     rollout, trainer = LanguageRollout(config, 0, 1), LanguageTrainer(config, 0, 1)
     trainer.connect(free_address())
-    with pytest.raises(ParityError, match="or the model sees what lies beside a sequence in its line"):
+    with pytest.raises(ParityError, match="or the model attends across packed sequences"):
         rollout.update_weights(trainer.weights() | trainer.probe(), version=1)
     trainer.close()
     rollout.close()
@@ -244,7 +244,7 @@ def swap_layers(weights: dict[str, np.ndarray]) -> None:
 def test_weights_that_are_not_the_trainers_are_not_used(trainer: LanguageTrainer, fault) -> None:
     rollout, weights = LanguageRollout(CONFIG, 0, 1), trainer.weights()
     fault(weights)
-    message = r"weights of version 5: rollout worker 0 and trainer differ by .* rollout.probe_tolerance=0.0001"
+    message = r"weights of version 5: log-probs .* differ by .* rollout worker 0 .* rollout.probe_tolerance=0.0001"
     with pytest.raises(ParityError, match=message):
         rollout.update_weights(weights | trainer.probe(), version=5)
     rollout.close()

@@ -1,4 +1,4 @@
-"""The critic against a plain loop, beside the policy, and across a restart."""
+"""The critic: compared with a plain training loop, independent of the policy, and restored from a checkpoint."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def valued_rows(config: RunConfig, num_rows: int) -> TensorDict:
 
 
 def state_of(trainer: FSDPTrainer) -> dict[str, np.ndarray]:
-    """Every weight of policy, reference and critic; on one rank a shard is the whole."""
+    """Return all weights of policy, reference and critic; on one rank a shard is the full tensor."""
     policy, reference = trainer.policy_weights.policies
     models = {"policy": policy, "reference": reference, "critic": trainer.critic}
     return {
@@ -40,7 +40,7 @@ def changed(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[
     return {name.partition(".")[0] for name in before if not np.array_equal(before[name], after[name])}
 
 
-def test_a_critic_starts_with_the_policys_encoder_and_values_nothing(tiny_config, close: list[FSDPTrainer]) -> None:
+def test_a_critic_starts_with_the_policys_encoder_and_values_of_zero(tiny_config, close: list[FSDPTrainer]) -> None:
     config = tiny_config(*PPO, "warm_start.steps=5")
     close.append(trainer := new_trainer(config))
     trainer.fit(demos_for(config), seed=SEED)
@@ -55,7 +55,7 @@ def test_a_critic_starts_with_the_policys_encoder_and_values_nothing(tiny_config
 
 
 @pytest.mark.parametrize("clip", ["0.05", "null"])
-def test_its_steps_are_those_of_a_plain_loop(clip: str, tiny_config, close: list[FSDPTrainer]) -> None:
+def test_critic_steps_match_a_plain_loop(clip: str, tiny_config, close: list[FSDPTrainer]) -> None:
     config = tiny_config(*PPO, f"+algorithm.value_clip={clip}", "trainer.micro_batch_rows=3")
     close.append(trainer := new_trainer(config))
     rows, before = valued_rows(config, 4), state_of(trainer)
@@ -87,7 +87,7 @@ def test_its_steps_are_those_of_a_plain_loop(clip: str, tiny_config, close: list
     assert changed(before, after) == {"critic"}
 
 
-def test_only_training_changes_weights_and_only_its_own(tiny_config, close: list[FSDPTrainer]) -> None:
+def test_only_training_changes_weights_and_only_of_the_trained_model(tiny_config, close: list[FSDPTrainer]) -> None:
     config = tiny_config(*PPO)
     close.append(trainer := new_trainer(config))
     rows, start = valued_rows(config, 4), state_of(trainer)
@@ -101,7 +101,7 @@ def test_only_training_changes_weights_and_only_its_own(tiny_config, close: list
     assert changed(stepped, state_of(trainer)) == {"critic"}
 
 
-def test_a_policy_is_trained_alike_with_and_without_a_critic(tiny_config, close: list[FSDPTrainer]) -> None:
+def test_a_critic_does_not_change_how_the_policy_is_trained(tiny_config, close: list[FSDPTrainer]) -> None:
     digests = set()
     for words in (PPO, ()):
         close.append(trainer := new_trainer(config := tiny_config(*words)))
@@ -111,25 +111,23 @@ def test_a_policy_is_trained_alike_with_and_without_a_critic(tiny_config, close:
     assert len(digests) == 1 and trainer.critic is None
 
 
-def test_a_restored_critic_goes_on_as_if_nothing_had_happened(
-    tiny_config, close: list[FSDPTrainer], tmp_path: Path
-) -> None:
+def test_a_restored_critic_continues_bit_identically(tiny_config, close: list[FSDPTrainer], tmp_path: Path) -> None:
     config = tiny_config(*PPO, "trainer.num_minibatches=2")
     close.append(trainer := new_trainer(config))
     rows = valued_rows(config, 6)
 
-    def go_on(trainer: FSDPTrainer, seed: int) -> None:
+    def train(trainer: FSDPTrainer, seed: int) -> None:
         trainer.step(rows, positions=np.arange(6), total_rows=6, seed=seed)
         trainer.step_critic(rows, positions=np.arange(6), total_rows=6, seed=seed)
 
     trainer.save(str(tmp_path / "0"))
-    go_on(trainer, 1)
+    train(trainer, 1)
     trainer.save(str(tmp_path / "1"))
-    go_on(trainer, 2)
+    train(trainer, 2)
     expected = state_of(trainer)
     trainer.close()
     close.append(trainer := new_trainer(config.model_copy(update={"seed": 99})))
     trainer.load_reference(str(tmp_path / "0"))
     trainer.load(str(tmp_path / "1"))
-    go_on(trainer, 2)
+    train(trainer, 2)
     assert changed(expected, state_of(trainer)) == set()

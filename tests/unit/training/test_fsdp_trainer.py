@@ -1,4 +1,4 @@
-"""The trainer against a plain loop, against itself on two ranks, and against the rollout."""
+"""The trainer: compared with a plain training loop and with the rollout, deterministic, and restorable."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from embodyflow.training.fsdp_trainer import FSDPTrainer
 
 
 def plain_training(config: RunConfig, weights: Weights, rows: TensorDict) -> Weights:
-    """Train as a textbook would: the whole batch at once, one process, no engine."""
+    """Train as in a textbook: the whole batch at once, in one process, without an engine."""
     model = TinyVLA(config.policy)
     model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.trainer.learning_rate, weight_decay=0.1)
@@ -47,14 +47,14 @@ def plain_training(config: RunConfig, weights: Weights, rows: TensorDict) -> Wei
     return {name: value.detach().numpy() for name, value in model.state_dict().items()}
 
 
-def test_steps_are_those_of_a_plain_loop(tiny_config, close: list[FSDPTrainer], tmp_path: Path) -> None:
+def test_steps_match_a_plain_loop(tiny_config, close: list[FSDPTrainer], tmp_path: Path) -> None:
     config = tiny_config(
         *("trainer.epochs=3", "trainer.weight_decay=0.1", "trainer.max_grad_norm=0.05", "rollout.temperature=1.3"),
         *("+algorithm.kl.coef=0.05", "algorithm.entropy_coef=0.01"),
     )
     close.append(trainer := new_trainer(config))
     rows, start = rows_for(config, 4), trainer.weights()
-    trainer.save(str(tmp_path))  # as every run does before its first step, which must still be AdamW's first
+    trainer.save(str(tmp_path))  # every run saves before its first step, which must not count as a step of AdamW
     metrics = trainer.step(rows, positions=np.arange(4), total_rows=4, seed=SEED)
     expected = plain_training(config, start, rows)
     assert largest_gap(trainer.weights(), start) > 1e-3
@@ -64,7 +64,7 @@ def test_steps_are_those_of_a_plain_loop(tiny_config, close: list[FSDPTrainer], 
     assert 5.0 < metrics["policy/entropy"].value < np.log(256) + 1e-6
 
 
-def test_how_rows_are_cut_into_micro_batches_changes_nothing(tiny_config, close: list[FSDPTrainer]) -> None:
+def test_micro_batch_sizes_do_not_change_the_weights(tiny_config, close: list[FSDPTrainer]) -> None:
     results = []
     for size in ("null", "3", "1"):
         config = tiny_config(f"trainer.micro_batch_rows={size}", "trainer.num_minibatches=2", "trainer.epochs=2")
@@ -75,10 +75,10 @@ def test_how_rows_are_cut_into_micro_batches_changes_nothing(tiny_config, close:
     whole, *cut = (np.concatenate([array.ravel() for array in weights.values()]) for weights in results)
     for weights in cut:
         assert np.linalg.norm(weights - whole) <= 1e-6 * np.linalg.norm(whole)
-        assert np.abs(weights - whole).max() <= 1e-5  # AdamW turns the sign of a gradient of almost zero into a step
+        assert np.abs(weights - whole).max() <= 1e-5  # AdamW takes a full step even if a gradient is almost zero
 
 
-def test_the_same_step_twice_gives_the_same_bits(tiny_config, close: list[FSDPTrainer]) -> None:
+def test_the_same_step_twice_gives_bit_identical_weights(tiny_config, close: list[FSDPTrainer]) -> None:
     config = tiny_config("trainer.num_minibatches=2")
     digests = set()
     for seed in (SEED, SEED, SEED + 1):
@@ -98,11 +98,9 @@ def test_without_rows_nothing_is_trained(tiny_config, close: list[FSDPTrainer]) 
     assert metrics["train/optimizer_steps"].value == 0
 
 
-def test_rows_left_by_a_filter_move_the_policy_as_much_as_they_do_among_all(
-    tiny_config, close: list[FSDPTrainer]
-) -> None:
+def test_rows_that_a_filter_keeps_weigh_as_much_as_in_a_full_batch(tiny_config, close: list[FSDPTrainer]) -> None:
     norms = []
-    for num_groups in (1, 2, 4):  # of 2 rows each; the 2 at hand are what is left
+    for num_groups in (1, 2, 4):  # groups have 2 rows, of which the filter kept one group
         config = tiny_config(f"rollout.num_groups={num_groups}", "trainer.max_grad_norm=1000")
         close.append(trainer := new_trainer(config))
         metrics = trainer.step(rows_for(config, 2), positions=np.arange(2), total_rows=2, seed=SEED)
@@ -112,19 +110,17 @@ def test_rows_left_by_a_filter_move_the_policy_as_much_as_they_do_among_all(
     assert norms == [pytest.approx(norms[0]), pytest.approx(norms[0] / 2), pytest.approx(norms[0] / 4)]
 
 
-def test_a_gradient_that_is_not_finite_stops_before_the_weights_do_harm(tiny_config, close: list[FSDPTrainer]) -> None:
+def test_a_gradient_of_inf_raises_and_keeps_the_weights(tiny_config, close: list[FSDPTrainer]) -> None:
     config = tiny_config()
     close.append(trainer := new_trainer(config))
     rows, before = rows_for(config, 2), digest_of(trainer.weights())
     rows["advantages"][0, 0, 0] = torch.inf
-    with pytest.raises(FloatingPointError, match="the step was not taken"):
+    with pytest.raises(FloatingPointError, match="skipped the optimizer step"):
         trainer.step(rows, positions=np.arange(2), total_rows=2, seed=SEED)
     assert digest_of(trainer.weights()) == before
 
 
-def test_a_restored_trainer_goes_on_as_if_nothing_had_happened(
-    tiny_config, close: list[FSDPTrainer], tmp_path: Path
-) -> None:
+def test_a_restored_trainer_continues_bit_identically(tiny_config, close: list[FSDPTrainer], tmp_path: Path) -> None:
     config = tiny_config("trainer.num_minibatches=2", "trainer.epochs=2")
     close.append(trainer := new_trainer(config))
     rows = rows_for(config, 6)
@@ -136,7 +132,7 @@ def test_a_restored_trainer_goes_on_as_if_nothing_had_happened(
     expected = digest_of(trainer.weights())
     trainer.close()
 
-    other = config.model_copy(update={"seed": 99})  # other initial weights, no optimizer state
+    other = config.model_copy(update={"seed": 99})  # different initial weights, no optimizer state
     close.append(trainer := new_trainer(other))
     trainer.load_reference(str(tmp_path / "0"))
     trainer.load(str(tmp_path / "1"))
@@ -145,20 +141,20 @@ def test_a_restored_trainer_goes_on_as_if_nothing_had_happened(
     assert digest_of(trainer.weights()) == expected
 
 
-def test_the_kl_coefficient_is_steered_and_restored(tiny_config, close: list[FSDPTrainer], tmp_path: Path) -> None:
+def test_the_kl_coefficient_adapts_and_is_restored(tiny_config, close: list[FSDPTrainer], tmp_path: Path) -> None:
     config = tiny_config("algorithm.kl.coef=0.2", "algorithm.kl.target=0.005", "algorithm.kl.horizon=30")
     close.append(trainer := new_trainer(config))
     rows = rows_for(config, 6)
     difference = (rows["ref_log_probs"] - rows["old_log_probs"]).double().numpy()[rows["loss_mask"].numpy()]
     error = (np.exp(difference) - difference - 1).mean() / 0.005 - 1
-    assert 0.005 < abs(error) < 0.2, "the controller would clip it"
+    assert 0.005 < abs(error) < 0.2, "the controller would clip the error"
     step = {"positions": np.arange(6), "total_rows": 6, "seed": SEED}
     trainer.save(str(tmp_path / "0"))
-    assert trainer.step(rows, **step)["policy/kl_coef"].value == 0.2, "what it was trained with"
+    assert trainer.step(rows, **step)["policy/kl_coef"].value == 0.2, "the metric is the coefficient used in training"
     assert trainer.kl_coef == pytest.approx(0.2 * (1 + error * 6 / 30))
     trainer.save(str(tmp_path / "1"))
     trainer.step(rows, **step)
-    steered, expected = trainer.kl_coef, digest_of(trainer.weights())
+    adapted, expected = trainer.kl_coef, digest_of(trainer.weights())
 
     def from_checkpoint(*words: str) -> FSDPTrainer:
         close.append(trainer := new_trainer(tiny_config("algorithm.kl.coef=0.2", *words)))
@@ -169,10 +165,10 @@ def test_the_kl_coefficient_is_steered_and_restored(tiny_config, close: list[FSD
 
     trainer.close()
     restored = from_checkpoint("algorithm.kl.target=0.005", "algorithm.kl.horizon=30")
-    assert (restored.kl_coef, digest_of(restored.weights())) == (steered, expected)
+    assert (restored.kl_coef, digest_of(restored.weights())) == (adapted, expected)
     restored.close()
     fixed = from_checkpoint()
-    assert fixed.kl_coef == 0.2 and digest_of(fixed.weights()) != expected, "the coefficient makes no difference"
+    assert fixed.kl_coef == 0.2 and digest_of(fixed.weights()) != expected, "the coefficient has no effect"
 
 
 def test_an_exported_policy_is_loaded_by_its_from_pretrained(
@@ -188,7 +184,7 @@ def test_an_exported_policy_is_loaded_by_its_from_pretrained(
         assert torch.equal(loaded(observation), trainer.policy.model(observation))
 
 
-def test_rollout_and_trainer_agree_on_what_was_likely(tiny_config, close: list[FSDPTrainer]) -> None:
+def test_rollout_and_trainer_agree_on_log_probs(tiny_config, close: list[FSDPTrainer]) -> None:
     config = tiny_config("rollout.temperature=1.6", "seed=3")
     close.append(trainer := new_trainer(config))
     rollout = EmbodiedRollout(config, 0, 1)
@@ -198,7 +194,7 @@ def test_rollout_and_trainer_agree_on_what_was_likely(tiny_config, close: list[F
     log_probs = trainer.log_probs(batch, reference=False)
     assert log_probs.dtype == torch.float32
     assert (log_probs - batch["log_probs"]).abs().max() <= 1e-5
-    assert torch.equal(log_probs, trainer.log_probs(batch, reference=True))  # nothing is trained yet
+    assert torch.equal(log_probs, trainer.log_probs(batch, reference=True))  # before any training
 
 
 def test_fitting_learns_the_demonstrations_and_starts_rl_from_there(tiny_config, close: list[FSDPTrainer]) -> None:

@@ -1,4 +1,4 @@
-"""What a policy is fitted to."""
+"""Samples for behaviour cloning and the fit itself."""
 
 from types import SimpleNamespace
 
@@ -27,11 +27,11 @@ def test_a_sample_is_a_step_with_the_actions_that_follow() -> None:
     assert samples.observation["instruction_ids"].flatten().tolist() == [1, 1, 1, 1, 2, 2]
     followed = [chunk[mask].flatten().tolist() for chunk, mask in zip(samples.actions, samples.mask, strict=True)]
     assert followed == [[0, 1, 2], [1, 2, 3], [2, 3], [3], [4, 5], [5]]
-    assert samples.actions[[3, 5]].flatten().tolist() == [3, 3, 3, 5, 5, 5], "the last one again"
+    assert samples.actions[[3, 5]].flatten().tolist() == [3, 3, 3, 5, 5, 5], "the last action is repeated"
 
 
 class Drawing:
-    """Samples that note which draws the loss of each is taken by."""
+    """Samples that record the random draws of each sample's loss."""
 
     num_draws = 3
 
@@ -49,7 +49,7 @@ class Drawing:
         return self.model.weight.sum()
 
 
-def test_a_sample_has_the_same_draws_on_whichever_rank_it_is() -> None:
+def test_a_sample_has_the_same_draws_on_every_rank() -> None:
     config = SimpleNamespace(learning_rate=0.1, steps=4, batch_size=5)
 
     def draws(rank: int, world_size: int, seed: int = 7) -> list[list[tuple[int, list[float]]]]:
@@ -66,7 +66,7 @@ def test_a_sample_has_the_same_draws_on_whichever_rank_it_is() -> None:
 
 
 class Shifted:
-    """Samples whose loss is their own number of tokens times what all have in common."""
+    """Samples whose loss is their number of tokens times a common parameter."""
 
     num_draws = 0
 
@@ -84,7 +84,7 @@ class Shifted:
 
 
 @pytest.mark.parametrize("num_parts", [1, 2, 3])
-def test_the_loss_is_the_mean_over_tokens_however_many_ranks_there_are(tiny_config, num_parts: int) -> None:
+def test_the_loss_is_the_mean_over_tokens_for_any_number_of_ranks(tiny_config, num_parts: int) -> None:
     config = tiny_config("warm_start.steps=1", "warm_start.batch_size=7").warm_start
     parts = []
     for part in range(num_parts):
@@ -93,9 +93,9 @@ def test_the_loss_is_the_mean_over_tokens_however_many_ranks_there_are(tiny_conf
     assert merge_metrics(parts)["sft/loss"].value == pytest.approx(1.5)
 
 
-def test_a_fit_that_diverges_ends_with_the_weights_before_the_step(tiny_config) -> None:
+def test_a_fit_that_diverges_keeps_the_weights_before_the_step(tiny_config) -> None:
     model = torch.nn.ParameterList([torch.full((), torch.inf)])
-    with pytest.raises(FloatingPointError, match="the gradient's norm is inf: the step was not taken"):
+    with pytest.raises(FloatingPointError, match="the gradient norm is inf: skipped the optimizer step"):
         imitate(model, Infinite(model[0]), tiny_config().warm_start, seed=0, part=0, num_parts=1)
     assert model[0] == torch.inf
 

@@ -1,4 +1,4 @@
-"""Adapters against training all weights, against their merged model, and across a restart."""
+"""Adapters: compared with training all weights and with the merged model, exported, and restored."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ Close = list[FSDPTrainer]
 
 
 def started(config: LanguageConfig, close: Close) -> LanguageTrainer:
-    """Start a trainer of one rank; the one before leaves its process group."""
+    """Start a trainer of one rank after closing the previous one, which leaves its process group."""
     if close:
         close[-1].close()
     close.append(trainer := LanguageTrainer(config, 0, 1))
@@ -45,14 +45,14 @@ def step(trainer: FSDPTrainer, rows: Batch, seed: int = SEED) -> None:
 
 
 class OneLayer:
-    """A policy of one square layer, as far as adapters need one."""
+    """A policy with one square layer and only the attributes that adapters need."""
 
     def __init__(self, size: int) -> None:
         self.model = nn.Sequential(nn.Linear(size, size, dtype=torch.float64))
         self.blocks = [self.model]
 
 
-def test_the_gradient_is_that_of_all_weights_projected() -> None:
+def test_the_gradient_is_the_projected_gradient_of_the_full_weight() -> None:
     """dL/dB = s G Aᵀ and dL/dA = s Bᵀ G, where G = dL/dW of the merged weight."""
     torch.manual_seed(0)
     policy = OneLayer(6)
@@ -69,8 +69,8 @@ def test_the_gradient_is_that_of_all_weights_projected() -> None:
     torch.testing.assert_close(a.grad, 1.5 * b.T @ gradient, atol=1e-6, rtol=1e-6)
 
 
-def test_an_orthogonal_adapter_of_full_rank_steps_as_all_weights_do() -> None:
-    """B = 0 and AᵀA = 1: a step η of gradient descent on B moves the weight by -η s² G, as one of η s² on all would."""
+def test_an_orthogonal_adapter_of_full_rank_steps_like_the_full_weight() -> None:
+    """If B = 0 and AᵀA = 1, a gradient step η on B changes the weight by -η s² G, as a step η s² on the weight does."""
     torch.manual_seed(1)
     policy = OneLayer(6)
     plain = nn.Linear(6, 6, dtype=torch.float64)
@@ -85,7 +85,7 @@ def test_an_orthogonal_adapter_of_full_rank_steps_as_all_weights_do() -> None:
     np.testing.assert_allclose(weights.full()["0.weight"], plain.weight.detach(), atol=1e-7)
 
 
-def test_only_adapters_are_trained_and_the_policy_starts_as_it_was(close: Close) -> None:
+def test_only_adapters_are_trained_and_the_policy_starts_unchanged(close: Close) -> None:
     plain = started(language_config(), close)
     rows, weights = rows_to_train_on(plain.config, plain), plain.weights()
     at_start = plain.log_probs(rows, reference=False)
@@ -120,7 +120,7 @@ def test_workers_get_merged_weights_and_a_stale_merge_is_caught(close: Close) ->
     assert (plain.log_probs(rows, reference=False) - unmerged).abs().max() <= 1e-5
 
 
-def test_a_restored_trainer_goes_on_as_if_nothing_had_happened(close: Close, tmp_path: Path) -> None:
+def test_a_restored_trainer_continues_bit_identically(close: Close, tmp_path: Path) -> None:
     config = language_config(*LORA)
     trainer = started(config, close)
     rows = rows_to_train_on(config, trainer)
@@ -131,7 +131,7 @@ def test_a_restored_trainer_goes_on_as_if_nothing_had_happened(close: Close, tmp
     step(trainer, rows, seed=2)
     expected = digest_of(trainer.weights())
 
-    trainer = started(config.model_copy(update={"seed": 99}), close)  # other weights, other adapters
+    trainer = started(config.model_copy(update={"seed": 99}), close)  # with different weights and adapters
     trainer.load_reference(str(tmp_path / "0"))
     trainer.load(str(tmp_path / "1"))
     assert torch.equal(trainer.log_probs(rows, reference=True), at_start)
@@ -166,7 +166,7 @@ def test_a_robot_policy_has_adapters_too(tiny_config, close: Close, tmp_path: Pa
     config = tiny_config(*LORA, "warm_start.steps=5", "trainer.lora.target_modules=[up,coefficients]")
     close.append(trainer := new_trainer(config))
     plain = tiny_config("warm_start.steps=5")
-    trainer.fit(demos_for(config), seed=SEED)  # of all weights, as without adapters
+    trainer.fit(demos_for(config), seed=SEED)  # fits all weights, as without adapters
     fitted = trainer.weights()
     rows = rows_for(config, 4)
     at_start = trainer.log_probs(rows, reference=True)
@@ -197,14 +197,14 @@ def test_a_robot_policy_has_adapters_too(tiny_config, close: Close, tmp_path: Pa
     [
         (
             ("q_proj", "qproj"),
-            r"target_modules=qproj: no linear layer that is trained has such a name; allowed are, .* q_proj, up_proj",
+            r"target_modules=qproj: matches no trained linear layer; allowed are, .* q_proj, up_proj",
         ),
-        (("lm_head",), "target_modules=lm_head: its weight is also model.embed_tokens.weight"),
+        (("lm_head",), "target_modules=lm_head: its weight is tied to model.embed_tokens.weight"),
     ],
 )
 def test_layers_that_cannot_be_adapted_are_named(targets: tuple[str, ...], message: str) -> None:
     policy = build_policy(language_config().policy, "cpu")
     with pytest.raises(ConfigError, match=message):
         Adapters(policy, LoRAConfig(rank=2, target_modules=targets), seed=0, base=None)
-    with pytest.raises(ConfigError, match="no block of the policy has a linear layer that is trained"):
+    with pytest.raises(ConfigError, match="the policy has no trained linear layer in its blocks"):
         Adapters(SimpleNamespace(model=policy.model, blocks=[]), LoRAConfig(rank=2), seed=0, base=None)

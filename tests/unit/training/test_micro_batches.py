@@ -1,4 +1,4 @@
-"""Every row is in one mini-batch and one micro-batch, and a micro-batch holds no more than it may."""
+"""Every row is in exactly one mini-batch and one micro-batch, and no micro-batch exceeds its limit."""
 
 import itertools
 
@@ -19,7 +19,7 @@ def test_minibatches_differ_by_at_most_one_row(total_rows: int, num_minibatches:
     np.testing.assert_array_equal(minibatch_of, draw_minibatches(total_rows, num_minibatches, seed))
 
 
-def test_another_seed_draws_other_minibatches() -> None:
+def test_different_seeds_draw_different_minibatches() -> None:
     assert len({tuple(draw_minibatches(20, 2, seed)) for seed in range(5)}) == 5
 
 
@@ -43,12 +43,12 @@ def test_a_micro_batch_takes_rows_while_they_fit(num_tokens: list[int], expected
     assert [(cut.start, cut.stop) for cut in cut_by_tokens(num_tokens, limit=10)] == expected
 
 
-def test_a_rank_without_rows_has_no_micro_batch_of_its_own() -> None:
+def test_a_rank_without_rows_has_no_micro_batch() -> None:
     assert cut_by_rows(0, 3) == cut_by_tokens([], 10) == []
 
 
 @given(st.lists(st.integers(0, 10), max_size=30))
-def test_no_row_is_lost_and_no_limit_broken(num_tokens: list[int]) -> None:
+def test_no_row_is_lost_and_no_limit_exceeded(num_tokens: list[int]) -> None:
     cuts = cut_by_tokens(num_tokens, limit=10)
     assert [row for cut in cuts for row in range(cut.start, cut.stop)] == list(range(len(num_tokens)))
     assert all(sum(num_tokens[cut]) <= 10 and cut.start < cut.stop for cut in cuts)

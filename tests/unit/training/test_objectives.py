@@ -1,4 +1,4 @@
-"""What the objectives make of whole mini-batches, of each kind of job."""
+"""Token weights of whole mini-batches, for each kind of job."""
 
 import pytest
 import torch
@@ -16,20 +16,20 @@ NORM = "algorithm.aggregation=seq_mean_token_sum_norm"
 def weights(config: RunConfig, mask: torch.Tensor, total_rows: int) -> torch.Tensor:
     names = ("old_log_probs", "advantages", "seed")
     rows = TensorDict({name: torch.zeros(mask.shape) for name in names} | {"loss_mask": mask}, batch_size=[len(mask)])
-    weighed: torch.Tensor = PolicyObjective(None, config).weigh(rows, total_rows, one_rank)["token_weights"]
-    return weighed
+    prepared: torch.Tensor = PolicyObjective(None, config).prepare(rows, total_rows, one_rank)["token_weights"]
+    return prepared
 
 
 @pytest.mark.parametrize("longest", [3, 20])
-def test_a_response_s_norm_is_the_longest_there_may_be(longest: int) -> None:
-    """Not the longest at hand, which another iteration has otherwise."""
+def test_a_responses_norm_is_the_maximum_length(longest: int) -> None:
+    """It is not the longest response in the batch, which differs between iterations."""
     config = language_config(NORM, "rollout.max_response_tokens=28")
     mask = torch.arange(longest)[:, None].expand(2, -1, 1) < torch.tensor([longest, 2])[:, None, None]
     assert weights(config, mask, config.full_batch)[mask.flatten(1)].unique().tolist() == [1 / (2 * 28)]
 
 
-def test_an_episode_s_norm_is_its_full_length(tiny_config) -> None:
-    config = tiny_config(NORM)  # of 20 steps, 4 decisions of 5 actions
+def test_an_episodes_norm_is_its_full_length(tiny_config) -> None:
+    config = tiny_config(NORM)  # 20 steps: 4 decisions of 5 actions
     mask = torch.ones(3, config.num_decisions, config.policy.num_action_tokens, dtype=torch.bool)
     mask[0, 1:] = False
     expected = [pytest.approx(1 / (3 * 4 * 5 * 4))]
@@ -38,14 +38,14 @@ def test_an_episode_s_norm_is_its_full_length(tiny_config) -> None:
     assert weights(config, mask[:, :2], rows)[mask[:, :2].flatten(1)].unique().tolist() == expected
 
 
-def test_a_control_task_s_decisions_are_rows() -> None:
+def test_decisions_of_a_control_task_are_rows() -> None:
     config = compose_config(["experiment=reacher", "algorithm=ppo", NORM])
     mask = torch.ones(5, 1, 1, dtype=torch.bool)
     assert weights(config, mask, 5).unique().tolist() == [1 / 5]
 
 
 @pytest.mark.parametrize("aggregation", ["seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"])
-def test_rows_weigh_as_much_whether_or_not_others_were_dropped(tiny_config, aggregation: str) -> None:
+def test_dropped_rows_do_not_change_the_weights_of_others(tiny_config, aggregation: str) -> None:
     config = tiny_config(f"algorithm.aggregation={aggregation}")
     mask = torch.ones(config.full_batch, config.num_decisions, config.policy.num_action_tokens, dtype=torch.bool)
     mask[::2, 1:] = False
@@ -54,16 +54,16 @@ def test_rows_weigh_as_much_whether_or_not_others_were_dropped(tiny_config, aggr
     torch.testing.assert_close(weights(config, kept, len(kept)), expected, rtol=1e-15, atol=0)
 
 
-def test_fewer_rows_than_mini_batches_weigh_as_among_all(tiny_config) -> None:
-    config = tiny_config("trainer.num_minibatches=4")  # of a full batch's four rows each has one
+def test_fewer_rows_than_mini_batches_weigh_as_in_a_full_batch(tiny_config) -> None:
+    config = tiny_config("trainer.num_minibatches=4")  # a full batch has four rows, one per mini-batch
     mask = torch.ones(1, config.num_decisions, config.policy.num_action_tokens, dtype=torch.bool)
-    among_all = weights(config, mask, 4)
-    assert config.full_batch == 4 and among_all.sum().item() == pytest.approx(1.0)
-    for left in (1, 2, 3):  # in as many mini-batches
-        assert torch.equal(weights(config, mask, left), among_all)
+    in_full_batch = weights(config, mask, 4)
+    assert config.full_batch == 4 and in_full_batch.sum().item() == pytest.approx(1.0)
+    for left in (1, 2, 3):  # rows, each in its own mini-batch
+        assert torch.equal(weights(config, mask, left), in_full_batch)
 
 
-def test_tokens_share_what_is_left_of_a_full_batch(tiny_config) -> None:
+def test_token_weights_sum_to_the_fraction_of_a_full_batch(tiny_config) -> None:
     config = tiny_config("algorithm.aggregation=token_mean")
     mask = torch.ones(4, config.num_decisions, config.policy.num_action_tokens, dtype=torch.bool)
     assert weights(config, mask, 4).sum().item() == pytest.approx(4 / config.full_batch)

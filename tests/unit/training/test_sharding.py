@@ -1,4 +1,4 @@
-"""Activations computed again and bfloat16, for every policy, on one rank; two are in tests/integration."""
+"""Activation checkpointing and bfloat16 for every policy on one rank; tests/integration has two ranks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ JOBS = ["language", "embodied", "control"]
 
 @pytest.fixture(params=JOBS)
 def job(request: pytest.FixtureRequest, tiny_config: Callable[..., RunConfig]) -> Callable[..., RunConfig]:
-    """Compose a tiny run of the kind with a critic, and with further overrides."""
+    """Return a function that composes a tiny run of this kind, with a critic and further overrides."""
     match request.param:
         case "language":
             critic = ("algorithm.advantage=gae", "rollout.probe_tolerance=0.2")
@@ -47,7 +47,7 @@ def started(config: RunConfig, close: list[FSDPTrainer]) -> FSDPTrainer:
 
 
 def rows_of(config: RunConfig, trainer: FSDPTrainer) -> Batch:
-    """Rows to train policy and critic on."""
+    """Return rows to train policy and critic on."""
     match config.kind:
         case "language":
             rows = rows_to_train_on(config, trainer)
@@ -73,7 +73,7 @@ def trained(config: RunConfig, rows: Batch, close: list[FSDPTrainer]) -> FSDPTra
 
 
 def kept_bytes(trainer: FSDPTrainer, rows: Batch) -> int:
-    """Return how much a forward pass of the policy keeps for its backward pass, weights left out."""
+    """Return how many bytes a forward pass of the policy keeps for the backward pass, without weights."""
     kept, weights = 0, {value.untyped_storage().data_ptr() for value in trainer.policy.model.parameters()}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -86,19 +86,19 @@ def kept_bytes(trainer: FSDPTrainer, rows: Batch) -> int:
     return kept
 
 
-def test_activations_computed_again_change_no_bit(job: Any, close: list[FSDPTrainer]) -> None:
+def test_activation_checkpointing_is_bit_identical(job: Any, close: list[FSDPTrainer]) -> None:
     config = job()
     rows = rows_of(config, started(config, close))
     states, sizes = [], []
-    for again in ("false", "true"):
-        trainer = trained(job(f"trainer.activation_checkpointing={again}"), rows, close)
+    for checkpointing in ("false", "true"):
+        trainer = trained(job(f"trainer.activation_checkpointing={checkpointing}"), rows, close)
         states.append(trainer.fingerprint())
         sizes.append(kept_bytes(trainer, rows))
     assert states[0] == states[1]
     assert sizes[1] < sizes[0]
 
 
-def test_bfloat16_computes_in_it_and_keeps_float32(job: Any, close: list[FSDPTrainer]) -> None:
+def test_bfloat16_blocks_keep_float32_weights_and_outputs(job: Any, close: list[FSDPTrainer]) -> None:
     trainer = started(config := job(), close)
     rows, start = rows_of(config, trainer), trainer.weights()
     plain = trained(config, rows, close)
@@ -121,11 +121,11 @@ def test_bfloat16_computes_in_it_and_keeps_float32(job: Any, close: list[FSDPTra
     assert {array.dtype for array in weights.values()} == {np.dtype(np.float32)}
     moved = np.linalg.norm(np.concatenate([(expected[name] - start[name]).ravel() for name in start]))
     apart = np.linalg.norm(np.concatenate([(expected[name] - weights[name]).ravel() for name in start]))
-    assert 0 < apart < 0.5 * moved  # steps of about the same direction
+    assert 0 < apart < 0.5 * moved  # both take steps in about the same direction
 
 
-def test_what_is_evaluated_before_is_trained_all_the_same(tiny_config: Any, close: list[FSDPTrainer]) -> None:
-    """A sharded model's outermost weights, here adapters of the head, stay gathered after a mere forward pass."""
+def test_evaluating_before_training_does_not_change_the_result(tiny_config: Any, close: list[FSDPTrainer]) -> None:
+    """FSDP leaves the outermost weights, here adapters of the head, gathered after a forward pass without backward."""
     lora = ("trainer.lora.rank=2", "trainer.lora.target_modules=[up,coefficients]", "trainer.epochs=3")
     config, digests = tiny_config(*BFLOAT16, *lora, "warm_start.steps=2"), []
     for evaluates in (False, True):

@@ -1,4 +1,4 @@
-"""An iteration of control is that of Stable-Baselines3's PPO: the same rows, weights, mini-batches; the same result."""
+"""An iteration of a control job equals one of Stable-Baselines3's PPO from the same rows, weights and mini-batches."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -40,7 +40,7 @@ CALL = SimpleNamespace(
 
 
 class Watch(BaseCallback):
-    """Keeps what an environment said at each step, before SB3 adds to the rewards what truncation cuts off."""
+    """Records every step's outputs before SB3 bootstraps the rewards of truncated episodes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def config() -> RunConfig:
 
 @pytest.fixture
 def peer(config: RunConfig) -> PPO:
-    """Return SB3's PPO with the same settings."""
+    """SB3's PPO with the same settings."""
     trainer, algorithm = config.trainer, config.algorithm
     assert algorithm.clip_low == algorithm.clip_high and algorithm.entropy_coef == 0.0
     return PPO(
@@ -79,7 +79,7 @@ def peer(config: RunConfig) -> PPO:
 
 
 def rows_of(peer: PPO, watch: Watch) -> Batch:
-    """Return what SB3 collected as rows of ours, cut where episodes end; in the order in which SB3 flattens them."""
+    """Return SB3's rollout as our rows, one per episode, in the order in which SB3 flattens them."""
     buffer, pieces = peer.rollout_buffer, []
     for env in range(NUM_ENVS):
         ends = [t for t in range(NUM_STEPS) if watch.steps[t].dones[env] or t == NUM_STEPS - 1]
@@ -105,7 +105,7 @@ def rows_of(peer: PPO, watch: Watch) -> Batch:
 
 
 def named(peer: PPO) -> dict[str, dict[str, torch.Tensor]]:
-    """Return SB3's weights by our models' names."""
+    """Return SB3's weights under the names of our models."""
     ours: dict[str, dict[str, torch.Tensor]] = {"policy": {}, "critic": {}}
     last = {"action_net": ("policy", "mean"), "value_net": ("critic", "value")}
     for name, value in peer.policy.state_dict().items():
@@ -122,7 +122,7 @@ def named(peer: PPO) -> dict[str, dict[str, torch.Tensor]]:
 
 @pytest.fixture
 def ours(config: RunConfig, peer: PPO) -> Iterator[FSDPTrainer]:
-    """Yield our trainer with SB3's weights."""
+    """Our trainer with SB3's weights."""
     trainer = new_trainer(config)
     assert trainer.critic is not None
     for model, weights in ((trainer.policy.model, "policy"), (trainer.critic.model, "critic")):
@@ -136,7 +136,7 @@ def test_weights_after_an_iteration_are_equal(peer: PPO, ours: FSDPTrainer, monk
     _, callback = peer._setup_learn(NUM_ENVS * NUM_STEPS, watch)
     peer.collect_rollouts(peer.env, callback, peer.rollout_buffer, NUM_STEPS)
     rows = rows_of(peer, watch)
-    assert rows["terminated"].any() and (rows["num_steps"] == 15).any()  # episodes fall, and run out of time
+    assert rows["terminated"].any() and (rows["num_steps"] == 15).any()  # some episodes terminate, some are truncated
 
     for function in (tasks.value_steps, tasks.compute_advantage, tasks.split_decisions, tasks.compute_old_log_prob):
         rows = function(rows, worker=ours, call=CALL).batch
@@ -158,7 +158,7 @@ def test_weights_after_an_iteration_are_equal(peer: PPO, ours: FSDPTrainer, monk
             torch.testing.assert_close(value, named(peer)[name][key], rtol=0, atol=1e-3 * float(moved), msg=key)
 
 
-def test_networks_start_alike(config: RunConfig, peer: PPO) -> None:
+def test_networks_are_initialised_alike(config: RunConfig, peer: PPO) -> None:
     trainer = FSDPTrainer(config, 0, 1)
     assert trainer.critic is not None
     start = named(peer)
@@ -166,6 +166,6 @@ def test_networks_start_alike(config: RunConfig, peer: PPO) -> None:
         for key, value in model.state_dict().items():
             theirs = start[name][key]
             assert value.shape == theirs.shape
-            if value.ndim == 2:  # orthogonal: its singular values are its gain
+            if value.ndim == 2:  # orthogonal, so all singular values equal the gain
                 value, theirs = torch.linalg.svdvals(value), torch.linalg.svdvals(theirs)
             torch.testing.assert_close(value, theirs, msg=key)

@@ -1,4 +1,4 @@
-"""Completions under way, one in each of the first slots: columns of numbers, not objects, as every step touches all."""
+"""Unfinished completions, one in each of the first slots, stored as arrays because every step updates all of them."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,23 +8,23 @@ from embodyflow.generation.interface import Completion, Request, Sampling
 from embodyflow.generation.sampler import Noise
 from embodyflow.generation.stopping import StopStrings
 
-GROWTH = 64  # tokens, the least that the columns grow by
+GROWTH = 64  # initial number of tokens that the arrays hold; they double when full
 
 
-class UnderWay:
-    """What is known of them.
+class ActiveCompletions:
+    """Tokens, log-probs and random streams of the unfinished completions.
 
     Args:
-        num_slots: completions at the same time.
-        sampling: says when they end.
-        vocab_size: of the model.
-        tokenizer: of the model; ``None`` where there are no stop strings.
+        num_slots: Maximum number of completions at a time.
+        sampling: Sampling parameters and stop conditions.
+        vocab_size: Size of the model's vocabulary.
+        tokenizer: Tokenizer of the model, or ``None`` without stop strings.
     """
 
     def __init__(self, num_slots: int, sampling: Sampling, vocab_size: int, tokenizer: Tokenizer | None) -> None:
         self._sampling, self._tokenizer = sampling, tokenizer
         self._stop_tokens = np.array(sampling.stop_token_ids, np.int64)
-        self._positions: list[int] = []  # of each slot's request
+        self._positions: list[int] = []  # position of each slot's request
         self._stop_strings: list[StopStrings] = []
         self._prompt_lengths, self._lengths = np.zeros((2, num_slots), np.int64)
         self._stopped = np.zeros(num_slots, np.bool_)
@@ -33,11 +33,11 @@ class UnderWay:
         self._noise = None if sampling.is_greedy else Noise(num_slots, vocab_size)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of unfinished completions."""
         return len(self._positions)
 
     def add(self, position: int, request: Request) -> None:
-        """Begin the completion of the request at this position, in the next slot."""
+        """Start the completion of the request at ``position`` in the next free slot."""
         slot = len(self)
         self._positions.append(position)
         self._prompt_lengths[slot], self._lengths[slot] = len(request.prompt_ids), 0
@@ -47,22 +47,22 @@ class UnderWay:
             self._noise.start(slot, request.seed)
 
     def last_tokens(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return each one's last token, which the cache does not have yet, and its position, int64 [n]."""
+        """Return the last token of each completion, which is not in the cache yet, and its position, int64 [n] each."""
         slots = np.arange(len(self))
         last = self._lengths[slots] - 1
         return self._tokens[slots, last], self._prompt_lengths[slots] + last
 
     def noise(self, first: int) -> npt.NDArray[np.float64] | None:
-        """Return random numbers for the next token of those from slot ``first`` on; ``None`` if they are greedy."""
+        """Return random numbers for the next tokens from slot ``first`` on; ``None`` for greedy decoding."""
         return None if self._noise is None else self._noise.next(np.arange(first, len(self)))
 
-    def take(self, first: int, tokens: npt.NDArray[np.int64], log_probs: npt.NDArray[np.float32]) -> list[int]:
-        """Take the next token, with its log-prob, of those from slot ``first`` on; return the slots that end with it.
+    def append(self, first: int, tokens: npt.NDArray[np.int64], log_probs: npt.NDArray[np.float32]) -> list[int]:
+        """Append the next token to each completion from slot ``first`` on; return the slots that end with it.
 
         Args:
-            first: of n slots.
-            tokens: [n].
-            log_probs: [n].
+            first: First of n slots.
+            tokens: Next token of each slot, [n].
+            log_probs: Log-probs of the tokens, [n].
         """
         slots = np.arange(first, len(self))
         lengths = self._lengths[slots]
@@ -77,15 +77,15 @@ class UnderWay:
         ended: list[int] = slots[self._stopped[slots] | (lengths + 1 == self._sampling.max_tokens)].tolist()
         return ended
 
-    def drop(self, slot: int, version: int) -> tuple[int, Completion]:
-        """Take an ended one out; the last one moves into its slot.
+    def pop(self, slot: int, version: int) -> tuple[int, Completion]:
+        """Remove a finished completion; the completion in the last slot moves into its slot.
 
         Args:
-            slot: its own.
-            version: of the weights that made it.
+            slot: Slot of the finished completion.
+            version: Version of the weights that generated it.
 
         Returns:
-            the position of its request, and what it is.
+            The position of its request, and the completion.
         """
         length, last = self._lengths[slot], len(self) - 1
         completion = Completion(
