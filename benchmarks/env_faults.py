@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
-from faulty_envs import happened  # noqa: E402
+from faulty_envs import fault_marks  # noqa: E402
 from servers import prefect_server  # noqa: E402
 from small_runs import Runs  # noqa: E402
 
@@ -47,7 +47,7 @@ def play(runs: Runs, run_id: str, plan: dict[str, Any], *words: str) -> tuple[fl
     seconds = time.monotonic() - began
     (runs.root.parent / f"{run_id}.log").write_text(output)
     runs.assert_nothing_runs(seconds=10)
-    return seconds, Counter(mark.name.rpartition("-")[2] for mark in happened(path))
+    return seconds, Counter(mark.name.rpartition("-")[2] for mark in fault_marks(path))
 
 
 def campaign(folder: Path, faults: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The environments of this project, reached by id: ``gym.make("envs:embodyflow/MetaWorld-v0", task="reach-v3")``.
+"""Environments of this project, built by id: ``gym.make("envs:embodyflow/MetaWorld-v0", task="reach-v3")``.
 
-Each module registers one. Import a module of your own here, and ``env.id=envs:<its id>`` finds it.
+Each module registers one environment. To add your own, import its module here and set ``env.id=envs:<its id>``.
 """
 
 import envs.adapted

@@ -6,5 +6,5 @@ register(
     id="embodyflow/Adapted-v0",
     entry_point="embodyflow.environments.adapter:AdaptedEnv",
     disable_env_checker=True,  # it would inspect every step
-    order_enforce=False,  # the adapted environment's own wrapper does
+    order_enforce=False,  # the adapted environment has this wrapper itself
 )

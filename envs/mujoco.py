@@ -1,4 +1,4 @@
-"""A MuJoCo scene from an XML file: bring one body near another."""
+"""A MuJoCo scene from an XML file, for tasks that bring one body near another."""
 
 from gymnasium.envs.registration import register
 

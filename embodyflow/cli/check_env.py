@@ -23,7 +23,7 @@ from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.observations import entries_of
 from embodyflow.seeding import LARGEST_ENV_SEED
-from embodyflow.simulation.make_env import check_attributes, first_task, make_env, own_tasks
+from embodyflow.simulation.make_env import check_attributes, declared_tasks, first_task, make_env
 from embodyflow.simulation.rendering import rendering_problem
 from embodyflow.simulation.vector_env import VectorEnv
 
@@ -115,7 +115,7 @@ def _config(env_id: str, words: Sequence[str]) -> EnvConfig:
         values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)))
         values = {"id": env_id, "tasks": [], "max_steps": 200, **values}
         if not values["tasks"]:
-            values["tasks"] = ["do it"] if values.get("adapter") else own_tasks(env_id)[:1]
+            values["tasks"] = ["do it"] if values.get("adapter") else declared_tasks(env_id)[:1]
         return validate_environment(values)
     except OmegaConfBaseException as error:
         raise ConfigError(str(error).partition("\n")[0]) from error

@@ -1,7 +1,7 @@
-"""The simulators behind ``envs``: a leaf of the library, reached by Gymnasium id only."""
+"""Simulators behind ``envs``; nothing else in the library imports them, as they are built by Gymnasium id."""
 
 import os
 import sys
 
 if sys.platform == "linux":
-    os.environ.setdefault("MUJOCO_GL", "egl")  # renders without a display; read when mujoco is first imported
+    os.environ.setdefault("MUJOCO_GL", "egl")  # renders without a display; mujoco reads it when it is imported

@@ -1,8 +1,8 @@
-"""Any Gymnasium environment as a task with an instruction, initial states by number and a success.
+"""An adapter that gives any Gymnasium environment an instruction, numbered initial states and a definition of success.
 
-A policy that follows instructions needs more than Gymnasium promises: a sentence, groups of episodes from one initial
-state, other initial states to be judged on, and whether an episode succeeded. :class:`AdaptedEnv` adds them to an
-environment that has none of it, from a description in plain data.
+A policy that follows instructions needs more than Gymnasium provides: an instruction, groups of episodes from one
+initial state, separate initial states for evaluation, and the success of an episode. :class:`AdaptedEnv` adds these to
+an environment as its configuration describes.
 """
 
 import importlib
@@ -20,22 +20,22 @@ from PIL import Image
 from embodyflow.environments.goals import choose_goal
 
 RENDER = "render"
-"""Source of an image that is the environment's ``render()``."""
+"""Source of images that come from the environment's ``render()``."""
 
 FIRST_SEED: Mapping[str, int] = MappingProxyType({"train": 0, "demo": 2**24, "eval": 2**25})
-"""The seed of each split's initial state 0; the splits' ranges are disjoint."""
+"""Seed of initial state 0 by split; the splits' ranges are disjoint."""
 
 Observation = dict[str, NDArray[Any]]
 
 
 class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
-    """A third-party environment behind the interface that :class:`embodyflow.environments.metaworld.MetaWorldEnv` has.
+    """A third-party environment with the interface of :class:`embodyflow.environments.metaworld.MetaWorldEnv`.
 
-    The observation is a dict: ``state`` float32 ``[S]``, the chosen entries of the environment's own observation one
-    after the other, and every entry of ``images`` uint8 ``[H, W, 3]``. Actions are float32 ``[A]`` in [-1, 1], scaled
-    to the environment's bounds. Initial state ``g`` of a split is ``reset(seed=FIRST_SEED[split] + g)``. An episode is
-    *terminated* by success or by the environment, and *truncated* after ``max_steps``, or before if the environment
-    says so. ``info`` has ``success`` (bool), ``instruction`` (str) and ``goal`` (int).
+    The observation is a dict: ``state`` float32 ``[S]``, a concatenation of chosen entries of the environment's own
+    observation, and every entry of ``images``, uint8 ``[H, W, 3]``. Actions are float32 ``[A]`` in [-1, 1], scaled to
+    the environment's bounds. Initial state ``g`` of a split is ``reset(seed=FIRST_SEED[split] + g)``. An episode is
+    *terminated* by success or by the environment, and *truncated* by the environment or after ``max_steps``. ``info``
+    has ``success`` (bool), ``instruction`` (str) and ``goal`` (int).
 
     Args:
         env_id: its Gymnasium id, ``module:id`` where a module registers it.
@@ -57,12 +57,12 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         render_mode: ``None`` or ``"rgb_array"``, for :meth:`render`.
 
     Attributes:
-        num_goals: initial states in each split.
-        instruction: the task in a sentence.
+        num_goals: Number of initial states by split.
+        instruction: Instruction of the task in English.
 
     Raises:
-        ValueError: an argument does not fit the environment; the message names it and what is allowed.
-        ImportError: a wrapper or the expert cannot be imported.
+        ValueError: An argument does not fit the environment; the message names it and what is allowed.
+        ImportError: A wrapper or the expert cannot be imported.
     """
 
     num_goals: Mapping[str, int] = MappingProxyType({"train": 2**16, "demo": 2**10, "eval": 2**10})
@@ -134,21 +134,21 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         """Start the episode of ``options["goal"]``, or of an initial state drawn from the seed.
 
         Raises:
-            ValueError: the split has no such initial state.
+            ValueError: The split has no such initial state.
         """
         super().reset(seed=seed)
         goal = choose_goal(self.np_random, options, self.split, self.num_goals[self.split])
         self._goal, inner_seed = goal, FIRST_SEED[self.split] + goal
-        # What reset(seed=...) does in an environment that keeps Gymnasium's contract; some forget to.
+        # Gymnasium requires reset(seed=...) to do this, but some environments do not.
         self.inner.unwrapped.np_random, _ = seeding.np_random(inner_seed)
         self._raw, info = self.inner.reset(seed=inner_seed)
         return self._observation(), {**info, **self._told(success=False)}
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Move by one action, float32 ``[A]`` in [-1, 1].
+        """Execute one action, float32 ``[A]`` in [-1, 1].
 
         Raises:
-            ValueError: ``info`` lacks the key of success.
+            ValueError: ``info`` has no key of success, or its value is NaN or None.
         """
         self._raw, reward, terminated, truncated, info = self.inner.step(self._scaled(action))
         success = self._success(float(reward), bool(terminated), info)
@@ -158,12 +158,12 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     @property
     def expert_action(self) -> Callable[[], NDArray[np.float32]]:
-        """What the expert does now, a function without arguments to float32 ``[A]`` in [-1, 1].
+        """Function without arguments that returns the expert's next action, float32 ``[A]`` in [-1, 1].
 
-        The function raises ValueError where the expert gives no action: another shape, or what is not finite.
+        The function raises ValueError if the expert's action has the wrong shape, NaN or inf.
 
         Raises:
-            AttributeError: there is no expert.
+            AttributeError: There is no expert.
         """
         if self._expert is None:
             raise AttributeError("expert_action: there is no expert")
@@ -175,20 +175,20 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         given = self._expert(self.inner, self._raw)
         action = np.asarray(given, np.float64)
         if action.shape != low.shape or not np.isfinite(action).all():
-            raise ValueError(f"expert={self._expert_name}: must give finite numbers {low.shape}, gave {given!r}")
+            raise ValueError(f"expert={self._expert_name}: must return finite numbers {low.shape}, returned {given!r}")
         action = np.clip(action, low, self._high)
-        # Of a dimension without width any action is the same.
+        # In a dimension of zero width every action is the same.
         return (2.0 * (action - low) / np.where(width > 0, width, 1.0) - 1.0).astype(np.float32)
 
     def _scaled(self, action: NDArray[np.float32]) -> NDArray[Any]:
-        """Return an action in [-1, 1] as one within the environment's own bounds, which rounding does not leave."""
+        """Scale an action from [-1, 1] to the environment's bounds; the clip corrects rounding."""
         if not self._is_scaled:
             return action
         own = self._low + (np.asarray(action, np.float64) + 1.0) / 2.0 * (self._high - self._low)
         return np.clip(own, self._low, self._high).astype(self._own_actions.dtype)
 
     def render(self) -> Any:
-        """Return the environment's own present frame, uint8 ``[H, W, 3]`` if it draws itself."""
+        """Return the environment's current frame, uint8 ``[H, W, 3]`` if it renders itself."""
         return self._frame()
 
     def close(self) -> None:
@@ -209,7 +209,7 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
     def _frame(self) -> Any:
         renderer = getattr(self.inner.unwrapped, "mujoco_renderer", None)
         if renderer is not None and renderer.viewer is not None:
-            renderer.viewer.make_context_current()  # Gymnasium's draws in whichever was made last in the process
+            renderer.viewer.make_context_current()  # Gymnasium's renderer would use the context created last
         return self.inner.render()
 
     def _resized(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -225,7 +225,7 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
 def _success(
     info_key: str | None, reward_bound: float | None, by_termination: bool
 ) -> Callable[[float, bool, Mapping[str, Any]], bool]:
-    """Return whether a step succeeded, as a function of its reward, terminated and info."""
+    """Return a function of a step's reward, terminated and info that returns True if the step succeeded."""
 
     def by_info(reward: float, terminated: bool, info: Mapping[Any, Any]) -> bool:
         if info_key not in info:
@@ -243,7 +243,7 @@ def _success(
 
 
 def _bounded(space: gym.Space[Any]) -> Box[np.floating[Any]]:
-    """Return the space of actions, if it is one that numbers in [-1, 1] can be scaled to."""
+    """Return the action space if actions in [-1, 1] can be scaled to it; raise ValueError otherwise."""
     is_finite = isinstance(space, Box) and bool(np.isfinite([space.low, space.high]).all())
     if isinstance(space, Box) and is_finite and np.issubdtype(space.dtype, np.floating):
         return space
@@ -251,7 +251,7 @@ def _bounded(space: gym.Space[Any]) -> Box[np.floating[Any]]:
 
 
 def _state_keys(space: gym.Space[Any], wanted: Sequence[str] | None, images: set[str]) -> tuple[str, ...]:
-    """Return the keys that make the state; ``""`` is an observation that is no dict."""
+    """Return the keys of the entries in the state; ``""`` stands for an observation that is not a dict."""
     for key in wanted or ():
         _entry(space, key, "state")
     if wanted is not None:
@@ -277,7 +277,7 @@ def _is_image(space: gym.Space[Any]) -> bool:
 
 
 def _require_image(argument: str, found: Any) -> None:
-    """Refuse an array, or the space of one, that is no picture as a policy's camera takes it."""
+    """Check that an array, or the space of one, is an image as policies expect it."""
     if found.dtype != np.uint8 or len(found.shape) != 3 or found.shape[2] != 3:
         raise ValueError(
             f"{argument}: must be uint8 [H, W, 3], is {found.dtype} {found.shape}; wrappers can make it so"
@@ -285,14 +285,14 @@ def _require_image(argument: str, found: Any) -> None:
 
 
 def _entry(tree: Any, key: str, argument: str = "state") -> Any:
-    """Return the leaf of nested dicts (of spaces, or of arrays) that a dotted key names."""
+    """Return the entry of nested dicts (of spaces or arrays) at a dotted key."""
     rest = key
     while rest:
         entries = tree.spaces if isinstance(tree, Dict) else tree if isinstance(tree, Mapping) else {}
-        # Keys may have dots of their own, as LeRobot's do: the longest that fits is meant.
+        # Keys may contain dots, as LeRobot's do, so the longest matching key is used.
         part = max((name for name in entries if f"{rest}.".startswith(f"{name}.")), key=len, default=None)
         if part is None:
-            known = ", ".join(map(str, entries)) or "none, it is no dict"
+            known = ", ".join(map(str, entries)) or "none, as it is not a dict"
             raise ValueError(f"{argument}={key}: the observation has no such key; it has {known}")
         tree, rest = entries[part], rest[len(part) + 1 :]
     return tree
@@ -302,10 +302,10 @@ def _wrapped(env: gym.Env[Any, Any], wrapper: str) -> gym.Env[Any, Any]:
     function = _resolve("wrappers", wrapper)
     try:
         wrapped = function(env)
-    except Exception as error:  # whatever it raises, the wrapper is at fault and not what was passed to the environment
+    except Exception as error:  # a wrapper may raise anything; the message must blame it and not the environment
         raise ValueError(f"wrappers={wrapper}: {type(error).__name__}: {error}") from error
     if not isinstance(wrapped, gym.Env):
-        raise ValueError(f"wrappers={wrapper}: must return a gymnasium.Env, gave {wrapped!r}")
+        raise ValueError(f"wrappers={wrapper}: must return a gymnasium.Env, returned {wrapped!r}")
     return wrapped
 
 
@@ -315,6 +315,6 @@ def _resolve(argument: str, reference: str) -> Callable[..., Any]:
         function: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ImportError(f"{argument}={reference}: {error}; must be module:function") from error
-    except Exception as error:  # whatever a user's module raises while it is imported is told as one line
+    except Exception as error:  # a user's module may raise anything; it is reported in one line
         raise ImportError(f"{argument}={reference}: cannot be imported: {type(error).__name__}: {error}") from error
     return function

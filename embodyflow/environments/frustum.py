@@ -1,6 +1,6 @@
-"""Which parts of a scene a camera can see.
+"""View frustum culling: the geoms of a scene that a camera can see.
 
-In software every triangle costs its time, also one outside the picture; MuJoCo hands all of them to OpenGL.
+MuJoCo passes all triangles to OpenGL. Without a GPU each of them costs time, even outside the picture.
 """
 
 import mujoco
@@ -8,23 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 MARGIN = 1e-3
-"""Metres by which a geom must be outside, so that rounding never takes a pixel."""
+"""Distance in metres by which a geom must be outside, so that rounding never removes a pixel."""
 
 
 def seen_geoms(model: mujoco.MjModel, data: mujoco.MjData, camera: int, aspect: float = 1.0) -> NDArray[np.bool_]:
-    """Tell which geoms may leave a trace in a camera's picture.
+    """Return a mask of the geoms that may affect a camera's picture.
 
-    Those are the geoms :func:`in_frustum`; but all of them where a light throws shadows, or where a mirror is in the
-    picture (MuJoCo's are planes and boxes), as shadows and mirror images come from outside of it.
+    These are the geoms :func:`in_frustum`. If a light casts shadows, or a mirror is in the picture (MuJoCo's mirrors
+    are planes and boxes), all geoms may affect it, because their shadows and reflections can enter it from outside.
 
     Args:
-        model: of MuJoCo.
-        data: the state, after ``mj_forward``.
-        camera: the camera's id; a perspective camera given by ``fovy``.
-        aspect: the picture's width by its height.
+        model: Model of MuJoCo.
+        data: State of the simulation, after ``mj_forward``.
+        camera: Id of the camera, a perspective camera defined by ``fovy``.
+        aspect: Ratio of the picture's width to its height.
 
     Returns:
-        bool ``[ngeom]``.
+        A mask, bool ``[ngeom]``.
     """
     seen = in_frustum(model, data, camera, aspect)
     is_flat = (model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE) | (model.geom_type == mujoco.mjtGeom.mjGEOM_BOX)
@@ -35,11 +35,11 @@ def seen_geoms(model: mujoco.MjModel, data: mujoco.MjData, camera: int, aspect: 
 
 
 def in_frustum(model: mujoco.MjModel, data: mujoco.MjData, camera: int, aspect: float) -> NDArray[np.bool_]:
-    """Tell which geoms' bounding boxes are not wholly beyond one side of what a camera sees, bool ``[ngeom]``.
+    """Return a mask, bool ``[ngeom]``, of the geoms whose bounding boxes are not entirely outside the view frustum.
 
-    The sides are the planes through the camera and the picture's edges, and the one that parts what is before the
-    camera from what is behind it (Assarsson & Möller, "Optimized View Frustum Culling Algorithms for Bounding Boxes",
-    2000). Geoms without a bounding box, such as planes, are not beyond.
+    A box is outside if it lies entirely behind one of five planes (Assarsson & Möller, "Optimized View Frustum Culling
+    Algorithms for Bounding Boxes", 2000): the four planes through the camera and an edge of the picture, and the plane
+    through the camera that separates front from back. Geoms without a bounding box, such as planes, are never outside.
     """
     right, up, backward = data.cam_xmat[camera].reshape(3, 3).T
     forward = -backward
@@ -47,9 +47,9 @@ def in_frustum(model: mujoco.MjModel, data: mujoco.MjData, camera: int, aspect: 
     width = height * aspect
     edges = [width * forward + x for x in (-right, right)] + [height * forward + y for y in (-up, up)]
     sides = np.stack([forward, *edges])
-    sides /= np.linalg.norm(sides, axis=1, keepdims=True)  # [5, 3], inwards
-    turns = data.geom_xmat.reshape(-1, 3, 3)
-    centers = data.geom_xpos + np.einsum("gij,gj->gi", turns, model.geom_aabb[:, :3]) - data.cam_xpos[camera]
-    reach = np.abs(sides @ turns) @ model.geom_aabb[:, 3:, None]  # [G, 5, 1]: how far the box reaches along each normal
+    sides /= np.linalg.norm(sides, axis=1, keepdims=True)  # inward normals, [5, 3]
+    rotations = data.geom_xmat.reshape(-1, 3, 3)
+    centers = data.geom_xpos + np.einsum("gij,gj->gi", rotations, model.geom_aabb[:, :3]) - data.cam_xpos[camera]
+    reach = np.abs(sides @ rotations) @ model.geom_aabb[:, 3:, None]  # extent of the box along each normal, [G, 5, 1]
     is_inside: NDArray[np.bool_] = (centers @ sides.T + reach[..., 0] >= -MARGIN).all(1)
     return is_inside | (model.geom_rbound == 0)

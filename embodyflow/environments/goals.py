@@ -1,4 +1,4 @@
-"""Which of a split's initial states an episode starts from."""
+"""The choice of an episode's initial state in a split."""
 
 from typing import Any
 
@@ -6,16 +6,16 @@ import numpy as np
 
 
 def choose_goal(rng: np.random.Generator, options: dict[str, Any] | None, split: str, num_goals: int) -> int:
-    """Return ``options["goal"]``, or a goal drawn where it is not asked for.
+    """Return ``options["goal"]``, or draw a goal if the options have none.
 
     Args:
-        rng: of the environment.
-        options: of its ``reset``.
-        split: named in the error.
-        num_goals: that the split has.
+        rng: Generator of the environment.
+        options: Options of ``reset``.
+        split: Name of the split, for the error.
+        num_goals: Number of goals in the split.
 
     Raises:
-        ValueError: the split has no such goal.
+        ValueError: The split has no such goal.
     """
     wanted = (options or {}).get("goal")
     goal = int(rng.integers(num_goals) if wanted is None else wanted)

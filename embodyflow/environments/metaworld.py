@@ -1,8 +1,8 @@
-"""Meta-World's manipulation tasks with recorded goals and scripted experts.
+"""Meta-World's manipulation tasks with numbered goals and scripted experts.
 
-Meta-World 3 (Yu et al., 2019, arXiv:1910.10897) makes a task's initial state from one random vector.
-Here that vector is a function of ``(task, split, index)``: a *goal*. The splits ``train``, ``demo`` and
-``eval`` are disjoint, so a policy is shown, trained and judged on different goals.
+Meta-World 3 (Yu et al., 2019, arXiv:1910.10897) derives a task's initial state from one random vector. Here that
+vector, called a *goal*, is a function of ``(task, split, index)``. The splits ``train``, ``demo`` and ``eval`` are
+disjoint, so training, demonstrations and evaluation use different goals.
 """
 
 import warnings
@@ -80,29 +80,29 @@ CAMERAS = ("corner", "corner2", "corner3", "topview", "behindGripper", "gripperP
 
 
 class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
-    """One Meta-World task whose episodes start at recorded goals.
+    """One Meta-World task whose episodes start at numbered goals.
 
-    The observation is a dict. ``state`` is float32 [30], in metres unless said otherwise::
+    The observation is a dict. ``state`` is float32 [30], in metres except for the gripper opening and quaternions::
 
         0:3    hand position
         3      gripper opening, 0 closed to 1 open
-        4:18   two objects, each position (3) and quaternion (4); zero where the task has one
+        4:18   two objects, each position (3) and quaternion (4); zero if the task has only one
         18:21  goal position
-        21:24  goal - hand          the relative features that manipulation is about, given to the policy
-        24:27  first object - hand  because a network that normalises absolute positions loses centimetres
+        21:24  goal - hand          relative features, included because a network that normalises
+        24:27  first object - hand  absolute positions loses centimetres
         27:30  goal - first object
 
-    ``image`` is uint8 [image_size, image_size, 3] where ``image_size`` is set. The action is float32 [4] in
-    [-1, 1]: the hand's displacement (1 is 1 cm a step) and the gripper's closing force. An episode is
-    *terminated* by success and *truncated* after ``max_steps``. The reward is Meta-World's own, dense, from
-    0 to 10. ``info`` has ``success`` (bool), ``instruction`` (str) and ``goal`` (int).
+    With ``image_size``, ``image`` is uint8 [image_size, image_size, 3]. The action is float32 [4] in [-1, 1]: the
+    displacement of the hand (1 is 1 cm per step) and the closing force of the gripper. An episode is *terminated* by
+    success and *truncated* after ``max_steps``. The reward is Meta-World's own dense reward, from 0 to 10. ``info`` has
+    ``success`` (bool), ``instruction`` (str) and ``goal`` (int).
 
-    One goal and the same actions give the same trajectory bit for bit, in any process, whatever came before.
+    The same goal and actions give bit-identical trajectories in any process, regardless of earlier episodes.
 
     Attributes:
-        tasks: what ``task`` may be.
-        num_goals: goals recorded in each split.
-        instruction: the task in an English sentence.
+        tasks: Allowed values of ``task``.
+        num_goals: Number of goals by split.
+        instruction: Instruction of the task in English.
     """
 
     tasks = tuple(INSTRUCTIONS)
@@ -118,18 +118,18 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
         image_size: int | None = None,
         camera: str = "corner2",
     ) -> None:
-        """Build the simulator; a renderer is built on the first frame.
+        """Build the simulator; the first frame builds a renderer.
 
         Args:
-            task: a key of :data:`INSTRUCTIONS`.
-            split: whose goals ``reset`` plays.
-            max_steps: steps after which an episode is truncated.
-            render_mode: ``None`` or ``"rgb_array"``, for :meth:`render`.
-            image_size: pixels a side; adds ``image`` to the observation.
-            camera: one of :data:`CAMERAS`.
+            task: Task, a key of :data:`INSTRUCTIONS`.
+            split: Split of the goals.
+            max_steps: Number of steps after which an episode is truncated.
+            render_mode: Render mode, ``None`` or ``"rgb_array"``, for :meth:`render`.
+            image_size: Side of ``image`` in pixels; ``None`` omits it from the observation.
+            camera: Camera, one of :data:`CAMERAS`.
 
         Raises:
-            ValueError: an argument is not among what is allowed.
+            ValueError: An argument is not one of the allowed values.
         """
         _check("task", task, INSTRUCTIONS)
         _check("split", split, self.num_goals)
@@ -156,7 +156,7 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
         """Start the episode of ``options["goal"]``, or of a goal drawn from the seed.
 
         Raises:
-            ValueError: the split has no such goal.
+            ValueError: The split has no such goal.
         """
         super().reset(seed=seed)
         goal = choose_goal(self.np_random, options, self.split, self.num_goals[self.split])
@@ -165,7 +165,7 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
         return self._observation(), self._info(success=False)
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, NDArray[Any]], float, bool, bool, dict[str, Any]]:
-        """Move by one action, float32 [4] in [-1, 1]."""
+        """Execute one action, float32 [4] in [-1, 1]."""
         self._raw, reward, _, _, sim_info = self._sim.step(action)
         self._num_steps += 1
         success = bool(sim_info["success"])
@@ -173,25 +173,25 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
         return self._observation(), float(reward), success, truncated, self._info(success)
 
     def expert_action(self) -> NDArray[np.float32]:
-        """Return what Meta-World's scripted expert does now, float32 [4], clipped to [-1, 1]."""
+        """Return the next action of Meta-World's scripted expert, float32 [4], clipped to [-1, 1]."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "Constant(s) may be too high", at most steps: hence the clip
+            warnings.simplefilter("ignore")  # "Constant(s) may be too high" at most steps, which the clip handles
             action = self._expert.get_action(self._raw)
         return np.clip(action, -1.0, 1.0).astype(np.float32)
 
     def _goal_vector(self, goal: int) -> NDArray[np.float64]:
-        """Return the goal's random vector, float64 [3] or [6]; drawing it upsets the simulator."""
+        """Return the goal's random vector, float64 [3] or [6]; drawing it changes the simulator's state."""
         if goal not in self._goals:
             words = [zlib.crc32(f"{self.task}/{self.split}".encode()), goal]
             self._goals[goal] = self._sim.draw_vector(np.random.default_rng(words))
         return self._goals[goal]
 
     def render(self) -> Any:
-        """Return the present frame, uint8 [H, W, 3]."""
+        """Return the current frame, uint8 [H, W, 3]."""
         renderer = self._sim.mujoco_renderer
-        renderer._get_viewer("rgb_array").make_context_current()  # another environment here may have drawn since
+        renderer._get_viewer("rgb_array").make_context_current()  # another environment may have changed the context
         frame = renderer.render("rgb_array")
-        upside_down = self._sim.camera_name.startswith("corner")  # as Meta-World hangs them
+        upside_down = self._sim.camera_name.startswith("corner")  # Meta-World mounts these cameras upside down
         return np.ascontiguousarray(frame[::-1, ::-1] if upside_down else frame)
 
     def close(self) -> None:
@@ -199,7 +199,7 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
         self._sim.close()
 
     def _observation(self) -> dict[str, NDArray[Any]]:
-        raw = self._raw  # [39]: this frame (18), the frame before (18), goal (3)
+        raw = self._raw  # [39]: current frame (18), previous frame (18), goal (3)
         hand, thing, goal = raw[:3], raw[4:7], raw[36:39]
         state = np.concatenate([raw[:18], goal, goal - hand, thing - hand, goal - thing], dtype=np.float32)
         return {"state": state} if self.image_size is None else {"state": state, "image": self.render()}
@@ -209,13 +209,12 @@ class MetaWorldEnv(gym.Env[dict[str, NDArray[Any]], NDArray[np.float32]]):
 
 
 class _RecordedResets:
-    """Mixed into a Meta-World task: resets to a given vector, simulating the hand's settling once.
+    """Mixin for a Meta-World task that resets to a given vector and caches the settled hand.
 
-    Meta-World's ``reset`` calls ``reset_model`` twice, and each simulates 250 steps in which the hand
-    settles: two fifths of the time of a short episode. The first call matters only for what it writes into
-    the model (where the drawer or the window is), and the second settles to a state that depends on the model
-    alone. So here the first skips the simulation and the second remembers its outcome. The tests hold every
-    task against Meta-World's own reset.
+    Meta-World's ``reset`` calls ``reset_model`` twice, and each call simulates 250 steps until the hand settles. The
+    first call matters only for its changes to the model, such as the position of a drawer or a window. The second
+    settles to a state that depends on the model alone. So here the first call skips the simulation and the second
+    caches its result. The tests compare every task with Meta-World's own reset.
     """
 
     model: mujoco.MjModel
@@ -224,7 +223,7 @@ class _RecordedResets:
     _settle = True
 
     def reset_to(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Start at a random vector of :meth:`draw_vector`; return Meta-World's observation, float64 [39]."""
+        """Start at a vector from :meth:`draw_vector`; return Meta-World's observation, float64 [39]."""
         self._freeze_rand_vec, self._last_rand_vec = True, vector
         self._place(settle=False)
         raw = self._place(settle=True)
@@ -232,7 +231,7 @@ class _RecordedResets:
         return np.concatenate([raw[:18], raw[:18], raw[36:]])
 
     def draw_vector(self, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Draw a random vector that meets the task's own constraints."""
+        """Draw a random vector that satisfies the constraints of the task."""
         self._freeze_rand_vec, self.seeded_rand_vec, self.np_random = False, True, rng
         self._place(settle=False)
         vector: NDArray[np.float64] = self._last_rand_vec
@@ -252,7 +251,7 @@ class _RecordedResets:
         key = self.model.body_pos.tobytes()
         if self._settled is not None and self._settled[0] == key:
             mujoco.mj_copyData(self.data, self.model, self._settled[1])
-            return settle(steps=0)  # what it reads off the settled state
+            return settle(steps=0)  # reads the settled state
         settle(steps=steps)
         saved = mujoco.MjData(self.model)
         mujoco.mj_copyData(saved, self.model, self.data)
@@ -263,11 +262,11 @@ def _build_simulator(task: str, camera: str, image_size: int) -> Any:
     base = ENV_CLS_MAP[task]
     simulator = type(base.__name__, (_RecordedResets, FastStep, base), {})
     sim = simulator(camera_name=camera, width=image_size, height=image_size)
-    sim._partially_observable = False  # the goal is part of the observation
-    sim.__dict__.pop("sawyer_observation_space", None)  # cached with the goal hidden
+    sim._partially_observable = False  # include the goal in the observation
+    sim.__dict__.pop("sawyer_observation_space", None)  # the cached space hides the goal
     sim._set_task_called = True
-    sim.max_path_length = np.iinfo(np.int64).max  # truncation is the adapter's
-    sim.model.vis.quality.shadowsize = sim.model.vis.quality.offsamples = 0  # a tenth of the time in software
+    sim.max_path_length = np.iinfo(np.int64).max  # MetaWorldEnv truncates episodes itself
+    sim.model.vis.quality.shadowsize = sim.model.vis.quality.offsamples = 0  # both are expensive without a GPU
     sim.prepare()
     return sim
 

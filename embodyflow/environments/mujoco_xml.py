@@ -1,4 +1,4 @@
-"""A MuJoCo scene as it lies in an XML file, as an environment: no code is needed for a task that is "bring A to B"."""
+"""An environment from a MuJoCo XML file, for tasks that bring one body or site near another, without code."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +17,12 @@ Floats = NDArray[np.float64]
 
 
 class MujocoXMLEnv(gym.Env[Floats, NDArray[np.float32]]):
-    """The scene's actuators are the action, its joints and sensors the observation.
+    """A scene whose actuators are the action and whose joints and sensors are the observation.
 
     The observation is float64: ``qpos``, ``qvel``, all sensors, and for each pair of ``near`` the vector from the first
-    body or site to the second, in metres. The action is the actuators' control, within their ranges. The reward of a
-    step is minus the sum of the pairs' distances, in metres, and ``info["success"]`` is true where each is within its
-    tolerance; without pairs the reward is 0 and nothing succeeds. It never terminates.
+    body or site to the second, in metres. The action is the control of the actuators, within their ranges. The reward
+    of a step is minus the sum of the pairs' distances in metres. ``info["success"]`` is true if each distance is within
+    its tolerance. Without pairs the reward is 0 and no step succeeds. Episodes never terminate.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012 Gymnasium's own
@@ -41,26 +41,27 @@ class MujocoXMLEnv(gym.Env[Floats, NDArray[np.float32]]):
         """Load the scene.
 
         Args:
-            xml: path of the MJCF or URDF file.
-            frame_skip: physics steps of one action.
-            near: (body or site, body or site, tolerance in metres) that success brings together.
-            spread: joint to half the width of the uniform distribution that its first coordinate starts in, around
-                where the scene (its first keyframe, if any) has it.
-            camera: its name; ``None`` is MuJoCo's free camera.
-            width: pixels of a frame.
-            height: likewise.
-            render_mode: ``None`` or ``"rgb_array"``.
+            xml: Path of the MJCF or URDF file.
+            frame_skip: Number of physics steps per action.
+            near: Pairs that success brings together, as (body or site, body or site, tolerance in metres).
+            spread: Half-widths by joint of the uniform noise that a reset adds to the joint's first coordinate. The
+                noise is centred on the scene's first keyframe, or its default state without keyframes.
+            camera: Name of the camera; ``None`` means MuJoCo's free camera.
+            width: Width of a frame in pixels.
+            height: Height of a frame in pixels.
+            render_mode: Render mode, ``None`` or ``"rgb_array"``.
 
         Raises:
-            ValueError: the scene cannot be loaded, or lacks what an argument names; an argument is of another kind.
+            ValueError: The scene cannot be loaded or lacks an element that an argument names, or an argument has the
+                wrong type.
         """
         if not Path(xml).is_file():
-            raise ValueError(f"xml={xml}: there is no such file")
+            raise ValueError(f"xml={xml}: must be an existing file")
         _check(frame_skip, near, spread or {})
         self.model = mujoco.MjModel.from_xml_path(xml)
         self.data = mujoco.MjData(self.model)
         if self.model.nu == 0:
-            raise ValueError(f"xml={xml}: has no actuators, so there is nothing to act with")
+            raise ValueError(f"xml={xml}: has no actuators, so it has no actions; add an actuator")
         self.render_mode, self._frame_skip, self._camera = render_mode, frame_skip, self._camera_id(camera)
         self._size = (width, height)
         self._viewer: Any = None
@@ -74,7 +75,7 @@ class MujocoXMLEnv(gym.Env[Floats, NDArray[np.float32]]):
         self.observation_space = Box(-np.inf, np.inf, (size,), np.float64)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
-        """Start where the scene, or its first keyframe, puts things, spread as asked for."""
+        """Start at the scene's first keyframe, or its default state, with the noise of ``spread``."""
         super().reset(seed=seed)
         if self.model.nkey:
             mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
@@ -86,7 +87,7 @@ class MujocoXMLEnv(gym.Env[Floats, NDArray[np.float32]]):
         return self._observation(), {"success": self._success()}
 
     def step(self, action: NDArray[np.float32]) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
-        """Hold a control, float32 ``[nu]``, for ``frame_skip`` physics steps."""
+        """Apply a control, float32 ``[nu]``, for ``frame_skip`` physics steps."""
         self.data.ctrl[:] = action
         mujoco.mj_step(self.model, self.data, nstep=self._frame_skip)
         mujoco.mj_forward(self.model, self.data)  # poses and sensors of the state after the last step
@@ -94,10 +95,10 @@ class MujocoXMLEnv(gym.Env[Floats, NDArray[np.float32]]):
         return self._observation(), -float(distance), False, False, {"success": self._success()}
 
     def render(self) -> Any:
-        """Return the present frame, uint8 ``[height, width, 3]``."""
+        """Return the current frame, uint8 ``[height, width, 3]``."""
         if self._viewer is None:
             self._viewer = OffScreenViewer(self.model, self.data, *self._size)
-        self._viewer.make_context_current()  # another environment of this process may have drawn since
+        self._viewer.make_context_current()  # another environment of this process may have changed the context
         return self._viewer.render("rgb_array", camera_id=self._camera)
 
     def close(self) -> None:
@@ -119,11 +120,11 @@ class MujocoXMLEnv(gym.Env[Floats, NDArray[np.float32]]):
         return bool(self._pairs) and all(d <= t for d, t in zip(distances, tolerances, strict=True))
 
     def _place(self, name: str) -> Callable[[], Floats]:
-        """Return a function to the position of a site or body."""
+        """Return a function that returns the position of a site or body."""
         for kind, positions in (("site", self.data.site_xpos), ("body", self.data.xpos)):
             index = mujoco.mj_name2id(self.model, getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}"), name)
             if index >= 0:
-                return functools.partial(np.array, positions[index])  # a live view, copied when asked for
+                return functools.partial(np.array, positions[index])  # copies a live view at each call
         raise ValueError(f"near: the scene has no site or body {name!r}")
 
     def _camera_id(self, name: str | None) -> int:
@@ -142,9 +143,9 @@ class MujocoXMLEnv(gym.Env[Floats, NDArray[np.float32]]):
 
 
 def _check(frame_skip: Any, near: Any, spread: Mapping[str, Any]) -> None:
-    """Refuse arguments that are not what they say: a scene would stand still, or fail in its first reset."""
+    """Check the types of arguments; otherwise the scene would stand still or fail in its first reset."""
     if not isinstance(frame_skip, Integral) or frame_skip < 1:
-        raise ValueError(f"frame_skip={frame_skip}: must be a whole number of physics steps, at least 1")
+        raise ValueError(f"frame_skip={frame_skip}: must be an integer number of physics steps, at least 1")
     for pair in near:
         if isinstance(pair, str) or len(pair) != 3 or not isinstance(pair[2], Real):
             raise ValueError(f"near: {pair!r} must be [body or site, body or site, tolerance in metres]")

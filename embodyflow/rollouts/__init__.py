@@ -1,1 +1,1 @@
-"""Rollout engines: a policy acts, rows come out."""
+"""Rollout engines, in which a policy acts and produces rows."""

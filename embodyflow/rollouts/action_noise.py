@@ -1,4 +1,4 @@
-"""The randomness that action tokens are drawn with."""
+"""Random numbers for sampling action tokens."""
 
 import numpy as np
 import torch
@@ -10,33 +10,36 @@ BELOW_ONE = np.nextafter(np.float32(1), np.float32(0))
 def chunk_uniforms(
     rng: np.random.Generator, shape: tuple[int, int], horizon: int, correlation: float
 ) -> NDArray[np.float32]:
-    """Draw the uniforms in [0, 1) that an episode is decided with; those of a chunk move together.
+    """Draw uniforms in [0, 1) for the decisions of an episode, correlated within each chunk.
 
-    Independent noise of the actions of a chunk averages out: the hand ends where it would have ended, and siblings of a
-    group share their outcome. So within a decision, and only there, the actions of a chunk are joined by a Gaussian
-    copula (Nelsen, 2006, "An Introduction to Copulas", section 2.3)::
+    Independent noise of a chunk's actions averages out: the hand ends in the same place, and the siblings of a group
+    have the same outcome. So a Gaussian copula (Nelsen, 2006, "An Introduction to Copulas", section 2.3) correlates the
+    actions within each decision::
 
         z[k, d] = sqrt(correlation) · shared[d] + sqrt(1 - correlation) · own[k, d]        u[k, d] = Φ(z[k, d])
 
-    for action k and dimension d, ``shared`` and ``own`` standard normal. Every u by itself is uniform, whatever the
-    policy has seen: each token is drawn from the policy's own distribution, its log-prob and its ratio are what they
-    always are, and its score has mean zero in every state, so that baselines do no harm. Only the tokens of one
-    decision depend on each other. For small Gaussian noise the expected update is R·∇A where it was ∇A, A the
-    expected outcome as a function of the chunk's actions and R their correlation matrix: positive semi-definite, so
-    it still leads upwards, along what the actions of a chunk have in common first. Noise that goes on over decisions
-    (Hollenstein et al., 2024, "Colored Noise in PPO", arXiv:2312.11091) reaches further, but what is seen then tells
-    of the noise to come: scores have no longer mean zero, and the log-probs are not those of the distribution that
-    was drawn from.
+    for action k and dimension d, with standard normal ``shared`` and ``own``. Each u is uniform on its own, independent
+    of the observations. So each token is drawn from the policy's own distribution: its log-prob and ratio are the usual
+    ones, and its score has mean zero in every state, so that baselines add no bias. Only the tokens of one decision
+    depend on each other.
+
+    Let A be the expected outcome as a function of the chunk's actions, and R their correlation matrix. For small
+    Gaussian noise the expected update is R·∇A instead of ∇A. R is positive semi-definite, so the update still
+    increases A, mostly along the component that the actions share. Noise that persists over decisions (Hollenstein et
+    al., 2024, "Colored Noise in PPO", arXiv:2312.11091) explores further, but there observations carry information
+    about future noise. Then scores no longer have mean zero, and the log-probs are not those of the sampling
+    distribution.
 
     Args:
-        rng: of the episode.
-        shape: (T, R), decisions and draws of each, which lie action by action; R is L where each token takes one.
-        horizon: H, actions of a decision, those that are planned and not executed among them; 1 leaves nothing to
-            correlate.
-        correlation: of the noise of any two actions of a chunk, in [0, 1].
+        rng: Generator of the episode.
+        shape: (T, R), the number of decisions and the number of draws per decision, ordered action by action. R is L
+            if each token takes one draw.
+        horizon: H, the number of actions per decision, including planned actions that are not executed. With 1 there
+            is nothing to correlate.
+        correlation: Correlation of the noise of any two actions of a chunk, in [0, 1].
 
     Returns:
-        float32 ``[T, R]``.
+        Uniforms, float32 ``[T, R]``.
     """
     if correlation == 0:
         return rng.random(shape, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Successes and failures side by side in one picture: what goes right, and what goes wrong."""
+"""A contact sheet: one picture with frames of successful and failed episodes."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -14,28 +14,28 @@ from embodyflow.simulation.frames import CannotDrawError
 from embodyflow.simulation.rendering import rendering_problem
 
 FRAMES, SIDE, CAPTION = 5, 128, 14
-"""Frames of an episode, pixels a side of each, and of the line above them."""
+"""Number of frames per episode, side of a frame and height of the caption, in pixels."""
 COLOURS = {True: "#1b7f3b", False: "#b3261e"}
 
 
 def draw_contact_sheet(
-    config: EmbodiedConfig, episodes: Mapping[str, Any], path: Path, split: str, most: int = 4
+    config: EmbodiedConfig, episodes: Mapping[str, Any], path: Path, split: str, max_per_outcome: int = 4
 ) -> str | None:
-    """Play some successes and failures again and draw them, an episode a line, beginning to end.
+    """Replay some successes and failures and draw them, one line of frames per episode.
 
     Args:
-        config: of the run.
-        episodes: columns of embodied rows, ``actions`` and ``loss_mask`` among them.
-        path: of the PNG.
-        split: whose goals they have.
-        most: successes drawn, and failures.
+        config: Run configuration.
+        episodes: Columns of embodied rows, including ``actions`` and ``loss_mask``.
+        path: Path of the PNG file.
+        split: Split of the episodes' goals.
+        max_per_outcome: Largest number of successes, and of failures.
 
     Returns:
-        Why it could not be rendered on this machine, or of this environment, or ``None``.
+        The reason why this machine or this environment cannot render, or ``None`` after success.
     """
     if problem := rendering_problem():
         return problem
-    chosen = choose_episodes(episodes, most)
+    chosen = choose_episodes(episodes, max_per_outcome)
     try:
         lines = [_line(config, {name: column[row] for name, column in episodes.items()}, split) for row in chosen]
     except CannotDrawError as error:
@@ -47,8 +47,8 @@ def draw_contact_sheet(
     return None
 
 
-def choose_episodes(episodes: Mapping[str, Any], most: int) -> list[int]:
-    """Return the rows of some successes, then of some failures: no goal again before every other one was there."""
+def choose_episodes(episodes: Mapping[str, Any], max_per_outcome: int) -> list[int]:
+    """Return the rows of some successes, then of some failures; a goal repeats only after all others have occurred."""
     success, tasks, goals = (np.asarray(episodes[name]) for name in ("success", "env_task_id", "goal"))
     chosen: list[int] = []
     for outcome in (True, False):
@@ -58,7 +58,7 @@ def choose_episodes(episodes: Mapping[str, Any], most: int) -> list[int]:
             goal = (int(tasks[row]), int(goals[row]))
             ranked.append((times[goal], row))
             times[goal] += 1
-        chosen += [row for _, row in sorted(ranked)[:most]]
+        chosen += [row for _, row in sorted(ranked)[:max_per_outcome]]
     return chosen
 
 
@@ -68,6 +68,6 @@ def _line(config: EmbodiedConfig, episode: Mapping[str, Any], split: str) -> Ima
         f"{'success' if episode['success'] else 'failure'} after {episode['num_steps']} steps"
     )
     ImageDraw.Draw(line).text((4, 1), caption, fill="white")
-    for column, frame in enumerate(frames_of(config, episode, split, most=FRAMES)):
+    for column, frame in enumerate(frames_of(config, episode, split, max_frames=FRAMES)):
         line.paste(Image.fromarray(frame).resize((SIDE, SIDE)), (column * SIDE, CAPTION))
     return line

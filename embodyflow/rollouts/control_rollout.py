@@ -1,7 +1,7 @@
-"""A control task and a policy in one process: a fixed number of steps of every environment per iteration.
+"""Rollouts of a control task: a fixed number of steps in every environment per iteration.
 
-Episodes go on over iterations; environments are reset when theirs ends. What an iteration leaves open is kept on disk:
-a worker that takes another's place, or does an iteration again, goes on where the iteration before had ended.
+Episodes continue across iterations; an environment is reset when its episode ends. The episodes that an iteration
+leaves open are stored on disk, so that a replacement worker, or a repeated iteration, continues from the same states.
 """
 
 import functools
@@ -28,7 +28,7 @@ from embodyflow.simulation.vector_env import ChunkStep, Supervision, VectorEnv
 
 @dataclass
 class Finished:
-    """Episodes that ended: their returns (sums of rewards) and lengths."""
+    """Returns (sums of rewards) and lengths of the episodes that ended."""
 
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
@@ -38,9 +38,9 @@ class ControlRollout:
     """The rollout engine of control tasks.
 
     Args:
-        config: of the run.
-        rank: of this worker in its group.
-        world_size: workers in the group.
+        config: Run configuration.
+        rank: Rank of this worker in its group.
+        world_size: Number of workers in the group.
     """
 
     def __init__(self, config: ControlConfig, rank: int, world_size: int) -> None:
@@ -52,7 +52,7 @@ class ControlRollout:
             [functools.partial(make_env, config.env, None, "train")] * self._num_envs,
             num_workers=config.rollout.env_processes,
             chunk_size=1,
-            supervision=Supervision.of(config.env),
+            supervision=Supervision.from_config(config.env),
         )
         prototype = make_env(config.env, None, "train")
         check_fits(config.policy, prototype)
@@ -63,73 +63,78 @@ class ControlRollout:
         self._num_episodes = np.zeros(self._num_envs, np.int64)
         self._returns, self._lengths = np.zeros(self._num_envs), np.zeros(self._num_envs, np.int64)
         self._state = np.zeros((self._num_envs, config.policy.state_dim), np.float32)
-        self._after: int | None = None  # the iteration whose end the environments stand at
+        self._last_iteration: int | None = None  # the iteration that left the environments in their current states
         self.policy_version = -1
 
     def update_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
-        """Act with these weights from now on."""
+        """Load the weights that the policy acts with from now on."""
         self.policy.model.load_state_dict({name: torch.from_numpy(np.array(w)) for name, w in weights.items()})
         self.policy_version = version
 
     def collect(
         self, iteration: int, draws: tuple[int | str, ...], folder: Path | None = None
     ) -> tuple[Columns, Finished]:
-        """Step every environment ``rollout.num_steps`` times, sampling its actions.
+        """Step every environment ``rollout.num_steps`` times with sampled actions.
 
         Args:
-            iteration: its index, from 1; it goes on where the one before it ended, and makes the rows' uid.
-            draws: with the environment's number appended, names the seed of its actions.
-            folder: where open episodes are kept; ``None`` keeps none, and asks for iterations in their order.
+            iteration: Index of the iteration, from 1. It continues where the previous iteration ended, and determines
+                the uid of the rows.
+            draws: Parts of the seed of an environment's actions; the environment's number is appended.
+            folder: Folder for open episodes. With ``None`` nothing is stored, and iterations must run in order.
 
         Returns:
-            Rows of a control task (:mod:`embodyflow.types`): a row is what one environment did of one episode. And
-            the episodes that ended.
+            Rows of a control task (:mod:`embodyflow.types`), each with one environment's steps of one episode, and the
+            episodes that ended.
 
         Raises:
-            DamageError: another worker played the iteration before, and what it left open is not in the folder.
+            DamageError: Another worker ran the previous iteration, and the folder lacks its open episodes.
         """
-        # A run goes back to a checkpoint that is kept, at most; the newest is still being written when this one begins.
+        # A run may resume from its oldest kept checkpoint, and the newest may not be written yet.
         keep = self.config.trainer.keep_checkpoints + 2
-        kept = None if folder is None else OpenEpisodesFolder(folder, self.rank, keep)
-        self._stand_after(iteration - 1, kept)
-        self._after = None  # until this iteration is done
+        stored = None if folder is None else OpenEpisodesFolder(folder, self.rank, keep)
+        self._restore(iteration - 1, stored)
+        self._last_iteration = None  # unknown until this iteration ends
         ranks = range(self.rank * self._num_envs, (self.rank + 1) * self._num_envs)
         shape = (self._num_steps, self.config.policy.action_dim)
         uniforms = np.stack([derive_rng(*draws, number).random(shape) for number in ranks], axis=1)
         record = _Record(self._num_envs, self._num_steps, self.config)
         finished = Finished()
         for t in range(self._num_steps):
-            decision = self.policy.act({"state": self._state}, uniforms[t], self.config.rollout.temperature)
-            step = self._env.step(np.clip(decision.actions, self._low, self._high))
-            record.columns["state"][:, t] = self._state
-            record.columns["action_tokens"][:, t] = decision.tokens
-            record.columns["log_probs"][:, t] = decision.log_probs
-            record.columns["rewards"][:, t] = step.rewards
-            self._state = step.observation["state"].astype(np.float32)
-            over = np.flatnonzero(step.terminated | step.truncated)
-            record.end(over, t, self._state, step.terminated)
-            self._count(step, over, finished)
-            self._reset(over)
+            self._step(t, uniforms[t], record, finished)
         record.end(np.arange(self._num_envs), self._num_steps - 1, self._state, np.zeros(self._num_envs, np.bool_))
         first_uid = iteration * self.config.rows_per_iteration + self.rank * self._num_envs * self._num_steps
         seeds = np.array([derive_seed(*draws, number) for number in ranks])
-        if kept is not None:
-            kept.write(iteration, OpenEpisodes(self._env.histories(), self._num_episodes, self._returns))
-        self._after = iteration
+        if stored is not None:
+            stored.write(iteration, OpenEpisodes(self._env.histories(), self._num_episodes, self._returns))
+        self._last_iteration = iteration
         return record.rows(first_uid, seeds, self.policy_version), finished
 
-    def _stand_after(self, iteration: int, kept: OpenEpisodesFolder | None) -> None:
-        """Have the environments stand where the iteration left them, 0 being the start of the run."""
-        if iteration == self._after:
+    def _step(self, t: int, uniforms: np.ndarray, record: "_Record", finished: Finished) -> None:
+        """Step every environment once, record step t and reset the environments whose episodes ended."""
+        decision = self.policy.act({"state": self._state}, uniforms, self.config.rollout.temperature)
+        step = self._env.step(np.clip(decision.actions, self._low, self._high))
+        record.columns["state"][:, t] = self._state
+        record.columns["action_tokens"][:, t] = decision.tokens
+        record.columns["log_probs"][:, t] = decision.log_probs
+        record.columns["rewards"][:, t] = step.rewards
+        self._state = step.observation["state"].astype(np.float32)
+        over = np.flatnonzero(step.terminated | step.truncated)
+        record.end(over, t, self._state, step.terminated)
+        self._count(step, over, finished)
+        self._reset(over)
+
+    def _restore(self, iteration: int, stored: OpenEpisodesFolder | None) -> None:
+        """Bring the environments to their states at the end of an iteration; 0 is the start of the run."""
+        if iteration == self._last_iteration:
             return
         self._env.abandon()
         if iteration == 0:
             self._num_episodes[:], self._returns[:], self._lengths[:] = 0, 0.0, 0
             self._reset(np.arange(self._num_envs))
             return
-        if kept is None:
-            raise DamageError(f"nothing says where iteration {iteration} left the environments")
-        episodes = kept.read(iteration)
+        if stored is None:
+            raise DamageError(f"iteration {iteration}: its open episodes were not stored, so it cannot be continued")
+        episodes = stored.read(iteration)
         self._state = self._env.replay(episodes.histories)["state"].astype(np.float32)
         self._num_episodes, self._returns = episodes.num_episodes, episodes.returns
         self._lengths = np.array([len(history.actions) for history in episodes.histories])
@@ -142,7 +147,7 @@ class ControlRollout:
         self._returns[over], self._lengths[over] = 0.0, 0
 
     def _reset(self, envs: np.ndarray) -> None:
-        """Start each environment's next episode, from a seed of its own."""
+        """Start the next episode of each environment, with a seed derived from the environment and the episode."""
         if len(envs):
             numbers = (self.rank * self._num_envs + envs).tolist()
             episodes = self._num_episodes[envs].tolist()
@@ -154,7 +159,7 @@ class ControlRollout:
             self._num_episodes[envs] += 1
 
     def fault_metrics(self) -> dict[str, Metric]:
-        """Count what was done about environments that crash or hang since the last call."""
+        """Return the counts of environment faults since the last call."""
         return self._env.supervision.metrics()
 
     def close(self) -> None:
@@ -163,7 +168,7 @@ class ControlRollout:
 
 
 class _Record:
-    """What n environments did in T steps, to be cut at the ends of episodes."""
+    """Record of n environments over T steps, which is split into rows at the ends of episodes."""
 
     def __init__(self, num_envs: int, num_steps: int, config: ControlConfig) -> None:
         shape, policy = (num_envs, num_steps), config.policy
@@ -181,7 +186,7 @@ class _Record:
         self._terminated: list[bool] = []
 
     def end(self, envs: np.ndarray, t: int, states: np.ndarray, terminated: np.ndarray) -> None:
-        """End a piece of each environment after step t, in states ``[n, S]``; nothing where no step was taken."""
+        """End a piece of each environment after step t, with states ``[n, S]``; skip environments without a step."""
         for env in envs[self._start[envs] <= t].tolist():
             first = int(self._start[env])
             self._pieces.append((env, first, t + 1 - first))
@@ -190,7 +195,7 @@ class _Record:
             self._start[env] = t + 1
 
     def rows(self, first_uid: int, seeds: np.ndarray, policy_version: int) -> Columns:
-        """Return the pieces as rows, zero after their ends."""
+        """Return the pieces as rows, padded with zeros."""
         num_steps = self.columns["state"].shape[1]
         rows = {
             name: np.zeros((len(self._pieces), self._longest, *column.shape[2:]), column.dtype)

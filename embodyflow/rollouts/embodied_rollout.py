@@ -1,7 +1,7 @@
-"""Environments and policy in one process: episodes for training, evaluation and demonstration.
+"""Rollouts of a robot policy: episodes for training, evaluation and demonstration.
 
-Several environments are stepped in lock step of action chunks; an environment whose episode is over starts the next
-one at once, so the policy always sees a full batch until the last episodes run out.
+Environments step together, one action chunk at a time. An environment whose episode ends starts the next one at once,
+so the policy receives full batches until no episodes are waiting.
 """
 
 import functools
@@ -27,7 +27,7 @@ from embodyflow.policies.base import Decision
 from embodyflow.policies.env_match import check_fits
 from embodyflow.policies.observations import entries_of, observation_fields
 from embodyflow.policies.policy_registry import build_acting_policy
-from embodyflow.rollouts.episode_rows import Episode, EpisodeRows, Kept, KeptGroups, Slots, padded
+from embodyflow.rollouts.episode_rows import Episode, EpisodeRows, GroupJournal, MemoryJournal, Slots, padded
 from embodyflow.rollouts.group_rollout import GroupRollout, places
 from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.simulation.frames import CannotDrawError, drawing_env, frame_of
@@ -38,18 +38,18 @@ from embodyflow.simulation.vector_env import EnvQuarantinedError, Supervision, V
 _logger = logging.getLogger(__name__)
 
 SMALLEST_BATCH = 8
-"""Rows of the smallest batch that the policy decides for. In smaller ones the last bit of a row's log-probs depends on
-its position: a matrix product cuts its last few rows in another way."""
+"""Size of the smallest batch for the policy. In smaller ones the last bit of a row's log-probs depends on its position,
+because a matrix product computes its last few rows differently."""
 
 
 @dataclass(frozen=True)
 class _Turn:
-    """What was begun for a half of the environments.
+    """Resets and steps in flight for a half of the environments.
 
     Attributes:
-        starting: environments that begin an episode.
-        playing: those that execute a chunk.
-        decision: on what they execute; ``None`` where none does.
+        starting: Environments that start an episode.
+        playing: Environments that execute a chunk.
+        decision: Decision that they execute; ``None`` if none does.
     """
 
     starting: Sequence[int]
@@ -61,9 +61,9 @@ class EmbodiedRollout(GroupRollout):
     """The rollout engine of robot policies.
 
     Args:
-        config: of the run.
-        rank: of this worker in its group.
-        world_size: workers in the group.
+        config: Run configuration.
+        rank: Rank of this worker in its group.
+        world_size: Number of workers in the group.
     """
 
     def __init__(self, config: EmbodiedConfig, rank: int, world_size: int) -> None:
@@ -78,26 +78,26 @@ class EmbodiedRollout(GroupRollout):
         self._instructions = np.stack(
             [self.policy.encode_instruction(env.get_wrapper_attr("instruction")) for env in self.prototypes]
         )
-        self._supervision = Supervision.of(config.env)
+        self._supervision = Supervision.from_config(config.env)
         self.policy_version = -1
 
     def update_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
-        """Act with these weights from now on."""
+        """Load the weights that the policy acts with from now on."""
         state = {name: torch.from_numpy(np.array(array)) for name, array in weights.items()}
         self.policy.model.load_state_dict(state)
         self.policy_version = version
 
     def training_episodes(self, seed: int, iteration: int, reroll: int = 0) -> list[Episode]:
-        """Return this rank's episodes of the iteration: whole groups, siblings sharing task and goal.
+        """Return this rank's episodes of an iteration: whole groups, whose siblings share task and goal.
 
         Args:
-            seed: of the run.
-            iteration: its index.
-            reroll: 0 for the iteration's own episodes, from 1 for further rounds of as many, with other goals.
+            seed: Seed of the run.
+            iteration: Index of the iteration.
+            reroll: 0 for the iteration's own episodes; from 1 for further rounds of the same size, with other goals.
         """
         rollout, num_tasks = self.config.rollout, len(self.config.env.tasks)
-        of_tasks = [env.get_wrapper_attr("num_goals")["train"] for env in self.prototypes]
-        num_goals = np.array(of_tasks)[np.arange(rollout.num_groups) % num_tasks]
+        num_goals_by_task = [env.get_wrapper_attr("num_goals")["train"] for env in self.prototypes]
+        num_goals = np.array(num_goals_by_task)[np.arange(rollout.num_groups) % num_tasks]
         draw = (seed, iteration, "goals") if reroll == 0 else (seed, iteration, "goals", reroll)
         goals = derive_rng(*draw).integers(num_goals).tolist()
         return [
@@ -112,16 +112,16 @@ class EmbodiedRollout(GroupRollout):
         ]
 
     def evaluation_episodes(self, mode: str = "greedy", task: int | None = None) -> list[Episode]:
-        """Return this rank's share of ``evaluation.num_goals`` goals of every task, or of one; alike in each mode."""
+        """Return this rank's share of ``evaluation.num_goals`` goals of every task, or of one; the mode is ignored."""
         del mode
         num_goals, num_tasks = self.config.evaluation.num_goals, len(self.config.env.tasks)
         chosen = range(num_goals * num_tasks) if task is None else range(task, num_goals * num_tasks, num_tasks)
-        # Counted task by task: every rank has environments of every task, none of which is to idle.
-        rows = [row for row in chosen if self._is_mine(row % num_tasks * num_goals + row // num_tasks)]
+        # Ranks take turns within each task, because every rank has environments of every task to keep busy.
+        rows = [row for row in chosen if self._owns(row % num_tasks * num_goals + row // num_tasks)]
         return [Episode(row, row, row, row % num_tasks, row // num_tasks) for row in rows]
 
-    def _is_mine(self, index: int) -> bool:
-        """Say whether what has this number, of all ranks' together, falls to this rank; they take turns."""
+    def _owns(self, index: int) -> bool:
+        """Return True if the item with this index belongs to this rank; ranks take turns."""
         return index % self.world_size == self.rank
 
     def play(
@@ -133,32 +133,32 @@ class EmbodiedRollout(GroupRollout):
     ) -> Columns:
         """Play the episodes and record them.
 
-        The policy always decides for as many environments as take part, idle ones included: a row's numbers then do
-        not depend on which others are played beside it, so episodes that a journal has need not be played again.
+        The batch for the policy has a fixed size, idle environments included, so that a row does not depend on the
+        episodes beside it. Therefore episodes in the journal need no replay.
 
-        A group with an episode that kills or hangs its process whenever it is played has another goal instead, drawn
-        for it and for each further attempt: which one is known by the group alone.
+        If an episode kills or hangs its process at each attempt, its group receives another goal, drawn from a seed of
+        the group and the number of quarantines.
 
         Args:
-            episodes: what to play.
-            split: whose goals.
-            draws: with the episode's row appended, names the seed of its actions; ``None`` acts greedily.
-            journal: keeps the episodes of whole groups as they end, and knows those of an earlier attempt.
+            episodes: Episodes to play.
+            split: Split of the goals.
+            draws: Parts of the seed of an episode's actions; the episode's row is appended. ``None`` acts greedily.
+            journal: Journal that stores complete groups as they end and returns those of an earlier attempt.
 
         Returns:
-            The columns of an embodied row (:mod:`embodyflow.types`), rows in the order of ``episodes``.
+            Columns of embodied rows (:mod:`embodyflow.types`), in the order of ``episodes``.
 
         Raises:
-            EnvError: an environment raised, or gives numbers that are none.
-            InfrastructureError: environments had to be started again more than ``env.max_restarts`` times.
+            EnvError: An environment raised, or repeatedly returned NaN or inf.
+            InfrastructureError: Environments were restarted more than ``env.max_restarts`` times.
         """
-        kept, quarantines = journal or Kept(), Counter[int]()  # by group
+        storage, quarantines = journal or MemoryJournal(), Counter[int]()  # number of quarantines by group
         while True:
-            self.env(split).abandon()  # what a node that was interrupted, or the last attempt, left
-            playable = [self._replaced(episode, split, quarantines[episode.group_id]) for episode in episodes]
+            self.env(split).abandon()  # episodes that an interrupted node or the last attempt left open
+            playable = [self._with_playable_goal(each, split, quarantines[each.group_id]) for each in episodes]
             rows = self._blank_rows(playable, draws)
-            groups = KeptGroups(rows, kept)
-            slots = Slots(self.env(split), playable, len(self.config.env.tasks), done=groups.recall())
+            groups = GroupJournal(rows, storage)
+            slots = Slots(self.env(split), playable, len(self.config.env.tasks), done=groups.restore())
             try:
                 self._play(rows, slots, groups)
             except EnvQuarantinedError as error:
@@ -168,8 +168,8 @@ class EmbodiedRollout(GroupRollout):
             else:
                 return rows.columns
 
-    def _replaced(self, episode: Episode, split: str, num_quarantines: int) -> Episode:
-        """Return the episode, with another goal where those before cannot be played."""
+    def _with_playable_goal(self, episode: Episode, split: str, num_quarantines: int) -> Episode:
+        """Return the episode, with another goal if the previous ones were quarantined."""
         if num_quarantines == 0:
             return episode
         num_goals = self.prototypes[episode.env_task_id].get_wrapper_attr("num_goals")[split]
@@ -184,26 +184,26 @@ class EmbodiedRollout(GroupRollout):
         rows.columns["policy_version"][:] = self.policy_version
         return rows
 
-    def _play(self, record: EpisodeRows, slots: Slots, groups: KeptGroups) -> None:
-        """Play all episodes, half of the environments at a time where ``rollout.pipelined`` and processes step them.
+    def _play(self, record: EpisodeRows, slots: Slots, groups: GroupJournal) -> None:
+        """Play all episodes; with ``rollout.pipelined`` and processes, the halves of the environments take turns.
 
-        One half steps while the policy decides for the other. What a half has begun it looks at when its turn comes
-        again: an episode begins a turn later than it would alone.
+        One half steps while the policy acts for the other. A half waits for its resets and steps at its next turn, so
+        an episode starts one turn later than without pipelining.
         """
         halves = slots.halves if self.config.rollout.pipelined else [list(range(slots.num_envs))]
-        under_way: dict[int, _Turn] = {}
+        in_flight: dict[int, _Turn] = {}
         while True:
             for k, half in enumerate(halves):
-                if k in under_way:
-                    self._end(under_way.pop(k), record, slots, groups)
-                turn = self._begin(half, record, slots, is_alone=not under_way)
+                if k in in_flight:
+                    self._end_turn(in_flight.pop(k), record, slots, groups)
+                turn = self._begin_turn(half, record, slots, is_alone=not in_flight)
                 if turn is not None:
-                    under_way[k] = turn
-            if not under_way:
+                    in_flight[k] = turn
+            if not in_flight:
                 return
 
-    def _begin(self, half: Sequence[int], record: EpisodeRows, slots: Slots, *, is_alone: bool) -> "_Turn | None":
-        """Begin episodes, and decide for those that a half plays; return what is to be waited for."""
+    def _begin_turn(self, half: Sequence[int], record: EpisodeRows, slots: Slots, *, is_alone: bool) -> "_Turn | None":
+        """Start episodes in a half and a step in its playing environments; return the turn to wait for, if any."""
         starting = slots.begin_episodes(half)
         if starting and is_alone:
             slots.await_episodes(starting)
@@ -212,52 +212,52 @@ class EmbodiedRollout(GroupRollout):
         if not playing:
             return _Turn(starting) if starting else None
         rows, t, observation = slots.rows(playing), slots.decisions(playing), slots.observation(playing)
-        record.see(rows, t, observation)
+        record.record_observation(rows, t, observation)
         observation = {**observation, "instruction_ids": record.columns["instruction_ids"][rows]}
         noise = None if record.noise is None else record.noise[rows, t]
         decision = self._decide(observation, noise, max(len(half), SMALLEST_BATCH))
         slots.begin_step(playing, decision.actions)
         return _Turn(starting, playing, decision)
 
-    def _end(self, turn: "_Turn", record: EpisodeRows, slots: Slots, groups: KeptGroups) -> None:
-        """Wait for what a turn began, in that order, and write it down."""
+    def _end_turn(self, turn: "_Turn", record: EpisodeRows, slots: Slots, groups: GroupJournal) -> None:
+        """Wait for a turn's resets, then for its step, and record the step."""
         if turn.starting:
             slots.await_episodes(turn.starting)
         if turn.decision is not None:
             rows, t = slots.rows(turn.playing), slots.decisions(turn.playing)
             step = slots.await_step(turn.playing)
-            record.write(rows, t, turn.decision, step)
-            groups.ended(rows[step.terminated | step.truncated])
+            record.record_step(rows, t, turn.decision, step)
+            groups.end(rows[step.terminated | step.truncated])
 
     def fault_metrics(self) -> dict[str, Metric]:
-        """Count what was done about environments that crash or hang since the last call."""
+        """Return the counts of environment faults since the last call."""
         return self._supervision.metrics()
 
     def _decide(self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None, batch_size: int) -> Decision:
-        """Decide by a batch of that size, of which the first rows are asked for."""
+        """Return the policy's decision for a batch that is padded to ``batch_size`` rows."""
         num_rows = len(observation["instruction_ids"])
         batch = {name: padded(values, batch_size) for name, values in observation.items()}
         uniforms = None if noise is None else padded(noise, batch_size)
         decision = self.policy.act(batch, uniforms, self.config.rollout.temperature)
-        # What is drawn of a Gaussian may lie outside of the environment's bounds.
+        # A Gaussian sample may lie outside the environment's bounds.
         actions = np.clip(decision.actions[:num_rows], *self._bounds)
         return Decision(decision.tokens[:num_rows], decision.log_probs[:num_rows], actions)
 
     def first_observations(self) -> dict[str, dict[str, Any]]:
-        """Return what the policy sees of each task before its first decision, as SHA-256, and what it is shown of.
+        """Return, by task, the SHA-256 digest of the first observation, and whether it shows stand-in assets.
 
-        Two runs that agree in it make observations alike: simulator, adapter, cameras and the instruction's encoding.
+        Two runs with equal digests agree on simulator, adapter, cameras and the instruction's encoding.
         """
         found = {}
         for task, env, ids in zip(self.config.env.tasks, self.prototypes, self._instructions, strict=True):
             observation, info = env.reset(seed=0, options={"goal": 0})
-            seen = {name: np.asarray(value)[None] for name, value in entries_of(observation).items()}
+            entries = {name: np.asarray(value)[None] for name, value in entries_of(observation).items()}
             stand_in = bool(info.get("stand_in_assets", False))
-            found[task] = {"digest": digest_of({**seen, "instruction_ids": ids[None]}), "stand_in_assets": stand_in}
+            found[task] = {"digest": digest_of({**entries, "instruction_ids": ids[None]}), "stand_in_assets": stand_in}
         return found
 
     def env(self, split: str) -> VectorEnv:
-        """Return the environments of a split, built when first asked for."""
+        """Return the environments of a split; the first call builds them."""
         if split not in self._envs:
             env, tasks = self.config.env, self.config.env.tasks
             fns = [
@@ -277,30 +277,30 @@ class EmbodiedRollout(GroupRollout):
     def demonstrate(self) -> Columns:
         """Return this rank's share of successful expert episodes, recorded step by step.
 
-        Which those are does not depend on the number of ranks.
+        The set of episodes over all ranks does not depend on the number of ranks.
 
         Returns:
             ``state`` float32 ``[N, max_steps, S]``, ``actions`` float32 ``[N, max_steps, A]``, ``num_steps``, ``uid``,
-            ``instruction_ids``; and ``image`` where the policy looks at images.
+            ``instruction_ids``; also ``image`` if the environment shows images.
 
         Raises:
-            ConfigError: the environment has no scripted expert, or it fails too often.
+            ConfigError: The environment has no scripted expert, or the expert fails too often.
         """
         if self.config.warm_start is None:
-            raise ConfigError("warm_start=null: there is nothing to demonstrate")
+            raise ConfigError("warm_start=null: demonstrations need a warm_start")
         num_demos, demos = self.config.warm_start.num_demos, []
         for task_id in range(len(self.config.env.tasks)):
-            mine = [number for number in range(num_demos) if self._is_mine(task_id * num_demos + number)]
-            demos += self._demonstrations(task_id, mine)
-        # With fewer demonstrations than ranks, one has none: of any it learns what the columns are.
-        of_any = demos or self._demonstrations(0, [0])
-        return {name: np.stack([demo[name] for demo in of_any])[: len(demos)] for name in of_any[0]}
+            owned = [number for number in range(num_demos) if self._owns(task_id * num_demos + number)]
+            demos += self._demonstrations(task_id, owned)
+        # A rank without demonstrations records one for the names and shapes of the columns.
+        examples = demos or self._demonstrations(0, [0])
+        return {name: np.stack([demo[name] for demo in examples])[: len(demos)] for name in examples[0]}
 
     def _demonstrations(self, task_id: int, numbers: Sequence[int]) -> list[dict[str, np.ndarray]]:
-        """Return a task's demonstrations of those numbers.
+        """Return the demonstrations of a task with the given numbers.
 
         Raises:
-            ConfigError: as :meth:`demonstrate`.
+            ConfigError: As in :meth:`demonstrate`.
         """
         if not numbers:
             return []
@@ -310,16 +310,18 @@ class EmbodiedRollout(GroupRollout):
         return [self._demonstration(env, task_id, number) for number in numbers]
 
     def _demonstration(self, env: gym.Env[Any, Any], task_id: int, number: int) -> dict[str, np.ndarray]:
-        """Return a task's demonstration of that number: of the first goal that the expert reaches, of those it may try.
+        """Return the demonstration of a task with the given number.
+
+        Demonstration k of n tries goals k, k + n, k + 2n and so on, until the expert reaches one.
 
         Raises:
-            ConfigError: it reaches none.
+            ConfigError: The expert reaches none of the goals.
         """
         assert self.config.warm_start is not None
         num_demos, num_goals = self.config.warm_start.num_demos, env.get_wrapper_attr("num_goals")["demo"]
         for goal in range(number, num_goals, num_demos):
             noise = derive_rng(self.config.seed, "demonstration", task_id, goal)
-            demo = self._demonstrate_one(env, goal, noise)
+            demo = self._record_expert(env, goal, noise)
             if demo is not None:
                 return demo | {
                     "uid": np.array(task_id * 10**6 + goal),
@@ -329,27 +331,22 @@ class EmbodiedRollout(GroupRollout):
         goals = len(range(number, num_goals, num_demos))
         raise ConfigError(
             f"warm_start.num_demos={num_demos}: the expert of {task} reached none of {goals} goals; "
-            f"env.max_steps={self.config.env.max_steps} may be too few for it"
+            f"env.max_steps={self.config.env.max_steps} may be too small"
         )
 
-    def _demonstrate_one(
+    def _record_expert(
         self, env: gym.Env[Any, Any], goal: int, noise: np.random.Generator
     ) -> dict[str, np.ndarray] | None:
+        """Record an episode of the expert with disturbed actions; return ``None`` if it fails."""
         assert self.config.warm_start is not None
-        expert: Any = env.unwrapped
         fields = observation_fields(env.observation_space)
         observation, _ = env.reset(seed=goal, options={"goal": goal})
         observations, actions, success = [], [], False
         for _ in range(self.config.env.max_steps):
-            action = np.asarray(expert.expert_action())
-            if action.shape != self._bounds[0].shape or not np.isfinite(action.astype(np.float64)).all():
-                raise ConfigError(
-                    f"env.id={self.config.env.id}: expert_action() must give finite numbers {self._bounds[0].shape}, "
-                    f"gave {action!r}"
-                )
-            seen = entries_of(observation)
-            # Copies, of what the space says: an environment may hand out one buffer again and again.
-            observations.append({name: np.array(seen[name], dtype) for name, (_, dtype) in fields.items()})
+            action = self._expert_action(env)
+            entries = entries_of(observation)
+            # Copy, because an environment may return the same buffer at every step.
+            observations.append({name: np.array(entries[name], dtype) for name, (_, dtype) in fields.items()})
             actions.append(np.array(action))
             disturbed = action + self.config.warm_start.action_noise * noise.standard_normal(action.shape)
             executed = np.clip(disturbed, *self._bounds).astype(action.dtype)
@@ -360,36 +357,46 @@ class EmbodiedRollout(GroupRollout):
         if not success:
             return None
         demo = {
-            name: padded(np.stack([seen[name] for seen in observations]), self.config.env.max_steps)
+            name: padded(np.stack([each[name] for each in observations]), self.config.env.max_steps)
             for name in observations[0]
         }
         demo["actions"] = padded(np.stack(actions), self.config.env.max_steps)
         demo["num_steps"] = np.array(len(actions))
         return demo
 
-    def record_video(self, path: Path, num_episodes: int) -> str | None:
-        """Play greedy evaluation episodes side by side into an animated picture, one frame per decision.
+    def _expert_action(self, env: gym.Env[Any, Any]) -> np.ndarray:
+        expert: Any = env.unwrapped
+        action, shape = np.asarray(expert.expert_action()), self._bounds[0].shape
+        if action.shape != shape or not np.isfinite(action.astype(np.float64)).all():
+            raise ConfigError(
+                f"env.id={self.config.env.id}: expert_action() must return finite numbers {shape}, returned {action!r}"
+            )
+        return action
 
-        There are as many as the split has goals, at most.
+    def record_video(self, path: Path, num_episodes: int) -> str | None:
+        """Render greedy evaluation episodes side by side as an animation, one frame per decision.
+
+        The number of episodes is limited to the number of goals of the split.
 
         Returns:
-            Why it could not be rendered on this machine, or of this environment, or ``None``.
+            The reason why this machine or this environment cannot render, or ``None`` after success.
         """
         if problem := rendering_problem():
             return problem
         num_goals = self.prototypes[0].get_wrapper_attr("num_goals")["eval"]
         try:
-            strips = [self._film(goal) for goal in range(min(num_episodes, num_goals))]
+            strips = [self._render_episode(goal) for goal in range(min(num_episodes, num_goals))]
         except CannotDrawError as error:
             return str(error)
         length = max(len(strip) for strip in strips)
-        held = [strip + [strip[-1]] * (length - len(strip)) for strip in strips]
-        frames = [np.concatenate(row, axis=1) for row in zip(*held, strict=True)]
+        extended = [strip + [strip[-1]] * (length - len(strip)) for strip in strips]  # hold the last frame
+        frames = [np.concatenate(row, axis=1) for row in zip(*extended, strict=True)]
         fps = self.prototypes[0].metadata.get("render_fps", 30) / self.config.policy.chunk_size
         iio.imwrite(path, frames, duration=1000 / fps, loop=0)
         return None
 
-    def _film(self, goal: int) -> list[np.ndarray]:
+    def _render_episode(self, goal: int) -> list[np.ndarray]:
+        """Play a greedy episode and return its frames."""
         config = self.config.env
         with drawing_env(config, config.tasks[0], "eval") as env:
             observation, _ = env.reset(seed=goal, options={"goal": goal})

@@ -1,4 +1,4 @@
-"""Episodes while they are played: where, what is written down of them, and which groups of them are whole."""
+"""Episodes in progress: their environments, their rows and the groups that are complete."""
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence, Set
@@ -21,13 +21,13 @@ from embodyflow.simulation.vector_env import ChunkStep, VectorEnv
 
 @dataclass(frozen=True)
 class Episode:
-    """One episode to be played.
+    """An episode to play.
 
     Attributes:
-        row: position in the whole batch, over all workers; names the episode's random draws.
-        uid, group_id: see :mod:`embodyflow.types`.
-        env_task_id: index into ``env.tasks``.
-        goal: index of the initial state in its split.
+        row: Position in the whole batch, over all workers; part of the seed of the episode.
+        uid, group_id: Ids as in :mod:`embodyflow.types`.
+        env_task_id: Index into ``env.tasks``.
+        goal: Index of the initial state in its split.
     """
 
     row: int
@@ -38,17 +38,17 @@ class Episode:
 
 
 class Slots:
-    """Which environment plays which episode, and at which decision it is.
+    """The assignment of episodes to environments (slots), with the current decision of each.
 
     Args:
-        env: the environments, of task ``i % num_tasks``.
-        episodes: to be played.
-        num_tasks: that they are of.
-        done: those of them that need not be.
+        env: Environments; environment i has task ``i % num_tasks``.
+        episodes: Episodes to play.
+        num_tasks: Number of tasks.
+        done: Rows of episodes that are already complete.
 
     Attributes:
-        num_envs: environments in all.
-        halves: those that take turns in being stepped, where processes step them.
+        num_envs: Number of environments.
+        halves: Environments that step in turns, as in :attr:`VectorEnv.halves`.
     """
 
     def __init__(self, env: VectorEnv, episodes: Sequence[Episode], num_tasks: int, done: Set[int]) -> None:
@@ -58,17 +58,17 @@ class Slots:
         for row, episode in enumerate(episodes):
             if row not in done:
                 self._waiting[episode.env_task_id].append(row)
-        self._row: dict[int, int] = {}  # slot to row, only slots that play or are about to
-        self._starting: set[int] = set()  # about to
+        self._row: dict[int, int] = {}  # row by slot, for slots that are playing or starting
+        self._starting: set[int] = set()  # slots whose reset is in flight
         self._decision: dict[int, int] = {}
         self._observation: dict[str, np.ndarray] = {}
 
     def episode(self, slot: int) -> Episode:
-        """Return what an environment plays."""
+        """Return the episode of an environment."""
         return self._episodes[self._row[slot]]
 
     def begin_episodes(self, half: Sequence[int]) -> list[int]:
-        """Begin waiting episodes in idle environments of a half; return in which."""
+        """Start waiting episodes in the idle environments of a half; return these environments."""
         starting = []
         for slot in half:
             waiting = self._waiting[slot % self._num_tasks]
@@ -82,32 +82,32 @@ class Slots:
         return starting
 
     def await_episodes(self, starting: Sequence[int]) -> None:
-        """Have what was begun: from here on, these environments play."""
+        """Wait for pending resets; these environments are then playing."""
         self._store(starting, self._env.reset_wait())
         self._starting.difference_update(starting)
 
     def playing(self, half: Sequence[int]) -> list[int]:
-        """Return which of a half's environments play."""
+        """Return the environments of a half that are playing."""
         return [slot for slot in half if slot in self._row and slot not in self._starting]
 
     def rows(self, slots: Sequence[int]) -> np.ndarray:
-        """Return the rows that environments play, int64 ``[n]``."""
+        """Return the rows of the environments' episodes, int64 ``[n]``."""
         return np.array([self._row[slot] for slot in slots])
 
     def decisions(self, slots: Sequence[int]) -> np.ndarray:
-        """Return how many decisions each of them has taken, int64 ``[n]``."""
+        """Return the number of decisions in each environment's episode so far, int64 ``[n]``."""
         return np.array([self._decision[slot] for slot in slots])
 
     def observation(self, slots: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return what each of them sees now."""
+        """Return the current observations of environments, ``[n, ...]`` by name."""
         return {name: values[slots] for name, values in self._observation.items()}
 
     def begin_step(self, slots: Sequence[int], actions: np.ndarray) -> None:
-        """Have a chunk executed in each."""
+        """Start an action chunk in each environment."""
         self._env.step_async(actions, slots)
 
     def await_step(self, slots: Sequence[int]) -> ChunkStep:
-        """Return what that gave; environments whose episode ends become idle."""
+        """Wait for the chunk and return its result; environments whose episode ended become idle."""
         step = self._env.step_wait()
         self._store(slots, step.observation)
         for slot, over in zip(slots, step.terminated | step.truncated, strict=True):
@@ -124,8 +124,8 @@ class Slots:
             self._observation[name][slots] = values
 
 
-class Kept:
-    """Rows in memory, where there is no journal."""
+class MemoryJournal:
+    """Rows in memory, in place of a journal on disk."""
 
     def __init__(self) -> None:
         self._pieces: list[Table] = []
@@ -140,12 +140,12 @@ class Kept:
 
 
 class EpisodeRows:
-    """The columns being filled, one row per episode.
+    """Columns of embodied rows while they are filled, one row per episode.
 
     Args:
-        config: of the run.
-        episodes: to be played.
-        policy: that decides.
+        config: Run configuration.
+        episodes: Episodes to play.
+        policy: Policy that acts.
     """
 
     def __init__(self, config: EmbodiedConfig, episodes: Sequence[Episode], policy: ActingPolicy) -> None:
@@ -173,23 +173,23 @@ class EpisodeRows:
         }
 
     def draw_noise(self, seeds: Sequence[int]) -> None:
-        """Draw each row's randomness from its own seed: who its neighbours are makes no difference."""
+        """Draw each row's noise from its own seed, independent of the other rows."""
         _, *shape = self.columns["action_tokens"].shape
         self.columns["seed"][:] = seeds
-        self.noise = np.empty((len(seeds), *shape), np.float32)  # no rows where a rank has no episode to play
+        self.noise = np.empty((len(seeds), *shape), np.float32)  # empty if this rank has no episodes
         for noise, seed in zip(self.noise, seeds, strict=True):
             noise[:] = chunk_uniforms(derive_rng(seed), tuple(shape), self._horizon, self._correlation)
 
-    def see(self, rows: np.ndarray, t: np.ndarray, observation: Mapping[str, np.ndarray]) -> None:
+    def record_observation(self, rows: np.ndarray, t: np.ndarray, observation: Mapping[str, np.ndarray]) -> None:
         """Record the observations before a decision.
 
         Raises:
-            ConfigError: an episode is not over after ``env.max_steps``.
+            ConfigError: An episode continues after ``env.max_steps``.
         """
         if (t >= self.columns["action_tokens"].shape[1]).any():
             raise ConfigError(
-                f"env.id={self._env.id}: an episode goes on after env.max_steps={self._env.max_steps} steps; an "
-                "environment without env.adapter is given max_steps and truncates by itself"
+                f"env.id={self._env.id}: an episode continues after env.max_steps={self._env.max_steps} steps; an "
+                "environment without env.adapter receives max_steps and must truncate by itself"
             )
         for name, values in observation.items():
             if name not in self.columns:
@@ -197,18 +197,18 @@ class EpisodeRows:
                 self.columns[name] = np.zeros(shape, values.dtype)
             self.columns[name][rows, t] = values
 
-    def write(self, rows: np.ndarray, t: np.ndarray, decision: Decision, step: ChunkStep) -> None:
-        """Record a decision and what came of it; log-probs of actions not executed stay outside the mask."""
+    def record_step(self, rows: np.ndarray, t: np.ndarray, decision: Decision, step: ChunkStep) -> None:
+        """Record a decision and its step; log-probs of actions that were not executed stay outside the mask."""
         columns = self.columns
         executed = np.arange(self._chunk) < step.num_steps[:, None]
-        mask = np.repeat(executed, decision.log_probs.shape[1] // self._chunk, axis=1)  # they lie action by action
-        columns["action_tokens"][rows, t] = decision.tokens  # all: those of later actions may have been heeded
+        mask = np.repeat(executed, decision.log_probs.shape[1] // self._chunk, axis=1)  # ordered action by action
+        columns["action_tokens"][rows, t] = decision.tokens  # all, as the policy may condition on tokens not executed
         columns["actions"][rows, t] = np.where(executed[:, :, None], decision.actions, 0)
         columns["log_probs"][rows, t] = np.where(mask, decision.log_probs, 0)
         columns["loss_mask"][rows, t] = mask
         columns["num_steps"][rows] += step.num_steps
         columns["episode_return"][rows] += step.rewards.sum(axis=1)
-        columns["success"][rows] |= step.infos["success"].any(axis=1)  # not all environments end with it
+        columns["success"][rows] |= step.infos["success"].any(axis=1)  # an episode may continue after success
         columns["terminated"][rows] = step.terminated
         columns["truncated"][rows] = step.truncated
         over = step.terminated | step.truncated
@@ -218,17 +218,17 @@ class EpisodeRows:
             columns[FINAL + name][rows[over]] = values[over]
 
 
-class KeptGroups:
-    """Keeps the rows of every group whose episodes have all ended."""
+class GroupJournal:
+    """Writes the rows of each group to a journal once all its episodes have ended."""
 
-    def __init__(self, rows: EpisodeRows, journal: Journal | Kept) -> None:
+    def __init__(self, rows: EpisodeRows, journal: Journal | MemoryJournal) -> None:
         self._columns, self._journal = rows.columns, journal
         self._open: dict[int, set[int]] = defaultdict(set)
         for row, group in enumerate(rows.columns["group_id"].tolist()):
             self._open[group].add(row)
 
-    def recall(self) -> Set[int]:
-        """Fill in the rows that the journal has; return which they are."""
+    def restore(self) -> Set[int]:
+        """Copy the journal's rows into the columns; return their positions."""
         done: set[int] = set()
         row_of = {uid: row for row, uid in enumerate(self._columns["uid"].tolist())}
         for table in self._journal.read():
@@ -241,16 +241,16 @@ class KeptGroups:
             done.update(rows)
         return done
 
-    def ended(self, rows: np.ndarray) -> None:
-        """Note that episodes have ended; write the groups that are whole now."""
+    def end(self, rows: np.ndarray) -> None:
+        """Mark episodes as ended; write the groups that are now complete."""
         for row in rows.tolist():
             group = int(self._columns["group_id"][row])
             self._open[group].discard(row)
             if not self._open[group]:
-                whole = np.flatnonzero(self._columns["group_id"] == group)
-                self._journal.append({name: values[whole] for name, values in self._columns.items()})
+                members = np.flatnonzero(self._columns["group_id"] == group)
+                self._journal.append({name: values[members] for name, values in self._columns.items()})
 
 
 def padded(values: np.ndarray, length: int) -> np.ndarray:
-    """Return the values with zeros after them, ``length`` in all."""
+    """Return the values padded with zeros to ``length``."""
     return np.concatenate([values, np.zeros((length - len(values), *values.shape[1:]), values.dtype)])

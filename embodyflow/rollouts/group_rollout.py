@@ -1,4 +1,4 @@
-"""The rows of a rollout worker: whole groups, with ids that are unique in a run."""
+"""Rows of a rollout worker: whole groups, with ids that are unique in a run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from embodyflow.errors import ConfigError
 from embodyflow.process.determinism import use_deterministic_kernels
 
 REROLL_STRIDE = 2**40
-"""Between the ids of an iteration's rows and those of its re-rolled ones: more than a run has rows."""
+"""Offset between the ids of an iteration's rows and its re-rolled rows; larger than the number of rows of a run."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A row to be gathered.
+    """Position and ids of a row to collect.
 
     Attributes:
-        row: position in the whole batch, over all workers and rounds; names the row's random draws.
-        uid, group_id: see :mod:`embodyflow.types`.
-        group: position of its group in the round.
+        row: Position in the whole batch, over all workers and rounds; part of the seed of the row.
+        uid, group_id: Ids as in :mod:`embodyflow.types`.
+        group: Position of the row's group in the round.
     """
 
     row: int
@@ -31,7 +31,7 @@ class Place:
 
 
 def places(config: GroupedConfig, rank: int, world_size: int, iteration: int, reroll: int) -> Iterator[Place]:
-    """Yield a rank's rows of an iteration: those of round 0, or of a further round of as many groups."""
+    """Yield a rank's rows of an iteration, for round 0 or for a further round of the same size."""
     rollout, num_rows = config.rollout, config.rows_per_iteration
     per_rank = rollout.num_groups // world_size
     for group in range(rank * per_rank, (rank + 1) * per_rank):
@@ -46,12 +46,12 @@ def places(config: GroupedConfig, rank: int, world_size: int, iteration: int, re
 
 
 class GroupRollout:
-    """What rollout engines of grouped rows share.
+    """Base class of rollout engines whose rows come in groups.
 
     Args:
-        config: of the run.
-        rank: of this worker in its group.
-        world_size: workers in the group.
+        config: Run configuration.
+        rank: Rank of this worker in its group.
+        world_size: Number of workers in the group.
     """
 
     def __init__(self, config: GroupedConfig, rank: int, world_size: int) -> None:
@@ -61,18 +61,18 @@ class GroupRollout:
         self._advantage = config.algorithm.advantage
 
     def fault_metrics(self) -> dict[str, Metric]:
-        """Count what failed since the last call and was made good, of which the policy knows nothing."""
+        """Return the counts of recovered faults since the last call."""
         return {}
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the elementwise sum over the ranks, of which there must be one: rollout workers do not talk.
+        """Return the elementwise sum over the ranks; there must be one rank, as rollout workers do not communicate.
 
         Raises:
-            ConfigError: there are more.
+            ConfigError: There is more than one rank.
         """
         if self.world_size > 1:
             raise ConfigError(
                 f"rollout.num_workers={self.world_size}: algorithm.advantage={self._advantage} needs sums over all "
-                "rows, which rollout workers cannot take; allowed is 1, or the node on the trainer group"
+                "rows, which rollout workers cannot compute; allowed is 1, or put the node on the trainer group"
             )
         return tensor

@@ -1,4 +1,4 @@
-"""Whether this machine has what a language job asks for; found out without torch."""
+"""Checks that this machine can run a language job; they do not import torch."""
 
 import difflib
 import importlib.util
@@ -16,10 +16,10 @@ from embodyflow.rewards.reward_registry import check_reward
 
 
 def check_language(config: LanguageConfig) -> None:
-    """Refuse a model that is not there or cannot be split, an engine not installed and more prompts than there are.
+    """Check that the model exists and can be split, the engine is installed and there are enough prompts.
 
     Raises:
-        ConfigError: one line that names the key and what is allowed.
+        ConfigError: A check failed; one line names the key and what is allowed.
     """
     check_reward(config.reward)
     if config.rollout.generation.name == "vllm" and importlib.util.find_spec("vllm") is None:
@@ -32,10 +32,10 @@ def check_language(config: LanguageConfig) -> None:
 
 
 def check_prompts(config: LanguageConfig, source: PromptSource) -> None:
-    """Refuse to ask for more prompts than there are; a source with a tokenizer may have left out those too long.
+    """Check that the source has enough prompts; a source with a tokenizer may have left out long ones.
 
     Raises:
-        ConfigError: one line that names the key and what is allowed.
+        ConfigError: A check failed; one line names the key and what is allowed.
     """
     wanted: dict[tuple[str, Split], int] = {("evaluation.num_prompts", "validation"): config.evaluation.num_prompts}
     if config.warm_start is not None:
@@ -64,7 +64,7 @@ def _check_model(config: LanguageConfig) -> None:
         file = Path(path).expanduser() / "config.json"
         if not file.is_file():
             raise ConfigError(
-                f"policy.path={path}: has no config.json; allowed are a Hugging Face folder and a name on its hub"
+                f"policy.path={path}: has no config.json; allowed are a Hugging Face folder and a model name on its hub"
             )
         values = json.loads(file.read_text())
         check_split(values, tensor_size)
@@ -72,7 +72,7 @@ def _check_model(config: LanguageConfig) -> None:
 
 
 def _check_positions(config: LanguageConfig, values: dict[str, Any]) -> None:
-    """Refuse rows longer than a model of these values can attend to, unless its engine is told that it can do more."""
+    """Check that the model can attend to the longest row, unless ``max_model_len`` overrides its limit."""
     rollout, positions = config.rollout, values.get("max_position_embeddings", values.get("n_positions"))
     if rollout.generation.max_model_len is None and positions is not None and rollout.longest_row > positions:
         raise ConfigError(
@@ -82,5 +82,5 @@ def _check_positions(config: LanguageConfig, values: dict[str, Any]) -> None:
 
 
 def _is_folder(path: str) -> bool:
-    """Say whether a path is meant, rather than ``owner/name`` on the hub."""
+    """Return True if the path is a local folder, and not ``owner/name`` on the hub."""
     return path.startswith((".", "/", "~")) or path.count("/") > 1 or Path(path).exists()

@@ -1,4 +1,4 @@
-"""Prompts, a generation engine and a reward function in one process: responses, and what they are worth."""
+"""Rollouts of a language model: responses of a generation engine to prompts, and their rewards."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,12 +45,12 @@ Tokens = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Question:
-    """One response to be sampled.
+    """A response to sample.
 
     Attributes:
-        row: position in the whole batch, over all workers; names the seed of its draws.
-        uid, group_id: see :mod:`embodyflow.types`.
-        index: of the prompt in its split.
+        row: Position in the whole batch, over all workers; part of the seed of the response.
+        uid, group_id: Ids as in :mod:`embodyflow.types`.
+        index: Index of the prompt in its split.
     """
 
     row: int
@@ -63,9 +63,9 @@ class LanguageRollout(GroupRollout):
     """The rollout engine of language models.
 
     Args:
-        config: of the run.
-        rank: of this worker in its group.
-        world_size: workers in the group.
+        config: Run configuration.
+        rank: Rank of this worker in its group.
+        world_size: Number of workers in the group.
     """
 
     def __init__(self, config: LanguageConfig, rank: int, world_size: int) -> None:
@@ -80,14 +80,14 @@ class LanguageRollout(GroupRollout):
         self._engine: GenerationEngine | None = None
 
     def update_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
-        """Answer with these weights from now on.
+        """Load the weights that the engine generates with from now on.
 
         Args:
-            weights: by name, and the trainer's log-probs of the probe.
-            version: of the weights.
+            weights: Weights by name, together with the trainer's log-probs of the probe.
+            version: Version of the weights.
 
         Raises:
-            ParityError: with these weights the engine's log-probs of the probe are others than the trainer's.
+            ParityError: The engine's log-probs of the probe differ from the trainer's.
         """
         if self._engine is None:
             with self._model_folder() as folder:
@@ -99,13 +99,13 @@ class LanguageRollout(GroupRollout):
         compare(probe, scores, self.config.rollout.probe_tolerance, version, self.rank)
 
     def training_episodes(self, seed: int, iteration: int, reroll: int = 0) -> list[Question]:
-        """Return this rank's responses of the iteration: whole groups, siblings sharing a prompt.
+        """Return this rank's responses of an iteration: whole groups, whose siblings share a prompt.
 
         Args:
-            seed: of the run.
-            iteration: its index, from 1.
-            reroll: 0 for the iteration's own, which go through the prompts in a new order each time; from 1 for further
-                rounds of as many, of prompts drawn at random.
+            seed: Seed of the run.
+            iteration: Index of the iteration, from 1.
+            reroll: 0 for the iteration's own responses, which visit all prompts in a new order per epoch. From 1 for
+                further rounds of the same size, with prompts drawn at random.
         """
         rollout, num_prompts = self.config.rollout, self._prompts.num_prompts("train")
         if reroll:
@@ -118,9 +118,9 @@ class LanguageRollout(GroupRollout):
         ]
 
     def evaluation_episodes(self, mode: str = "greedy") -> list[Question]:
-        """Return this rank's share of the ``evaluation.num_prompts`` first prompts of validation.
+        """Return this rank's share of the first ``evaluation.num_prompts`` validation prompts.
 
-        In the mode ``sampled`` each is there ``evaluation.num_samples`` times.
+        In the mode ``sampled`` each prompt occurs ``evaluation.num_samples`` times.
         """
         evaluation = self.config.evaluation
         times = evaluation.num_samples if mode == "sampled" else 1
@@ -137,18 +137,18 @@ class LanguageRollout(GroupRollout):
     ) -> Columns:
         """Sample a response to each question.
 
-        The last bit of a log-prob may depend on what is sampled beside it. So a journal's rows are those of whole
-        calls of the engine: what is left for a later attempt is sampled in the same company as it would have been.
+        The last bit of a log-prob may depend on the other responses of the same engine call. So the journal stores
+        whole calls, and a later attempt makes the remaining calls with the same questions in each.
 
         Args:
-            questions: what to answer.
-            split: whose prompts, ``train`` or ``eval``.
-            draws: with the question's row appended, names the seed of its response; ``None`` answers greedily.
-            journal: keeps the responses of ``rollout.groups_per_call`` groups at a time, and knows those of an earlier
-                attempt; without one all are sampled together.
+            questions: Responses to sample.
+            split: Split of the prompts, ``train`` or ``eval``.
+            draws: Parts of a response's seed; the question's row is appended. ``None`` decodes greedily.
+            journal: Journal that stores the responses of ``rollout.groups_per_call`` groups per call and returns those
+                of an earlier attempt. Without one, a single call samples all responses.
 
         Returns:
-            The columns of a language row (:mod:`embodyflow.types`), rows in the order of ``questions``.
+            Columns of language rows (:mod:`embodyflow.types`), in the order of ``questions``.
         """
         if journal is None:
             return self._sample(questions, split, draws)
@@ -159,17 +159,17 @@ class LanguageRollout(GroupRollout):
         return cast(Columns, to_padded(concatenate(pieces)))
 
     def _calls(self, questions: Sequence[Question]) -> list[Sequence[Question]]:
-        """Return the questions of each call of the engine, the siblings of a group in the same."""
+        """Split the questions into engine calls; siblings of a group are in the same call."""
         rollout = self.config.rollout
         size = (rollout.groups_per_call or rollout.num_groups) * rollout.group_size
         return [questions[start : start + size] for start in range(0, len(questions), size)]
 
     def _sample(self, questions: Sequence[Question], split: str, draws: tuple[int | str, ...] | None) -> Columns:
-        assert self._engine is not None, "there are no weights yet"
+        assert self._engine is not None, "update_weights must be called first"
         rollout = self.config.rollout
         seeds = [0 if draws is None else derive_seed(*draws, question.row) for question in questions]
-        different = {question.index for question in questions}  # siblings share theirs
-        tokens_of = {index: self._encode(self._prompts.prompt(SPLITS[split], index)) for index in different}
+        distinct = {question.index for question in questions}  # siblings share a prompt
+        tokens_of = {index: self._encode(self._prompts.prompt(SPLITS[split], index)) for index in distinct}
         prompts = [tokens_of[question.index] for question in questions]
         sampling = Sampling(
             max_tokens=rollout.max_response_tokens,
@@ -187,17 +187,17 @@ class LanguageRollout(GroupRollout):
         }
 
     def judge(self, batch: Batch, split: str) -> tuple[Batch, dict[str, Metric], list[dict[str, Any]]]:
-        """Ask the reward function what responses are worth.
+        """Score responses with the reward function.
 
         Args:
-            batch: language rows.
-            split: whose prompts they answer.
+            batch: Language rows.
+            split: Split of their prompts.
 
         Returns:
-            The rows with ``success`` and ``scores``, metrics, and the first few as text for people.
+            The rows with ``success`` and ``scores``, metrics, and the first few responses as readable text.
 
         Raises:
-            RewardError: the reward function failed; the message names the row's uid.
+            RewardError: The reward function failed; the message names the row's uid.
         """
         samples = self._samples(batch, SPLITS[split])
         scores = self._rewards.score(samples)
@@ -220,7 +220,7 @@ class LanguageRollout(GroupRollout):
         """Return this rank's share of the prompt source's demonstrations, as language rows.
 
         Raises:
-            ConfigError: a demonstration is longer than ``rollout.max_response_tokens``.
+            ConfigError: A demonstration is longer than ``rollout.max_response_tokens``.
         """
         assert self.config.warm_start is not None
         numbers = range(self.rank, self.config.warm_start.num_demos, self.world_size)
@@ -265,22 +265,22 @@ class LanguageRollout(GroupRollout):
 
     @contextmanager
     def _model_folder(self) -> Iterator[Path]:
-        """Have a folder with the model's architecture, whatever its weights: new ones come at once.
+        """Provide a folder with the model's architecture; its weights do not matter, as they are replaced at once.
 
-        Engines read it while they are built, and later for stop strings at most, which no response is ended by.
+        An engine reads the folder only while it is built, except for stop strings, which are not used here.
         """
         policy = self.config.policy
         if policy.path is not None:
             yield folder_of(policy.path)
             return
-        # It is gone before the worker is, which ends by a kill.
+        # The folder is removed here, because a worker ends by a kill and would leave it behind.
         with tempfile.TemporaryDirectory(prefix="embodyflow-model-") as folder:
             save_folder(build_model(policy, self.tokenizer), self.tokenizer, Path(folder))
             yield Path(folder)
 
 
 def columns_of(prompts: Sequence[Tokens], completions: Sequence[Completion]) -> Columns:
-    """Return the columns that prompts and their completions make, padded to the longest of each."""
+    """Return the columns of prompts and their completions, each padded to the longest."""
     mask, tokens = pad_lists([completion.token_ids for completion in completions], np.int64)
     _, log_probs = pad_lists([completion.log_probs for completion in completions], np.float32)
     lengths = mask.sum(1)
@@ -300,12 +300,12 @@ def columns_of(prompts: Sequence[Tokens], completions: Sequence[Completion]) -> 
 
 
 def min_samples(prompt_ids: np.ndarray) -> int:
-    """Return how many samples the prompt with the fewest has."""
+    """Return the smallest number of samples of any prompt."""
     return int(np.unique(prompt_ids, return_counts=True)[1].min())
 
 
 def reward_metrics(scores: Sequence[Score]) -> dict[str, Metric]:
-    """Summarise what responses were worth, and the pieces of their rewards."""
+    """Return the mean success, the mean reward and the means of the rewards' parts."""
     values: dict[str, list[float]] = {"rollout/success_rate": [], "rollout/reward": []}
     for score in scores:
         values["rollout/success_rate"].append(score.correct)

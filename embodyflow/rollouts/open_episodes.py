@@ -1,4 +1,4 @@
-"""The episodes that an iteration of a control task leaves open, on disk: whoever goes on needs nothing else."""
+"""Storage of the episodes that an iteration of a control task leaves open, from which any worker can continue."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from embodyflow.simulation.episode_history import Array, EpisodeHistory
 
 @dataclass(frozen=True)
 class OpenEpisodes:
-    """Where n environments are.
+    """State of n environments.
 
     Attributes:
-        histories: how they came there.
-        num_episodes: int64 ``[n]``, episodes of each environment so far, the open one among them.
-        returns: float64 ``[n]``, sums of the open episodes' rewards.
+        histories: Histories of the open episodes.
+        num_episodes: Number of episodes of each environment so far, including the open one, int64 ``[n]``.
+        returns: Sums of the open episodes' rewards, float64 ``[n]``.
     """
 
     histories: Sequence[EpisodeHistory]
@@ -30,19 +30,19 @@ class OpenEpisodes:
 
 
 class OpenEpisodesFolder:
-    """What one rank's environments had open after each of the last iterations, a file each.
+    """Open episodes of one rank after each of the last iterations, in one file per iteration.
 
     Args:
-        folder: of all ranks.
-        rank: whose files these are.
-        keep: how many to keep.
+        folder: Folder shared by all ranks.
+        rank: Rank that the files belong to.
+        keep: Number of iterations to keep.
     """
 
     def __init__(self, folder: Path, rank: int, keep: int) -> None:
         self._folder, self._rank, self._keep = folder, rank, keep
 
     def write(self, iteration: int, episodes: OpenEpisodes) -> None:
-        """Have them on the disk before returning; the oldest goes."""
+        """Write the open episodes of an iteration and flush them to disk; delete the oldest file."""
         path = self._path(iteration)
         make_folder(self._folder)
         path.unlink(missing_ok=True)
@@ -52,14 +52,14 @@ class OpenEpisodesFolder:
         self._path(iteration - self._keep).unlink(missing_ok=True)
 
     def read(self, iteration: int) -> OpenEpisodes:
-        """Return what :meth:`write` was given.
+        """Return the open episodes that :meth:`write` stored.
 
         Raises:
-            DamageError: it is not there, or not whole.
+            DamageError: The file is missing or incomplete.
         """
         pieces = Journal(self._path(iteration)).read()
         if len(pieces) != 1:
-            raise DamageError(f"{self._path(iteration)} does not hold what iteration {iteration} left open")
+            raise DamageError(f"{self._path(iteration)}: must hold the open episodes of iteration {iteration}")
         return _episodes(pieces[0])
 
     def _path(self, iteration: int) -> Path:

@@ -1,4 +1,4 @@
-"""An episode played again, by its initial state and its actions."""
+"""Replay of an episode from its initial state and its actions."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -17,21 +17,21 @@ from embodyflow.simulation.rendering import rendering_problem
 from embodyflow.simulation.vector_env import VectorEnv
 
 FRAMES_PER_SECOND = 10
-"""Of animated pictures, whatever the environment's own time: a frame is a decision."""
+"""Frame rate of animations. A frame is a decision, so the environment's own time step does not matter."""
 
 
 def first_difference(config: EmbodiedConfig, episode: Mapping[str, Any], split: str = "train") -> str | None:
-    """Play an episode again and compare it with its record, to the bit.
+    """Replay an episode and compare it with its record, bit for bit.
 
-    The environment and the way it is stepped are those of the rollout. Images are not in the record and not compared.
+    The environment is built and stepped as in the rollout. Images are not recorded, so they are not compared.
 
     Args:
-        config: of the run.
-        episode: one row of :data:`~embodyflow.record.episode_record.Episodes`.
-        split: whose goal it has.
+        config: Run configuration.
+        episode: One row of :data:`~embodyflow.record.episode_record.Episodes`.
+        split: Split of the episode's goal.
 
     Returns:
-        What is the first to differ, and where; ``None`` where nothing does.
+        A description of the first difference, or ``None`` if the replay is bit-identical.
     """
     task = config.env.tasks[int(episode["env_task_id"])]
     make = functools.partial(make_env, config.env, task, split)
@@ -46,7 +46,7 @@ def first_difference(config: EmbodiedConfig, episode: Mapping[str, Any], split: 
                 if problem := _difference(f"{name} before decision {t}", observation[name][0], episode[name][t]):
                     return problem
             if any(over.values()):
-                return f"decision {t}: the episode is over before it; on record it is not"
+                return f"decision {t}: the replay ended before it, the recorded episode did not"
             step = env.step(actions[None], [0])
             observation, over = step.observation, {"terminated": step.terminated[0], "truncated": step.truncated[0]}
             num_steps += int(step.num_steps[0])
@@ -59,10 +59,10 @@ def first_difference(config: EmbodiedConfig, episode: Mapping[str, Any], split: 
 
 
 def film(config: EmbodiedConfig, episode: Mapping[str, Any], path: Path, split: str = "train") -> str | None:
-    """Draw an episode into an animated picture, one frame per decision.
+    """Render an episode as an animation, one frame per decision.
 
     Returns:
-        Why it could not be rendered on this machine, or of this environment, or ``None``.
+        The reason why this machine or this environment cannot render, or ``None`` after success.
     """
     if problem := rendering_problem():
         return problem
@@ -75,41 +75,41 @@ def film(config: EmbodiedConfig, episode: Mapping[str, Any], path: Path, split: 
 
 
 def frames_of(
-    config: EmbodiedConfig, episode: Mapping[str, Any], split: str, most: int | None = None
+    config: EmbodiedConfig, episode: Mapping[str, Any], split: str, max_frames: int | None = None
 ) -> list[np.ndarray]:
-    """Play an episode again and draw it, uint8 ``[H, W, 3]`` each: before every decision and after the last.
+    """Replay an episode and render frames, uint8 ``[H, W, 3]``: one before every decision and one after the last.
 
-    With ``most`` only so many of these frames are drawn, evenly from the first to the last.
+    With ``max_frames`` only that many of these frames are rendered, evenly spaced from the first to the last.
 
     Raises:
-        CannotDrawError: the environment does not draw itself.
+        CannotDrawError: The environment cannot render.
     """
     chunks = [actions for _, actions in _chunks(episode)]
-    number = len(chunks) + 1
-    wanted = set(np.linspace(0, number - 1, min(most or number, number)).round().astype(int).tolist())
+    num_frames = len(chunks) + 1
+    chosen = set(np.linspace(0, num_frames - 1, min(max_frames or num_frames, num_frames)).round().astype(int).tolist())
     task = config.env.tasks[int(episode["env_task_id"])]
     with drawing_env(config.env, task, split) as env:
         env.reset(seed=int(episode["goal"]), options={"goal": int(episode["goal"])})
-        frames, left = [frame_of(config.env, env)], int(episode["num_steps"])
+        frames, steps_left = [frame_of(config.env, env)], int(episode["num_steps"])
         for decision, actions in enumerate(chunks, start=1):
-            for action in actions[:left]:
+            for action in actions[:steps_left]:
                 env.step(action)
-            left -= min(left, len(actions))
-            if decision in wanted:
+            steps_left -= min(steps_left, len(actions))
+            if decision in chosen:
                 frames.append(frame_of(config.env, env))
     return frames
 
 
 def _chunks(episode: Mapping[str, Any]) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the episode's decisions: their number and their actions, float32 ``[C, A]``."""
+    """Yield the number of each decision of an episode and its actions, float32 ``[C, A]``."""
     for t in np.flatnonzero(episode["loss_mask"].any(axis=-1)).tolist():
         yield t, episode["actions"][t]
 
 
-def _difference(what: str, found: np.ndarray, recorded: np.ndarray) -> str | None:
+def _difference(name: str, found: np.ndarray, recorded: np.ndarray) -> str | None:
     if np.array_equal(found, recorded, equal_nan=found.dtype.kind == "f"):
         return None
     if np.ndim(recorded) == 0:
-        return f"{what}: {found} now, {recorded} on record"
+        return f"{name}: {found} now, {recorded} on record"
     entry = int(np.flatnonzero(found != recorded)[0])
-    return f"{what}, entry {entry}: {found.flat[entry]} now, {recorded.flat[entry]} on record"
+    return f"{name}, entry {entry}: {found.flat[entry]} now, {recorded.flat[entry]} on record"

@@ -1,4 +1,4 @@
-"""An episode is its seed, its options and its actions: enough to have it again, to the last bit."""
+"""Histories of episodes: seed, options and actions, from which a bit-identical replay is possible."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 FIRST_CAPACITY = 64
-"""Chunks per environment that there is room for before an episode shows itself longer."""
+"""Chunks per environment that the recorder can hold initially; it grows when an episode is longer."""
 
 
 @dataclass(frozen=True)
 class EpisodeHistory:
-    """A running episode up to now.
+    """History of a running episode.
 
     Attributes:
-        seed: of its reset.
-        options: of its reset.
-        actions: ``[T, *action_shape]``, executed since the reset, in the action space's dtype.
+        seed: Seed of the reset.
+        options: Options of the reset.
+        actions: Actions executed since the reset, ``[T, *action_shape]`` in the action space's dtype.
     """
 
     seed: int
@@ -29,15 +29,15 @@ class EpisodeHistory:
 
 
 class EpisodeRecorder:
-    """Writes down how environments came to be where they are.
+    """Records the seed, options and actions of every environment's episode.
 
     Args:
-        names: what each of the N environments is called in errors.
-        chunk_shape: of an environment's action chunk, ``[C, *action_shape]``.
-        dtype: of the actions.
+        names: Names of the N environments for errors.
+        chunk_shape: Shape of an environment's action chunk, ``[C, *action_shape]``.
+        dtype: Dtype of the actions.
 
     Attributes:
-        open: bool ``[N]``, whose episode has begun and is not over; those of a step under way included.
+        open: Flags of environments whose episode has begun and not ended, bool ``[N]``, also during a step in flight.
     """
 
     def __init__(self, names: Sequence[str], chunk_shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
@@ -49,47 +49,47 @@ class EpisodeRecorder:
         self._options: list[dict[str, Any] | None] = [None] * len(names)
 
     def begin(self, rows: Array, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None]) -> None:
-        """Note that environments are about to be reset; their episodes are open only after that."""
+        """Start new histories for environments that are about to be reset; their episodes are not open yet."""
         self.open[rows] = False
         self._num_chunks[rows] = 0
         for row, seed, option in zip(rows.tolist(), seeds, options, strict=True):
             self._seeds[row], self._options[row] = seed, option
 
-    def order(self, rows: Array, chunks: Array) -> None:
-        """Note the action chunks ``[n, C, ...]`` that environments are about to execute."""
+    def stage(self, rows: Array, chunks: Array) -> None:
+        """Store the action chunks ``[n, C, ...]`` that environments are about to execute."""
         try:
             self._chunks[rows, self._num_chunks[rows]] = chunks
-        except IndexError:  # no room: dearer to ask for each time
+        except IndexError:  # the array is full; checking its size each time would cost more
             self._chunks = np.concatenate([self._chunks, np.zeros_like(self._chunks)], axis=1)
-            self.order(rows, chunks)
+            self.stage(rows, chunks)
 
-    def executed(self, rows: Array, open_still: Array) -> None:
-        """Note that the chunks ordered have been executed, and whose episodes go on, bool ``[n]``."""
+    def commit(self, rows: Array, still_open: Array) -> None:
+        """Add executed chunks to the histories; set ``open`` to ``still_open``, bool ``[n]``."""
         self._num_chunks[rows] += 1
-        self.open[rows] = open_still
+        self.open[rows] = still_open
 
     def is_seeded(self, row: int) -> bool:
-        """Say whether an environment's episode can be had again."""
+        """Return True if an environment's episode can be replayed."""
         return self._seeds[row] is not None
 
     def history(self, row: int) -> EpisodeHistory:
-        """Return an environment's episode, without what is ordered and not executed.
+        """Return the history of an environment's episode, without a staged chunk.
 
         Raises:
-            ValueError: it was reset without a seed.
+            ValueError: The environment was reset without a seed.
         """
         seed = self._seeds[row]
         if seed is None:
-            raise ValueError(f"{self.describe(row)}: was reset without a seed, so nobody can have its episode again")
+            raise ValueError(f"{self.describe(row)}: was reset without a seed, so its episode cannot be replayed")
         chunks = self.chunks(row)
         return EpisodeHistory(seed, self._options[row], chunks.reshape(-1, *chunks.shape[2:]).copy())
 
     def chunks(self, row: int) -> Array:
-        """Return the chunks executed in an environment's episode ``[T / C, C, *action_shape]``."""
+        """Return the chunks executed in an environment's episode, ``[T / C, C, *action_shape]``."""
         return self._chunks[row, : self._num_chunks[row]]
 
-    def ordered(self, row: int) -> Array:
-        """Return the chunk that an environment was to execute and has not."""
+    def staged(self, row: int) -> Array:
+        """Return the staged chunk of an environment, ``[C, *action_shape]``."""
         return self._chunks[row, self._num_chunks[row]]
 
     def describe(self, row: int) -> str:

@@ -1,4 +1,4 @@
-"""Pictures that an environment draws of itself, or why it has none to give."""
+"""Frames that an environment renders of itself, or the reason why it renders none."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,47 +11,47 @@ from numpy.typing import NDArray
 from embodyflow.config.environment import EnvConfig
 from embodyflow.simulation.make_env import make_env
 
-REFUSALS = (TypeError, ValueError, AssertionError, NotImplementedError, ImportError, gym.error.Error)
-"""How an environment that can be made says that it cannot be made, or asked, to draw: it knows no ``render_mode``, not
-this one, or lacks what it draws with."""
+RENDER_ERRORS = (TypeError, ValueError, AssertionError, NotImplementedError, ImportError, gym.error.Error)
+"""Errors by which an environment refuses to render: it has no ``render_mode``, not this one, or lacks a library."""
 
 
 class CannotDrawError(RuntimeError):
-    """An environment gives no pictures; the message names it and says why."""
+    """An environment renders no frames; the message names it and gives the reason."""
 
 
 @contextlib.contextmanager
-def drawing_env(env: EnvConfig, task: str | None, split: str) -> Iterator[gym.Env[Any, Any]]:
-    """Make an environment that draws itself for :func:`frame_of`, and close it in the end.
+def drawing_env(config: EnvConfig, task: str | None, split: str) -> Iterator[gym.Env[Any, Any]]:
+    """Build an environment that renders frames for :func:`frame_of`; close it on exit.
 
     Raises:
-        CannotDrawError: it can be made, but not so.
+        CannotDrawError: The environment cannot be built with ``render_mode="rgb_array"``.
     """
-    with _told(env):
-        made = make_env(env, task, split, render_mode="rgb_array")
-    with contextlib.closing(made):
-        yield made
+    with _raise_cannot_draw(config):
+        env = make_env(config, task, split, render_mode="rgb_array")
+    with contextlib.closing(env):
+        yield env
 
 
-def frame_of(env: EnvConfig, made: gym.Env[Any, Any]) -> NDArray[np.uint8]:
-    """Return the present frame, uint8 ``[H, W, 3]``, of an environment that was made to draw.
+def frame_of(config: EnvConfig, env: gym.Env[Any, Any]) -> NDArray[np.uint8]:
+    """Return the current frame, uint8 ``[H, W, 3]``, of an environment from :func:`drawing_env`.
 
     Raises:
-        CannotDrawError: it draws none, or something else.
+        CannotDrawError: The environment renders nothing, or something other than such a frame.
     """
-    with _told(env):
-        frame = np.asarray(made.render())
+    with _raise_cannot_draw(config):
+        frame = np.asarray(env.render())
         if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
             found = f"{frame.dtype} {frame.shape}" if frame.ndim else str(frame)
-            raise ValueError(f"render() gives {found}, not uint8 [H, W, 3]")
+            raise ValueError(f"render() must return uint8 [H, W, 3], returned {found}")
     return frame
 
 
 @contextlib.contextmanager
-def _told(env: EnvConfig) -> Iterator[None]:
+def _raise_cannot_draw(config: EnvConfig) -> Iterator[None]:
+    """Raise :class:`CannotDrawError` in place of the errors by which an environment refuses to render."""
     try:
         yield
-    except REFUSALS as error:
-        said = str(error).partition(" was raised")[0].partition("\n")[0]  # Gymnasium adds all arguments
-        reason = f"{type(error).__name__}: {said}" if said else type(error).__name__
-        raise CannotDrawError(f"env.id={env.id}: gives no pictures by render_mode=rgb_array: {reason}") from error
+    except RENDER_ERRORS as error:
+        message = str(error).partition(" was raised")[0].partition("\n")[0]  # Gymnasium appends all arguments
+        reason = f"{type(error).__name__}: {message}" if message else type(error).__name__
+        raise CannotDrawError(f"env.id={config.id}: cannot render with render_mode=rgb_array: {reason}") from error

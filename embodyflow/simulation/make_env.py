@@ -1,4 +1,4 @@
-"""One environment of a configuration, and whether this machine can make it."""
+"""Building one environment of a configuration, and checking that it works on this machine."""
 
 import difflib
 import importlib
@@ -27,7 +27,7 @@ SPLITS = ("train", "demo", "eval")
 
 
 def make_env(env: EnvConfig, task: str | None, split: str, **kwargs: Any) -> gym.Env[Any, Any]:
-    """Make one environment of the configuration; without a task it is Gymnasium's own, and ``split`` means nothing."""
+    """Build one environment of the configuration; without a task it is plain Gymnasium, and ``split`` has no effect."""
     if env.adapter is not None:
         own = {"env_id": env.id, "kwargs": {**env.kwargs, **env.adapter.task_kwargs.get(task or "", {})}}
         arguments = {**own, **env.adapter.arguments(task or ""), "split": split, "max_steps": env.max_steps}
@@ -38,47 +38,57 @@ def make_env(env: EnvConfig, task: str | None, split: str, **kwargs: Any) -> gym
 
 
 def first_task(env: EnvConfig) -> str | None:
-    """Return the first instruction's task, ``None`` without any."""
+    """Return the first task, or ``None`` if there are no tasks."""
     return next(iter(env.tasks), None)
 
 
 def check_control(config: ControlConfig) -> None:
-    """Refuse an environment that cannot be made here, or that the policy does not fit.
+    """Check that the environment can be built and stepped here, and that it fits the policy.
 
     Raises:
-        ConfigError: one line that names the key and what is allowed.
+        ConfigError: A check failed; one line names the key and what is allowed.
     """
-    made = _made(config.env, first_task(config.env))
-    check_fits(config.policy, made)
-    _try_a_step(config.env, made)
-    made.close()
+    instance = _build(config.env, first_task(config.env))
+    check_fits(config.policy, instance)
+    _check_step(config.env, instance)
+    instance.close()
 
 
 def check_embodied(config: EmbodiedConfig) -> None:
-    """Refuse an environment that cannot be made here, or that policy, warm start and evaluation do not fit.
+    """Check that the environment can be built and stepped here, and that it fits policy, warm start and evaluation.
 
     Raises:
-        ConfigError: one line that names the key and what is allowed.
+        ConfigError: A check failed; one line names the key and what is allowed.
     """
     env = config.env
-    made = _made(env, first_task(env))
-    check_fits(config.policy, made)
-    fields = observation_fields(made.observation_space)
-    taken = COLUMNS | {FINAL + name for name in fields}
-    for name in sorted(taken & fields.keys()):
+    instance = _build(env, first_task(env))
+    check_fits(config.policy, instance)
+    _check_observation_space(config, instance)
+    check_attributes(env, instance)
+    _check_task_step(env, instance)
+    num_goals = [instance.get_wrapper_attr("num_goals")]
+    instance.close()
+    num_goals += [_check_further_task(env, task, instance) for task in env.tasks[1:]]
+    _check_num_goals(config, num_goals)
+
+
+def _check_observation_space(config: EmbodiedConfig, instance: gym.Env[Any, Any]) -> None:
+    """Check that observations collide with no column of episodes, and that a progress reward can read them."""
+    fields = observation_fields(instance.observation_space)
+    reserved = COLUMNS | {FINAL + name for name in fields}
+    for name in sorted(reserved & fields.keys()):
         raise ConfigError(
-            f"env: the observation {name!r} has a name that rows of episodes have another meaning for; "
-            f"allowed is any but {', '.join(sorted(taken))}"
+            f"env: the observation {name!r} has the name of a column of episodes; "
+            f"allowed is any name except {', '.join(sorted(reserved))}"
         )
     if config.progress is not None:
-        # Images of floats are none that an embedding can read.
-        seen = {name: shape for name, (shape, dtype) in fields.items() if len(shape) != 3 or dtype == np.uint8}
-        config.progress.embedding.check_observation_shapes(seen)
-    check_attributes(env, made)
-    _try_an_episode(env, made)
-    num_goals = [made.get_wrapper_attr("num_goals")]
-    made.close()
-    num_goals += [_check_further_task(env, task, made) for task in env.tasks[1:]]
+        # An embedding cannot read images of floats.
+        readable = {name: shape for name, (shape, dtype) in fields.items() if len(shape) != 3 or dtype == np.uint8}
+        config.progress.embedding.check_observation_shapes(readable)
+
+
+def _check_num_goals(config: EmbodiedConfig, num_goals: Sequence[Mapping[str, int]]) -> None:
+    """Check that every task has as many goals as evaluation and warm start need."""
     wanted = {("evaluation.num_goals", "eval"): config.evaluation.num_goals}
     if config.warm_start is not None:
         wanted["warm_start.num_demos", "demo"] = config.warm_start.num_demos
@@ -88,58 +98,58 @@ def check_embodied(config: EmbodiedConfig) -> None:
             raise ConfigError(f"{key}={number}: allowed are 1 to {fewest}, the goals of split {split!r}")
 
 
-def check_attributes(env: EnvConfig, made: gym.Env[Any, Any]) -> None:
-    """Refuse an environment with tasks that does not say what its instruction is, or how many goals it has.
+def check_attributes(env: EnvConfig, instance: gym.Env[Any, Any]) -> None:
+    """Check the attributes ``instruction`` and ``num_goals`` of an environment with tasks.
 
     Raises:
-        ConfigError: an attribute is missing, or is something else.
+        ConfigError: An attribute is missing or has the wrong type.
     """
-    found = {name: getattr(made.unwrapped, name, None) for name in ("instruction", "num_goals")}
+    found = {name: getattr(instance.unwrapped, name, None) for name in ("instruction", "num_goals")}
     if not isinstance(found["instruction"], str):
-        raise ConfigError(f"env.id={env.id}: its attribute instruction must be a text, is {found['instruction']!r}")
+        raise ConfigError(f"env.id={env.id}: its attribute instruction must be a string, is {found['instruction']!r}")
     goals = found["num_goals"]
     numbers: list[Any] = [goals.get(split) for split in SPLITS] if isinstance(goals, Mapping) else []
     if not numbers or not all(isinstance(each, Integral) for each in numbers) or numbers[0] < 1:
         raise ConfigError(
-            f"env.id={env.id}: its attribute num_goals must map {', '.join(SPLITS)} to numbers of goals, some of them "
-            f"to train on, is {goals!r}"
+            f"env.id={env.id}: its attribute num_goals must map {', '.join(SPLITS)} to numbers of goals, with at least "
+            f"1 for train, is {goals!r}"
         )
 
 
 def check_environment(env: EnvConfig) -> dict[str, int]:
-    """Refuse an environment that cannot be made and stepped here; return the sizes of a policy for it.
+    """Check that an environment can be built and stepped here; return the sizes of a policy for it.
 
     Raises:
-        ConfigError: one line that names the key and what is allowed.
+        ConfigError: A check failed; one line names the key and what is allowed.
     """
-    made = _made(env, first_task(env))
-    _try_a_step(env, made)
-    made.close()
-    return policy_sizes(made)
+    instance = _build(env, first_task(env))
+    _check_step(env, instance)
+    instance.close()
+    return policy_sizes(instance)
 
 
-def own_tasks(env_id: str) -> list[str]:
-    """Return the tasks that an environment names itself, none if it is not made for policies that follow instructions.
+def declared_tasks(env_id: str) -> list[str]:
+    """Return the tasks that an environment's class declares; empty if it is not made for instructions.
 
     Raises:
-        ConfigError: there is no such environment.
+        ConfigError: There is no such environment.
     """
     entry_point = _env_spec(env_id).entry_point
     tasks = getattr(entry_point if callable(entry_point) else _creator(env_id, entry_point), "tasks", None)
-    # Other people's classes may mean something else by that name.
+    # A third-party class may have an attribute of this name with another meaning.
     names = tasks if isinstance(tasks, Sequence) and not isinstance(tasks, str) else ()
     return [*names] if all(isinstance(name, str) for name in names) else []
 
 
 def _check_tasks(env: EnvConfig) -> None:
-    """Refuse an unknown environment, and tasks that it does not have; an adapter takes any."""
-    known = own_tasks(env.id)  # whether they are needed or not: an unknown environment is refused
+    """Check that the environment exists and has the tasks; an adapter takes any tasks."""
+    known = declared_tasks(env.id)  # called first, because it raises for an unknown environment
     if not env.tasks or env.adapter is not None:
         return
     if not known:
         raise ConfigError(
-            f"env.id={env.id}: is not made for policies that follow instructions: it names no tasks; "
-            "say what success is by env.adapter.success_info, success_reward or success_termination"
+            f"env.id={env.id}: declares no tasks, so it cannot follow instructions by itself; "
+            "define success by env.adapter.success_info, success_reward or success_termination"
         )
     for task in env.tasks:
         if task not in known:
@@ -151,97 +161,93 @@ def _creator(env_id: str, entry_point: Any) -> Any:
     try:
         return load_env_creator(entry_point)
     except ImportError as error:
-        raise ConfigError(f"env.id={env_id}: {error}; install what it needs") from error
+        raise ConfigError(f"env.id={env_id}: {error}; install the missing packages") from error
 
 
 def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> Mapping[str, int]:
-    """Refuse a task that cannot be made, or is not shown and acted in as the first one is; return its goals."""
+    """Check that another task works and has the spaces of the first; return its numbers of goals."""
     try:
-        made = _made(env, task)
-        shown, expected = (observation_fields(each.observation_space) for each in (made, first))
-        if shown != expected or made.action_space.shape != first.action_space.shape:
+        instance = _build(env, task)
+        found, expected = (observation_fields(each.observation_space) for each in (instance, first))
+        if found != expected or instance.action_space.shape != first.action_space.shape:
             raise ConfigError(
-                f"env.id={env.id}: shows {shown} and takes {made.action_space}, the first task {expected} and "
-                f"{first.action_space}; allowed are tasks that one policy can do"
+                f"env.id={env.id}: observes {found} and takes {instance.action_space}, the first task {expected} and "
+                f"{first.action_space}; all tasks must have the same spaces"
             )
-        check_attributes(env, made)
-        _try_an_episode(env, made)
-        num_goals: Mapping[str, int] = made.get_wrapper_attr("num_goals")
-        made.close()
+        check_attributes(env, instance)
+        _check_task_step(env, instance)
+        num_goals: Mapping[str, int] = instance.get_wrapper_attr("num_goals")
+        instance.close()
         return num_goals
     except ConfigError as error:
         raise ConfigError(f"env.tasks: {task!r}: {error}") from error
 
 
-def _made(env: EnvConfig, task: str | None) -> gym.Env[Any, Any]:
+def _build(env: EnvConfig, task: str | None) -> gym.Env[Any, Any]:
     _check_tasks(env)
     try:
         return make_env(env, task, "train")
     except (ImportError, gym.error.DependencyNotInstalled) as error:
-        raise ConfigError(f"{_culprit(env, error)}{error}; install what it needs") from error
+        raise ConfigError(f"{_key_of(env, error)}{error}; install the missing packages") from error
     except (TypeError, ValueError, OSError, AssertionError, LookupError, AttributeError, RuntimeError) as error:
-        # Gymnasium adds to a message whose environment it was, a KeyError's says nothing but the key.
-        said = f"{type(error).__name__}: {error}" if isinstance(error, LookupError) else str(error)
-        raise ConfigError(f"{_culprit(env, error)}{said.partition(' was raised')[0]}") from error
-    except Exception as error:  # whatever else an environment of the user's raises is told as one line
-        raise ConfigError(f"env.id={env.id}: {_said(error)}") from error
+        # Gymnasium appends the environment to a message; a KeyError's message is only the key.
+        message = f"{type(error).__name__}: {error}" if isinstance(error, LookupError) else str(error)
+        raise ConfigError(f"{_key_of(env, error)}{message.partition(' was raised')[0]}") from error
+    except Exception as error:  # a user's environment may raise anything; it is reported in one line
+        raise ConfigError(f"env.id={env.id}: {_describe(error)}") from error
 
 
-def _said(error: Exception) -> str:
-    """Return what an environment of the user's raised, and where."""
+def _describe(error: Exception) -> str:
+    """Return the type, first line and source line of an exception from a user's environment."""
     *_, last = traceback.extract_tb(error.__traceback__)
     first_line = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first_line}, at {last.filename}:{last.lineno}"
 
 
-def _culprit(env: EnvConfig, error: Exception) -> str:
-    """Return the key at fault, as the beginning of a message."""
-    if _named_by_adapter(env, error):
+def _key_of(env: EnvConfig, error: Exception) -> str:
+    """Return the configuration key that caused an error, as the start of a message."""
+    if _names_adapter_key(env, error):
         return "env.adapter."
     about_itself = isinstance(error, ImportError) or str(error).startswith("its ")
     return f"env.id={env.id}: " if about_itself else f"env.kwargs={env.kwargs}: "
 
 
-def _named_by_adapter(env: EnvConfig, error: Exception) -> bool:
-    """Whether the message begins with a key of the adapter."""
-    named = re.match(r"(\w+)[=.]", str(error))
-    return env.adapter is not None and named is not None and named[1] in type(env.adapter).model_fields
+def _names_adapter_key(env: EnvConfig, error: Exception) -> bool:
+    """Return True if an error's message starts with a key of the adapter."""
+    key = re.match(r"(\w+)[=.]", str(error))
+    return env.adapter is not None and key is not None and key[1] in type(env.adapter).model_fields
 
 
-def _try_an_episode(env: EnvConfig, made: gym.Env[Any, Any]) -> None:
-    """Refuse an environment with tasks that a first step shows not to be what it says, or not to judge success."""
-    info = _try_a_step(env, made, options={"goal": 0})
+def _check_task_step(env: EnvConfig, instance: gym.Env[Any, Any]) -> None:
+    """Check a first step of an environment with tasks, and that its info reports success."""
+    info = _check_step(env, instance, options={"goal": 0})
     if "success" not in info:
         raise ConfigError(
-            f"env.id={env.id}: the info of its step() lacks 'success', by which an episode is judged; allowed without "
-            "is an env.adapter that says what success is"
+            f"env.id={env.id}: the info of its step() has no 'success', which every task needs; add it, or define "
+            "success by env.adapter"
         )
     _check_number(env, "info['success']", info["success"])
 
 
-def _try_a_step(env: EnvConfig, made: gym.Env[Any, Any], options: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Refuse a definition of success, of what is observed or of the expert that the first step contradicts.
-
-    Returns:
-        the step's info.
-    """
+def _check_step(env: EnvConfig, instance: gym.Env[Any, Any], options: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Check the observations, the reward and the expert in a first step; return the step's info."""
     try:
-        observations = [made.reset(seed=0, options=options)[0]]
+        observations = [instance.reset(seed=0, options=options)[0]]
         if env.adapter is not None and env.adapter.expert is not None:
-            made.get_wrapper_attr("expert_action")()
-        observation, reward, _, _, info = made.step(made.action_space.sample())
+            instance.get_wrapper_attr("expert_action")()
+        observation, reward, _, _, info = instance.step(instance.action_space.sample())
         observations.append(observation)
-    except Exception as error:  # whatever an environment of the user's raises is told as one line
-        named = _named_by_adapter(env, error)
-        raise ConfigError(f"env.adapter.{error}" if named else f"env.id={env.id}: {_said(error)}") from error
+    except Exception as error:  # a user's environment may raise anything; it is reported in one line
+        message = f"env.adapter.{error}" if _names_adapter_key(env, error) else f"env.id={env.id}: {_describe(error)}"
+        raise ConfigError(message) from error
     for observation in observations:
-        _check_observation(env, made, observation)
+        _check_observation(env, instance, observation)
     _check_number(env, "reward", reward)
     return info
 
 
 def _check_number(env: EnvConfig, name: str, value: Any) -> None:
-    """Refuse what a step gives as a number and is none, or is not finite."""
+    """Check that a value from a step is a finite number."""
     try:
         is_finite = math.isfinite(value)
     except (TypeError, ValueError):
@@ -250,20 +256,20 @@ def _check_number(env: EnvConfig, name: str, value: Any) -> None:
         raise ConfigError(f"env.id={env.id}: the {name} of its step() must be a finite number, is {value!r}")
 
 
-def _check_observation(env: EnvConfig, made: gym.Env[Any, Any], observation: Any) -> None:
-    """Refuse an observation that is not what the environment's space says: written as such it would be another.
+def _check_observation(env: EnvConfig, instance: gym.Env[Any, Any], observation: Any) -> None:
+    """Check that an observation matches the observation space; a silent cast would store other values.
 
-    Numbers of another precision, and beyond the bounds, are taken as they are.
+    Another precision and values out of bounds are allowed.
     """
-    seen = entries_of(observation)
-    for name, (shape, dtype) in observation_fields(made.observation_space).items():
-        if name not in seen:
-            raise ConfigError(f"env.id={env.id}: its observation lacks {name!r}, which its observation_space has")
-        found = np.asarray(seen[name])
+    entries = entries_of(observation)
+    for name, (shape, dtype) in observation_fields(instance.observation_space).items():
+        if name not in entries:
+            raise ConfigError(f"env.id={env.id}: its observation has no {name!r}, which its observation_space has")
+        found = np.asarray(entries[name])
         if found.shape != shape or not np.can_cast(found.dtype, dtype, "same_kind"):
             raise ConfigError(
-                f"env.id={env.id}: its observation {name!r} is {found.dtype} {found.shape}, its observation_space says "
-                f"{dtype} {shape}"
+                f"env.id={env.id}: its observation {name!r} must be {dtype} {shape} as in its observation_space, is "
+                f"{found.dtype} {found.shape}"
             )
 
 
@@ -274,14 +280,14 @@ def _env_spec(env_id: str) -> EnvSpec:
             importlib.import_module(module)
         return gym.spec(name)
     except ImportError as error:
-        raise ConfigError(f"env.id={env_id}: {error}; install what it needs or correct the module's name") from error
+        raise ConfigError(f"env.id={env_id}: {error}; install the package or correct the module's name") from error
     except gym.error.Error as error:
         raise ConfigError(
             f"env.id={env_id}: {str(error).splitlines()[0].rstrip('.')}; "
-            f"allowed are an id that Gymnasium knows and module:id, such as {EXAMPLE_ENV_ID} or "
+            f"allowed are a registered id and module:id, such as {EXAMPLE_ENV_ID} or "
             "gymnasium_robotics:FetchReach-v4"
         ) from error
-    except Exception as error:  # whatever a user's module raises while it is imported is told as one line
+    except Exception as error:  # a user's module may raise anything; it is reported in one line
         raise ConfigError(
             f"env.id={env_id}: cannot import module {module!r}: {type(error).__name__}: {error}"
         ) from error

@@ -1,8 +1,8 @@
-"""Environments of one plain MuJoCo task, a whole action chunk in one call of ``mujoco.rollout`` each.
+"""Stepping environments of one plain MuJoCo task, with one ``mujoco.rollout`` call per environment and action chunk.
 
-Gymnasium's ``step`` of such a task spends a third of its time in Python and on forces that the task never looks at.
-Here the physics of a chunk are one call, and what the task reads of them is computed for all environments at once
-(:mod:`embodyflow.simulation.mujoco_tasks`), with the same result to the last bit.
+Gymnasium's ``step`` spends much of its time in Python and on forces that these tasks never read. Here one call runs the
+physics of a chunk, and :mod:`embodyflow.simulation.mujoco_tasks` computes observations and rewards for all environments
+at once. The results are bit-identical to Gymnasium's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ from mujoco.rollout import Rollout
 
 from embodyflow.simulation.mujoco_tasks import TASKS, Bools, Floats, Motion, Outcome
 
-STATE = mujoco.mjtState.mjSTATE_FULLPHYSICS.value  # time, qpos, qvel, act; then what no task here has
+STATE = mujoco.mjtState.mjSTATE_FULLPHYSICS.value  # time, qpos, qvel, act; the rest is empty for these tasks
 WARM_START = mujoco.mjtState.mjSTATE_WARMSTART.value
 
 
 @dataclass(frozen=True)
 class _Slot:
-    """One environment's row among the states, its time limit and its own simulation."""
+    """An environment's row in the array of states, its time limit and its own simulation."""
 
     row: int
     time_limit: Any
@@ -33,11 +33,11 @@ class _Slot:
 
 
 class MujocoRollout:
-    """Steps environments that are all built alike; :meth:`of` says whether they are.
+    """Steps environments of the same class with the same arguments; :meth:`for_envs` checks that.
 
-    All are simulated in one ``MjData``, which so stays in the processor's cache; the states of all are kept here.
-    Environments are reset as ever, and :meth:`take` has the states they are then in. Past an environment's end within
-    a chunk its physics run on, so it must be reset then.
+    One ``MjData`` simulates all of them, so that it stays in the processor's cache; this object keeps their states.
+    Environments are reset as usual; :meth:`load_states` then reads their states. When an episode ends within a chunk,
+    its physics run on to the end of the chunk, so the environment must be reset before its next step.
     """
 
     def __init__(self, envs: Mapping[int, gym.Env[Any, Any]]) -> None:
@@ -48,22 +48,22 @@ class MujocoRollout:
         self._rollout = Rollout(nthread=0)
         self._num_state = mujoco.mj_stateSize(self._model, STATE)
         self._states = np.empty((len(envs), mujoco.mj_stateSize(self._model, STATE | WARM_START)))
-        # Live views of the simulation; looking them up costs more than reading them.
+        # Live views of the simulation, kept because looking them up costs more than reading them.
         self._controls, self._bodies = self._data.ctrl, self._data.xpos
 
     @classmethod
-    def of(cls, envs: Mapping[int, gym.Env[Any, Any]]) -> Self | None:
-        """Return a stepper of the environments, or ``None`` unless they are one known task, wrapped as by ``make``.
+    def for_envs(cls, envs: Mapping[int, gym.Env[Any, Any]]) -> Self | None:
+        """Return a stepper, or ``None`` unless the environments are one known task with Gymnasium's own wrappers.
 
-        Subclasses, other wrappers and different constructor arguments among them are not known: what they do is
-        theirs.
+        Subclasses, other wrappers and different constructor arguments are not supported; such environments keep their
+        own ``step``.
         """
         bases: list[Any] = [env.unwrapped for env in envs.values()]
-        known = type(bases[0]) in TASKS and all(_alike(base, bases[0]) for base in bases)
-        return cls(envs) if known and all(_plainly_wrapped(env) for env in envs.values()) else None
+        known = type(bases[0]) in TASKS and all(_have_equal_arguments(base, bases[0]) for base in bases)
+        return cls(envs) if known and all(_has_standard_wrappers(env) for env in envs.values()) else None
 
-    def take(self, indices: Sequence[int]) -> None:
-        """Go on from the states that environments are in, as after their reset."""
+    def load_states(self, indices: Sequence[int]) -> None:
+        """Read the current states of environments, for example after their reset."""
         for slot in map(self._slots.__getitem__, indices):
             mujoco.mj_getState(slot.model, slot.data, self._states[slot.row], STATE | WARM_START)
 
@@ -71,11 +71,11 @@ class MujocoRollout:
         """Execute C actions in each of n environments.
 
         Args:
-            indices: the n environments.
-            actions: ``[n, C, A]``, in the action space's dtype.
+            indices: The n environments.
+            actions: Actions ``[n, C, A]`` in the action space's dtype.
 
         Returns:
-            What Gymnasium's ``step`` would return for each action, and truncated, bool ``[n, C]``.
+            The results that Gymnasium's ``step`` would return for each action, and truncated, bool ``[n, C]``.
         """
         slots = [self._slots[index] for index in indices]
         outcome = self._task.read(self._first, self._simulate([slot.row for slot in slots], actions))
@@ -92,7 +92,7 @@ class MujocoRollout:
         states[:, 0] = self._states[rows, : self._num_state]
         reads_bodies = self._task.reads_bodies
         bodies = np.empty((n, num_actions, model.nbody if reads_bodies else 0, 3))
-        if reads_bodies or num_actions == 1:  # bodies are no part of the state; and a rollout costs more than a step
+        if reads_bodies or num_actions == 1:  # the state lacks bodies, and one step is cheaper than one rollout
             for row, action, state, body in zip(rows, actions, states, bodies, strict=True):
                 self._step(row, action, state[1:], body)
         else:
@@ -102,7 +102,7 @@ class MujocoRollout:
         return Motion(actions, position[:, :-1], position[:, 1:], velocity, bodies)
 
     def _step(self, row: int, actions: npt.NDArray[Any], states: Floats, bodies: Floats) -> None:
-        """Execute actions one by one as Gymnasium does, writing the state after each, and where the bodies are."""
+        """Execute actions one by one as Gymnasium does; write the state and the body positions after each."""
         model, data, kept, skip = self._model, self._data, self._states[row], self._first.frame_skip
         mujoco.mj_setState(model, data, kept, STATE | WARM_START)
         for t, action in enumerate(actions):
@@ -133,7 +133,7 @@ class MujocoRollout:
                 state=substeps[i : i + 1],
             )
             if abs(substeps[i, -1, 0] - kept[0, 0] - num_substeps * timestep) > timestep / 2:
-                # It diverged: a rollout ends where MuJoCo warns, mj_step resets the clock and goes on.
+                # The physics diverged. A rollout stops at MuJoCo's warning; mj_step resets the state and continues.
                 self._step(row, actions[i], states[i, 1:], np.empty((0,)))
             else:
                 mujoco.mj_getState(self._model, self._data, kept[0], STATE | WARM_START)
@@ -150,16 +150,17 @@ def _layers(env: gym.Env[Any, Any]) -> list[gym.Env[Any, Any]]:
     return [env, *_layers(env.env)] if isinstance(env, gym.Wrapper) else [env]
 
 
-def _plainly_wrapped(env: gym.Env[Any, Any]) -> bool:
+def _has_standard_wrappers(env: gym.Env[Any, Any]) -> bool:
     *wrappers, base = _layers(env)
     num_limits = sum(type(wrapper) is TimeLimit for wrapper in wrappers)
     return (
         all(type(wrapper) in (TimeLimit, OrderEnforcing, PassiveEnvChecker) for wrapper in wrappers)
         and num_limits <= 1
-        and base.render_mode != "human"  # which draws at each step
+        and base.render_mode != "human"  # this mode draws at each step
     )
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _have_equal_arguments(one: Any, other: Any) -> bool:
+    """Return True if two environments have the same class and constructor arguments."""
     arguments = [(env._ezpickle_args, env._ezpickle_kwargs) for env in (one, other) if type(env) is type(other)]
     return len(arguments) == 2 and arguments[0] == arguments[1]

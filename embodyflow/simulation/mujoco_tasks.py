@@ -1,7 +1,7 @@
-"""How Gymnasium's plain MuJoCo tasks turn motion into observations and rewards, for many transitions at once.
+"""Observations and rewards of Gymnasium's plain MuJoCo tasks, computed for many transitions at once.
 
-Each function is the task's own ``step`` after its physics, over arrays instead of numbers, operation for operation:
-the tests compare every bit with Gymnasium's. ``TASKS`` says which class is read by which function.
+Each function repeats the part of the task's own ``step`` that follows the physics, operation for operation, over arrays
+instead of numbers. The tests check that results are bit-identical to Gymnasium's. ``TASKS`` maps classes to functions.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Motion:
-    """C actions of each of n environments, as the physics executed them.
+    """Physics of C actions in each of n environments.
 
     Attributes:
-        actions: ``[n, C, A]``, in the action space's dtype.
+        actions: Actions ``[n, C, A]`` in the action space's dtype.
         position_before, position: ``qpos`` before and after each action, float64 ``[n, C, nq]``.
         velocity: ``qvel`` after each action, float64 ``[n, C, nv]``.
         bodies: ``xpos`` after each action, float64 ``[n, C, nbody, 3]``; empty unless the task reads bodies.
@@ -40,13 +40,13 @@ class Motion:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the task makes of a motion.
+    """Results of a task's ``step`` after each of C actions in n environments.
 
     Attributes:
-        observation: float64 ``[n, C, S]``.
-        reward: float64 ``[n, C]``.
-        terminated: bool ``[n, C]``.
-        infos: key to ``[n, C]``.
+        observation: Observations, float64 ``[n, C, S]``.
+        reward: Rewards, float64 ``[n, C]``.
+        terminated: Flags of termination, bool ``[n, C]``.
+        infos: Values ``[n, C]`` by key of ``info``.
     """
 
     observation: Floats
@@ -57,11 +57,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Task:
-    """How to read a class of environments.
+    """Reader of a class of environments.
 
     Attributes:
-        read: from any environment of the class (its parameters) and a motion to the outcome.
-        reads_bodies: the task looks at ``xpos``, which is no part of MuJoCo's state.
+        read: Function of any environment of the class (for its parameters) and a motion that returns the outcome.
+        reads_bodies: True if the task reads ``xpos``, which is not part of MuJoCo's state.
     """
 
     read: Callable[[Any, Motion], Outcome]
@@ -96,7 +96,7 @@ def _walker2d(env: Any, motion: Motion) -> Outcome:
 
 
 def _upright(env: Any, motion: Motion, healthy: Bools) -> Outcome:
-    """A runner that must not fall: its torso's height and angle stay in a range."""
+    """Return the outcome of a runner that is healthy while its torso's height and angle stay in a range."""
     forward, costs, infos = _run(env, motion)
     (min_z, max_z), (min_angle, max_angle) = env._healthy_z_range, env._healthy_angle_range
     z, angle = motion.position[..., 1], motion.position[..., 2]
@@ -119,7 +119,7 @@ def _reacher(env: Any, motion: Motion) -> Outcome:
 
 
 def _run(env: Any, motion: Motion) -> tuple[Floats, npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
-    """Return reward for running along x, cost of control and the infos all runners have."""
+    """Return the reward for running along x, the cost of control and the infos that all runners have."""
     x = motion.position[..., 0]
     velocity = (x - motion.position_before[..., 0]) / env.dt
     forward = env._forward_reward_weight * velocity
@@ -128,13 +128,13 @@ def _run(env: Any, motion: Motion) -> tuple[Floats, npt.NDArray[Any], dict[str, 
 
 
 def _observe(env: Any, motion: Motion, num_coordinates: int, velocity: Floats) -> Floats:
-    """Join position and velocity, without the first coordinates when the environment hides where it is."""
+    """Concatenate position and velocity; omit the first coordinates if the environment hides its position."""
     hidden = num_coordinates if env._exclude_current_positions_from_observation else 0
     return np.concatenate([motion.position[..., hidden:], velocity], axis=-1)
 
 
 def _norm(vectors: Floats) -> Floats:
-    """Return lengths over the last axis; each by the dot product that ``np.linalg.norm`` takes of one vector."""
+    """Return lengths over the last axis, by the dot product that ``np.linalg.norm`` uses for a single vector."""
     return np.sqrt(np.vecdot(vectors, vectors))
 
 

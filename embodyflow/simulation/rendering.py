@@ -1,4 +1,4 @@
-"""Whether this machine can render, found out without risking the process that asks."""
+"""A check that this machine can render, made in a child process."""
 
 import functools
 import subprocess
@@ -11,12 +11,12 @@ PROBE = "import mujoco; context = mujoco.GLContext(16, 16); context.make_current
 def rendering_problem() -> str | None:
     """Return why MuJoCo cannot render here, or ``None`` if it can.
 
-    A missing or broken GL library may end the process in native code, so a child process tries.
+    A missing or broken GL library can crash the process in native code, so a child process tries it.
     """
     try:
         probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=60)
     except subprocess.TimeoutExpired:
-        return "making a GL context took longer than 60 s"
+        return "creating a GL context took longer than 60 s"
     if probe.returncode == 0:
         return None
     lines = probe.stderr.strip().splitlines() or [f"exit code {probe.returncode}"]

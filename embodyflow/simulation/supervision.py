@@ -1,8 +1,8 @@
-"""What is done about environments whose process dies, hangs, or gives numbers that are none.
+"""Recovery of environments whose process dies, hangs or returns NaN or inf.
 
-Simulators crash in native code, and hang there. That says nothing about the policy: the process is started again, its
-environments' running episodes are brought to where they were (:mod:`embodyflow.simulation.episode_history`), and the
-call under way is done again, one environment after the other. Whoever called sees the answer it would have seen.
+Simulators crash and hang in native code, which is not the policy's fault. A :class:`SupervisedShard` restarts the
+process, replays the running episodes (:mod:`embodyflow.simulation.episode_history`) and retries the call in flight, one
+environment after the other. The caller receives the same answer as without the fault.
 """
 
 import logging
@@ -22,20 +22,20 @@ from embodyflow.simulation.vector_env_shards import EnvProcessDiedError, EnvTime
 from embodyflow.simulation.vector_env_worker import Buffers, EnvError, EnvNotFiniteError
 
 MAX_FAULTS = 3
-"""How often an environment may kill or hang its process, alone in it with one call, before it is not tried again."""
+"""Number of faults of one environment, while its call is the only one running, after which it is quarantined."""
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 
-ENDED = "the episode ended when it was played again, and had not before: its seed does not say all of it"
+REPLAY_ENDED_EARLY = "the replayed episode ended early: its seed and options do not determine it"
 _logger = logging.getLogger(__name__)
 
 
 class EnvQuarantinedError(RuntimeError):
-    """An episode kills or hangs its process whenever it is played: by this seed it cannot be.
+    """An episode kills or hangs its process at each attempt, so it cannot be played from this seed.
 
     Attributes:
-        index: of the environment.
-        details: its name, seed and options, and what happened last.
+        index: Index of the environment.
+        details: Name, seed and options of the environment, and its last fault.
     """
 
     def __init__(self, index: int, details: str) -> None:
@@ -47,20 +47,20 @@ class EnvQuarantinedError(RuntimeError):
 
 
 class EpisodesLostError(InfrastructureError):
-    """Episodes went with their process, and were reset without a seed: nobody can have them again."""
+    """Episodes were lost with their process and cannot be replayed, because they were reset without a seed."""
 
 
 @dataclass
 class Supervision:
-    """How much is borne, and how much there was; one for all vector environments of a worker.
+    """Fault limits and counters, shared by all vector environments of a worker.
 
     Attributes:
-        step_timeout: seconds an environment may take for an action chunk.
-        reset_timeout: seconds an environment may take for being built, and for a reset.
-        max_restarts: after so many the machine is taken for broken.
-        restarts: of processes, so far; because they died, hung or gave numbers that are none.
-        timeouts: those of them that hung.
-        quarantined: episodes given up because they did so whenever they were played.
+        step_timeout: Seconds that an environment may take for an action chunk.
+        reset_timeout: Seconds that an environment may take to be built, and to reset.
+        max_restarts: Number of restarts after which the machine is considered broken.
+        restarts: Number of restarts so far, after a death, a hang, or NaN or inf.
+        timeouts: Number of restarts after a hang.
+        quarantined: Number of episodes abandoned because they failed at each attempt.
     """
 
     step_timeout: float = 60.0
@@ -69,40 +69,42 @@ class Supervision:
     restarts: int = 0
     timeouts: int = 0
     quarantined: int = 0
-    _told: Counter[str] = field(default_factory=Counter)
+    _reported: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, env: EnvConfig) -> Self:
-        """Return the supervision that an environment's configuration asks for."""
+    def from_config(cls, env: EnvConfig) -> Self:
+        """Return a supervision with the limits of an environment's configuration."""
         return cls(env.step_timeout, env.reset_timeout, env.max_restarts)
 
     def metrics(self) -> dict[str, Metric]:
-        """Count what there was since the last call; nothing of it is the policy's doing."""
+        """Return the counts since the last call."""
         counts = Counter(restarts=self.restarts, timeouts=self.timeouts, quarantined=self.quarantined)
-        told, self._told = self._told, counts
-        return {f"perf/env_{name}": total(count - told[name]) for name, count in counts.items()}
+        reported, self._reported = self._reported, counts
+        return {f"perf/env_{name}": total(count - reported[name]) for name, count in counts.items()}
 
-    def note(self, fault: InfrastructureError, what: str) -> None:
-        """Count a fault.
+    def record_fault(self, fault: InfrastructureError, call: str) -> None:
+        """Count a fault during a call, and the restart that follows.
 
         Raises:
-            InfrastructureError: it is one too many.
+            InfrastructureError: The number of restarts exceeds ``max_restarts``.
         """
         if self.restarts == self.max_restarts:
             raise InfrastructureError(
-                f"environment processes were started again env.max_restarts={self.max_restarts} times; then {fault}"
+                f"env.max_restarts={self.max_restarts}: environment processes failed more often; the last time {fault}"
             ) from fault
         self.restarts += 1
         self.timeouts += isinstance(fault, EnvTimeoutError)
-        _logger.warning("%s, in %s: started again (%d of %d)", fault, what, self.restarts, self.max_restarts)
+        _logger.warning("%s, in %s: restarting (%d of %d)", fault, call, self.restarts, self.max_restarts)
 
 
 class _Call(NamedTuple):
     """A call of a method of :class:`EnvGroup`.
 
     Attributes:
-        arguments: the environments first, where it is for some; then columns with an entry for each.
-        indices: the environments.
+        method: Name of the method.
+        arguments: Arguments of the method. A call for some environments starts with their indices, followed by columns
+            with an entry for each.
+        indices: Indices of the environments; empty if the call is for all.
     """
 
     method: str
@@ -110,7 +112,7 @@ class _Call(NamedTuple):
     indices: Sequence[int] = ()
 
     def parts(self) -> list["_Call"]:
-        """Return the call as one for each environment."""
+        """Return the call split into one call per environment."""
         columns = zip(*self.arguments, strict=True)
         return [
             _Call(self.method, tuple([entry] for entry in entries), [index])
@@ -122,12 +124,12 @@ class _Call(NamedTuple):
 
 
 class SupervisedShard:
-    """A shard that is started again when it fails, and then does again what it had done.
+    """A shard that is restarted when it fails, and then replays its episodes.
 
     Args:
-        start: starts the shard.
-        indices: of its environments.
-        supervision: shared with the others.
+        start: Function that starts the shard.
+        indices: Indices of its environments.
+        supervision: Limits and counters, shared with the other shards.
     """
 
     def __init__(self, start: Callable[[], Shard], indices: Sequence[int], supervision: Supervision) -> None:
@@ -137,109 +139,109 @@ class SupervisedShard:
         self._recorder: EpisodeRecorder
         self._buffers: Buffers
         self._calls: deque[_Call] = deque()
-        self._fault: InfrastructureError | None = None  # why the shard must be started again
+        self._fault: InfrastructureError | None = None  # the reason why the shard must be restarted
 
     def prepare(self, method: str, *arguments: Any) -> None:
-        """Begin a call that comes before all environments' calls, now and after each start."""
+        """Start a call of setup, which each restart repeats before other calls."""
         self._preparations.append(_Call(method, arguments))
         self._shard.submit(method, *arguments)
 
-    def prepared(self) -> Any:
-        """Return the answer to :meth:`prepare`, which is not tried again.
+    def wait_prepared(self) -> Any:
+        """Wait for the answer to :meth:`prepare` and return it, without retries.
 
         Raises:
-            EnvError: an environment raised.
-            EnvProcessDiedError, EnvTimeoutError: the process is gone.
+            EnvError: An environment raised.
+            EnvProcessDiedError, EnvTimeoutError: The process died or hung, and has ended.
         """
-        return self._shard.result(self._seconds(self._preparations[-1]))
+        return self._shard.result(self._timeout(self._preparations[-1]))
 
-    def watch(self, recorder: EpisodeRecorder, buffers: Buffers) -> None:
-        """Have the episodes from there, and their actions pass there, from now on."""
+    def use(self, recorder: EpisodeRecorder, buffers: Buffers) -> None:
+        """Set the recorder that replays read episodes from, and the buffers for their actions."""
         self._recorder, self._buffers = recorder, buffers
 
     def submit(self, method: str, indices: Sequence[int], *columns: Sequence[Any]) -> None:
-        """Begin a call."""
+        """Start a call."""
         call = _Call(method, (indices, *columns), indices)
         self._calls.append(call)
         if self._fault is None:
             self._shard.submit(method, *call.arguments)
 
     def result(self) -> None:
-        """Wait until the oldest call is done, however often it must be begun.
+        """Wait until the oldest call has succeeded, with as many restarts as it needs.
 
         Raises:
-            EnvError: an environment raised, or gave numbers that are none even in a new process.
-            EnvQuarantinedError: an environment kills or hangs its process whenever it gets the call.
-            EpisodesLostError: the process is gone, and an episode cannot be had again.
-            InfrastructureError: there were too many faults.
+            EnvError: An environment raised, or returned NaN or inf even in a new process.
+            EnvQuarantinedError: An environment kills or hangs its process at each attempt of the call.
+            EpisodesLostError: The process ended, and an episode of it cannot be replayed.
+            InfrastructureError: There were too many faults.
         """
         call, failed = self._calls.popleft(), None
         if self._fault is None:
-            if self._succeeds(call):
+            if self._wait_for(call):
                 return
             failed = call
         try:
-            self._do_again(call, failed)
+            self._retry(call, failed)
         finally:
             if self._fault is None:
                 for later in self._calls:
                     self._shard.submit(later.method, *later.arguments)
 
     def abandon(self) -> None:
-        """Give up the calls under way: their answers are nobody's any more."""
+        """Discard the calls in flight; the shard restarts before the next call."""
         if self._calls:
             self._calls.clear()
-            self._fault = InfrastructureError("an environment process was doing what nobody wants any more")
+            self._fault = InfrastructureError("an environment process had calls in flight that were abandoned")
 
     def close(self) -> None:
-        """Begin to close."""
+        """Start closing."""
         self._shard.close()
 
     def join(self, deadline: float) -> EnvError | None:
-        """Finish closing, by force from ``deadline`` (of the monotonic clock) on; return what went wrong."""
+        """Finish closing, by force after ``deadline`` (monotonic clock); return the error of closing, if any."""
         return self._shard.join(deadline)
 
-    def _succeeds(self, call: _Call) -> bool:
-        """Wait for the answer to a call; a fault is counted and remembered."""
+    def _wait_for(self, call: _Call) -> bool:
+        """Wait for the answer to a call and return True, or record a fault and return False."""
         try:
-            self._shard.result(self._seconds(call))
+            self._shard.result(self._timeout(call))
         except (EnvProcessDiedError, EnvTimeoutError, EnvNotFiniteError) as fault:
             self._fault = fault
-            self._supervision.note(fault, str(call))
+            self._supervision.record_fault(fault, str(call))
             return False
         except EnvError:
             raise
-        except BaseException:  # the answer is still to come
-            self._fault = InfrastructureError("an environment process was not waited for")
+        except BaseException:  # an interrupt: the answer is still pending
+            self._fault = InfrastructureError("the wait for an environment process was interrupted")
             raise
         return True
 
-    def _seconds(self, call: _Call) -> float:
+    def _timeout(self, call: _Call) -> float:
         limits = self._supervision
         each = limits.step_timeout if call.method == "step" else limits.reset_timeout
         return each * len(call.indices or self.indices)
 
-    def _do_again(self, call: _Call, failed: _Call | None) -> None:
-        """Start the shard again until the call is done, or it is known that it cannot be."""
+    def _retry(self, call: _Call, failed: _Call | None) -> None:
+        """Restart the shard and replay until the call succeeds or a limit of faults is reached."""
         faults: Counter[int | None] = Counter()
         while True:
             if failed is not None:
-                self._blame(failed, faults)
-            failed = self._failing_part(call)
+                self._count_fault(failed, faults)
+            failed = self._restart(call)
             if failed is None:
                 return
 
-    def _failing_part(self, call: _Call) -> _Call | None:
-        """Start the shard again and have all done there; return what failed in doing so."""
-        self._require_episodes(call)
+    def _restart(self, call: _Call) -> _Call | None:
+        """Restart the shard, replay its episodes and repeat the call; return the part that failed, if any."""
+        self._require_seeds(call)
         self._shard.kill()
         self._shard = self._start()
         try:
-            for part in self._everything(call):
+            for part in self._replay(call):
                 self._shard.submit(part.method, *part.arguments)
-                if not self._succeeds(part):
+                if not self._wait_for(part):
                     return part
-        except EnvError as error:  # an episode that cannot be had again; others may not have been yet
+        except EnvError as error:  # this episode cannot be replayed; others may not have been replayed yet
             if error.index is not None:
                 self._recorder.open[error.index] = False
             self._fault = InfrastructureError(str(error))
@@ -247,10 +249,10 @@ class SupervisedShard:
         self._fault = None
         return None
 
-    def _everything(self, call: _Call) -> Iterator[_Call]:
-        """Yield what makes of a new shard the one there was, and then the call; for one environment after the other.
+    def _replay(self, call: _Call) -> Iterator[_Call]:
+        """Yield the calls that restore a new shard, then the call itself.
 
-        So it is known whose fault it is if it fails again.
+        Each of them is for a single environment, so that a further fault names its culprit.
         """
         recorder, buffers = self._recorder, self._buffers
         yield from self._preparations
@@ -262,15 +264,15 @@ class SupervisedShard:
                     buffers.actions[index] = chunk
                     yield _Call("step", ([index],), [index])
                     if buffers.terminated[index] or buffers.truncated[index]:
-                        raise EnvError(index, ENDED)
-        for under_way in (call, *self._calls):
-            if under_way.method == "step":
-                for index in under_way.indices:
-                    buffers.actions[index] = recorder.ordered(index)
+                        raise EnvError(index, REPLAY_ENDED_EARLY)
+        for in_flight in (call, *self._calls):
+            if in_flight.method == "step":
+                for index in in_flight.indices:
+                    buffers.actions[index] = recorder.staged(index)
         yield from call.parts()
 
-    def _require_episodes(self, call: _Call) -> None:
-        """Refuse to go on without an episode that cannot be had again; the others still can."""
+    def _require_seeds(self, call: _Call) -> None:
+        """Raise if an episode without a seed is lost; the other episodes can still be replayed."""
         recorder = self._recorder
         lost = [index for index in self.indices if recorder.open[index] and not recorder.is_seeded(index)]
         recorder.open[lost] = False
@@ -278,11 +280,11 @@ class SupervisedShard:
             names = ", ".join(recorder.describe(index) for index in lost or call.indices)
             raise EpisodesLostError(f"{self._fault}; episodes reset without a seed are lost with it: {names}")
 
-    def _blame(self, failed: _Call, faults: Counter[int | None]) -> None:
-        """Note whose fault it was; wait a little before the next attempt.
+    def _count_fault(self, failed: _Call, faults: Counter[int | None]) -> None:
+        """Count the fault of an environment if only one can be the culprit; back off before the next attempt.
 
         Raises:
-            EnvError, EnvQuarantinedError, InfrastructureError: there is to be none.
+            EnvError, EnvQuarantinedError, InfrastructureError: The environment has reached its limit of faults.
         """
         fault = self._fault
         suspects: Sequence[int | None] = failed.indices or [None]
@@ -290,19 +292,19 @@ class SupervisedShard:
             suspects = [fault.index]
         if len(suspects) == 1:
             faults[suspects[0]] += 1
-            self._judge(suspects[0], faults[suspects[0]])
+            self._enforce_limit(suspects[0], faults[suspects[0]])
         time.sleep(min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** faults.total()))
 
-    def _judge(self, culprit: int | None, num_faults: int) -> None:
+    def _enforce_limit(self, culprit: int | None, num_faults: int) -> None:
         fault = self._fault
         if culprit is None and num_faults == MAX_FAULTS:
-            raise InfrastructureError(f"environments cannot be started again: {fault}") from fault
+            raise InfrastructureError(f"environments cannot be restarted: {fault}") from fault
         if culprit is None:
             return
         name = self._recorder.describe(culprit)
         if isinstance(fault, EnvNotFiniteError) and num_faults > 1:
-            raise EnvError(culprit, f"{name}: {fault}, in a new process too")
+            raise EnvError(culprit, f"{name}: {fault}, also in a new process")
         if num_faults == MAX_FAULTS:
             self._supervision.quarantined += 1
-            details = f"{name}: kills or hangs its process, {MAX_FAULTS} times in a row; the last time {fault}"
+            details = f"{name}: killed or hung its process {MAX_FAULTS} times in a row; the last time {fault}"
             raise EnvQuarantinedError(culprit, details)

@@ -1,9 +1,8 @@
 """Many environments stepped together, in this process or in a few others.
 
-Simulation is cheap and messages are not: a MuJoCo step takes some 40 µs, waking a process takes as long.
-So environments are split between few processes (one per core); each steps its share one after the other, a
-whole action chunk per environment, and gets one message per chunk. Observations and actions pass through
-shared memory.
+Waking a process takes about as long as a MuJoCo step. So environments are split among a few processes, usually one per
+core. Each process steps its environments one after the other, a whole action chunk each, and receives one message per
+chunk. Observations and actions pass through shared memory.
 """
 
 import functools
@@ -23,13 +22,13 @@ from embodyflow.errors import ConfigError
 from embodyflow.policies.observations import observation_fields
 from embodyflow.simulation.episode_history import EpisodeHistory, EpisodeRecorder
 from embodyflow.simulation.supervision import (
-    ENDED,
+    REPLAY_ENDED_EARLY,
     EnvQuarantinedError,
     EpisodesLostError,
     SupervisedShard,
     Supervision,
 )
-from embodyflow.simulation.vector_env_shards import InProcess, WorkerProcess
+from embodyflow.simulation.vector_env_shards import LocalShard, ProcessShard
 from embodyflow.simulation.vector_env_worker import Array, BufferLayout, Buffers, EnvError, EnvFn
 
 __all__ = ["ChunkStep", "EnvError", "EnvQuarantinedError", "EpisodesLostError", "Supervision", "VectorEnv"]
@@ -37,21 +36,21 @@ __all__ = ["ChunkStep", "EnvError", "EnvQuarantinedError", "EpisodesLostError", 
 T = TypeVar("T")
 
 CLOSE_SECONDS = 5.0
-"""How long the environments have for closing."""
+"""Time limit for closing the environments; processes are then killed."""
 
 
 @dataclass(frozen=True)
 class ChunkStep:
-    """What executing one action chunk of C actions in each of n environments gave.
+    """Result of one action chunk of C actions in each of n environments.
 
     Attributes:
-        observation: key to the last observation of each environment, ``[n, ...]`` in the space's dtype; the
-            key of a Box observation space is ``"state"``.
-        rewards: float32 ``[n, C]``, reward of each executed action; 0 for actions after the end.
-        terminated: bool ``[n]``.
-        truncated: bool ``[n]``.
-        num_steps: int64 ``[n]``, actions executed, 1..C.
-        infos: float64 ``[n, C]`` for each of the caller's ``info_keys``, after each action; 0 for those after the end.
+        observation: Last observation of each environment by key, ``[n, ...]`` in the space's dtype. The key of a Box
+            observation space is ``"state"``.
+        rewards: Reward of each executed action, float32 ``[n, C]``; 0 for actions after the end.
+        terminated: Flags of termination, bool ``[n]``.
+        truncated: Flags of truncation, bool ``[n]``.
+        num_steps: Number of executed actions, int64 ``[n]``, 1 to C.
+        infos: Values of the caller's ``info_keys`` after each action, float64 ``[n, C]``; 0 for actions after the end.
     """
 
     observation: dict[str, Array]
@@ -64,7 +63,7 @@ class ChunkStep:
 
 @dataclass(frozen=True)
 class _Pending:
-    """A call that is under way: its environments, and the shards that will answer."""
+    """A call in flight: its environments and the shards that will answer."""
 
     method: str
     rows: Array
@@ -72,28 +71,28 @@ class _Pending:
 
 
 class VectorEnv:
-    """Environments with explicit resets (Gymnasium's autoreset mode DISABLED), stepped a chunk at a time.
+    """Environments with explicit resets (Gymnasium's autoreset mode DISABLED), stepped one chunk at a time.
 
-    An environment stops within a chunk when it is terminated or truncated, and must then be reset before it
-    is stepped again. The same holds after an error: the environments of that call must be reset.
+    An environment stops within a chunk when it terminates or truncates; reset it before the next step. After an error,
+    reset the environments of the failed call.
 
-    A process that dies or hangs, or gives numbers that are none, is started again, and the episodes that were reset
-    with a seed go on as if nothing had been (:mod:`embodyflow.simulation.supervision`).
+    A process that dies, hangs or returns NaN or inf is restarted. Episodes that were reset with a seed are replayed and
+    continue with bit-identical results (:mod:`embodyflow.simulation.supervision`).
 
     Args:
-        env_fns: one function per environment, without arguments; cloudpickled when a process is to call it.
-        num_workers: processes that step the environments, environment i in process ``i % num_workers``; 0
+        env_fns: Functions without arguments, one per environment; cloudpickled if a process calls them.
+        num_workers: Number of processes that step the environments, environment i in process ``i % num_workers``. 0
             steps them in the calling process.
-        caller_steps: the last of the ``num_workers`` is the calling process: one message less and no idle core,
-            for environments that are trusted not to crash and a caller with nothing else to do meanwhile.
-        chunk_size: C, actions per call and environment.
-        info_keys: keys of ``info`` to keep; each must be a finite number in the info of every step.
-        names: what each environment is called in errors, beside its index.
-        supervision: limits and counts, which several vector environments may share.
+        caller_steps: True if the calling process is the last of the ``num_workers``, which saves a message and an idle
+            core. Use it for environments that do not crash and a caller with nothing else to do.
+        chunk_size: C, the number of actions per call and environment.
+        info_keys: Keys of ``info`` to keep; each must be a finite number in the info of every step.
+        names: Names of the environments for errors, shown beside their indices.
+        supervision: Fault limits and counters, which several vector environments may share.
 
     Raises:
-        ConfigError: a size out of range, environments with different shapes, or a space that is no array.
-        EnvError: an ``env_fn`` raised.
+        ConfigError: A size is out of range, environments have different shapes, or a space is not an array.
+        EnvError: An ``env_fn`` raised.
     """
 
     def __init__(
@@ -119,27 +118,27 @@ class VectorEnv:
         self._shards: list[SupervisedShard] = []
         self._pending: deque[_Pending] = deque()
         self._has_processes = num_workers > caller_steps
-        self._under_way = np.zeros(self.num_envs, np.bool_)
+        self._in_flight = np.zeros(self.num_envs, np.bool_)
         self._memory = os.memfd_create("embodyflow-vector-env")
         try:
             self._start(num_workers, num_workers - caller_steps)
             self.observation_space, self.action_space = self._build(env_fns)
             self._buffers = self._share(tuple(info_keys))
-            self._recorder = self._watch([""] * self.num_envs if names is None else names)
+            self._recorder = self._start_recording([""] * self.num_envs if names is None else names)
         except BaseException:
             self.close()
             raise
 
     def _start(self, num_workers: int, num_processes: int) -> None:
-        num_shards, stays_awake = max(num_workers, 1), num_processes < len(os.sched_getaffinity(0))
-        for rank in range(num_shards):  # the caller last: the others step meanwhile
-            start = functools.partial(WorkerProcess, rank, stays_awake) if rank < num_processes else InProcess
+        num_shards, busy_waits = max(num_workers, 1), num_processes < len(os.sched_getaffinity(0))
+        for rank in range(num_shards):  # the caller's shard comes last, so that the others step meanwhile
+            start = functools.partial(ProcessShard, rank, busy_waits) if rank < num_processes else LocalShard
             self._shards.append(SupervisedShard(start, range(rank, self.num_envs, num_shards), self.supervision))
 
     def _build(self, env_fns: Sequence[EnvFn]) -> tuple[gym.Space[Any], gym.Space[Any]]:
         for shard in self._shards:
             shard.prepare("build", cloudpickle.dumps({index: env_fns[index] for index in shard.indices}))
-        spaces = [pair for pairs in _gather(shard.prepared for shard in self._shards) for pair in pairs]
+        spaces = [pair for pairs in _gather(shard.wait_prepared for shard in self._shards) for pair in pairs]
         expected = [(observation_fields(obs), action.shape, action.dtype) for obs, action in spaces]
         for other in expected:
             if other != expected[0]:
@@ -147,28 +146,28 @@ class VectorEnv:
         return spaces[0]
 
     def _share(self, info_keys: tuple[str, ...]) -> Buffers:
-        """Map memory that has no name: nothing is left of it however the processes end."""
+        """Map anonymous memory, which the kernel frees however the processes end."""
         layout = BufferLayout(self.num_envs, self.chunk_size, info_keys, self.observation_space, self.action_space)
         path = f"/proc/{os.getpid()}/fd/{self._memory}"
         buffers = Buffers.map(path, layout)
         for shard in self._shards:
             shard.prepare("attach", path, layout)
-        _gather(shard.prepared for shard in self._shards)
+        _gather(shard.wait_prepared for shard in self._shards)
         return buffers
 
-    def _watch(self, names: Sequence[str]) -> EpisodeRecorder:
+    def _start_recording(self, names: Sequence[str]) -> EpisodeRecorder:
         actions = self._buffers.actions
-        called = [f"environment {i}" + (f" ({name})" if name else "") for i, name in enumerate(names)]
-        recorder = EpisodeRecorder(called, actions.shape[1:], actions.dtype)
+        labels = [f"environment {i}" + (f" ({name})" if name else "") for i, name in enumerate(names)]
+        recorder = EpisodeRecorder(labels, actions.shape[1:], actions.dtype)
         for shard in self._shards:
-            shard.watch(recorder, self._buffers)
+            shard.use(recorder, self._buffers)
         return recorder
 
     @property
     def halves(self) -> list[list[int]]:
-        """Environments that may take turns: one half steps while the caller decides for the other.
+        """Two halves of the environments: one steps while the caller chooses actions for the other.
 
-        All in one where the caller's own process steps them.
+        Without processes there is a single part with all environments.
         """
         first = self.num_envs // 2 if self._has_processes else 0
         return [part for part in (list(range(first)), list(range(first, self.num_envs))) if part]
@@ -179,7 +178,7 @@ class VectorEnv:
         seeds: Sequence[int | None] | None = None,
         options: Sequence[dict[str, Any] | None] | None = None,
     ) -> dict[str, Array]:
-        """Reset environments: ``reset_async`` and ``reset_wait``."""
+        """Reset environments: call :meth:`reset_async`, then :meth:`reset_wait`."""
         self._require_idle("reset")
         self.reset_async(indices, seeds, options)
         return self.reset_wait()
@@ -190,48 +189,48 @@ class VectorEnv:
         seeds: Sequence[int | None] | None = None,
         options: Sequence[dict[str, Any] | None] | None = None,
     ) -> None:
-        """Start to reset environments; other calls with other environments may be under way.
+        """Start resetting environments; calls on other environments may be in flight.
 
         Args:
-            indices: the n environments; None is all.
-            seeds: n seeds, one per environment; None leaves their generators as they are.
-            options: n values of Gymnasium's ``reset(options=...)``.
+            indices: The n environments; None means all.
+            seeds: Seeds, one per environment; None leaves the generators unchanged.
+            options: Values of Gymnasium's ``reset(options=...)``, one per environment.
 
         Raises:
-            ValueError: an environment is under way, or there are not as many seeds or options as environments.
+            ValueError: An environment is in flight, or the number of seeds or options is not n.
         """
         rows = self._rows(indices)
         seeds = [None] * len(rows) if seeds is None else seeds
         options = [None] * len(rows) if options is None else options
         if not len(seeds) == len(options) == len(rows):
             raise ValueError(f"{len(rows)} environments, but {len(seeds)} seeds and {len(options)} options")
-        if self._under_way[rows].any():
-            raise ValueError(f"environments {rows[self._under_way[rows]].tolist()} are under way: wait first")
+        if self._in_flight[rows].any():
+            raise ValueError(f"environments {rows[self._in_flight[rows]].tolist()} are in flight: wait for them first")
         self._recorder.begin(rows, seeds, options)
         self._begin("reset", rows, seeds, options)
 
     def reset_wait(self) -> dict[str, Array]:
-        """Wait for the oldest call, a ``reset_async``; return the first observations.
+        """Wait for the oldest call, which must be a ``reset_async``; return the first observations.
 
         Returns:
-            Key to first observation ``[n, ...]``, rows in the order of the call's ``indices``.
+            First observations ``[n, ...]`` by key, rows in the order of the call's ``indices``.
 
         Raises:
-            EnvError: an environment raised, or gives numbers that are none.
-            EnvQuarantinedError: an environment kills or hangs its process whenever it is reset so.
-            EpisodesLostError: a process is gone, and with it episodes that were reset without a seed.
-            InfrastructureError: processes were started again too often.
-            RuntimeError: the oldest call is no ``reset_async``.
+            EnvError: An environment raised, or repeatedly returned NaN or inf.
+            EnvQuarantinedError: An environment kills or hangs its process at each attempt of this reset.
+            EpisodesLostError: A process ended, and with it episodes that were reset without a seed.
+            InfrastructureError: Processes were restarted too often.
+            RuntimeError: The oldest call is not a ``reset_async``.
         """
         rows = self._end("reset")
         self._recorder.open[rows] = True
         return self._observation(rows)
 
     def histories(self, indices: Sequence[int] | None = None) -> list[EpisodeHistory]:
-        """Return the running episodes of n environments, enough for :meth:`replay` to have them again.
+        """Return the histories of n running episodes, from which :meth:`replay` restores them.
 
         Raises:
-            ValueError: an environment is finished, or was reset without a seed.
+            ValueError: An environment is finished, or was reset without a seed.
         """
         self._require_idle("histories")
         rows = self._rows(indices)
@@ -239,26 +238,28 @@ class VectorEnv:
         return [self._recorder.history(row) for row in rows.tolist()]
 
     def replay(self, histories: Sequence[EpisodeHistory], indices: Sequence[int] | None = None) -> dict[str, Array]:
-        """Bring n environments to where these episodes were: reset by seed, execute the actions.
+        """Restore n episodes in n environments: reset them by seed and execute the recorded actions.
 
         Args:
-            histories: n of them, played in chunks of this ``chunk_size``; of whichever environments are built alike.
-            indices: the n environments; None is all.
+            histories: Histories of n episodes, played in chunks of this ``chunk_size`` by environments built alike.
+            indices: The n environments; None means all.
 
         Returns:
-            Key to the observation now ``[n, ...]``.
+            Current observations ``[n, ...]`` by key.
 
         Raises:
-            ValueError: an episode was not played in such chunks.
-            EnvError: an environment raised, or its episode ends before the history does: its seed does not say all.
-            InfrastructureError: as by :meth:`reset`.
+            ValueError: An episode was not played in chunks of this size.
+            EnvError: An environment raised, or a replay ended early because the seed does not determine the episode.
+            InfrastructureError: As in :meth:`reset`.
         """
         rows = self._rows(indices)
         if len(histories) != len(rows):
             raise ValueError(f"{len(rows)} environments, but {len(histories)} histories")
         for each in histories:
             if len(each.actions) % self.chunk_size:
-                raise ValueError(f"an episode of {len(each.actions)} actions is none of chunks of {self.chunk_size}")
+                raise ValueError(
+                    f"histories: {len(each.actions)} actions must be a multiple of chunk_size={self.chunk_size}"
+                )
         self.reset(rows.tolist(), [each.seed for each in histories], [each.options for each in histories])
         num_chunks = np.array([len(each.actions) // self.chunk_size for each in histories])
         for t in range(0, max(num_chunks, default=0)):
@@ -266,27 +267,27 @@ class VectorEnv:
             first, last = t * self.chunk_size, (t + 1) * self.chunk_size
             step = self.step(np.stack([histories[k].actions[first:last] for k in chosen]), rows[chosen].tolist())
             for row in rows[chosen][step.terminated | step.truncated].tolist():
-                raise EnvError(row, ENDED)
+                raise EnvError(row, REPLAY_ENDED_EARLY)
         return self._observation(rows)
 
     def step(self, actions: npt.ArrayLike, indices: Sequence[int] | None = None) -> ChunkStep:
-        """Execute one action chunk in each of n environments: ``step_async`` and ``step_wait``."""
+        """Execute one action chunk in each of n environments: call :meth:`step_async`, then :meth:`step_wait`."""
         self._require_idle("step")
         self.step_async(actions, indices)
         return self.step_wait()
 
     def step_async(self, actions: npt.ArrayLike, indices: Sequence[int] | None = None) -> None:
-        """Start action chunks; other calls with other environments may be under way.
+        """Start action chunks; calls on other environments may be in flight.
 
-        In a process of its own an environment steps while the caller does something else, such as computing
-        the actions of the other half. The calling process's share is done before the call returns.
+        Environments in other processes step while the caller continues, for example with the actions of the other
+        half. Environments in the calling process have finished when this method returns.
 
         Args:
-            actions: ``[n, C, *action_shape]``, cast to the action space's dtype.
-            indices: the n environments, each at most once; None is all.
+            actions: Actions ``[n, C, *action_shape]``, cast to the action space's dtype.
+            indices: The n environments, each at most once; None means all.
 
         Raises:
-            ValueError: wrong shape, or an environment that is finished, under way or was never reset.
+            ValueError: The shape is wrong, or an environment is finished, in flight or was never reset.
         """
         rows = self._rows(indices)
         self._require_running(rows)
@@ -295,18 +296,20 @@ class VectorEnv:
         if actions.shape != expected:
             raise ValueError(f"actions: must have shape {expected}, have {actions.shape}")
         self._buffers.actions[rows] = actions
-        self._recorder.order(rows, actions)
+        self._recorder.stage(rows, actions)
         self._begin("step", rows)
 
     def step_wait(self) -> ChunkStep:
-        """Wait for the oldest call, a ``step_async``, and return its result, rows in the order of its ``indices``.
+        """Wait for the oldest call, which must be a ``step_async``; return its result, rows ordered as its ``indices``.
+
+        After an error, reset the environments of the call.
 
         Raises:
-            EnvError: an environment raised, or gives numbers that are none; those of this call must be reset.
-            EnvQuarantinedError: an environment kills or hangs its process whenever it executes the chunk; as above.
-            EpisodesLostError: a process is gone, and with it episodes that were reset without a seed.
-            InfrastructureError: processes were started again too often.
-            RuntimeError: the oldest call is no ``step_async``.
+            EnvError: An environment raised, or repeatedly returned NaN or inf.
+            EnvQuarantinedError: An environment kills or hangs its process at each attempt of this chunk.
+            EpisodesLostError: A process ended, and with it episodes that were reset without a seed.
+            InfrastructureError: Processes were restarted too often.
+            RuntimeError: The oldest call is not a ``step_async``.
         """
         rows = self._end("step")
         buffers = self._buffers
@@ -318,26 +321,26 @@ class VectorEnv:
             num_steps=buffers.num_steps[rows],
             infos={key: column[rows] for key, column in buffers.infos.items()},
         )
-        self._recorder.executed(rows, ~(step.terminated | step.truncated))
+        self._recorder.commit(rows, ~(step.terminated | step.truncated))
         return step
 
     def abandon(self) -> None:
-        """Give up all episodes, and what an exception left under way; every environment must be reset."""
+        """Abandon all episodes and calls in flight, for example after an exception; reset the environments next."""
         self._recorder.open[:] = False
-        self._under_way[:] = False
+        self._in_flight[:] = False
         self._pending.clear()
         for shard in self._shards:
             shard.abandon()
 
     def close(self) -> None:
-        """Close the environments and end the processes, by force after some seconds; again, it does nothing.
+        """Close the environments and end the processes, by force after ``CLOSE_SECONDS``; a second call does nothing.
 
         Raises:
-            EnvError: an environment could not be closed; every process is ended all the same.
+            EnvError: An environment failed to close. All processes have ended nonetheless.
         """
         shards, self._shards = self._shards, []
         self._pending.clear()
-        self._under_way[:] = False
+        self._in_flight[:] = False
         if shards:
             os.close(self._memory)
         deadline = time.monotonic() + CLOSE_SECONDS
@@ -355,19 +358,19 @@ class VectorEnv:
 
     def _require_idle(self, method: str) -> None:
         if self._pending:
-            under_way = self._pending[0].method
-            raise RuntimeError(f"{method} while a {under_way}_async is under way: call {under_way}_wait first")
+            pending = self._pending[0].method
+            raise RuntimeError(f"{method} while a {pending}_async is in flight: call {pending}_wait first")
 
     def _begin(self, method: str, rows: Array, *columns: Sequence[Any]) -> None:
         self._pending.append(_Pending(method, rows, self._scatter(rows, method, *columns)))
-        self._under_way[rows] = True
+        self._in_flight[rows] = True
 
     def _end(self, method: str) -> Array:
-        """Wait for the oldest call; return its environments, which are finished if it fails."""
+        """Wait for the oldest call and return its environments; mark them finished if it fails."""
         if not self._pending or self._pending[0].method != method:
             raise RuntimeError(f"{method}_wait without a {method}_async")
         call = self._pending.popleft()
-        self._under_way[call.rows] = False
+        self._in_flight[call.rows] = False
         try:
             _gather(shard.result for shard in call.shards)
         except BaseException:
@@ -376,10 +379,10 @@ class VectorEnv:
         return call.rows
 
     def _require_running(self, rows: Array) -> None:
-        running = self._recorder.open[rows] & ~self._under_way[rows]
+        running = self._recorder.open[rows] & ~self._in_flight[rows]
         if not running.all():
             stopped = rows[~running].tolist()
-            raise ValueError(f"environments {stopped} are finished or under way: reset them or wait first")
+            raise ValueError(f"environments {stopped} are finished or in flight: reset them or wait for them first")
 
     def _observation(self, rows: Array) -> dict[str, Array]:
         return {key: column[rows] for key, column in self._buffers.observation.items()}
@@ -393,7 +396,7 @@ class VectorEnv:
         return rows
 
     def _scatter(self, rows: Array, method: str, *columns: Sequence[Any]) -> list[SupervisedShard]:
-        """Send each shard its rows, with their entries of ``columns``; return the shards that will answer."""
+        """Send each shard its rows with their entries of ``columns``; return the shards that will answer."""
         if not self._shards:
             raise RuntimeError("the vector environment is closed")
         busy = []
@@ -406,7 +409,7 @@ class VectorEnv:
 
 
 def _gather(answers: Iterable[Callable[[], T]]) -> list[T]:
-    """Wait for every answer, then raise the first error: no answer is left for a later call."""
+    """Wait for every answer, then raise the first error, so that no answer is left for a later call."""
     results, errors = [], []
     for answer in answers:
         try:

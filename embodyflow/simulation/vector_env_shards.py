@@ -1,4 +1,4 @@
-"""Part of a vector environment's environments: stepped in the calling process, or in a process of their own."""
+"""Shards of a vector environment, stepped in the calling process or in a separate process."""
 
 import contextlib
 import os
@@ -13,49 +13,49 @@ from embodyflow.process.child import await_end, receive, send, spin, start_child
 from embodyflow.simulation.vector_env_worker import EnvError, EnvGroup, EnvNotFiniteError
 
 STACKS_SECONDS = 1.0
-"""How long a process that hangs has for saying where."""
+"""Time that a hanging process has to write its stacks."""
 
 
 class EnvProcessDiedError(InfrastructureError):
-    """A process with environments ended by itself: killed, out of memory, crashed in native code."""
+    """An environment process ended unexpectedly: killed, out of memory or crashed in native code."""
 
 
 class EnvTimeoutError(InfrastructureError):
-    """A process with environments did not answer in time; the message shows where it was."""
+    """An environment process did not answer in time; the message shows its stacks."""
 
 
 class Shard(Protocol):
-    """Takes calls of :class:`EnvGroup` methods and answers them in order."""
+    """Executes calls of :class:`EnvGroup` methods and answers them in order."""
 
     def submit(self, method: str, *arguments: Any) -> None:
-        """Begin a call."""
+        """Start a call."""
 
     def result(self, seconds: float) -> Any:
-        """Wait so long for the next answer; after an error of infrastructure nothing of the shard is left.
+        """Wait up to ``seconds`` for the next answer; the shard has ended after a death or a timeout.
 
         Raises:
-            EnvError: an environment raised.
-            EnvNotFiniteError: an environment gave a number that is none.
-            EnvProcessDiedError, EnvTimeoutError: the process is gone.
+            EnvError: An environment raised.
+            EnvNotFiniteError: An environment returned NaN or inf.
+            EnvProcessDiedError, EnvTimeoutError: The process died or hung, and has ended.
         """
 
     def kill(self) -> object:
-        """End at once, whatever is going on."""
+        """End at once, whatever is in flight."""
 
     def close(self) -> None:
-        """Begin to close."""
+        """Start closing."""
 
     def join(self, deadline: float) -> EnvError | None:
-        """Finish closing, by force from ``deadline`` (of the monotonic clock) on; return what went wrong."""
+        """Finish closing, by force after ``deadline`` (monotonic clock); return the error of closing, if any."""
 
 
-def _opened(answer: Any) -> Any:
+def _raise_or_return(answer: Any) -> Any:
     if isinstance(answer, EnvError | EnvNotFiniteError):
         raise answer
     return answer
 
 
-class InProcess:
+class LocalShard:
     """Steps its environments in the calling process, at submission."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class InProcess:
         self._answers: deque[Any] = deque()
 
     def submit(self, method: str, *arguments: Any) -> None:
-        """Do a call."""
+        """Execute a call."""
         try:
             self._answers.append(getattr(self._group, method)(*arguments))
         except (EnvError, EnvNotFiniteError) as error:
@@ -71,8 +71,8 @@ class InProcess:
 
     def result(self, seconds: float) -> Any:
         """Return the next answer; see :class:`Shard`."""
-        del seconds  # it is done
-        return _opened(self._answers.popleft())
+        del seconds  # the call has finished
+        return _raise_or_return(self._answers.popleft())
 
     def kill(self) -> None:
         """Close the environments."""
@@ -84,32 +84,32 @@ class InProcess:
         self.submit("close")
 
     def join(self, deadline: float) -> EnvError | None:
-        """Return what went wrong when they were closed."""
-        del deadline  # nothing runs any more
+        """Return the error of closing, if any."""
+        del deadline  # closing has finished
         return next((answer for answer in self._answers if isinstance(answer, EnvError)), None)
 
 
-class WorkerProcess:
-    """Steps its environments in a process of its own.
+class ProcessShard:
+    """Steps its environments in a separate process.
 
     Args:
-        rank: for messages.
-        stays_awake: whether it and the caller expect each other's messages awake.
+        rank: Number of the process for messages.
+        busy_waits: True if the process and the caller poll for a moment before sleeping until the next message.
     """
 
-    def __init__(self, rank: int, stays_awake: bool) -> None:
-        self._rank, self._stays_awake = rank, stays_awake
+    def __init__(self, rank: int, busy_waits: bool) -> None:
+        self._rank, self._busy_waits = rank, busy_waits
         self._stacks = os.memfd_create("stacks")
-        self._lifeline, theirs = os.pipe()  # while we have our end the process lives
+        self._lifeline, theirs = os.pipe()  # the process lives while this end is open
         try:
             self._process, self._connection = start_child(
                 EnvGroup.__module__,
                 descriptors=[theirs, self._stacks],
-                numbers=[int(stays_awake)],
+                numbers=[int(busy_waits)],
                 start_new_session=True,
             )
         except BaseException:
-            self._forget_files()
+            self._close_files()
             raise
         finally:
             os.close(theirs)
@@ -118,40 +118,40 @@ class WorkerProcess:
 
     def submit(self, method: str, *arguments: Any) -> None:
         """Send a call."""
-        with contextlib.suppress(OSError):  # it died: result() says so, once the others have answered
+        with contextlib.suppress(OSError):  # the process died; result() raises once the other shards have answered
             send(self._connection, (method, arguments))
 
     def result(self, seconds: float) -> Any:
         """Receive the next answer; see :class:`Shard`."""
         deadline = time.monotonic() + seconds
-        if self._stays_awake:
+        if self._busy_waits:
             spin(self._poll)
-        # The end of the process ends the socket too, unless an environment left a child that holds it open.
+        # A process that ends closes its socket, unless an environment left a child that holds the socket open.
         while not self._poll.poll(1000 * max(0.0, min(1.0, deadline - time.monotonic()))):
             if await_end(self._process.pid, seconds=0.0):
-                raise self._died()
+                raise self._death_error()
             if time.monotonic() >= deadline:
-                raise self._overdue(seconds)
+                raise self._timeout_error(seconds)
         try:
             answer = receive(self._connection)
         except (EOFError, OSError) as error:
-            raise self._died() from error
-        return _opened(answer)
+            raise self._death_error() from error
+        return _raise_or_return(answer)
 
-    def _died(self) -> EnvProcessDiedError:
+    def _death_error(self) -> EnvProcessDiedError:
         await_end(self._process.pid, seconds=1.0)
         return EnvProcessDiedError(f"{self} died, exit code {self.kill()}")
 
-    def _overdue(self, seconds: float) -> EnvTimeoutError:
-        stacks = self._where_it_is()
+    def _timeout_error(self, seconds: float) -> EnvTimeoutError:
+        stacks = self._read_stacks()
         self.kill()
         return EnvTimeoutError(f"{self} did not answer within {seconds:g} s; it was at\n{stacks}")
 
     def __str__(self) -> str:
         return f"environment process {self._rank} (pid {self._process.pid})"
 
-    def _where_it_is(self) -> str:
-        """Return the stack of each of its Python threads, also while native code keeps the interpreter's lock."""
+    def _read_stacks(self) -> str:
+        """Return the stacks of its Python threads, even while native code holds the interpreter's lock."""
         self._process.send_signal(signal.SIGUSR1)
         size, deadline = 0, time.monotonic() + STACKS_SECONDS
         while time.monotonic() < deadline:
@@ -159,19 +159,19 @@ class WorkerProcess:
             before, size = size, os.fstat(self._stacks).st_size
             if 0 < before == size:
                 break
-        return os.pread(self._stacks, size, 0).decode(errors="replace").rstrip() or "a place that it does not tell"
+        return os.pread(self._stacks, size, 0).decode(errors="replace").rstrip() or "an unknown place"
 
     def kill(self) -> int:
-        """End it with all it has started; return its exit code."""
+        """Kill the process and its children; return its exit code."""
         if not self._connection.closed:
             self._connection.close()
-            with contextlib.suppress(ProcessLookupError):  # until it is waited for its number is its own
+            with contextlib.suppress(ProcessLookupError):  # the pid is not reused before wait()
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-            self._forget_files()
+            self._close_files()
         return self._process.wait()
 
-    def _forget_files(self) -> None:
+    def _close_files(self) -> None:
         os.close(self._stacks)
         os.close(self._lifeline)
 
@@ -180,11 +180,11 @@ class WorkerProcess:
         self.submit("close")
 
     def join(self, deadline: float) -> EnvError | None:
-        """Wait until it has ended; see :class:`Shard`."""
+        """Wait for the process to end; see :class:`Shard`."""
         error = None
         if self._connection.closed:
             return None
-        with contextlib.suppress(EOFError, OSError):  # the end of the process
+        with contextlib.suppress(EOFError, OSError):  # raised when the process ends
             while self._poll.poll(1000 * max(0.0, deadline - time.monotonic())):
                 answer = receive(self._connection)
                 error = answer if isinstance(answer, EnvError) else error

@@ -1,8 +1,8 @@
-"""The stepping side of a vector environment: environments of one process and the memory they write to.
+"""The stepping side of a vector environment: the environments of one process and the memory they write to.
 
-:class:`EnvGroup` is driven by :class:`embodyflow.simulation.vector_env.VectorEnv`, either in the same process or,
-in another that runs :func:`main`, through a socket. A message is a method of the group and its arguments; arrays
-never travel in it, they lie in one memory map that all processes share.
+:class:`embodyflow.simulation.vector_env.VectorEnv` drives an :class:`EnvGroup`, either in its own process or through a
+socket in another process that runs :func:`main`. A message is a method of the group and its arguments. Messages carry
+no arrays: these lie in one memory map that all processes share.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ Array = npt.NDArray[Any]
 
 
 class EnvError(RuntimeError):
-    """An environment raised: the message holds its index (None: its process) and the original traceback."""
+    """An environment raised; the message holds its index (None means its process) and the original traceback."""
 
     def __init__(self, index: int | None, details: str) -> None:
         super().__init__(index, details)
@@ -47,31 +47,32 @@ class EnvError(RuntimeError):
 
 
 class EnvNotFiniteError(InfrastructureError):
-    """An environment gave a number that is none (NaN or infinite): its native code may have gone astray.
+    """An environment returned NaN or inf, perhaps because its native code corrupted memory.
 
     Attributes:
-        index: of the environment.
-        what: it gave.
+        index: Index of the environment.
+        quantity: Name of the value that is not finite, with an article.
     """
 
-    def __init__(self, index: int, what: str) -> None:
-        super().__init__(index, what)
-        self.index, self.what = index, what
+    def __init__(self, index: int, quantity: str) -> None:
+        super().__init__(index, quantity)
+        self.index, self.quantity = index, quantity
 
     def __str__(self) -> str:
-        return f"environment {self.index} gave {self.what} that is not finite"
+        return f"environment {self.index} returned {self.quantity} that is not finite"
 
 
 @dataclass(frozen=True)
 class BufferLayout:
-    """What the shared memory holds for N environments: a pure function of these values in every process.
+    """Layout of the shared memory for N environments; every process derives the same layout from these values.
 
     Attributes:
-        num_envs: N.
-        chunk_size: C, actions in a chunk.
-        info_keys: keys of ``info`` that are kept of every step, numbers.
-        observation_space: of each environment: a Box, or a Dict of spaces with a shape and a numeric dtype.
-        action_space: of each environment, a Box.
+        num_envs: N, the number of environments.
+        chunk_size: C, the number of actions in a chunk.
+        info_keys: Keys of the numbers in ``info`` to keep for every step.
+        observation_space: Space of each environment's observation: a Box, or a Dict of spaces with a shape and a
+            numeric dtype.
+        action_space: Space of each environment's action, a Box.
     """
 
     num_envs: int
@@ -81,10 +82,10 @@ class BufferLayout:
     action_space: gym.Space[Any]
 
     def fields(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Return name to (shape, dtype) of every array, observations and infos under a prefix.
+        """Return (shape, dtype) of every array by name; names of observations and infos have a prefix.
 
         Raises:
-            ConfigError: a space that cannot be an array; the message names it.
+            ConfigError: A space cannot be stored as an array; the message names it.
         """
         n, c = self.num_envs, self.chunk_size
         fields = {
@@ -103,7 +104,7 @@ class BufferLayout:
 
 @dataclass(frozen=True)
 class Buffers:
-    """Arrays over all N environments of a vector environment, as :class:`BufferLayout` has them."""
+    """Arrays over all N environments of a vector environment, as :class:`BufferLayout` describes them."""
 
     observation: dict[str, Array]
     actions: Array
@@ -115,12 +116,12 @@ class Buffers:
 
     @classmethod
     def map(cls, path: str, layout: BufferLayout) -> "Buffers":
-        """Map the file at ``path``, made large enough, as the arrays of ``layout``."""
+        """Grow the file at ``path`` as needed and map it as the arrays of ``layout``."""
         fields, offset, arrays = layout.fields(), 0, {}
         sizes = {name: int(np.prod(shape)) * dtype.itemsize for name, (shape, dtype) in fields.items()}
         total = sum(_aligned(size) for size in sizes.values())
         with open(path, "r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, total)  # out of memory is an error here, not a SIGBUS later
+            os.posix_fallocate(file.fileno(), 0, total)  # raises if memory is short; a SIGBUS would follow otherwise
             memory = mmap.mmap(file.fileno(), total)
         for name, (shape, dtype) in fields.items():
             arrays[name] = np.ndarray(shape, dtype, memory, offset)
@@ -133,12 +134,12 @@ class Buffers:
 
 
 def _aligned(size: int) -> int:
-    """Round up to a cache line, so that arrays do not share one."""
+    """Round a size up to a multiple of a cache line, so that arrays do not share lines."""
     return -(-size // 64) * 64
 
 
 class EnvGroup:
-    """Environments that one process steps, one after the other, a whole action chunk each."""
+    """Environments of one process, stepped one after the other, a whole action chunk each."""
 
     def __init__(self) -> None:
         self._envs: dict[int, gym.Env[Any, Any]] = {}
@@ -146,19 +147,19 @@ class EnvGroup:
         self._buffers: Buffers
 
     def build(self, pickled_env_fns: bytes) -> list[tuple[gym.Space[Any], gym.Space[Any]]]:
-        """Build environments from a cloudpickled ``{index: env_fn}``; return each's (observation, action) space."""
+        """Build environments from a cloudpickled ``{index: env_fn}``; return their (observation, action) spaces."""
         env_fns: Mapping[int, EnvFn] = cloudpickle.loads(pickled_env_fns)
         for index, env_fn in env_fns.items():
-            with _blame(index):
+            with _raise_env_error(index):
                 self._envs[index] = env_fn()
         for env in self._envs.values():
-            if hasattr(env.unwrapped, "defer_images"):  # only the last observation of a chunk is looked at
+            if hasattr(env.unwrapped, "defer_images"):  # only the last observation of a chunk is used
                 env.unwrapped.defer_images = True
-        self._rollout = MujocoRollout.of(self._envs)
+        self._rollout = MujocoRollout.for_envs(self._envs)
         return [(env.observation_space, env.action_space) for env in self._envs.values()]
 
     def attach(self, path: str, layout: BufferLayout) -> None:
-        """Map the memory that observations, rewards and actions pass through."""
+        """Map the shared memory for observations, rewards and actions."""
         self._buffers = Buffers.map(path, layout)
 
     def reset(
@@ -166,15 +167,15 @@ class EnvGroup:
     ) -> None:
         """Reset the environments ``indices`` and write their first observations."""
         for index, seed, option in zip(indices, seeds, options, strict=True):
-            with _blame(index):
+            with _raise_env_error(index):
                 observation, _ = self._envs[index].reset(seed=seed, options=option)
                 self._write_observation(index, observation)
         if self._rollout is not None:
-            self._rollout.take(indices)
+            self._rollout.load_states(indices)
         self._require_finite_observation(indices)
 
     def step(self, indices: Sequence[int]) -> None:
-        """Execute the action chunks that lie in the buffers for ``indices``."""
+        """Execute the action chunks in the buffers of ``indices``."""
         index = None
         try:
             if self._rollout is not None:
@@ -191,14 +192,14 @@ class EnvGroup:
 
     def _step_chunk(self, index: int) -> None:
         env, buffers = self._envs[index], self._buffers
-        actions = buffers.actions[index].copy()  # the environment may keep it; the buffer's row will change
+        actions = buffers.actions[index].copy()  # the environment may keep it, and the buffer's row will change
         rewards = np.zeros(len(actions), np.float32)
         infos = {key: np.zeros(len(actions)) for key in buffers.infos}
         num_steps = 0
         for action in actions:
             observation, rewards[num_steps], terminated, truncated, info = env.step(action)
             for key, values in infos.items():
-                values[num_steps] = _info(info, key)
+                values[num_steps] = _info_value(info, key)
             num_steps += 1
             if terminated or truncated:
                 break
@@ -213,7 +214,7 @@ class EnvGroup:
             column[index] = infos[key]
 
     def _write_outcome(self, indices: Sequence[int], outcome: Outcome, truncated: Array) -> None:
-        """Write what a chunk gave, each environment cut off at its first end."""
+        """Write the results of a chunk; each environment's results stop at its first end."""
         buffers, rows = self._buffers, np.arange(len(indices))
         over = outcome.terminated | truncated
         last = np.where(over.any(axis=1), over.argmax(axis=1), over.shape[1] - 1)
@@ -224,7 +225,7 @@ class EnvGroup:
         buffers.truncated[indices] = truncated[rows, last]
         buffers.num_steps[indices] = last + 1
         for key, column in buffers.infos.items():
-            column[indices] = np.where(executed, _info(outcome.infos, key), 0)
+            column[indices] = np.where(executed, _info_value(outcome.infos, key), 0)
 
     def _write_observation(self, index: int, observation: Any) -> None:
         entries = entries_of(observation)
@@ -235,51 +236,52 @@ class EnvGroup:
         for key, column in self._buffers.observation.items():
             self._require_finite(indices, f"an observation {key!r}", column)
 
-    def _require_finite(self, indices: Sequence[int], what: str, column: Array) -> None:
+    def _require_finite(self, indices: Sequence[int], quantity: str, column: Array) -> None:
         if column.dtype.kind == "f" and not np.isfinite(column[indices]).all():
-            raise EnvNotFiniteError(next(i for i in indices if not np.isfinite(column[i]).all()), what)
+            raise EnvNotFiniteError(next(i for i in indices if not np.isfinite(column[i]).all()), quantity)
 
     def close(self) -> None:
         """Close every environment."""
         for index, env in self._envs.items():
-            with _blame(index):
+            with _raise_env_error(index):
                 env.close()
         self._envs = {}
 
 
-def _info(info: Mapping[str, Any], key: str) -> Any:
+def _info_value(info: Mapping[str, Any], key: str) -> Any:
     if key not in info:
         raise KeyError(f"info_keys: info has no {key!r}, it has {sorted(info)}")
     return info[key]
 
 
 @contextlib.contextmanager
-def _blame(index: int) -> Iterator[None]:
+def _raise_env_error(index: int) -> Iterator[None]:
+    """Raise :class:`EnvError` with the environment's index in place of any exception."""
     try:
         yield
     except Exception as error:
         raise EnvError(index, traceback.format_exc()) from error
 
 
-def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int, stays_awake: int) -> None:
-    """Run an environment process: execute the messages that come until ``close`` or the caller's end.
+def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int, busy_waits: int) -> None:
+    """Run an environment process: execute incoming messages until ``close`` or until the caller ends.
 
     Args:
-        descriptor: of the socket.
-        parent_pid: the caller's process.
-        lifeline: a pipe that only the caller has the other end of.
-        stacks: a file that the stacks of all threads are written to on SIGUSR1.
-        stays_awake: whether it expects the next message awake.
+        descriptor: File descriptor of the socket.
+        parent_pid: Process id of the caller.
+        lifeline: File descriptor of a pipe whose other end only the caller holds.
+        stacks: File descriptor that receives the stacks of all threads on SIGUSR1.
+        busy_waits: 1 to poll for a moment before sleeping until the next message, else 0.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller closes us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller closes this process
     faulthandler.register(signal.SIGUSR1, file=stacks)
-    _end_with_reader(lifeline, parent_pid)
+    _end_with_parent(lifeline, parent_pid)
     group, connection, method = EnvGroup(), Connection(descriptor), ""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the caller is gone: so are we
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the caller has ended
         while method != "close":
-            if stays_awake:
+            if busy_waits:
                 spin(poll)
             method, arguments = receive(connection)
             reply: Any
@@ -292,13 +294,13 @@ def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int, stays_awa
             send(connection, reply)
 
 
-def _end_with_reader(pipe: int, parent_pid: int) -> None:
-    """Have the kernel kill this process when nobody reads a pipe of its any more, whatever it is doing.
+def _end_with_parent(pipe: int, parent_pid: int) -> None:
+    """Ask the kernel to kill this process when its parent closes the other end of a pipe.
 
-    A thread that looks for the parent could not run while native code hangs with the interpreter's lock.
+    A watching thread could not run while native code hangs with the interpreter's lock.
     """
     fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    if os.getppid() != parent_pid:  # it was gone before
+    if os.getppid() != parent_pid:  # the parent ended before the pipe was set up
         os._exit(1)

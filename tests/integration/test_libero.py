@@ -1,4 +1,4 @@
-"""LIBERO's tasks, held against robosuite's and LIBERO's own code, and learned by images."""
+"""Tests that compare LIBERO's tasks with robosuite's and LIBERO's code, and train a policy from images."""
 
 import importlib
 import json
@@ -29,7 +29,7 @@ def make(task: str = "libero_object/0", **arguments: Any) -> Any:
 
 
 def play(env: Any, goal: int, num_steps: int = 15) -> np.ndarray:
-    """Return states after random actions, the first that of the reset."""
+    """Return the states of the reset and after each random action."""
     rng = np.random.default_rng(1)
     states = [env.reset(options={"goal": goal})[0]["state"]]
     for _ in range(num_steps):
@@ -37,16 +37,16 @@ def play(env: Any, goal: int, num_steps: int = 15) -> np.ndarray:
     return np.stack(states)
 
 
-def test_an_episode_is_its_goal_and_actions_whatever_came_before() -> None:
+def test_goal_and_actions_determine_an_episode() -> None:
     one, other = make(), make()
     first = play(one, 3)
     play(other, 4)
-    np.testing.assert_array_equal(play(one, 3), first)  # from the remembered settled state
+    np.testing.assert_array_equal(play(one, 3), first)  # from the cached settled state
     np.testing.assert_array_equal(play(other, 3), first)
     assert (play(one, 4)[0] != first[0]).any() and (play(make(split="eval"), 3)[0] != first[0]).any()
 
 
-def test_environments_of_a_task_share_a_scene_and_not_their_state() -> None:
+def test_environments_of_a_task_share_a_scene_but_not_its_state() -> None:
     one, other = make(), make()
     alone = play(make(), 5)
     rng, states = np.random.default_rng(1), [one.reset(options={"goal": 5})[0]["state"]]
@@ -58,8 +58,8 @@ def test_environments_of_a_task_share_a_scene_and_not_their_state() -> None:
     assert one._scene is other._scene
 
 
-def robosuites_own(env: Any, actions: np.ndarray, goal: int) -> tuple[np.ndarray, list[bool]]:
-    """Execute actions by robosuite's own step in data of its own; return positions and successes."""
+def step_by_robosuite(env: Any, actions: np.ndarray, goal: int) -> tuple[np.ndarray, list[bool]]:
+    """Execute actions by robosuite's step in separate data; return positions and successes."""
     own, stock = env._scene.new_data(), env._scene._env
     env._scene.use(own)
     stock.sim.reset()
@@ -81,7 +81,7 @@ def compare_with_robosuite(task: str, num_steps: int) -> None:
     env = make(task, num_settle_steps=0)
     actions = np.random.default_rng(0).uniform(-1, 1, (num_steps, 7)).astype(np.float32)
     actions[::3, 3:6] = 0  # without a turn the controller keeps its goal
-    expected, expected_success = robosuites_own(env, actions, goal=2)
+    expected, expected_success = step_by_robosuite(env, actions, goal=2)
     env.reset(options={"goal": 2})
     for action, position, success in zip(actions, expected, expected_success, strict=True):
         _, reward, terminated, _, _ = env.step(action)
@@ -89,13 +89,13 @@ def compare_with_robosuite(task: str, num_steps: int) -> None:
         assert terminated == success == bool(reward)
 
 
-def test_steps_equal_robosuites_to_the_bit() -> None:
+def test_steps_are_bit_identical_to_robosuites() -> None:
     compare_with_robosuite("libero_object/0", 20)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", FORTY)
-def test_every_task_builds_resets_to_recorded_states_and_steps(task: str) -> None:
+def test_every_task_resets_to_recorded_states_and_steps(task: str) -> None:
     compare_with_robosuite(task, 5)
     env = make(task)
     starts = [env.reset(options={"goal": goal})[0]["state"] for goal in range(3)]
@@ -103,7 +103,7 @@ def test_every_task_builds_resets_to_recorded_states_and_steps(task: str) -> Non
     assert not env.step(np.zeros(7, np.float32))[2] and len(env.instruction.split()) > 3
     importlib.import_module(
         "embodyflow.environments.libero.scene"
-    ).scene.cache_clear()  # forty at once would not fit into memory
+    ).scene.cache_clear()  # forty scenes do not fit into memory
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_the_expert_brings_the_object_to_the_basket(number: int) -> None:
     assert successes >= 4
 
 
-def test_an_episode_ends_in_success_by_the_expert() -> None:
+def test_the_experts_success_terminates_an_episode() -> None:
     env = make(split="demo", rotation=False)
     observation, info = env.reset(options={"goal": 0})
     assert observation["state"].shape == (31,) and not info["success"]
@@ -134,13 +134,13 @@ def test_an_episode_ends_in_success_by_the_expert() -> None:
     assert rewards[-1] == 1.0 and not any(rewards[:-1]) and len(rewards) > 60
 
 
-def test_the_horizon_truncates_and_proprio_is_eight_numbers() -> None:
+def test_episodes_truncate_and_proprio_has_eight_numbers() -> None:
     env = make(max_steps=3, observe="proprio", num_settle_steps=0)
     assert env.reset(seed=0)[0]["state"].shape == (8,)
     assert [env.step(np.zeros(7, np.float32))[2:4] for _ in range(3)] == [(False, False)] * 2 + [(False, True)]
 
 
-def test_chunks_draw_their_last_observation_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_renders_only_its_last_observation(monkeypatch: pytest.MonkeyPatch) -> None:
     if (problem := rendering_problem()) is not None:
         pytest.skip(problem)
     cameras = {"cameras": ("image", "wrist_image"), "image_size": 32}
@@ -161,7 +161,7 @@ def test_chunks_draw_their_last_observation_only(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("task", ["libero_spatial/3", "libero_object/0", "libero_goal/3", "libero_10/3"])
-def test_leaving_out_what_a_camera_does_not_see_changes_no_pixel(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hiding_unseen_geoms_changes_no_pixel(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     env = make(task=task, cameras=("image", "wrist_image"))
     env.reset(options={"goal": 2})
     for action in np.random.default_rng(0).uniform(-1, 1, (4, 7)).astype(np.float32):
@@ -191,7 +191,7 @@ def test_states_need_no_gl() -> None:
         ({"observe": "all"}, "observe='all': must be one of objects, proprio"),
     ],
 )
-def test_what_is_not_allowed_is_named(arguments: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("[", r"\[")):
         make(**arguments)
 
@@ -201,10 +201,10 @@ def test_missing_assets_are_one_line(tmp_path: Path) -> None:
     environment = {**os.environ, "LIBERO_ASSETS": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     last = done.stderr.strip().splitlines()[-1]
-    assert f"FileNotFoundError: LIBERO_ASSETS={tmp_path}: {tmp_path} lacks articulated_objects" in last
+    assert f"FileNotFoundError: LIBERO_ASSETS={tmp_path}: {tmp_path} has no articulated_objects" in last
 
 
-def test_an_episode_goes_on_after_its_process_was_killed() -> None:
+def test_an_episode_continues_after_its_process_was_killed() -> None:
     chunks = np.random.default_rng(0).uniform(-1, 1, (4, 2, 3, 7)).astype(np.float32)
     trajectories = []
     with VectorEnv([make] * 2, chunk_size=3, num_workers=1, info_keys=("success",)) as vector:
@@ -221,7 +221,7 @@ def test_an_episode_goes_on_after_its_process_was_killed() -> None:
     assert trajectories[0] == trajectories[1]
 
 
-def test_a_policy_is_trained_by_images(tmp_path: Path, prefect_api: str, ray_env: dict[str, str]) -> None:
+def test_a_policy_trains_from_images(tmp_path: Path, prefect_api: str, ray_env: dict[str, str]) -> None:
     if (problem := rendering_problem()) is not None:
         pytest.skip(problem)
     runs = Runs(tmp_path).served_by(prefect_api, **ray_env)

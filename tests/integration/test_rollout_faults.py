@@ -1,4 +1,4 @@
-"""Environments at fault, and the rows of those who play in them: the rows are those of environments without faults."""
+"""Tests that faults of environments do not change the rows of a rollout."""
 
 import json
 from collections.abc import Iterator
@@ -53,13 +53,13 @@ def played(rollout: EmbodiedRollout) -> Columns:
 @pytest.mark.parametrize(
     ("env_processes", "pipelined"), [(1, True), pytest.param(3, False, marks=pytest.mark.slow), (3, True)]
 )
-def test_processes_of_their_own_make_no_difference(
+def test_environment_processes_do_not_change_the_rows(
     tiny_config, played: Columns, env_processes: int, pipelined: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But half of the environments step while the policy decides."""
+    """Check also that with pipelining half of the environments step while the policy acts."""
     rollout = rollout_of(tiny_config, f"rollout.env_processes={env_processes}", f"rollout.pipelined={pipelined}")
     env, act = rollout.env("train"), rollout.policy.act
-    chunks, meanwhile = [0], []  # under way, and that at each decision
+    chunks, meanwhile = [0], []  # number of chunks in flight: after each call, and at each decision
     for name, change in (("step_async", 1), ("step_wait", -1)):
         call = getattr(env, name)
         monkeypatch.setattr(env, name, lambda *a, c=call, d=change: chunks.append(chunks[-1] + d) or c(*a))
@@ -75,7 +75,7 @@ def counts(rollout: EmbodiedRollout) -> dict[str, float]:
     return {name.removeprefix("perf/env_"): metric.value for name, metric in rollout.fault_metrics().items()}
 
 
-def test_faults_of_environments_are_not_in_the_rows(tiny_config, rollout, played: Columns, tmp_path: Path) -> None:
+def test_faults_do_not_change_the_rows(tiny_config, rollout, played: Columns, tmp_path: Path) -> None:
     goals = played["goal"].tolist()
     faults = [
         {"seed": goals[0], "step": -1, "kind": "abort"},
@@ -88,7 +88,7 @@ def test_faults_of_environments_are_not_in_the_rows(tiny_config, rollout, played
     rows = faulty.play(faulty.training_episodes(0, 1), "train", DRAWS)
     assert digest_of(rows) == digest_of(played)
     found = counts(faulty)
-    assert found["restarts"] >= 3 and found["timeouts"] >= 1 and found["quarantined"] == 0  # a busy machine is late too
+    assert found["restarts"] >= 3 and found["timeouts"] >= 1 and found["quarantined"] == 0  # load adds timeouts
     assert counts(faulty) == {"restarts": 0, "timeouts": 0, "quarantined": 0}
     faulty.close()
 
@@ -96,7 +96,7 @@ def test_faults_of_environments_are_not_in_the_rows(tiny_config, rollout, played
 def test_a_group_that_cannot_be_played_gets_another_goal(
     tiny_config, rollout, played: Columns, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch
 ) -> None:
-    monkeypatch.setattr("embodyflow.simulation.supervision.MAX_FAULTS", 1)  # each takes the time of a start
+    monkeypatch.setattr("embodyflow.simulation.supervision.MAX_FAULTS", 1)  # each fault costs the start of a process
     plan = tmp_path / "plan.json"
     first = int(played["goal"][0])
     plan.write_text(json.dumps({"faults": [{"seed": first, "step": 7, "kind": "kill", "always": True}]}))
@@ -112,16 +112,16 @@ def test_a_group_that_cannot_be_played_gets_another_goal(
         assert np.array_equal(rows[name][:2], expected[name]), name
     assert counts(faulty)["quarantined"] == 1
     assert f"environment 0 (reach-v3), seed {first}" in caplog.text and "group 2 gets another goal" in caplog.text
-    again = faulty.play(episodes, "train", DRAWS, journal)  # as a worker that takes this one's place
+    again = faulty.play(episodes, "train", DRAWS, journal)  # as a replacement worker does
     faulty.close()
     for name in rows:
         assert np.array_equal(again[name], rows[name]), name
 
 
 def collected(*words: str) -> Iterator[Columns]:
-    """Yield the rows of two iterations of a control job; before the second, processes of environments are killed."""
+    """Yield the rows of two iterations of a control job; kill the environment processes in between."""
     torch.manual_seed(0)
-    others = psutil.Process().children()  # a Prefect server for other tests, perhaps
+    others = psutil.Process().children()  # such as a Prefect server for other tests
     engine = ControlRollout(compose_config([*CONTROL, *words]), 0, 2)
     try:
         yield engine.collect(1, (0, 1, "rollout"))[0]
@@ -132,6 +132,6 @@ def collected(*words: str) -> Iterator[Columns]:
         engine.close()
 
 
-def test_a_process_that_dies_between_two_pieces_of_an_episode_is_not_in_the_rows() -> None:
+def test_a_process_that_dies_between_two_iterations_does_not_change_the_rows() -> None:
     undisturbed = [digest_of(rows) for rows in collected()]
     assert [digest_of(rows) for rows in collected("rollout.env_processes=1")] == undisturbed

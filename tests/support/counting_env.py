@@ -1,4 +1,4 @@
-"""An environment that counts; by itself, as each process that steps it imports the module it is in."""
+"""An environment that counts, in a module of its own because each process that steps it imports the module."""
 
 import os
 import signal
@@ -10,11 +10,11 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 
 class Counter(gym.Env):
-    """Adds actions to ``count``; ends at ``end`` steps, and does what an action of 13 or more orders."""
+    """Adds actions to ``count`` and ends after ``end`` steps; action 13 raises, 14 kills the process and 15 hangs."""
 
     action_space = Box(-100.0, 100.0, (2,), np.float32)
     observation_space = Dict({"count": Box(-np.inf, np.inf, (1,), np.float64), "parity": Discrete(2)})
-    says: tuple = (True, False)
+    even_values: tuple = (True, False)
 
     def __init__(self, end=1000, truncate=False):
         self.end, self.truncate = end, truncate
@@ -34,7 +34,7 @@ class Counter(gym.Env):
         self.steps += 1
         self.count += float(action.sum())
         over = self.steps >= self.end
-        info = {"success": self.count > 5, "even": self.says[self.steps % 2], "pid": os.getpid()}
+        info = {"success": self.count > 5, "even": self.even_values[self.steps % 2], "pid": os.getpid()}
         return self.observe(), float(action[0]), over and not self.truncate, over and self.truncate, info
 
     def observe(self):

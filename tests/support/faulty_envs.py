@@ -1,10 +1,14 @@
-"""Environments that die, hang or give numbers that are none, where a plan says so.
+"""Environments that die, hang or return NaN as a plan says.
 
-The plan is a JSON file, given as ``plan``: ``faults``, a list of ``{"seed": 3, "step": 5, "kind": "kill"}``, and, for
-random ones, ``rate``, ``most``, ``kinds`` and ``chunk_size``: the share of an episode's chunks of actions that have
-one. Two in a chunk would be told as the environment's own doing: what fails again in a new process. A fault happens
-once, to whichever episode of that seed comes there first, or, with ``"always": true``, whenever one does. ``step`` -1
-is the reset. What happened leaves a file beside the plan, ``<plan>.<seed>-<step>-<kind>``.
+The argument ``plan`` is the path of a JSON file. Its key ``faults`` is a list of faults such as
+``{"seed": 3, "step": 5, "kind": "kill"}``. A fault occurs once, in the first episode with this seed that reaches the
+step; with ``"always": true`` it occurs in every such episode. ``step`` -1 is the reset.
+
+The keys ``rate``, ``most``, ``kinds`` and ``chunk_size`` add random faults: ``rate`` is the share of action chunks with
+a fault, ``most`` their largest number. There is at most one per chunk, because a second fault in a new process would be
+blamed on the environment.
+
+Each fault that occurred leaves a file beside the plan, ``<plan>.<seed>-<step>-<kind>``.
 """
 
 import ctypes
@@ -24,7 +28,7 @@ KINDS = ("kill", "abort", "hang", "hang in native code", "nan", "nan reward")
 
 
 class Faulty:
-    """Goes before the class of an environment."""
+    """Mixin that injects the faults of a plan; place it before the environment's class."""
 
     def __init__(self, plan: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -34,14 +38,14 @@ class Faulty:
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self._seed, self._step = seed, -1
         observation, info = super().reset(seed=seed, options=options)  # type: ignore[misc]
-        return self._disturbed(observation), info
+        return self._inject_fault(observation), info
 
     def step(self, action: Any) -> Any:
         self._step += 1
         observation, reward, *rest = super().step(action)  # type: ignore[misc]
-        return self._disturbed(observation), math.nan if self._kind == "nan reward" else reward, *rest
+        return self._inject_fault(observation), math.nan if self._kind == "nan reward" else reward, *rest
 
-    def _disturbed(self, observation: Any) -> Any:
+    def _inject_fault(self, observation: Any) -> Any:
         self._kind = self._fault()
         if self._kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -50,14 +54,14 @@ class Faulty:
         if self._kind == "hang":
             time.sleep(3600)
         if self._kind == "hang in native code":
-            ctypes.PyDLL(None).sleep(3600)  # keeps the interpreter's lock
+            ctypes.PyDLL(None).sleep(3600)  # holds the interpreter's lock
         if self._kind == "nan" and isinstance(observation, dict):
             return {**observation, "state": observation["state"] * np.float32(math.nan)}
         return observation * np.float32(math.nan) if self._kind == "nan" else observation
 
     def _fault(self) -> str | None:
         for fault in self._plan.get("faults", ()):
-            if (fault["seed"], fault["step"]) == (self._seed, self._step) and self._happens(fault):
+            if (fault["seed"], fault["step"]) == (self._seed, self._step) and self._mark(fault):
                 return str(fault["kind"])
         return self._random_fault() if "rate" in self._plan else None
 
@@ -68,9 +72,10 @@ class Faulty:
         if not here or int.from_bytes(drawn[:4], "little") >= self._plan["rate"] * 2**32:
             return None
         kind = str(self._plan["kinds"][drawn[5] % len(self._plan["kinds"])])
-        return kind if len(happened(self._path)) < self._plan["most"] and self._happens({"kind": kind}) else None
+        return kind if len(fault_marks(self._path)) < self._plan["most"] and self._mark({"kind": kind}) else None
 
-    def _happens(self, fault: dict[str, Any]) -> bool:
+    def _mark(self, fault: dict[str, Any]) -> bool:
+        """Create the fault's file; return False if the fault has occurred and must not occur again."""
         mark = self._path.with_name(f"{self._path.name}.{self._seed}-{self._step}-{fault['kind']}")
         try:
             mark.touch(exist_ok=fault.get("always", False))
@@ -79,10 +84,10 @@ class Faulty:
         return True
 
 
-def happened(plan: Path) -> list[Path]:
-    """Return the marks of the faults that there were."""
+def fault_marks(plan: Path) -> list[Path]:
+    """Return the files of the faults that occurred."""
     return sorted(plan.parent.glob(f"{plan.name}.*"))
 
 
 class FaultyPendulum(Faulty, PendulumEnv):  # type: ignore[misc]
-    """A small one."""
+    """A small environment with faults."""

@@ -1,4 +1,4 @@
-"""A robot whose process dies or hangs by a plan: ``env.id=faulty_metaworld:FaultyMetaWorld-v0 +env.kwargs.plan=…``."""
+"""Meta-World with the faults of a plan: ``env.id=faulty_metaworld:FaultyMetaWorld-v0 +env.kwargs.plan=…``."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from embodyflow.environments.metaworld import MetaWorldEnv
 
 
 class FaultyMetaWorld(Faulty, MetaWorldEnv):  # type: ignore[misc]
-    """Nothing happens to it while it demonstrates: nobody watches over that."""
+    """Meta-World with faults, except in demonstrations, which have no supervision."""
 
     def __init__(self, *, split: str = "train", **kwargs: Any) -> None:
         super().__init__(split=split, **kwargs)

@@ -1,4 +1,4 @@
-"""An environment to look at that needs no GL: a dot that is to be moved to the middle, drawn by numpy."""
+"""An environment with images that needs no GL: NumPy draws a dot, which the policy moves to the middle."""
 
 from typing import Any
 
@@ -17,11 +17,11 @@ WORDS = (
     *("env.adapter.success_info=is_success", "+env.adapter.images.image=camera", "env.adapter.state=[dot]"),
     *("env.adapter.expert=picture_room:straight", "policy=tiny_openvla"),
 )
-"""The words of a run of a small OpenVLA-OFT in it."""
+"""Overrides for a run of a small OpenVLA-OFT in this environment."""
 
 
 class Room(gym.Env[dict[str, np.ndarray], np.ndarray]):
-    """A step is at most an eighth of the room, and the middle two fifths of it: a random policy gets there at times."""
+    """A room whose middle is two fifths wide; a step crosses at most an eighth, so random policies can succeed."""
 
     def __init__(self) -> None:
         self.observation_space = Dict(
@@ -47,7 +47,7 @@ class Room(gym.Env[dict[str, np.ndarray], np.ndarray]):
 
 
 def straight(env: gym.Env[Any, Any], observation: dict[str, np.ndarray]) -> np.ndarray:
-    """Go straight to the middle."""
+    """Return the action that moves straight to the middle."""
     return np.clip(-4.0 * observation["dot"], -1, 1).astype(np.float32)
 
 

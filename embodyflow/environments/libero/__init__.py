@@ -1,7 +1,7 @@
 """LIBERO (Liu et al., 2023, arXiv:2306.03310) as Gymnasium environments; needs the extra ``libero``.
 
-robosuite loads EGL and overwrites ``MUJOCO_GL`` when it is imported. Its own renderer is not used here, so a nameless
-stand-in takes the place of its context: environments without cameras need no GL at all.
+robosuite loads EGL and overwrites ``MUJOCO_GL`` when it is imported. Its renderer is not used here, so an empty module
+replaces its GL context during the import. Thus environments without cameras need no GL.
 """
 
 import logging
@@ -13,7 +13,7 @@ _CONTEXT = "robosuite.renderers.context.egl_context"
 
 
 def _import_robosuite() -> None:
-    logging.getLogger("robosuite_logs").setLevel(logging.ERROR)  # it warns about a file of private settings
+    logging.getLogger("robosuite_logs").setLevel(logging.ERROR)  # hides its warning about a missing private macro file
     before = os.environ.get("MUJOCO_GL")
     stand_in = types.ModuleType(_CONTEXT)
     stand_in.EGLGLContext = None  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
-"""LIBERO's arm: robosuite's operational space controller and gripper, without what it computes twice.
+"""LIBERO's arm: robosuite's operational space controller and gripper, without repeated computations.
 
-At each of the 25 physics steps of an action robosuite runs ``mj_forward`` three times, one of them within ``mj_step``,
-and looks names up. Here ``mj_step1`` computes what the controller reads, the controller sets torques, ``mj_step2``
-moves. The tests hold trajectories against robosuite's to the last bit.
+At each of the 25 physics steps of an action robosuite runs ``mj_forward`` three times, once within ``mj_step``, and
+looks up names. Here ``mj_step1`` computes the inputs of the controller, the controller sets torques and ``mj_step2``
+integrates. The tests check that trajectories are bit-identical to robosuite's.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from robosuite.utils.control_utils import nullspace_torques, opspace_matrices, o
 Floats = NDArray[np.float64]
 
 NUM_SUBSTEPS = 25
-"""Physics steps of 2 ms in an action: 20 Hz."""
+"""Number of physics steps of 2 ms per action, which gives 20 actions per second."""
 ACTION_SCALE = np.array([0.05, 0.05, 0.05, 0.5, 0.5, 0.5])
-"""Metres and radians of an action of 1."""
+"""Displacement in metres and turn in radians of an action of 1."""
 STIFFNESS = 150.0
 DAMPING = 2.0 * np.sqrt(STIFFNESS)  # critical
 GRIPPER_SPEED = 0.01
@@ -27,11 +27,11 @@ GRIPPER_SPEED = 0.01
 
 @dataclass
 class ArmState:
-    """What the controller remembers between actions, beside the simulator's own state.
+    """State of the controller between actions, in addition to the simulator's state.
 
     Attributes:
-        goal_rotation: of the gripper, float64 ``[3, 3]``; kept while an action does not turn it.
-        fingers: the gripper's set points, float64 ``[2]`` in [-1, 1].
+        goal_rotation: Goal rotation of the gripper, float64 ``[3, 3]``; an action without a turn keeps it.
+        fingers: Set points of the gripper, float64 ``[2]`` in [-1, 1].
     """
 
     goal_rotation: Floats
@@ -42,10 +42,10 @@ class Arm:
     """A Panda that follows displacements of its gripper (OSC_POSE of robosuite 1.4).
 
     Args:
-        robot: robosuite's, whose joints, actuators and rest pose are taken over.
-        model: of the scene.
-        period: physics steps between two computations of the torques; robosuite's is 1. A larger one is cheaper and
-            a different controller.
+        robot: Robot of robosuite, which provides joints, actuators and rest pose.
+        model: Model of the scene.
+        period: Number of physics steps per computation of the torques. 1 is robosuite's; a larger one is cheaper but
+            gives other trajectories.
     """
 
     def __init__(self, robot: Any, model: mujoco.MjModel, period: int = 1) -> None:
@@ -65,11 +65,11 @@ class Arm:
         self._mass = np.zeros((model.nv, model.nv))
 
     def at_rest(self, data: mujoco.MjData) -> ArmState:
-        """Return the memory of an arm that has just been put where it is."""
+        """Return the controller's state for an arm at rest in its current pose."""
         return ArmState(self._rotation(data), np.zeros(2))
 
     def execute(self, data: mujoco.MjData, state: ArmState, action: Floats) -> None:
-        """Execute one action, float64 ``[7]`` in [-1, 1]: displacement, axis-angle turn, gripper (1 closes)."""
+        """Execute one action, float64 ``[7]`` in [-1, 1]: displacement, axis-angle turn and gripper (1 closes)."""
         for substep in range(NUM_SUBSTEPS):
             mujoco.mj_step1(self._model, data)
             if substep == 0:
@@ -81,11 +81,11 @@ class Arm:
             mujoco.mj_step2(self._model, data)
 
     def position(self, data: mujoco.MjData) -> Floats:
-        """Return where the gripper is, float64 ``[3]``, in metres."""
+        """Return the position of the gripper, float64 ``[3]``, in metres."""
         return np.array(data.site_xpos[self._site])
 
     def turn(self, data: mujoco.MjData) -> Floats:
-        """Return how the hand is turned, axis times angle, float64 ``[3]``, in radians."""
+        """Return the rotation of the hand, axis times angle, float64 ``[3]``, in radians."""
         turn: Floats = transform_utils.quat2axisangle(transform_utils.convert_quat(data.xquat[self._hand], to="xyzw"))
         return turn
 
@@ -93,7 +93,7 @@ class Arm:
         return np.array(data.site_xmat[self._site]).reshape(3, 3)
 
     def _goal(self, data: mujoco.MjData, state: ArmState, action: Floats) -> Floats:
-        """Return the goal position, and set the goal rotation if the action turns."""
+        """Return the goal position; set the goal rotation if the action has a turn."""
         scaled = np.clip(action[:6], -1, 1) * ACTION_SCALE
         if scaled[3:].any():
             turn = transform_utils.quat2mat(transform_utils.axisangle2quat(scaled[3:]))
@@ -101,7 +101,7 @@ class Arm:
         return self.position(data) + scaled[:3]
 
     def _torques(self, data: mujoco.MjData, goal: Floats, goal_rotation: Floats) -> Floats:
-        """Return the arm's torques (Khatib, 1987), position and rotation uncoupled, float64 ``[7]``, in Nm."""
+        """Return the arm's torques (Khatib, 1987), with position and rotation uncoupled, float64 ``[7]``, in Nm."""
         linear, angular = self._jacobian
         mujoco.mj_jacSite(self._model, data, linear, angular, self._site)
         mujoco.mj_fullM(self._model, self._mass, data.qM)

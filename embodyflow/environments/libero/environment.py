@@ -1,4 +1,4 @@
-"""LIBERO's tasks behind the interface that all embodied environments here have."""
+"""LIBERO's tasks behind the interface of embodied environments."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from embodyflow.environments.libero.expert import PickAndPlace
 from embodyflow.environments.libero.scene import scene
 
 MAX_OBJECTS = 4
-"""Objects of interest of a task, at most."""
+"""Largest number of objects of interest in a task."""
 OBJECTS_DIM = 4 + 6 * MAX_OBJECTS + 3
 PROPRIO_DIM = 8
 CAMERAS = MappingProxyType({"image": "agentview", "wrist_image": "robot0_eye_in_hand"})
@@ -34,27 +34,29 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
 
         0:3    gripper position
         3      distance between the fingers
-        4:28   up to four objects of interest, each position (3) and position - gripper (3); zero where there are fewer
-        28:31  second object - first: where to bring it
+        4:28   up to four objects of interest, each position (3) and position - gripper (3); zero if there are fewer
+        28:31  second object - first, the way to the target
 
-    With ``observe="proprio"`` it is float32 [8], what vision-language-action policies of LIBERO get beside images:
-    gripper position (3), axis-angle (3), finger positions (2). ``cameras`` adds ``image`` (``agentview``) and
-    ``wrist_image`` (``robot0_eye_in_hand``), uint8 [image_size, image_size, 3], turned by 180° against robosuite's
-    raw frames as published policies expect them: upright, left and right exchanged.
+    With ``observe="proprio"`` it is float32 [8], the input of vision-language-action policies for LIBERO beside images:
+    gripper position (3), axis-angle (3) and finger positions (2). ``cameras`` adds ``image`` (``agentview``) and
+    ``wrist_image`` (``robot0_eye_in_hand``), uint8 [image_size, image_size, 3]. These are robosuite's raw frames turned
+    by 180°, as published policies expect them: upright, with left and right exchanged.
 
-    The action is float32 [7] in [-1, 1]: displacement (1 is 5 cm), axis-angle turn (1 is 0.5 rad), gripper (positive
-    closes, negative opens); without ``rotation`` float32 [4], the turn left out. 20 actions are a second. An episode is
-    *terminated* by success and *truncated* after ``max_steps``. The reward is 1 in the step that succeeds, else 0.
-    ``info`` has ``success`` (bool), ``instruction`` (str), ``goal`` (int) and ``stand_in_assets`` (bool): whether
-    textures are missing, so that results from images are not the published benchmark's.
+    The action is float32 [7] in [-1, 1]: displacement (1 is 5 cm), axis-angle turn (1 is 0.5 rad) and gripper (positive
+    closes, negative opens). Without ``rotation`` it is float32 [4], without the turn. There are 20 actions per second.
+    An episode is *terminated* by success and *truncated* after ``max_steps``. The reward is 1 in the step that
+    succeeds, else 0. ``info`` has ``success`` (bool), ``instruction`` (str), ``goal`` (int) and ``stand_in_assets``
+    (bool). The last is true if textures are placeholders; then results from images are not comparable with the
+    published benchmark.
 
-    Initial states are set, not rebuilt, and the settling after it is simulated once and remembered. Fixtures stand
-    where LIBERO puts them with seed 0.
+    A reset loads the recorded initial state. The settling that follows is simulated once per state and cached. Fixtures
+    are in the positions that LIBERO draws with seed 0.
 
     Attributes:
-        tasks: ``suite/number``; LIBERO-90's need the assets of its scenes.
-        num_goals: initial states in each split: of LIBERO's 50, 20 to train on, 10 to show and 20 to judge by.
-        defer_images: leave images out of what :meth:`step` returns; :meth:`observe` draws them when asked.
+        tasks: Names of the tasks, ``suite/number``. Tasks of LIBERO-90 need the assets of its scenes.
+        num_goals: Number of initial states by split. Of LIBERO's 50, 20 are for training, 10 for demonstrations and 20
+            for evaluation.
+        defer_images: True to omit images from the observation of :meth:`step`; :meth:`observe` then draws them.
     """
 
     tasks = suites.TASKS
@@ -76,25 +78,25 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
         controller_period: int = 1,
         render_mode: str | None = None,
     ) -> None:
-        """Build the task's simulator, or take that of another environment of the task in this process.
+        """Build the task's simulator, or share the one of another environment of the task in this process.
 
         Args:
-            task: one of :attr:`tasks`.
-            split: whose initial states ``reset`` plays.
-            max_steps: steps after which an episode is truncated.
-            observe: what ``state`` is.
-            rotation: whether actions turn the gripper.
-            cameras: which images are part of the observation: ``image``, ``wrist_image``.
-            image_size: their pixels a side.
-            num_settle_steps: actions that only open the gripper, before the first observation.
-            controller_period: physics steps between two computations of the arm's torques, a divisor of 25. 1 is
+            task: Task, one of :attr:`tasks`.
+            split: Split of the initial states.
+            max_steps: Number of steps after which an episode is truncated.
+            observe: Content of ``state``.
+            rotation: True if actions turn the gripper.
+            cameras: Images in the observation, ``image`` and ``wrist_image``.
+            image_size: Side of the images in pixels.
+            num_settle_steps: Number of actions before the first observation, which only open the gripper.
+            controller_period: Number of physics steps per computation of the arm's torques, a divisor of 25. 1 is
                 robosuite's controller; 5 is cheaper and moves a little differently (``benchmarks/libero_steps.py``).
-            render_mode: ``None`` or ``"rgb_array"``, for :meth:`render`.
+            render_mode: Render mode, ``None`` or ``"rgb_array"``, for :meth:`render`.
 
         Raises:
-            ValueError: an argument is not among what is allowed.
-            ModuleNotFoundError: the extra ``libero`` is not installed.
-            FileNotFoundError: LIBERO's assets are not there.
+            ValueError: An argument is not one of the allowed values.
+            ModuleNotFoundError: The extra ``libero`` is not installed.
+            FileNotFoundError: LIBERO's assets are missing.
         """
         _check("task", task, self.tasks)
         _check("split", split, self.num_goals)
@@ -114,7 +116,7 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
         self._arm = Arm(self._scene.robot, self._scene.model, controller_period)
         self._initial_states = suites.initial_states(task)
         self._settled: dict[int, tuple[NDArray[np.float64], ArmState]] = {}
-        self._stand_ins = bool(suites.stand_ins())
+        self._has_stand_ins = bool(suites.stand_in_textures())
         self._goal, self._num_steps, self._arm_state = 0, 0, self._arm.at_rest(self._data)
         self._expert: PickAndPlace | None = None
         self.action_space = Box(-1.0, 1.0, (7 if rotation else 4,), np.float32)
@@ -129,7 +131,7 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
         """Start at initial state ``options["goal"]`` of the split, or at one drawn from the seed.
 
         Raises:
-            ValueError: the split has no such initial state.
+            ValueError: The split has no such initial state.
         """
         super().reset(seed=seed)
         goal = choose_goal(self.np_random, options, self.split, self.num_goals[self.split])
@@ -141,12 +143,12 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
         mujoco.mj_resetData(self._scene.model, self._data)
         mujoco.mj_setState(self._scene.model, self._data, state, FULL_STATE)
         mujoco.mj_forward(self._scene.model, self._data)
-        mujoco.mj_setState(self._scene.model, self._data, state, FULL_STATE)  # what the solver starts from
+        mujoco.mj_setState(self._scene.model, self._data, state, FULL_STATE)  # restores the solver's warm start
         self._arm_state = ArmState(arm_state.goal_rotation.copy(), arm_state.fingers.copy())
         return self.observe(), self._info(success=False)
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Move by one action, float32 [7], or [4] without rotation, in [-1, 1]."""
+        """Execute one action, float32 [7], or [4] without rotation, in [-1, 1]."""
         full = np.zeros(7)
         full[[0, 1, 2, 3, 4, 5, 6] if self._rotation else [0, 1, 2, 6]] = action
         self._scene.use(self._wrapped)
@@ -158,7 +160,7 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
         return observation, float(success), success, truncated, self._info(success)
 
     def observe(self) -> Observation:
-        """Return the whole present observation, images drawn."""
+        """Return the current observation, including images."""
         observation: Observation = {"state": self._state()}
         for name in self._cameras:
             frame = self._frame(CAMERAS[name], self._image_size)
@@ -166,10 +168,10 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
         return observation
 
     def expert_action(self) -> NDArray[np.float32]:
-        """Return what a scripted expert does now, float32 like an action; for tasks of LIBERO-Object.
+        """Return the scripted expert's next action, for tasks of LIBERO-Object.
 
         Raises:
-            ValueError: the task is of another suite.
+            ValueError: The task belongs to another suite.
         """
         if not self.task.startswith("libero_object/"):
             raise ValueError(f"task={self.task}: only libero_object has a scripted expert")
@@ -181,11 +183,11 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
         return (action if self._rotation else action[[0, 1, 2, 6]]).astype(np.float32)
 
     def render(self) -> Any:
-        """Return the present frame of the agent's camera, upright, uint8 [256, 256, 3]."""
+        """Return the current frame of the agent's camera, upright, uint8 [256, 256, 3]."""
         return self._frame(CAMERAS["image"], 256)
 
     def _settle(self, goal: int) -> None:
-        """Let things come to rest at an initial state, and remember how they lie."""
+        """Simulate from an initial state until the objects rest, and cache the resulting state."""
         model, data = self._scene.model, self._data
         flat = self._initial_states[self.first_state[self.split] + goal]
         mujoco.mj_resetData(model, data)
@@ -214,7 +216,7 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     def _frame(self, camera: str, size: int) -> NDArray[np.uint8]:
         self._scene.use(self._wrapped)
-        self._scene.update_looks()
+        self._scene.update_visuals()
         return self._scene.draw(self._data, camera, size)
 
     def _info(self, success: bool) -> dict[str, Any]:
@@ -222,7 +224,7 @@ class LiberoEnv(gym.Env[Observation, NDArray[np.float32]]):
             "success": success,
             "instruction": self.instruction,
             "goal": self._goal,
-            "stand_in_assets": self._stand_ins,
+            "stand_in_assets": self._has_stand_ins,
         }
 
 

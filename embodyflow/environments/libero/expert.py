@@ -6,17 +6,17 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 STEP = 0.05
-"""Metres that an action of 1 moves the gripper's goal by."""
+"""Displacement of the gripper's goal by an action of 1, in metres."""
 HOVER, LIFT, BACK_OFF = 0.12, 0.25, 0.008
 NEAR, LIFTED, STALL = 0.012, 0.03, 0.0015
 CLOSING_STEPS = 9
-"""The set points of the fingers take eight actions from open to closed."""
+"""Number of actions to close the gripper; the set points of the fingers need eight."""
 
 
 class PickAndPlace:
-    """Hovers, descends, grasps, lifts, carries and releases; one instance an episode.
+    """An expert that hovers, descends, grasps, lifts, carries and releases; use one instance per episode.
 
-    A tall object meets the palm before the fingers are at its middle, and the arm would lean on it: where the descent
+    A tall object touches the palm before the fingers reach its middle, and the arm would lean on it. So if the descent
     stalls, the gripper backs off a little and grasps there.
     """
 
@@ -47,11 +47,11 @@ class PickAndPlace:
                 return np.array([gripper[0], gripper[1], self._carry_height])
             case "carry":
                 return np.array([basket[0], basket[1], self._carry_height])
-            case _:  # grasp and release stay where they are
+            case _:  # grasp and release do not move
                 return gripper
 
     def _advance(self, gripper: Floats, thing: Floats, basket: Floats) -> None:
-        """Enter the next phase if this one has reached its end."""
+        """Enter the next phase if the current one is complete."""
         error = np.abs(self._target(gripper, thing, basket) - gripper)
         stalls = self._waited > 5 and self._last_height - gripper[2] < STALL
         following = self._phase

@@ -1,7 +1,7 @@
 """A LIBERO task's simulator, built once per process and shared by all environments of the task.
 
-Building takes seconds and hundreds of megabytes. What differs between environments is MuJoCo's ``MjData``, which each
-environment owns and puts in before it asks anything of the scene.
+Building takes seconds and hundreds of megabytes. Each environment owns its MuJoCo ``MjData`` and selects it with
+:meth:`Scene.use` before other calls.
 """
 
 import contextlib
@@ -19,19 +19,19 @@ from embodyflow.environments.frustum import seen_geoms
 from embodyflow.environments.libero import suites
 
 FIXTURE_SEED = 0
-"""LIBERO draws where fixtures stand when it builds a scene, by numpy's global generator; evaluations seed it with 0."""
+"""Seed of NumPy's global generator, from which LIBERO draws the fixtures' positions; its evaluations use 0."""
 COLLISION_GEOMETRY = 0
-"""Group of the geoms that no picture shows."""
+"""Group of geoms that are not rendered."""
 
 
 class Scene:
     """Model, goal and cameras of one task.
 
     Attributes:
-        model: of MuJoCo.
-        robot: robosuite's.
-        instruction: the task in words.
-        objects: names of the objects of interest, in LIBERO's order.
+        model: Model of MuJoCo.
+        robot: Robot of robosuite.
+        instruction: Instruction of the task in English.
+        objects: Names of the objects of interest, in LIBERO's order.
     """
 
     def __init__(self, task: str) -> None:
@@ -43,31 +43,31 @@ class Scene:
         self._env = _build(str(path))
         self._env.visualize(dict.fromkeys(self._env._visualizations, False))
         self.model: mujoco.MjModel = self._env.sim.model._model
-        self.model.vis.quality.offsamples = 0  # multisampling costs half of a frame in software
+        self.model.vis.quality.offsamples = 0  # multisampling is expensive without a GPU
         self.robot: Any = self._env.robots[0]
         self.objects: list[str] = list(self._env.obj_of_interest)
         self._viewers: dict[tuple[int, int], OffScreenViewer] = {}
 
     def new_data(self) -> Any:
-        """Return simulation data for one environment, in robosuite's wrapping; MuJoCo's own is ``._data``."""
+        """Return simulation data for one environment, wrapped by robosuite; MuJoCo's own object is ``._data``."""
         from robosuite.utils.binding_utils import MjData
 
         return MjData(self._env.sim.model)
 
     def use(self, data: Any) -> None:
-        """Let the questions below be about this data."""
+        """Select the simulation data that the other methods read."""
         self._env.sim.data = data
 
     def succeeded(self) -> bool:
-        """Whether the task's goal holds."""
+        """Return True if the task's goal is reached."""
         return bool(self._env._check_success())
 
     def object_position(self, name: str) -> NDArray[np.float64]:
-        """Return where an object, fixture or region is, float64 ``[3]``, in metres."""
+        """Return the position of an object, fixture or region, float64 ``[3]``, in metres."""
         return np.array(self._env.object_states_dict[name].get_geom_state()["pos"])
 
-    def update_looks(self) -> None:
-        """Let what shows a state (a stove that is on) show it."""
+    def update_visuals(self) -> None:
+        """Update objects whose appearance shows a state, such as a stove that is on."""
         self._env._post_process()
 
     def draw(self, data: mujoco.MjData, camera: str, size: int) -> NDArray[np.uint8]:
@@ -78,14 +78,14 @@ class Scene:
             self._viewers[size, size] = viewer
         viewer = self._viewers[size, size]
         viewer.data = data
-        viewer.make_context_current()  # another scene of this process may have drawn since
+        viewer.make_context_current()  # another scene of this process may have changed the context
         camera_id = mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_CAMERA, camera)
-        with self._without_unseen(data, camera_id):
+        with self._hide_unseen(data, camera_id):
             return np.asarray(viewer.render("rgb_array", camera_id=camera_id))
 
     @contextlib.contextmanager
-    def _without_unseen(self, data: mujoco.MjData, camera_id: int) -> Iterator[None]:
-        """Have pictures made without what a camera does not see: of the wrist's, that is half of all triangles."""
+    def _hide_unseen(self, data: mujoco.MjData, camera_id: int) -> Iterator[None]:
+        """Hide geoms outside a camera's view while rendering, which saves many triangles in the wrist's view."""
         groups = self.model.geom_group.copy()
         self.model.geom_group[~seen_geoms(self.model, data, camera_id)] = COLLISION_GEOMETRY
         try:

@@ -1,4 +1,4 @@
-"""Which tasks there are, where their files lie, and the initial states that LIBERO recorded."""
+"""LIBERO's tasks, their files and their recorded initial states."""
 
 import contextlib
 import importlib.util
@@ -18,22 +18,22 @@ from numpy.typing import NDArray
 SUITES = MappingProxyType(
     {"libero_spatial": 10, "libero_object": 10, "libero_goal": 10, "libero_10": 10, "libero_90": 90}
 )
-"""Suite to number of tasks; a task is named ``suite/number``."""
+"""Number of tasks by suite; a task is named ``suite/number``."""
 
 TASKS = tuple(f"{suite}/{number}" for suite, size in SUITES.items() for number in range(size))
 
 ASSETS_VARIABLE = "LIBERO_ASSETS"
 ASSET_FOLDERS = ("articulated_objects", "scenes", "stable_hope_objects", "stable_scanned_objects", "turbosquid_objects")
 FLAT_TEXTURE_BYTES = 1024
-"""A PNG file below that is of one colour: no photograph of an object."""
+"""Size below which a PNG file has a single colour and is not a photograph of an object."""
 
 
 @cache
-def package() -> Path:
+def package_folder() -> Path:
     """Return the folder of LIBERO's files.
 
     Raises:
-        ModuleNotFoundError: it is not installed.
+        ModuleNotFoundError: LIBERO is not installed.
     """
     spec = importlib.util.find_spec("libero")
     if spec is None or not spec.submodule_search_locations:
@@ -43,8 +43,8 @@ def package() -> Path:
 
 @cache
 def _task_map() -> dict[str, list[str]]:
-    """Read LIBERO's own table; importing it as a package would import torch."""
-    path = package() / "benchmark" / "libero_suite_task_map.py"
+    """Read LIBERO's table of tasks from its file; importing its package would import torch."""
+    path = package_folder() / "benchmark" / "libero_suite_task_map.py"
     spec = importlib.util.spec_from_file_location("_libero_suite_task_map", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -54,18 +54,18 @@ def _task_map() -> dict[str, list[str]]:
 
 
 def task_file(task: str) -> Path:
-    """Return the BDDL file of a task, whose stem is LIBERO's name for it."""
+    """Return the BDDL file of a task; its stem is LIBERO's name of the task."""
     suite, _, number = task.partition("/")
-    return package() / "bddl_files" / suite / f"{_task_map()[suite][int(number)]}.bddl"
+    return package_folder() / "bddl_files" / suite / f"{_task_map()[suite][int(number)]}.bddl"
 
 
 def initial_states(task: str) -> NDArray[np.float64]:
     """Return the task's recorded initial states, float64 ``[50, 1 + nq + nv]``: time, positions, velocities.
 
-    They lie in torch's file format, which without tensors is a pickled array in a zip file.
+    The files have torch's format, which without tensors is a pickled array in a zip file.
     """
     bddl = task_file(task)
-    path = package() / "init_files" / bddl.parent.name / f"{bddl.stem}.pruned_init"
+    path = package_folder() / "init_files" / bddl.parent.name / f"{bddl.stem}.pruned_init"
     with zipfile.ZipFile(path) as archive:
         [name] = [name for name in archive.namelist() if name.endswith("data.pkl")]
         states: NDArray[np.float64] = pickle.loads(archive.read(name))
@@ -74,22 +74,22 @@ def initial_states(task: str) -> NDArray[np.float64]:
 
 @cache
 def import_libero() -> Any:
-    """Import LIBERO without its question for a folder, and point it at the assets; return ``libero.libero``.
+    """Import LIBERO without its prompt for a folder, point it at the assets and return ``libero.libero``.
 
-    LIBERO asks for a folder of data sets on standard input unless a configuration file exists. Nothing here reads
-    that file, so where there is none, an empty one stands in during the import.
+    LIBERO asks for a folder of data sets on standard input unless a configuration file exists. Nothing here reads that
+    file, so if it is missing, an empty one replaces it during the import.
 
     Raises:
-        ModuleNotFoundError: it is not installed.
-        FileNotFoundError: there are no assets.
+        ModuleNotFoundError: LIBERO is not installed.
+        FileNotFoundError: The assets are missing.
     """
-    package()
+    package_folder()
     home = Path(os.environ.get("LIBERO_CONFIG_PATH") or Path.home() / ".libero")
     with contextlib.ExitStack() as stack:
         if not (home / "config.yaml").exists():
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             (Path(folder) / "config.yaml").write_text("{}\n")
-            stack.enter_context(_environment("LIBERO_CONFIG_PATH", folder))
+            stack.enter_context(_environment_variable("LIBERO_CONFIG_PATH", folder))
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         import libero.libero
 
@@ -100,33 +100,33 @@ def import_libero() -> Any:
 
 @cache
 def assets() -> Path:
-    """Return the folder of meshes and textures: ``LIBERO_ASSETS``, else where hf-libero has them or downloads them.
+    """Return the folder of meshes and textures: ``LIBERO_ASSETS``, or else hf-libero's own, downloaded if needed.
 
     Raises:
-        FileNotFoundError: they are not there.
+        FileNotFoundError: The assets are missing.
     """
-    named = os.environ.get(ASSETS_VARIABLE)
-    folder = Path(named) if named else _own_assets()
+    variable = os.environ.get(ASSETS_VARIABLE)
+    folder = Path(variable) if variable else _default_assets()
     missing = [name for name in ASSET_FOLDERS if not (folder / name).is_dir()]
     if missing:
         raise FileNotFoundError(
-            f"{ASSETS_VARIABLE}={named or '(not set)'}: {folder} lacks {', '.join(missing)}; set it to a copy of "
+            f"{ASSETS_VARIABLE}={variable or '(not set)'}: {folder} has no {', '.join(missing)}; set it to a copy of "
             "LIBERO's assets, or unset it on a machine where hf-libero can download them"
         )
     return folder
 
 
-def _own_assets() -> Path:
+def _default_assets() -> Path:
     import libero.libero
 
     return Path(libero.libero.get_assets_path())
 
 
 @cache
-def stand_ins() -> tuple[str, ...]:
-    """Return the textures of one colour among the assets, which are no photographs but stand for them.
+def stand_in_textures() -> tuple[str, ...]:
+    """Return the textures of a single colour among the assets, which are placeholders for photographs.
 
-    With any of them, what a policy sees is not the published benchmark; success from states is.
+    With such textures, results from images are not comparable with the published benchmark; results from states are.
     """
     folder = assets()
     textures = (path for path in folder.rglob("*.png") if path.stat().st_size < FLAT_TEXTURE_BYTES)
@@ -134,7 +134,7 @@ def stand_ins() -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def _environment(name: str, value: str) -> Any:
+def _environment_variable(name: str, value: str) -> Any:
     before = os.environ.get(name)
     os.environ[name] = value
     try:

@@ -89,7 +89,7 @@ gym.register("tests/Guided-v0", Guided)
             "goals",
             "FAIL",
             f"env.id={__name__}:tests/Guided-v0: its attribute num_goals must map train, demo, eval to numbers of "
-            "goals, some of them to train on, is {'train': 4}",
+            "goals, with at least 1 for train, is {'train': 4}",
         ),
     ],
 )

@@ -100,7 +100,7 @@ MISTAKES = {
     ),
     "malformed environment": ("env.id=mars", "env.id=mars: "),
     "unknown module": ("env.id=marslab.envs:Mars-v0", "env.id=marslab.envs:Mars-v0: No module named 'marslab'"),
-    "environment without tasks": ("env.id=CartPole-v1", "env.id=CartPole-v1: is not made for policies that follow"),
+    "environment without tasks": ("env.id=CartPole-v1", "env.id=CartPole-v1: declares no tasks, so it cannot follow"),
     "environment without success": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter.image_size=8",
         "env: adapter: needs success_info, success_reward or success_termination",

@@ -15,7 +15,7 @@ REACHER_XML = str(Path(gym.__file__).parent / "envs" / "mujoco" / "assets" / "re
 
 
 class Corridor(gym.Env):
-    """A point on a line that forgets to seed itself: x starts in [0, 1), actions in [0, 4] move it by a hundredth."""
+    """A point on a line that ignores its seed: x starts in [0, 1), and actions in [0, 4] move it by action / 100."""
 
     def __init__(self, informative: bool = True, render_mode: str | None = None) -> None:
         self.observation_space = Dict(
@@ -48,7 +48,7 @@ def paired(env: gym.Env) -> gym.Env:
 
 
 def nothing_left(env: gym.Env) -> None:
-    """Forget to return the environment."""
+    """Return nothing in place of the environment."""
 
 
 def broken(env: gym.Env) -> gym.Env:
@@ -76,7 +76,7 @@ def test_initial_states_are_numbered_and_splits_disjoint() -> None:
     env.step(np.ones(1))
     assert env.reset(seed=3, options={"goal": 1})[0]["state"][0] == starts[1]
     assert len(set(starts.values())) == 3
-    expected = np.float32(np.random.default_rng(1).random())  # what a well-behaved environment makes of seed 1
+    expected = np.float32(np.random.default_rng(1).random())  # the start of an environment that uses seed 1
     assert starts[1] == expected
     ranges = [range(FIRST_SEED[split], FIRST_SEED[split] + number) for split, number in env.num_goals.items()]
     assert sum(map(len, ranges)) == len(set().union(*ranges))
@@ -105,7 +105,7 @@ def test_actions_are_scaled_and_success_terminates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "succeeds"),
+    ("arguments", "succeeds"),
     [
         ({"success_info": "arrived"}, True),
         ({"success_info": None, "success_termination": True}, True),
@@ -115,8 +115,8 @@ def test_actions_are_scaled_and_success_terminates() -> None:
         ({"success_info": None, "success_reward": 11.5, "wrappers": [f"{__name__}:faster"]}, True),
     ],
 )
-def test_success_is_what_the_configuration_says(how: dict[str, Any], succeeds: bool) -> None:
-    env = corridor(**how)
+def test_success_follows_the_configuration(arguments: dict[str, Any], succeeds: bool) -> None:
+    env = corridor(**arguments)
     env.reset(options={"goal": 0})
     for _ in range(60):
         _, _, terminated, truncated, info = env.step(np.array([1.0], np.float32))
@@ -125,14 +125,14 @@ def test_success_is_what_the_configuration_says(how: dict[str, Any], succeeds: b
     assert info["success"] is succeeds and terminated
 
 
-def test_the_horizon_truncates() -> None:
+def test_episodes_truncate_at_max_steps() -> None:
     env = corridor()
     env.reset(options={"goal": 0})
     ends = [env.step(np.array([-1.0], np.float32))[2:4] for _ in range(60)]
     assert ends == [(False, False)] * 59 + [(False, True)]
 
 
-def test_images_are_resized_and_no_part_of_the_state() -> None:
+def test_images_are_resized_and_not_part_of_the_state() -> None:
     env = corridor(images={"image": "camera"}, image_size=4)
     observation, _ = env.reset(seed=0)
     assert {key: value.shape for key, value in observation.items()} == {"state": (1,), "image": (4, 4, 3)}
@@ -148,7 +148,7 @@ def test_images_are_resized_and_no_part_of_the_state() -> None:
         (Box(0.0, 1.0, (8, 8, 3), np.float32), np.ones((8, 8, 3), np.float32), r"is float32 \(8, 8, 3\)"),
         (Box(0, 255, (8, 8), np.uint8), np.ones((8, 8), np.uint8), r"is uint8 \(8, 8\)"),
         (Box(0, 255, (8, 8, 4), np.uint8), np.ones((8, 8, 4), np.uint8), r"is uint8 \(8, 8, 4\)"),
-        (Box(0, 255, (8, 8, 3), np.uint8), np.ones((8, 8, 3)), r"is float64 \(8, 8, 3\)"),  # not what it declares
+        (Box(0, 255, (8, 8, 3), np.uint8), np.ones((8, 8, 3)), r"is float64 \(8, 8, 3\)"),  # differs from its space
     ],
 )
 @pytest.mark.parametrize("source", ["camera", "render"])
@@ -172,17 +172,17 @@ def test_an_image_that_is_not_uint8_in_three_colours_is_an_error(
         corridor(images={"image": source}, image_size=4, wrappers=[f"{__name__}:faster"]).reset(seed=0)
 
 
-def test_the_expert_speaks_the_environments_own_bounds() -> None:
+def test_the_experts_actions_are_in_the_environments_own_bounds() -> None:
     env = corridor(expert=f"{__name__}:full_speed")
     env.reset(seed=0)
     np.testing.assert_array_equal(env.expert_action(), [1.0])
     assert not hasattr(corridor(), "expert_action")
 
 
-def test_an_action_of_another_shape_is_not_spread_over_all_dimensions() -> None:
+def test_an_expert_action_of_another_shape_is_not_broadcast() -> None:
     env = corridor(expert=f"{__name__}:one_for_two")
     env.reset(seed=0)
-    with pytest.raises(ValueError, match=r"one_for_two: must give finite numbers \(1,\), gave \[1.0, 1.0\]"):
+    with pytest.raises(ValueError, match=r"one_for_two: must return finite numbers \(1,\), returned \[1.0, 1.0\]"):
         env.expert_action()
 
 
@@ -193,14 +193,14 @@ def test_an_action_of_another_shape_is_not_spread_over_all_dimensions() -> None:
         ({"images": {"image": "wrist"}}, "images.image=wrist: the observation has no such key; it has camera, deep"),
         ({"wrappers": ["nowhere:f"]}, "wrappers=nowhere:f: No module named 'nowhere'"),
         ({"expert": f"{__name__}:nothing"}, "has no attribute 'nothing'; must be module:function"),
-        ({"wrappers": [f"{__name__}:nothing_left"]}, ":nothing_left: must return a gymnasium.Env, gave None"),
+        ({"wrappers": [f"{__name__}:nothing_left"]}, ":nothing_left: must return a gymnasium.Env, returned None"),
         ({"wrappers": [f"{__name__}:broken"]}, f"wrappers={__name__}:broken: KeyError: 'arm'"),
         ({"split": "test"}, "split='test': must be one of train, demo, eval"),
         ({"state": []}, "nothing is left to observe"),
         ({"wrappers": [f"{__name__}:paired"]}, "its observation must be made of arrays, has Tuple(Dict('camera': "),
     ],
 )
-def test_what_does_not_fit_is_named(arguments: dict[str, Any], message: str) -> None:
+def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, ImportError)) as caught:
         corridor(**arguments)
     assert message in str(caught.value)
@@ -213,13 +213,13 @@ def test_info_without_the_key_of_success_is_an_error() -> None:
         env.step(np.zeros(1, np.float32))
 
 
-@pytest.mark.parametrize("nothing", [None, np.nan])
-def test_a_success_that_is_neither_true_nor_false_is_an_error(nothing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("value", [None, np.nan])
+def test_a_success_that_is_neither_true_nor_false_is_an_error(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     env = corridor()
     env.reset(seed=0)
     step = Corridor.step
-    monkeypatch.setattr(Corridor, "step", lambda self, action: (*step(self, action)[:4], {"arrived": nothing}))
-    with pytest.raises(ValueError, match="must be true or false in every step, is " + str(nothing)):
+    monkeypatch.setattr(Corridor, "step", lambda self, action: (*step(self, action)[:4], {"arrived": value}))
+    with pytest.raises(ValueError, match="must be true or false in every step, is " + str(value)):
         env.step(np.zeros(1, np.float32))
 
 
@@ -229,7 +229,7 @@ def test_discrete_actions_are_refused() -> None:
 
 
 class Dials(gym.Env):
-    """Sees the actions it is given, by keys with dots in them."""
+    """An environment that observes its own actions, under keys that contain dots."""
 
     observation_space = Dict({"observation.state": Box(-9, 9, (2,)), "observation": Dict({"x": Box(-9, 9, (1,))})})
 
@@ -256,7 +256,7 @@ def dials(**arguments: Any) -> AdaptedEnv:
     return AdaptedEnv("tests/Dials-v0", "go", max_steps=60, success_info="arrived", **arguments)
 
 
-def test_the_ends_of_the_scale_are_the_environments_bounds_to_the_bit() -> None:
+def test_the_ends_of_the_scale_are_exactly_the_environments_bounds() -> None:
     rng = np.random.default_rng(0)
     for _ in range(50):
         low = np.round(rng.uniform(-3, 3, 2), 2)
@@ -267,7 +267,7 @@ def test_the_ends_of_the_scale_are_the_environments_bounds_to_the_bit() -> None:
             assert np.array_equal(env.inner.unwrapped.seen, getattr(env.inner.action_space, bound))
 
 
-def test_a_dimension_without_width_stays_where_it_is() -> None:
+def test_a_dimension_of_zero_width_keeps_its_value() -> None:
     env = dials(kwargs={"low": [0.0, 0.5], "high": [2.0, 0.5]}, expert=f"{__name__}:middle")
     env.reset(seed=0)
     env.step(np.zeros(2, np.float32))
@@ -279,7 +279,7 @@ def middle(env: gym.Env, observation: dict[str, Any]) -> list[float]:
     return [1.0, 0.5]
 
 
-def test_actions_of_whole_numbers_are_refused() -> None:
+def test_integer_actions_are_refused() -> None:
     with pytest.raises(ValueError, match="its actions must be a Box of floats with finite bounds, are Box"):
         dials(kwargs={"low": [0, 0], "high": [10, 10], "dtype": np.int64})
 
@@ -287,7 +287,7 @@ def test_actions_of_whole_numbers_are_refused() -> None:
 @pytest.mark.parametrize(
     ("state", "size"), [(None, 3), (["observation.state", "observation.x"], 3), (["observation.state"], 2)]
 )
-def test_keys_may_have_dots_of_their_own(state: list[str] | None, size: int) -> None:
+def test_keys_may_contain_dots(state: list[str] | None, size: int) -> None:
     env = dials(kwargs={"low": [0.0, 0.0], "high": [1.0, 1.0]}, state=state)
     observation, _ = env.reset(seed=0)
     assert (
@@ -297,7 +297,7 @@ def test_keys_may_have_dots_of_their_own(state: list[str] | None, size: int) -> 
     )
 
 
-OTHERS: dict[str, dict[str, Any]] = {
+THIRD_PARTY: dict[str, dict[str, Any]] = {
     "fetch": {
         "id": "gymnasium_robotics:FetchReach-v4",
         "tasks": ["move the gripper to the ball"],
@@ -330,11 +330,11 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_an_environment_of_other_peoples_needs_a_configuration_only(name: str) -> None:
+@pytest.mark.parametrize("name", THIRD_PARTY)
+def test_a_third_party_environment_needs_only_a_configuration(name: str) -> None:
     if name == "fetch":
         pytest.importorskip("gymnasium_robotics")
-    config = EnvConfig.model_validate(OTHERS[name])
+    config = EnvConfig.model_validate(THIRD_PARTY[name])
     envs = [make_env(config, first_task(config), split) for split in ("train", "train", "eval")]
     trajectories = []
     for env in envs:
@@ -351,7 +351,7 @@ def test_an_environment_of_other_peoples_needs_a_configuration_only(name: str) -
     assert (trajectories[0][0] != trajectories[2][0]).any()
 
 
-def test_a_scene_succeeds_where_its_pair_is_near() -> None:
+def test_a_scene_succeeds_when_its_pair_is_near() -> None:
     near = [("fingertip", "target", 0.05)]
     env = gym.make("envs:embodyflow/MuJoCo-v0", xml=REACHER_XML, near=near, disable_env_checker=True).unwrapped
     env.reset(seed=0)
@@ -369,17 +369,17 @@ def test_a_scene_succeeds_where_its_pair_is_near() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"xml": "nowhere.xml"}, "xml=nowhere.xml: there is no such file"),
+        ({"xml": "nowhere.xml"}, "xml=nowhere.xml: must be an existing file"),
         ({"near": [("fingertip", "goal", 0.1)]}, "near: the scene has no site or body 'goal'"),
         ({"spread": {"joint7": 1.0}}, "spread: the scene has no joint 'joint7'; it has joint0, joint1, target_x"),
-        ({"frame_skip": 0}, "frame_skip=0: must be a whole number of physics steps, at least 1"),
-        ({"frame_skip": 2.5}, "frame_skip=2.5: must be a whole number"),
+        ({"frame_skip": 0}, "frame_skip=0: must be an integer number of physics steps, at least 1"),
+        ({"frame_skip": 2.5}, "frame_skip=2.5: must be an integer number"),
         ({"near": ["fingertip", "target", 0.1]}, r"near: 'fingertip' must be \[body or site, body or site, tolerance"),
         ({"near": [("fingertip", "target")]}, r"near: \('fingertip', 'target'\) must be"),
         ({"spread": {"joint0": "wide"}}, "spread: joint0='wide' must be a number"),
     ],
 )
-def test_what_a_scene_lacks_is_named(arguments: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_of_a_scene_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         gym.make("envs:embodyflow/MuJoCo-v0", **{"xml": REACHER_XML, **arguments})
 
@@ -393,7 +393,7 @@ def test_rendered_images_are_part_of_the_observation() -> None:
     assert alone.shape == (32, 32, 3) and alone.std() > 5
     envs += [AdaptedEnv(name, "look", **picture) for name in ("HalfCheetah-v5", "Reacher-v5", "Hopper-v5")]
     once = [env.reset(seed=0)[0]["image"] for env in envs]
-    again = [env.reset(seed=0)[0]["image"] for env in envs]  # each in its own context, whoever drew last
+    again = [env.reset(seed=0)[0]["image"] for env in envs]  # each uses its own context, not the last one
     np.testing.assert_array_equal(once, again)
     np.testing.assert_array_equal(once[0], alone)
     for env in envs:

@@ -1,4 +1,4 @@
-"""What a camera does not see may be left out of its picture."""
+"""Tests that hiding the geoms outside a camera's view does not change its picture."""
 
 import mujoco
 import numpy as np
@@ -14,7 +14,7 @@ HIDDEN = 5
 
 
 def scene(seed: int, light: str = 'castshadow="false"', floor: str = "") -> mujoco.MjModel:
-    """Return a room of sixty small things around three cameras."""
+    """Return a model of sixty small objects around three cameras."""
     rng = np.random.default_rng(seed)
     things = "".join(
         f'<geom type="{kind}" pos="{x:.3f} {y:.3f} {z:.3f}" euler="{a:.0f} {b:.0f} 0" size=".3 .05 .1" '
@@ -43,7 +43,7 @@ def posed(model: mujoco.MjModel) -> mujoco.MjData:
 
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (48, 96), (96, 40)])
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_not_seen_takes_no_pixel(seed: int, height: int, width: int) -> None:
+def test_unseen_geoms_have_no_pixel(seed: int, height: int, width: int) -> None:
     if (problem := rendering_problem()) is not None:
         pytest.skip(problem)
     model = scene(seed)
@@ -58,11 +58,11 @@ def test_what_is_not_seen_takes_no_pixel(seed: int, height: int, width: int) -> 
         model.geom_group[:] = 0
         unseen += np.count_nonzero(~seen)
     viewer.close()
-    assert unseen > model.ngeom  # of three times as many
+    assert unseen > model.ngeom  # summed over three cameras
 
 
 @given(seed=st.integers(0, 20), camera=st.integers(0, 2), aspect=st.floats(0.3, 3))
-def test_a_thing_whose_middle_is_in_the_picture_is_seen(seed: int, camera: int, aspect: float) -> None:
+def test_a_geom_whose_centre_is_in_the_picture_is_seen(seed: int, camera: int, aspect: float) -> None:
     model = scene(seed)
     data = posed(model)
     offsets = (data.geom_xpos - data.cam_xpos[camera]) @ data.cam_xmat[camera].reshape(3, 3)
@@ -71,12 +71,12 @@ def test_a_thing_whose_middle_is_in_the_picture_is_seen(seed: int, camera: int, 
     in_picture = (depth > 0) & (abs(up) < edge) & (abs(right) < edge * aspect)
     seen = in_frustum(model, data, camera, aspect)
     assert seen[in_picture].all()
-    assert not seen[(depth < -0.6) & (model.geom_rbound > 0)].any()  # behind, by more than a thing's size
+    assert not seen[(depth < -0.6) & (model.geom_rbound > 0)].any()  # behind the camera by more than their size
     assert seen[model.geom_rbound == 0].all()
 
 
 @pytest.mark.parametrize(
-    ("light", "mirror", "leaves_out"),
+    ("light", "mirror", "hides_some"),
     [
         ('castshadow="true"', "", False),
         ('castshadow="false"', '<geom type="box" size="9 9 .1" pos="0 0 -2" material="glass"/>', False),
@@ -89,6 +89,6 @@ def test_a_thing_whose_middle_is_in_the_picture_is_seen(seed: int, camera: int, 
         ('castshadow="false"', '<geom type="box" size=".1 .1 .1" pos="0 0 900" material="glass"/>', True),  # not seen
     ],
 )
-def test_shadows_and_mirrors_show_what_is_outside(light: str, mirror: str, leaves_out: bool) -> None:
+def test_shadows_and_mirrors_make_all_geoms_seen(light: str, mirror: str, hides_some: bool) -> None:
     model = scene(0, light, mirror)
-    assert seen_geoms(model, posed(model), 2).all() is np.bool_(not leaves_out)
+    assert seen_geoms(model, posed(model), 2).all() is np.bool_(not hides_some)

@@ -27,7 +27,7 @@ def trajectory_digest(env: gym.Env, goal: int) -> str:
     return digest.hexdigest()
 
 
-def test_every_task_of_metaworld_has_an_instruction_of_its_own() -> None:
+def test_every_task_of_metaworld_has_its_own_instruction() -> None:
     assert set(INSTRUCTIONS) == set(ENV_CLS_MAP) == set(ENV_POLICY_MAP)
     assert len(set(INSTRUCTIONS.values())) == len(INSTRUCTIONS)
 
@@ -36,7 +36,7 @@ def test_every_task_of_metaworld_has_an_instruction_of_its_own() -> None:
 def test_fast_reset_equals_metaworlds_own(task: str) -> None:
     env = MetaWorldEnv(task, "demo")
     env.reset(options={"goal": 3})
-    for action in random_actions(10, seed=7):  # what came before must not matter
+    for action in random_actions(10, seed=7):  # earlier steps must not matter
         env.step(action)
     theirs = ENV_CLS_MAP[task]()
     theirs._partially_observable = False
@@ -77,14 +77,14 @@ def test_the_splits_are_disjoint() -> None:
     assert len(goals) == sum(MetaWorldEnv.num_goals.values())
 
 
-def test_the_seed_draws_the_goal_where_no_option_names_it() -> None:
+def test_the_seed_draws_the_goal_without_an_option() -> None:
     env = gym.make(ID, task="reach-v3")
     drawn = [env.reset(seed=seed)[1]["goal"] for seed in (0, 1, 2, 0, 1, 2)]
     assert drawn[:3] == drawn[3:]
     assert len(set(drawn)) == 3
 
 
-def test_the_state_shows_what_it_says() -> None:
+def test_the_state_has_the_documented_layout() -> None:
     env = MetaWorldEnv("push-v3", "train")
     observation, info = env.reset(options={"goal": 0})
     state = observation["state"]
@@ -110,7 +110,7 @@ def test_the_expert_succeeds_and_success_terminates(task: str) -> None:
         assert (terminated, truncated, info["success"]) == (True, False, True)
 
 
-def test_truncation_comes_at_max_steps_even_beyond_metaworlds_limit_of_500() -> None:
+def test_episodes_truncate_at_max_steps_even_beyond_metaworlds_limit_of_500() -> None:
     env = gym.make(ID, task="reach-v3", max_steps=520)
     env.reset(options={"goal": 0})
     still = np.zeros(4, np.float32)
@@ -118,7 +118,7 @@ def test_truncation_comes_at_max_steps_even_beyond_metaworlds_limit_of_500() -> 
     assert flags == [(False, False)] * 519 + [(False, True)]
 
 
-def test_images_have_the_size_asked_for_and_show_the_robot_move() -> None:
+def test_images_have_the_given_size_and_show_motion() -> None:
     if problem := rendering_problem():
         pytest.skip(f"no rendering: {problem}")
     env = gym.make(ID, task="reach-v3", image_size=48)
@@ -140,7 +140,7 @@ def test_images_have_the_size_asked_for_and_show_the_robot_move() -> None:
         ({"max_steps": 0}, "max_steps=0: must be at least 1"),
     ],
 )
-def test_wrong_arguments_are_told_in_one_line(arguments: dict[str, object], message: str) -> None:
+def test_wrong_arguments_are_refused_in_one_line(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
         MetaWorldEnv(**arguments)
     assert "\n" not in str(error.value)
@@ -152,7 +152,7 @@ def test_a_goal_outside_the_split_is_refused() -> None:
         env.reset(options={"goal": 256})
 
 
-def test_two_tasks_in_a_process_draw_their_own_pictures() -> None:
+def test_two_tasks_in_a_process_render_their_own_images() -> None:
     if (problem := rendering_problem()) is not None:
         pytest.skip(problem)
     first = MetaWorldEnv("reach-v3", image_size=64)

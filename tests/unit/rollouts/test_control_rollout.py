@@ -1,4 +1,4 @@
-"""Steps of control tasks: pieces of episodes, played again step by step in Gymnasium."""
+"""Tests of control rollouts, whose pieces of episodes are compared step by step with Gymnasium."""
 
 import os
 
@@ -23,7 +23,7 @@ def fresh(config, rank=0):
 
 
 def collected(config, rank, num_iterations=2):
-    """Return the rows of iterations 1 and on of a fresh engine, and what ended in them."""
+    """Return the rows and finished episodes of iterations 1 to ``num_iterations`` of a fresh engine."""
     engine = fresh(config, rank)
     try:
         return [engine.collect(i, (0, i, "rollout")) for i in range(1, num_iterations + 1)]
@@ -41,8 +41,8 @@ def played(config):
     return collected(config, 0)
 
 
-def test_an_episode_goes_on_over_iterations(played):
-    """30 steps of 2 environments in episodes of 20: pieces of 20 and 10, then 10 and 20."""
+def test_an_episode_continues_across_iterations(played):
+    """Check that 30 steps with episodes of 20 give pieces of 20 and 10, then 10 and 20."""
     (first, ended), (second, ended_then) = played
     assert first["num_steps"].tolist() == [20, 20, 10, 10]
     assert second["num_steps"].tolist() == [10, 10, 20, 20]
@@ -53,13 +53,13 @@ def test_an_episode_goes_on_over_iterations(played):
     assert np.array_equal(second["state"][:2, 0], first["final_state"][2:])
 
 
-def test_uids_are_those_of_the_first_steps(config, played):
-    assert played[0][0]["uid"].tolist() == [120, 150, 140, 170]  # 120 steps an iteration, 30 of each environment
+def test_the_uid_of_a_row_counts_its_first_step(config, played):
+    assert played[0][0]["uid"].tolist() == [120, 150, 140, 170]  # 120 steps per iteration, 30 per environment
     assert collected(config, 1, 1)[0][0]["uid"].tolist() == [180, 210, 200, 230]
 
 
-def test_gymnasium_plays_the_same(played):
-    """Environment 1: the clipped actions that were recorded lead through the recorded states and rewards."""
+def test_rows_match_gymnasium(played):
+    """Check that environment 1's recorded actions, clipped, lead to its recorded states and rewards."""
     (first, ended), (second, ended_then) = played
     env = gym.make("Reacher-v5", max_episode_steps=20)
     pieces = [(first, 1), (first, 3), (second, 1), (second, 3)]
@@ -80,7 +80,7 @@ def test_gymnasium_plays_the_same(played):
 
 
 class OldPendulum(PendulumEnv):
-    """Draws by NumPy's older generator, which takes seeds of 32 bits."""
+    """An environment with NumPy's older generator, which accepts seeds of 32 bits."""
 
     def reset(self, *, seed=None, options=None):
         self.state = np.random.RandomState(seed).uniform(-1, 1, 2)
@@ -91,11 +91,11 @@ class OldPendulum(PendulumEnv):
 gym.register("tests/OldPendulum-v0", OldPendulum)
 
 
-def test_an_environment_that_takes_seeds_of_32_bits_is_played():
+def test_seeds_fit_into_32_bits():
     words = [f"env.id={__name__}:tests/OldPendulum-v0", "policy.state_dim=3", "policy.action_dim=1"]
     [(rows, ended)] = collected(compose_config([*WORDS, *words]), 0, 1)
     assert ended.lengths == [20, 20]
-    assert len(np.unique(rows["state"][:, 0], axis=0)) == 4  # each episode from a state of its own
+    assert len(np.unique(rows["state"][:, 0], axis=0)) == 4  # each episode starts in a different state
 
 
 def test_a_fresh_engine_collects_the_same(config, played):
@@ -103,14 +103,14 @@ def test_a_fresh_engine_collects_the_same(config, played):
     assert all(np.array_equal(again[name], played[0][0][name]) for name in again)
 
 
-def test_another_worker_goes_on_to_the_bit(config, tmp_path):
-    """Whoever did the iterations before, and however often: the third is the same, and so is what it leaves open."""
+def test_another_worker_continues_bit_identically(config, tmp_path):
+    """Check that iteration 3 and its open episodes are equal, whichever worker ran the iterations before."""
     draws = [(0, iteration, "rollout") for iteration in range(4)]
     first, second = (fresh(config) for _ in range(2))
     try:
         played = [first.collect(i, draws[i], tmp_path) for i in (1, 2, 3)]
         left_open = (tmp_path / "iteration-000003.0.rows").read_bytes()
-        for engine in (second, first):  # one that knows nothing, one that is further on
+        for engine in (second, first):  # a fresh worker, and one that has already run iteration 3
             rows, ended = engine.collect(3, draws[3], tmp_path)
             assert digest_of(rows) == digest_of(played[2][0]) and ended == played[2][1]
             assert (tmp_path / "iteration-000003.0.rows").read_bytes() == left_open
@@ -128,23 +128,23 @@ def test_open_episodes_are_kept_as_long_as_checkpoints_are(config, tmp_path):
     finally:
         engine.close()
     kept = sorted(int(path.name[10:16]) for path in tmp_path.iterdir())
-    assert config.trainer.keep_checkpoints == 2 and kept == [3, 4, 5, 6]  # checkpoints 3 and 4 while 6 is collected
+    assert config.trainer.keep_checkpoints == 2 and kept == [3, 4, 5, 6]  # 3 and 4 are the checkpoints during 6
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut"])
-def test_episodes_that_cannot_be_read_are_not_started_anew(damage, config, tmp_path):
+def test_damaged_open_episodes_are_an_error(damage, config, tmp_path):
     first, second = (fresh(config) for _ in range(2))
     try:
         first.collect(1, (0, 1, "rollout"), tmp_path)
         path = tmp_path / "iteration-000001.0.rows"
         path.unlink() if damage == "missing" else os.truncate(path, 100)
-        with pytest.raises(DamageError, match=r"iteration-000001\.0\.rows does not hold what iteration 1 left open"):
+        with pytest.raises(DamageError, match=r"iteration-000001\.0\.rows: must hold the open episodes of iteration 1"):
             second.collect(2, (0, 2, "rollout"), tmp_path)
     finally:
         first.close(), second.close()
 
 
-def test_an_episode_that_terminates_says_so():
+def test_a_terminated_episode_is_marked():
     words = ["env.id=Hopper-v5", "policy.state_dim=11", "policy.action_dim=3", "env.max_steps=1000"]
     rows, ended = collected(compose_config([*WORDS, *words, "rollout.num_steps=60"]), 0, 1)[0]
     assert rows["terminated"].sum() == len(ended.lengths) > 0
@@ -152,7 +152,7 @@ def test_an_episode_that_terminates_says_so():
 
 
 class Wide(gym.Env):
-    """Shows three numbers, and says that it shows two."""
+    """An environment that observes three numbers although its space declares two."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
     action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -166,8 +166,8 @@ class Wide(gym.Env):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_an_environment_of_ones_own_is_stepped_before_anything_starts():
+def test_a_user_defined_environment_is_stepped_before_the_run():
     gym.register("tests/Wide-v0", Wide, disable_env_checker=True)
     own = [f"env.id={__name__}:tests/Wide-v0", "policy.state_dim=2", "policy.action_dim=2"]
-    with pytest.raises(ConfigError, match=r"its observation 'state' is float64 \(3,\), its observation_space says"):
+    with pytest.raises(ConfigError, match=r"its observation 'state' must be float64 \(2,\) .*, is float64 \(3,\)"):
         compose_config([*WORDS, *own])

@@ -1,4 +1,4 @@
-"""Real Meta-World episodes, as small as they come."""
+"""Tests of embodied rollouts with small Meta-World episodes."""
 
 import functools
 from pathlib import Path
@@ -44,7 +44,7 @@ def new_rollout(config: RunConfig, rank: int = 0, world_size: int = 1) -> Embodi
 
 
 class GoalSeeker:
-    """Moves the hand towards the goal: an expert that acts by tokens."""
+    """A policy that moves the hand towards the goal by action tokens."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config, self._processor = config.policy, TinyVLAProcessor(config.policy)
@@ -75,16 +75,16 @@ def test_the_columns_are_those_of_an_embodied_row(config: RunConfig, played: Col
     }
 
 
-def test_the_same_seed_plays_the_same_rows(config: RunConfig, played: Columns, rollout: EmbodiedRollout) -> None:
+def test_the_same_seed_gives_the_same_rows(config: RunConfig, played: Columns, rollout: EmbodiedRollout) -> None:
     other = new_rollout(config)
     again = other.play(other.training_episodes(0, 1), "train", DRAWS)
     other.close()
     assert digest_of(again) == digest_of(played)
-    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)  # in environments that have played before
+    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)  # in environments that played other episodes
     assert digest_of(rows) == digest_of(played)
 
 
-def test_another_draw_plays_other_actions(rollout: EmbodiedRollout, played: Columns) -> None:
+def test_another_seed_gives_other_actions(rollout: EmbodiedRollout, played: Columns) -> None:
     other = rollout.play(rollout.training_episodes(0, 1), "train", (0, 2, "rollout"))
     assert (other["action_tokens"] != played["action_tokens"]).any(axis=(1, 2)).all()
     assert np.array_equal(other["goal"], played["goal"])
@@ -98,7 +98,7 @@ def test_a_row_does_not_depend_on_its_neighbours(rollout: EmbodiedRollout, playe
         assert np.array_equal(array, played[name][chosen]), name
 
 
-def test_a_rollout_goes_on_where_a_killed_one_was(
+def test_a_rollout_continues_from_the_journal_of_a_killed_one(
     rollout: EmbodiedRollout, played: Columns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = Journal(tmp_path / "0.0.parts")
@@ -126,7 +126,7 @@ def test_a_rollout_goes_on_where_a_killed_one_was(
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_the_ranks_together_play_every_group_once(config: RunConfig, world_size: int) -> None:
+def test_the_ranks_share_the_groups(config: RunConfig, world_size: int) -> None:
     episodes = []
     for rank in range(world_size):
         rollout = new_rollout(config, rank, world_size)
@@ -140,17 +140,17 @@ def test_the_ranks_together_play_every_group_once(config: RunConfig, world_size:
     assert episodes == whole.training_episodes(seed=3, iteration=5)
 
 
-def test_rerolled_episodes_are_others_in_every_respect(rollout: EmbodiedRollout) -> None:
+def test_rerolled_episodes_have_other_ids_and_goals(rollout: EmbodiedRollout) -> None:
     rounds = [rollout.training_episodes(3, iteration, reroll) for iteration in (1, 2) for reroll in (0, 1, 2)]
     episodes = [episode for each in rounds for episode in each]
     assert len({episode.uid for episode in episodes}) == len(episodes) == 24
     assert len({episode.group_id for episode in episodes}) == 12
-    assert [episode.row for each in rounds[:3] for episode in each] == list(range(12))  # names their draws
+    assert [episode.row for each in rounds[:3] for episode in each] == list(range(12))  # parts of their seeds
     assert len({tuple(episode.goal for episode in each) for each in rounds}) == 6
     assert rounds[1] == rollout.training_episodes(3, 1, reroll=1)
 
 
-def test_one_rollout_worker_has_all_rows_and_several_cannot_sum_over_theirs(tiny_config) -> None:
+def test_only_a_single_rollout_worker_can_sum_over_all_rows(tiny_config) -> None:
     config = tiny_config("algorithm.advantage=reinforce_plus_plus")
     alone, of_two = new_rollout(config), new_rollout(config, 0, world_size=2)
     rows = torch.tensor([1.0, 2.0])
@@ -170,7 +170,7 @@ def test_several_tasks_share_the_groups_and_the_goals(tiny_config) -> None:
     assert sorted((episode.env_task_id, episode.goal) for episode in rollout.evaluation_episodes()) == wanted
     halves = [new_rollout(config, rank, 2).evaluation_episodes() for rank in (0, 1)]
     assert sorted((e.env_task_id, e.goal) for half in halves for e in half) == wanted
-    assert [{e.env_task_id for e in half} for half in halves] == [{0, 1}] * 2  # no rank's environments idle
+    assert [{e.env_task_id for e in half} for half in halves] == [{0, 1}] * 2  # each rank has episodes of both tasks
     rows = rollout.play(episodes, "train", DRAWS)
     ids = [rollout.policy.encode_instruction(text) for text in ("reach the goal position", "push the puck to the goal")]
     assert np.array_equal(rows["instruction_ids"], np.stack([ids[0], ids[0], ids[1], ids[1]]))
@@ -178,7 +178,7 @@ def test_several_tasks_share_the_groups_and_the_goals(tiny_config) -> None:
     rollout.close()
 
 
-def test_a_rank_without_a_goal_of_a_task_has_no_rows_of_it(tiny_config) -> None:
+def test_a_rank_without_goals_of_a_task_evaluates_no_rows_of_it(tiny_config) -> None:
     config = tiny_config("env.tasks=[reach-v3,push-v3]", "evaluation.num_goals=1")
     rollout = new_rollout(config, rank=1, world_size=2)
     assert [rollout.evaluation_episodes("sampled", task) for task in (0, 1)] == [[], [Episode(1, 1, 1, 1, goal=0)]]
@@ -188,38 +188,38 @@ def test_a_rank_without_a_goal_of_a_task_has_no_rows_of_it(tiny_config) -> None:
     assert len(output.batch) == 0 and output.metrics["eval/success_rate"].weight == 0
 
 
-def test_siblings_start_alike_and_act_apart(played: Columns) -> None:
+def test_siblings_start_in_the_same_state_and_act_differently(played: Columns) -> None:
     for a, b in ((0, 1), (2, 3)):
         assert np.array_equal(played["state"][a, 0], played["state"][b, 0])
         assert (played["action_tokens"][a, 0] != played["action_tokens"][b, 0]).any()
     assert (played["state"][0, 0] != played["state"][2, 0]).any()
 
 
-def test_what_is_masked_in_is_what_was_executed(tiny_config) -> None:
+def test_the_mask_covers_exactly_the_executed_actions(tiny_config) -> None:
     config = tiny_config("env.max_steps=30")
     rollout = new_rollout(config)
     rollout.policy.act = GoalSeeker(config).act  # type: ignore[method-assign]
     rows = rollout.play([Episode(i, i, i, 0, goal=i) for i in range(6)], "train", DRAWS)
     rollout.close()
     steps, mask, dims = rows["num_steps"], rows["loss_mask"], config.policy.action_dim
-    assert rows["success"].any() and not rows["success"].all()  # both ends are seen
+    assert rows["success"].any() and not rows["success"].all()  # both ends occur
     assert np.array_equal(mask.sum(axis=(1, 2)), steps * dims)
     for row in range(6):
-        executed = mask[row].reshape(-1)  # decisions, chunk steps, dimensions: one flat time line
+        executed = mask[row].reshape(-1)  # ordered by decision, chunk step and dimension
         assert executed[: steps[row] * dims].all() and not executed[steps[row] * dims :].any()
     assert not rows["log_probs"][~mask].any()
     assert not any(rows[name][~mask.any(axis=2)].any() for name in ("state", "action_tokens"))
     assert rows["state"][mask.any(axis=2)].any(axis=-1).all()
-    # An episode is over by success or by its length, never both, and success is what terminates it.
+    # An episode ends either by success, which terminates it, or by its length, which truncates it.
     assert np.array_equal(rows["terminated"], rows["success"])
     assert np.array_equal(rows["truncated"], ~rows["success"])
     assert (steps[rows["truncated"]] == 30).all() and (steps[rows["terminated"]] <= 30).all()
-    # Success is the hand within 5 cm of the goal: where the last action has led, and not before the last decision.
+    # Success means that the hand is within 5 cm of the goal after the last action.
     near = np.linalg.norm(rows["final_state"][:, 21:24], axis=1) <= 0.05
     assert np.array_equal(near, rows["success"])
 
 
-def test_an_episode_replayed_from_its_row_gives_its_return(rollout: EmbodiedRollout, played: Columns) -> None:
+def test_an_episode_replayed_from_its_row_has_the_same_return(rollout: EmbodiedRollout, played: Columns) -> None:
     from embodyflow.rollouts.embodied_rollout import make_env
 
     env = make_env(rollout.config.env, "reach-v3", "train")
@@ -230,7 +230,7 @@ def test_an_episode_replayed_from_its_row_gives_its_return(rollout: EmbodiedRoll
     assert played["episode_return"][3] == pytest.approx(sum(rewards), rel=1e-5)
 
 
-def test_acting_greedily_draws_nothing(rollout: EmbodiedRollout) -> None:
+def test_greedy_episodes_are_deterministic(rollout: EmbodiedRollout) -> None:
     episodes = rollout.evaluation_episodes()
     first, again = (rollout.play(episodes, "eval", None) for _ in range(2))
     assert digest_of(first) == digest_of(again)
@@ -240,7 +240,7 @@ def test_acting_greedily_draws_nothing(rollout: EmbodiedRollout) -> None:
     assert np.array_equal(first["action_tokens"][:, 0], likeliest)
 
 
-def test_new_weights_act_under_their_version(config: RunConfig) -> None:
+def test_rows_have_the_version_of_the_new_weights(config: RunConfig) -> None:
     rollout = new_rollout(config)
     episodes = rollout.training_episodes(0, 1)
     before = rollout.play(episodes, "train", DRAWS)
@@ -249,7 +249,7 @@ def test_new_weights_act_under_their_version(config: RunConfig) -> None:
         0, 3, len(weights["head.coefficients.bias"]), dtype=np.float32
     )
     for array in weights.values():
-        array.flags.writeable = False  # as they come out of a buffer
+        array.flags.writeable = False  # as weights from a buffer are
     rollout.update_weights(weights, version=7)
     after = rollout.play(episodes, "train", DRAWS)
     rollout.close()
@@ -257,7 +257,7 @@ def test_new_weights_act_under_their_version(config: RunConfig) -> None:
     assert (before["action_tokens"] != after["action_tokens"]).any()
 
 
-def test_demonstrations_are_the_experts_successes_on_goals_of_their_own(tiny_config) -> None:
+def test_demonstrations_are_the_experts_successes_on_separate_goals(tiny_config) -> None:
     config = tiny_config("env.max_steps=80", "warm_start.num_demos=3", "rollout.num_groups=2", "rollout.num_workers=2")
     whole = new_rollout(config).demonstrate()
     halves = [new_rollout(config, rank, 2).demonstrate() for rank in (0, 1)]
@@ -267,7 +267,7 @@ def test_demonstrations_are_the_experts_successes_on_goals_of_their_own(tiny_con
         assert 0 < length < 80
         state, action = whole["state"][row], whole["actions"][row]
         assert np.abs(action[:length]).sum(axis=1).all() and not action[length:].any() and not state[length:].any()
-        # Success is the hand within 5 cm of the goal, and an action moves it by 1 cm at most.
+        # Success means that the hand is within 5 cm of the goal; an action moves it by at most 1 cm.
         assert np.linalg.norm(state[length - 1, 21:24]) < 0.06
     goals = {tuple(state) for state in whole["state"][:, 0, 18:21].tolist()}
     trained = new_rollout(config)
@@ -275,7 +275,7 @@ def test_demonstrations_are_the_experts_successes_on_goals_of_their_own(tiny_con
     assert goals.isdisjoint(tuple(state) for state in rows["state"][:, 0, 18:21].tolist())
 
 
-def test_one_demonstration_of_each_task_is_shared_by_the_ranks(tiny_config) -> None:
+def test_the_ranks_share_the_demonstrations_of_the_tasks(tiny_config) -> None:
     config = tiny_config("env.max_steps=80", "env.tasks=[reach-v3,push-v3]", "warm_start.num_demos=1")
     whole = new_rollout(config).demonstrate()
     halves = [new_rollout(config, rank, 2).demonstrate() for rank in (0, 1)]
@@ -283,7 +283,7 @@ def test_one_demonstration_of_each_task_is_shared_by_the_ranks(tiny_config) -> N
     np.testing.assert_array_equal(np.concatenate([half["state"] for half in halves]), whole["state"])
 
 
-def test_a_rank_without_a_demonstration_has_the_columns_of_one(tiny_config) -> None:
+def test_a_rank_without_demonstrations_has_empty_columns(tiny_config) -> None:
     config = tiny_config("env.max_steps=80", "warm_start.num_demos=1")
     whole = new_rollout(config).demonstrate()
     first, second = (new_rollout(config, rank, 2).demonstrate() for rank in (0, 1))
@@ -294,7 +294,7 @@ def test_a_rank_without_a_demonstration_has_the_columns_of_one(tiny_config) -> N
     assert all(len(column) == 0 for column in second.values())
 
 
-def test_no_rank_is_left_without_work_while_there_is_enough(tiny_config) -> None:
+def test_the_last_rank_has_work_if_there_is_enough(tiny_config) -> None:
     tasks = "env.tasks=[reach-v3,push-v3,pick-place-v3]"
     config = tiny_config("env.max_steps=80", tasks, "evaluation.num_goals=2", "rollout.num_groups=3")
     last = new_rollout(config, 4, 5)
@@ -302,26 +302,26 @@ def test_no_rank_is_left_without_work_while_there_is_enough(tiny_config) -> None
     assert [(e.row, e.env_task_id, e.goal) for e in last.evaluation_episodes()] == [(2, 2, 0)]
 
 
-def test_a_goal_that_the_expert_misses_is_passed_over(tiny_config) -> None:
+def test_a_goal_that_the_expert_misses_is_skipped(tiny_config) -> None:
     assert new_rollout(tiny_config("env.max_steps=80")).demonstrate()["num_steps"].tolist() == [36, 50]
     first, second = new_rollout(tiny_config("env.max_steps=45")).demonstrate()["uid"].tolist()
-    assert first == 0 and second > 1 and second % 2 == 1  # none that the first may try
+    assert first == 0 and second > 1 and second % 2 == 1  # the first demonstration tries the even goals only
 
 
-def test_noise_disturbs_what_the_expert_does_and_not_what_is_recorded(tiny_config) -> None:
+def test_noise_disturbs_the_executed_actions_but_not_the_recorded_ones(tiny_config) -> None:
     clean = new_rollout(tiny_config("env.max_steps=80")).demonstrate()
     noisy, again = (
         new_rollout(tiny_config("env.max_steps=80", "warm_start.action_noise=0.5")).demonstrate() for _ in range(2)
     )
-    np.testing.assert_array_equal(noisy["actions"][0, 0], clean["actions"][0, 0])  # what it would do in one state
+    np.testing.assert_array_equal(noisy["actions"][0, 0], clean["actions"][0, 0])  # the same state, the same action
     assert (noisy["state"][0, 1] != clean["state"][0, 1]).any()
     np.testing.assert_array_equal(noisy["state"], again["state"])
 
 
 def test_an_expert_that_fails_too_often_is_an_error(tiny_config, monkeypatch: pytest.MonkeyPatch) -> None:
-    rollout = new_rollout(tiny_config("env.max_steps=5"))  # no goal is that near
+    rollout = new_rollout(tiny_config("env.max_steps=5"))  # too few steps for any goal
     monkeypatch.setattr("embodyflow.environments.metaworld.MetaWorldEnv.num_goals", {"train": 8, "demo": 3, "eval": 8})
-    message = r"warm_start.num_demos=2: the expert of reach-v3 reached none of 2 goals; env.max_steps=5 may be too few"
+    message = r"warm_start.num_demos=2: the expert of reach-v3 reached none of 2 goals; env.max_steps=5 may be too sm"
     with pytest.raises(ConfigError, match=message):
         rollout.demonstrate()
 
@@ -346,7 +346,7 @@ def test_a_video_shows_the_episodes_side_by_side(rollout: EmbodiedRollout, tmp_p
     assert (frames[0] != frames[-1]).any()
 
 
-def test_without_rendering_the_reason_is_told(
+def test_record_video_returns_the_reason_if_rendering_is_impossible(
     rollout: EmbodiedRollout, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probe = functools.partial(str, "no EGL here")
@@ -355,7 +355,7 @@ def test_without_rendering_the_reason_is_told(
     assert not (tmp_path / "episodes.gif").exists()
 
 
-def test_what_the_policy_is_shown_first_has_a_digest_of_its_own_per_task(tiny_config, config: RunConfig) -> None:
+def test_the_first_observation_of_each_task_has_its_own_digest(tiny_config, config: RunConfig) -> None:
     both = new_rollout(tiny_config("env.tasks=[reach-v3,push-v3]"))
     alone = new_rollout(config)
     seen, again = both.first_observations(), alone.first_observations()
@@ -365,7 +365,7 @@ def test_what_the_policy_is_shown_first_has_a_digest_of_its_own_per_task(tiny_co
     assert not seen["reach-v3"]["stand_in_assets"]
 
 
-def test_the_goals_of_one_task_are_shared_by_the_ranks(tiny_config) -> None:
+def test_the_ranks_share_the_goals_of_one_task(tiny_config) -> None:
     config = tiny_config("env.tasks=[reach-v3,push-v3]", "evaluation.num_goals=3")
     ranks = [new_rollout(config, rank, 2) for rank in (0, 1)]
     shares = [rank.evaluation_episodes("greedy", task=1) for rank in ranks]

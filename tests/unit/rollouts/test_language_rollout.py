@@ -1,4 +1,4 @@
-"""Responses, their rewards, and the trainer that they come from: one process, real engines."""
+"""Tests of language rollouts with a real engine and trainer in one process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rollout(trainer: LanguageTrainer) -> Iterator[LanguageRollout]:
 
 
 def answered(rollout: LanguageRollout, responses: list[str]) -> Batch:
-    """Rows in which the first prompts of validation are answered so."""
+    """Return rows that answer the first validation prompts with the given responses."""
     rows = rollout.play(rollout.evaluation_episodes()[: len(responses)], "eval", None)
     tokens = [rollout.tokenizer(text, add_special_tokens=False)["input_ids"] for text in responses]
     longest = max(map(len, tokens))
@@ -68,9 +68,7 @@ def test_the_columns_are_those_of_a_language_row(rollout: LanguageRollout) -> No
     assert (rows["log_probs"][~rows["loss_mask"]] == 0).all() and (rows["log_probs"][rows["loss_mask"]] < 0).all()
 
 
-def test_the_same_seed_samples_the_same_on_any_number_of_workers(
-    rollout: LanguageRollout, trainer: LanguageTrainer
-) -> None:
+def test_responses_do_not_depend_on_the_number_of_workers(rollout: LanguageRollout, trainer: LanguageTrainer) -> None:
     whole, parts = sampled(rollout), []
     for rank in (0, 1):
         half = LanguageRollout(language_config("rollout.num_workers=2"), rank, 2)
@@ -84,11 +82,11 @@ def test_the_same_seed_samples_the_same_on_any_number_of_workers(
     assert not torch.equal(sampled(rollout, iteration=2)["seed"], whole["seed"])
 
 
-def test_groups_that_are_done_are_not_sampled_again(trainer: LanguageTrainer, tmp_path: Path) -> None:
+def test_groups_in_the_journal_are_not_sampled_again(trainer: LanguageTrainer, tmp_path: Path) -> None:
     rollout = LanguageRollout(language_config("rollout.groups_per_call=1"), 0, 1)
     rollout.update_weights(trainer.weights() | trainer.probe(), version=3)
     questions, draws, sample = rollout.training_episodes(0, 1), (0, 1, "rollout"), rollout._sample
-    expected = rollout.play(questions, "train", draws, Journal(tmp_path / "left-in-peace"))
+    expected = rollout.play(questions, "train", draws, Journal(tmp_path / "undisturbed"))
     journal, sampled_groups = Journal(tmp_path / "0.0.parts"), []
 
     def sample_and_die(call, *args):
@@ -100,13 +98,13 @@ def test_groups_that_are_done_are_not_sampled_again(trainer: LanguageTrainer, tm
     rollout._sample = sample_and_die
     with pytest.raises(KeyboardInterrupt):
         rollout.play(questions, "train", draws, journal)
-    again = rollout.play(questions, "train", draws, journal)  # as a worker that takes this one's place
+    again = rollout.play(questions, "train", draws, journal)  # as a replacement worker does
     assert sampled_groups == [{2}, {3}, {3}]
     assert again.keys() == expected.keys() and all(np.array_equal(again[name], expected[name]) for name in expected)
     rollout.close()
 
 
-def test_a_model_made_up_is_no_longer_on_disk_when_its_engine_is_built(
+def test_the_folder_of_a_scratch_model_is_removed_after_its_engine_is_built(
     trainer: LanguageTrainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -120,7 +118,7 @@ def test_a_model_made_up_is_no_longer_on_disk_when_its_engine_is_built(
 
 
 @pytest.mark.parametrize("turn_ends", [True, False])
-def test_a_response_ends_at_what_the_models_folder_names_too(
+def test_a_response_also_stops_at_the_tokens_of_the_models_folder(
     trainer: LanguageTrainer, tmp_path: Path, turn_ends: bool
 ) -> None:
     trainer.policy.export(trainer.weights(), tmp_path)
@@ -140,8 +138,8 @@ def test_a_response_ends_at_what_the_models_folder_names_too(
     assert any(turn_end in response for response in responses)
 
 
-def test_a_model_that_tells_packed_sequences_apart_by_no_position_is_refused(tmp_path: Path) -> None:
-    """OPT counts positions for itself: a sequence in a line sees the one before it."""
+def test_a_model_that_ignores_positions_of_packed_sequences_is_refused(tmp_path: Path) -> None:
+    """Use OPT, which computes positions itself, so that a packed sequence attends to the one before it."""
     sizes = {"hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 32, "num_hidden_layers": 1}
     config = language_config()
     tokenizer = build_tokenizer(config.policy)
@@ -160,7 +158,7 @@ def test_a_model_that_tells_packed_sequences_apart_by_no_position_is_refused(tmp
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_rollout_and_trainer_agree_on_what_was_likely(trainer: LanguageTrainer, temperature: float) -> None:
+def test_rollout_and_trainer_agree_on_log_probs(trainer: LanguageTrainer, temperature: float) -> None:
     rollout = LanguageRollout(language_config(f"rollout.temperature={temperature}"), 0, 1)
     rollout.update_weights(trainer.weights() | trainer.probe(), version=1)
     rows = sampled(rollout)
@@ -169,7 +167,7 @@ def test_rollout_and_trainer_agree_on_what_was_likely(trainer: LanguageTrainer, 
     assert (log_probs - rows["log_probs"]).abs().max() <= 1e-5
 
 
-def test_a_prompt_comes_again_after_all_others() -> None:
+def test_a_prompt_repeats_only_after_all_others() -> None:
     seen = np.concatenate([shuffled_rows(7, 10, first, 4) for first in range(0, 40, 4)])
     for epoch in range(4):
         assert sorted(seen[10 * epoch : 10 * epoch + 10]) == list(range(10))
@@ -189,7 +187,7 @@ def test_rewards_come_from_the_prompts_ground_truth(rollout: LanguageRollout) ->
     assert [row["correct"] for row in examples] == [True, False, False]
 
 
-def test_pass_at_k_is_of_several_answers_to_a_prompt(trainer: LanguageTrainer) -> None:
+def test_pass_at_k_uses_several_answers_per_prompt(trainer: LanguageTrainer) -> None:
     rollout = LanguageRollout(language_config("evaluation.num_samples=3"), 0, 1)
     assert [question.index for question in rollout.evaluation_episodes("greedy")] == [0, 1, 2, 3]
     questions = rollout.evaluation_episodes("sampled")
@@ -202,7 +200,7 @@ def test_pass_at_k_is_of_several_answers_to_a_prompt(trainer: LanguageTrainer) -
     rollout.close()
 
 
-def test_groups_sampled_anew_are_rewarded_like_the_first(trainer: LanguageTrainer) -> None:
+def test_rerolled_groups_are_rewarded_like_the_first(trainer: LanguageTrainer) -> None:
     rollout = LanguageRollout(language_config("filter.num_groups=6", "filter.drop_uniform=false"), 0, 1)
     rollout.update_weights(trainer.weights() | trainer.probe(), version=0)
     call = NodeCall("dynamic_sampling", "tasks:dynamic_sampling", iteration=1, seed=0)
@@ -216,7 +214,7 @@ def test_groups_sampled_anew_are_rewarded_like_the_first(trainer: LanguageTraine
     rollout.close()
 
 
-def test_demonstrations_are_answers_that_are_right(rollout: LanguageRollout) -> None:
+def test_demonstrations_are_correct_answers(rollout: LanguageRollout) -> None:
     demos = rollout.demonstrate()
     assert demos["uid"].tolist() == [0, 1, 2, 3] and demos["terminated"].all()
     ends = demos["action_tokens"][np.arange(4), demos["response_length"] - 1, 0]
@@ -241,7 +239,7 @@ def swap_layers(weights: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("fault", [change_head, swap_layers])
-def test_weights_that_are_not_the_trainers_are_not_used(trainer: LanguageTrainer, fault) -> None:
+def test_weights_that_differ_from_the_trainers_are_refused(trainer: LanguageTrainer, fault) -> None:
     rollout, weights = LanguageRollout(CONFIG, 0, 1), trainer.weights()
     fault(weights)
     message = r"weights of version 5: log-probs .* differ by .* rollout worker 0 .* rollout.probe_tolerance=0.0001"
@@ -250,7 +248,7 @@ def test_weights_that_are_not_the_trainers_are_not_used(trainer: LanguageTrainer
     rollout.close()
 
 
-def test_an_old_version_is_not_used(trainer: LanguageTrainer, rollout: LanguageRollout) -> None:
+def test_weights_of_an_old_version_are_refused(trainer: LanguageTrainer, rollout: LanguageRollout) -> None:
     old = trainer.weights()
     rows = sampled(rollout)
     rows["old_log_probs"] = rows["ref_log_probs"] = rows["log_probs"]
@@ -285,7 +283,7 @@ def test_fitting_learns_the_demonstrations(rollout: LanguageRollout) -> None:
         ("env=reacher", "env: only embodied and control jobs have it"),
     ],
 )
-def test_what_does_not_fit_is_one_line(override: str, answer: str) -> None:
+def test_a_wrong_configuration_is_refused_in_one_line(override: str, answer: str) -> None:
     with pytest.raises(ConfigError) as caught:
         language_config(override)
     assert answer in str(caught.value) and len(str(caught.value).splitlines()) == 1
@@ -298,10 +296,10 @@ def test_what_does_not_fit_is_one_line(override: str, answer: str) -> None:
         (["evaluation.num_prompts=2"], "warm_start.num_demos=4: allowed are 1 to 2, the prompts of split 'demo' with"),
     ],
 )
-def test_prompts_that_are_left_out_are_missed_when_a_worker_starts(
+def test_a_worker_refuses_to_start_when_skipped_prompts_are_needed(
     overrides: list[str], message: str, tmp_path: Path
 ) -> None:
-    questions = ["1+1=", "2+2=", "10+10+10+10+10=", "20+20+20+20+20="]  # of which two are too long
+    questions = ["1+1=", "2+2=", "10+10+10+10+10=", "20+20+20+20+20="]  # the last two are too long
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps({"question": each, "answer": "2"}) + "\n" for each in questions))
     words = (

@@ -1,4 +1,4 @@
-"""Episodes had again from seed, options and actions: every bit as if nothing had come between."""
+"""Tests of bit-identical replays of episodes from seed, options and actions."""
 
 from functools import partial
 
@@ -29,7 +29,7 @@ OPTIONS = {"meta-world": [{"goal": goal} for goal in (3, 5, 8)]}
 
 @pytest.fixture(scope="module", params=ENVIRONMENTS)
 def pair(request):
-    """Two vector environments of three environments, with their resets' arguments."""
+    """Yield two vector environments of three environments each, and the arguments of their resets."""
     fns = [ENVIRONMENTS[request.param]] * 3
     resets = {"seeds": [11, 12, 13], "options": OPTIONS.get(request.param)}
     with VectorEnv(fns, chunk_size=2) as one, VectorEnv(fns, chunk_size=2) as other:
@@ -44,17 +44,17 @@ def actions_of(env, num_chunks, seed=0):
 
 @settings(max_examples=8, deadline=None)
 @given(interrupted_at=st.integers(0, STEPS // 2 - 1), started_late=st.integers(0, 3))
-def test_an_interrupted_episode_goes_on_as_if_it_had_not_been(pair, interrupted_at, started_late):
+def test_an_interrupted_episode_continues_bit_identically(pair, interrupted_at, started_late):
     env, fresh, resets = pair
     chunks = actions_of(env, STEPS // 2)
     env.reset(**resets)
-    for chunk in chunks[:started_late]:  # an episode before, in the middle of which the environment is reset
+    for chunk in chunks[:started_late]:  # an earlier episode, cut short by the next reset
         env.step(chunk)
-    seen = env.reset(**resets)
+    expected_now = env.reset(**resets)
     for chunk in chunks[:interrupted_at]:
-        seen = env.step(chunk).observation
-    again = fresh.replay(env.histories())
-    assert {key: value.tobytes() for key, value in again.items()} == {k: v.tobytes() for k, v in seen.items()}
+        expected_now = env.step(chunk).observation
+    replayed = fresh.replay(env.histories())
+    assert {k: v.tobytes() for k, v in replayed.items()} == {k: v.tobytes() for k, v in expected_now.items()}
     for chunk in chunks[interrupted_at:]:
         expected, step = env.step(chunk), fresh.step(chunk)
         for key in expected.observation:
@@ -64,7 +64,7 @@ def test_an_interrupted_episode_goes_on_as_if_it_had_not_been(pair, interrupted_
     assert expected.truncated.all()
 
 
-def test_histories_are_of_whom_they_are_asked():
+def test_histories_belong_to_the_requested_environments():
     with VectorEnv([ENVIRONMENTS["by its own step"]] * 3, num_workers=2, chunk_size=2) as env:
         env.reset(seeds=[1, 2, 3], options=[None, {"low": 0.1}, None])
         chunks = actions_of(env, 3)
@@ -74,14 +74,14 @@ def test_histories_are_of_whom_they_are_asked():
         assert (last.seed, last.options, last.actions.shape) == (2, {"low": 0.1}, (4, 1))
         assert last.actions.tobytes() == np.concatenate([chunks[0][1], chunks[1][1]]).tobytes()
         assert (first.seed, len(first.actions)) == (1, 0)
-        swapped = env.replay(env.histories([2, 1]), [0, 2])  # of another environment built alike
+        swapped = env.replay(env.histories([2, 1]), [0, 2])  # histories of other environments built alike
         expected = env.step(chunks[2][[1, 1]], [1, 2])
         assert expected.observation["state"][0].tobytes() == expected.observation["state"][1].tobytes()
         assert swapped["state"].shape == (2, 3)
         assert [len(each.actions) for each in env.histories()] == [2, 6, 6]
 
 
-def test_an_episode_without_a_seed_or_that_is_over_has_no_history():
+def test_a_finished_episode_or_one_without_a_seed_has_no_history():
     with VectorEnv([ENVIRONMENTS["by its own step"]] * 2, chunk_size=2) as env:
         with pytest.raises(ValueError, match=r"environments \[0, 1\] are finished"):
             env.histories()
@@ -89,9 +89,9 @@ def test_an_episode_without_a_seed_or_that_is_over_has_no_history():
         assert len(env.histories([0])) == 1
         with pytest.raises(ValueError, match="environment 1, seed None: was reset without a seed"):
             env.histories()
-        with pytest.raises(ValueError, match="3 actions is none of chunks of 2"):
+        with pytest.raises(ValueError, match="histories: 3 actions must be a multiple of chunk_size=2"):
             env.replay([EpisodeHistory(1, None, np.zeros((3, 1), np.float32))], [0])
-        with pytest.raises(EnvError, match="its seed does not say all of it"):
+        with pytest.raises(EnvError, match="its seed and options do not determine it"):
             env.replay([EpisodeHistory(1, None, np.zeros((STEPS, 1), np.float32))], [0])
 
 
@@ -102,8 +102,8 @@ def test_a_recorder_keeps_episodes_of_any_length(order, chunk_size):
     expected = {row: [] for row in range(3)}
     for number, row in enumerate(order):
         chunk = np.full((1, chunk_size, 2), number, np.float32)
-        recorder.order(np.array([row]), chunk)
-        recorder.executed(np.array([row]), np.array([True]))
+        recorder.stage(np.array([row]), chunk)
+        recorder.commit(np.array([row]), np.array([True]))
         expected[row].append(chunk[0])
     for row, chunks in expected.items():
         actions = recorder.history(row).actions

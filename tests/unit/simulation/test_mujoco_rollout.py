@@ -1,4 +1,4 @@
-"""Plain MuJoCo tasks by rollout: every bit as Gymnasium's own step, and only what is known."""
+"""Tests that MuJoCo tasks step bit-identically to Gymnasium by rollout, and that only known tasks do so."""
 
 import gymnasium as gym
 import numpy as np
@@ -22,7 +22,7 @@ def build(env_id, **kwargs):
 
 
 def step_chunk(env, actions):
-    """Step Gymnasium's environment until its end; return the last step's tuple, the rewards and the infos."""
+    """Step Gymnasium's environment up to its end; return the last step's tuple, the rewards and the infos."""
     played = []
     for action in actions:
         played.append(env.step(action))
@@ -34,7 +34,7 @@ def step_chunk(env, actions):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("chunk_size", [1, 4])
 @pytest.mark.parametrize("env_id", TASKS)
-def test_every_bit_is_gymnasiums(env_id, chunk_size):
+def test_steps_are_bit_identical_to_gymnasiums(env_id, chunk_size):
     references = [build(env_id, **TASKS[env_id]) for _ in range(3)]
     observations = np.stack([env.reset(seed=i)[0] for i, env in enumerate(references)])
     keys = list(references[0].step(references[0].action_space.sample())[4])
@@ -50,12 +50,12 @@ def test_every_bit_is_gymnasiums(env_id, chunk_size):
             step = env.step(chunk)
             for i, reference in enumerate(references):
                 (observation, _, terminated, truncated, _), rewards, infos = step_chunk(reference, chunk[i])
-                none = [0.0] * (chunk_size - len(rewards))
+                padding = [0.0] * (chunk_size - len(rewards))
                 assert np.array_equal(step.observation["state"][i], observation)
-                assert step.rewards[i].tolist() == rewards + none
+                assert step.rewards[i].tolist() == rewards + padding
                 assert (step.terminated[i], step.truncated[i]) == (terminated, truncated)
                 for key in keys:
-                    assert step.infos[key][i].tolist() == [float(info[key]) for info in infos] + none
+                    assert step.infos[key][i].tolist() == [float(info[key]) for info in infos] + padding
                 if terminated or truncated:
                     ends += 1
                     assert np.array_equal(env.reset([i])["state"][0], reference.reset()[0])
@@ -73,15 +73,15 @@ def test_a_subset_in_any_order():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_diverging_physics_go_on_as_gymnasiums_do(capfd, tmp_path, monkeypatch):
-    """MuJoCo resets a simulation that blows up and goes on; its rollout would stop."""
-    monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings to a file here
+def test_diverging_physics_continue_as_in_gymnasium(capfd, tmp_path, monkeypatch):
+    """Check that a diverging simulation is reset and continues, although MuJoCo's rollout would stop."""
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings to a file in the current folder
     reference, ours = build("HalfCheetah-v5"), build("HalfCheetah-v5")
-    stepper = MujocoRollout.of({0: ours})
+    stepper = MujocoRollout.for_envs({0: ours})
     for env in (reference, ours):
         env.reset(seed=0)
         env.unwrapped.data.qvel[0] = 1e12
-    stepper.take([0])
+    stepper.load_states([0])
     actions = np.full((1, 3, 6), 0.5, np.float32)
     outcome, _ = stepper.step([0], actions)
     expected = [reference.step(action) for action in actions[0]]
@@ -90,7 +90,7 @@ def test_diverging_physics_go_on_as_gymnasiums_do(capfd, tmp_path, monkeypatch):
 
 
 class Downhill(HalfCheetahEnv):
-    """What a subclass does is not known."""
+    """A subclass, which may step differently."""
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ class Downhill(HalfCheetahEnv):
     ],
     ids=["unknown task", "subclass", "wrapper", "arguments", "mixed"],
 )
-def test_what_is_not_known_is_left_to_its_own_step(envs):
-    assert MujocoRollout.of({i: build() for i, build in enumerate(envs)}) is None
+def test_unknown_environments_keep_their_own_step(envs):
+    assert MujocoRollout.for_envs({i: build() for i, build in enumerate(envs)}) is None
 
 
 def test_a_missing_info_key_is_an_error():

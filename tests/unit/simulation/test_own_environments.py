@@ -1,4 +1,4 @@
-"""Environments of one's own, without the adapter: played as they are, or refused by one line."""
+"""Tests of user-defined environments without the adapter: they are played as they are, or refused in one line."""
 
 import math
 import re
@@ -33,7 +33,7 @@ DRAWS = (0, 1, "rollout")
 
 
 class Line(gym.Env[Any, np.ndarray]):
-    """A point on a line that passes its goal in the third step, and goes on."""
+    """A point on a line that passes its goal in the third step and continues."""
 
     tasks = ("go",)
     instruction = "pass the goal"
@@ -62,17 +62,17 @@ class Line(gym.Env[Any, np.ndarray]):
 
 ADAPTER = ("env.adapter.success_info=success", "env.kwargs={task:go,split:train,max_steps:20}", "warm_start=null")
 WITHOUT_SIZES = ("~policy.hidden_size", "~policy.num_layers")
-"""Those of the tiny run's policy, which others do not have."""
+"""Overrides that remove the sizes of the tiny run's policy, which other policies do not have."""
 
 
 @pytest.fixture
 def config_of(tiny_config: Callable[..., RunConfig]) -> Callable[..., RunConfig]:
-    """Compose a tiny run in one of these environments."""
+    """Return a function that composes a tiny run in one of these environments."""
 
     def compose(kind: type[Line], *overrides: str) -> RunConfig:
         name = f"tests/{kind.__name__}-v0"
         if name not in gym.registry:
-            gym.register(name, kind, disable_env_checker=True)  # which would find some of it itself
+            gym.register(name, kind, disable_env_checker=True)  # the checker would report some faults itself
         own = (f"env.id={__name__}:{name}", "env.tasks=[go]", "policy.state_dim=2", "policy.action_dim=1")
         return tiny_config(*own, *overrides)
 
@@ -85,7 +85,7 @@ def new_rollout(config: RunConfig) -> EmbodiedRollout:
 
 
 class ModeUnknown(Line):
-    """Takes no render_mode."""
+    """An environment without the argument ``render_mode``."""
 
 
 class ModeRefused(Line):
@@ -122,14 +122,14 @@ DRAWING: dict[type[Line], str] = {
     ModeUnknown: "TypeError: .*unexpected keyword argument 'render_mode'",
     ModeRefused: "AssertionError: .*",
     NoRender: "NotImplementedError",
-    NothingDrawn: r"ValueError: render\(\) gives None, not uint8 \[H, W, 3\]",
-    Grey: r"ValueError: render\(\) gives uint8 \(8, 8\), not uint8 \[H, W, 3\]",
+    NothingDrawn: r"ValueError: render\(\) must return uint8 \[H, W, 3\], returned None",
+    Grey: r"ValueError: render\(\) must return uint8 \[H, W, 3\], returned uint8 \(8, 8\)",
 }
 
 
 @pytest.fixture
 def no_gl(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These environments draw without GL."""
+    """Skip the check of GL, which these environments do not need."""
     for module in ("embodied_rollout", "replay", "contact_sheet"):
         monkeypatch.setattr(f"embodyflow.rollouts.{module}.rendering_problem", lambda: None)
 
@@ -138,7 +138,7 @@ def no_gl(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("kind", "reason"), DRAWING.items(), ids=[kind.__name__ for kind in DRAWING])
 @pytest.mark.parametrize("adapted", [False, True])
-def test_an_environment_that_does_not_draw_itself_is_told_of(
+def test_an_environment_that_cannot_render_is_reported(
     config_of: Callable[..., RunConfig], tmp_path: Path, kind: type[Line], reason: str, adapted: bool
 ) -> None:
     config = config_of(kind, *(ADAPTER if adapted else ()))
@@ -151,13 +151,13 @@ def test_an_environment_that_does_not_draw_itself_is_told_of(
         draw_contact_sheet(config, rows, tmp_path / "sheet.png", "train"),
     ]
     rollout.close()
-    expected = f"env.id={__name__}:tests/{kind.__name__}-v0: gives no pictures by render_mode=rgb_array: {reason}"
+    expected = f"env.id={__name__}:tests/{kind.__name__}-v0: cannot render with render_mode=rgb_array: {reason}"
     assert all(re.fullmatch(expected, problem or "") for problem in problems), problems
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("no_gl")
-def test_no_more_goals_are_filmed_than_there_are(config_of: Callable[..., RunConfig], tmp_path: Path) -> None:
+def test_a_video_has_at_most_as_many_episodes_as_goals(config_of: Callable[..., RunConfig], tmp_path: Path) -> None:
     rollout = new_rollout(config_of(Coloured))
     assert rollout.record_video(tmp_path / "greedy.gif", num_episodes=4) is None
     assert iio.imread(tmp_path / "greedy.gif").shape == (1 + 4, 8, 3 * 8, 3)
@@ -168,12 +168,12 @@ class Steered(Line):
 
 
 class Whole(Line):
-    """Takes whole numbers: what a policy decides in (-1, 1) would all be 0."""
+    """An environment with integer actions, to which a policy's actions in (-1, 1) would all round to 0."""
 
     action_space = Box(-1, 1, (1,), np.int64)
 
 
-def test_actions_that_are_no_numbers_in_bounds_are_refused(config_of: Callable[..., RunConfig]) -> None:
+def test_actions_that_are_not_floats_with_bounds_are_refused(config_of: Callable[..., RunConfig]) -> None:
     with pytest.raises(ConfigError, match=r"^env: actions must be a Box of one dimension, are MultiDiscrete\(\[3\]\)"):
         config_of(Steered)
     with pytest.raises(ConfigError, match=r"^env: actions must be a Box of floats, are Box\(-1, 1, \(1,\), int64\)"):
@@ -181,7 +181,7 @@ def test_actions_that_are_no_numbers_in_bounds_are_refused(config_of: Callable[.
 
 
 class Plain(Line):
-    """Shows an array, as most of Gymnasium's do."""
+    """An environment that observes an array, as most of Gymnasium's do."""
 
     observation_space = Box(-np.inf, np.inf, (2,), np.float32)
 
@@ -190,7 +190,7 @@ class Plain(Line):
 
 
 class PlainColoured(Plain, Coloured):
-    """Draws itself, too."""
+    """A plain environment that also renders."""
 
 
 @pytest.mark.usefixtures("no_gl")
@@ -215,7 +215,7 @@ class Nested(Line):
 
 @pytest.mark.parametrize(("kind", "found"), [(Pair, "Tuple(Box"), (Nested, "Dict('x': Box")])
 @pytest.mark.parametrize("size", ["2", "null"])
-def test_an_observation_that_is_no_array_is_refused(
+def test_an_observation_that_is_not_an_array_is_refused(
     config_of: Callable[..., RunConfig], kind: type[Line], found: str, size: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -235,8 +235,8 @@ class Final(Line):
     observation_space = Dict(Line.observation_space.spaces, way=Box(-1.0, 1.0, (1,)), final_way=Box(-1.0, 1.0, (1,)))
 
 
-def test_an_observation_by_the_name_of_a_column_is_refused(config_of: Callable[..., RunConfig]) -> None:
-    message = "^env: the observation 'goal' has a name that rows of episodes have another meaning for; allowed is any"
+def test_an_observation_with_the_name_of_a_column_is_refused(config_of: Callable[..., RunConfig]) -> None:
+    message = "^env: the observation 'goal' has the name of a column of episodes; allowed is any name except"
     with pytest.raises(ConfigError, match=message):
         config_of(Goal)
     with pytest.raises(ConfigError, match=message.replace("goal", "final_way")):
@@ -246,7 +246,7 @@ def test_an_observation_by_the_name_of_a_column_is_refused(config_of: Callable[.
         config_of(Wide, *adapted)
 
 
-def test_every_column_of_an_episode_has_its_name_reserved(config_of: Callable[..., RunConfig]) -> None:
+def test_the_names_of_all_columns_are_reserved(config_of: Callable[..., RunConfig]) -> None:
     rollout = new_rollout(config_of(Line))
     rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
     rollout.close()
@@ -265,14 +265,14 @@ class Watched(Line):
         return {**super().observe(), "image": np.zeros((16, 16, 3), np.float32)}
 
 
-def test_progress_is_not_measured_by_images_of_floats(config_of: Callable[..., RunConfig]) -> None:
-    assert config_of(Watched).progress is None  # a policy that does not look at them may act there
+def test_progress_is_not_measured_from_images_of_floats(config_of: Callable[..., RunConfig]) -> None:
+    assert config_of(Watched).progress is None  # a policy that does not use these images may act here
     with pytest.raises(ConfigError, match=r"^progress.embedding.camera=image: the environment has no such camera; it"):
         config_of(Watched, "progress.embedding={name:vjepa2,path:facebook/vjepa2-vitg-fpc64-384}")
 
 
 class Gridded(Line):
-    """Beside what a policy sees a state in two dimensions, and colours first."""
+    """An environment that also has a two-dimensional state and an image with its channels first."""
 
     observation_space = Dict(
         state=Box(-1.0, 1.0, (2, 3), np.float32),
@@ -291,7 +291,7 @@ class Gridded(Line):
         ("{name:vjepa2,path:x/y,camera:top}", "camera=top: the environment has no such camera; allowed are image$"),
     ],
 )
-def test_progress_is_measured_by_a_vector_or_by_pictures(
+def test_progress_is_measured_from_a_vector_or_from_images(
     config_of: Callable[..., RunConfig], embedding: str, message: str
 ) -> None:
     sees = ("policy.state_dim=0", "policy.image_size=16")
@@ -301,7 +301,7 @@ def test_progress_is_measured_by_a_vector_or_by_pictures(
 
 
 class Lying(Line):
-    """Shows floats where it says that it shows bytes: they would arrive as a black picture."""
+    """An environment that observes floats although its space declares bytes; the cast would give a black image."""
 
     observation_space = Dict(image=Box(0, 255, (16, 16, 3), np.uint8))
 
@@ -314,7 +314,7 @@ class Forgetful(Line):
         return {}
 
 
-def test_images_of_floats_are_refused_before_anything_starts(config_of: Callable[..., RunConfig]) -> None:
+def test_images_of_floats_are_refused(config_of: Callable[..., RunConfig]) -> None:
     with pytest.raises(ConfigError) as caught:
         config_of(FloatImages, "policy.state_dim=0", "policy.image_size=16", "warm_start=null")
     assert str(caught.value) == (
@@ -328,23 +328,24 @@ def test_images_of_floats_are_refused_before_anything_starts(config_of: Callable
         (
             Lying,
             ["policy.state_dim=0", "policy.image_size=16"],
-            r"its observation 'image' is float64 \(16, 16, 3\), its observation_space says uint8 \(16, 16, 3\)",
+            r"its observation 'image' must be uint8 \(16, 16, 3\) as in its observation_space, "
+            r"is float64 \(16, 16, 3\)",
         ),
-        (Forgetful, [], "its observation lacks 'state', which its observation_space has"),
+        (Forgetful, [], "its observation has no 'state', which its observation_space has"),
     ],
 )
-def test_an_observation_that_is_not_as_declared_is_refused_before_anything_starts(
+def test_an_observation_that_differs_from_its_space_is_refused(
     config_of: Callable[..., RunConfig], kind: type[Line], words: list[str], message: str
 ) -> None:
     env_id = f"{__name__}:tests/{kind.__name__}-v0"
     with pytest.raises(ConfigError, match=rf"^env.id={env_id}: {message}$"):
         config_of(kind, *words)
     with pytest.raises(ConfigError, match=message):
-        check_environment(EnvConfig(id=env_id, tasks=("go",), max_steps=20))  # as by embodyflow check-env
+        check_environment(EnvConfig(id=env_id, tasks=("go",), max_steps=20))  # as embodyflow check-env does
 
 
 class Wide(Line):
-    """Is moved by up to 4, to one side."""
+    """A point that moves by up to 4, in one direction only."""
 
     observation_space = Dict(state=Box(-np.inf, np.inf, (2,), np.float32), image=Box(0, 255, (32, 32, 3), np.uint8))
     action_space = Box(0.0, 4.0, (1,), np.float32)
@@ -363,7 +364,7 @@ class Wide(Line):
         ("openvla", ("policy=tiny_openvla", "policy.chunk_size=5", *WITHOUT_SIZES, "~policy.state_dim")),
     ],
 )
-def test_bounds_that_a_policy_of_tokens_does_not_act_in_are_refused(
+def test_a_token_policy_refuses_other_bounds_than_its_own(
     config_of: Callable[..., RunConfig], policy: str, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -374,7 +375,7 @@ def test_bounds_that_a_policy_of_tokens_does_not_act_in_are_refused(
     )
 
 
-def test_demonstrations_are_disturbed_within_the_environments_bounds(config_of: Callable[..., RunConfig]) -> None:
+def test_noise_in_demonstrations_stays_in_the_environments_bounds(config_of: Callable[..., RunConfig]) -> None:
     words = ("policy=tiny_smolvla", *WITHOUT_SIZES, "policy.chunk_size=5", "warm_start.action_noise=1")
     rollout = new_rollout(config_of(Wide, *words))
     steps = np.diff(rollout.demonstrate()["state"][..., 0])
@@ -383,7 +384,7 @@ def test_demonstrations_are_disturbed_within_the_environments_bounds(config_of: 
 
 
 @pytest.mark.parametrize("chunk_size", [1, 5])
-def test_a_success_in_the_middle_of_a_chunk_counts(config_of: Callable[..., RunConfig], chunk_size: int) -> None:
+def test_a_success_within_a_chunk_counts(config_of: Callable[..., RunConfig], chunk_size: int) -> None:
     config = config_of(Line, f"policy.chunk_size={chunk_size}")
     rollout = new_rollout(config)
     rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
@@ -394,7 +395,7 @@ def test_a_success_in_the_middle_of_a_chunk_counts(config_of: Callable[..., RunC
 
 
 class Buffered(Line):
-    """Hands out the same arrays again and again, with a word beside them that its space does not have; counts."""
+    """An environment that returns the same array at every step, in integers, with an entry that its space lacks."""
 
     observation_space: gym.Space[Any] = Dict(state=Box(0, 2**31 - 2, (2,), np.int64))
     buffer = np.zeros(2, np.int64)
@@ -404,16 +405,14 @@ class Buffered(Line):
         return {"state": self.buffer, "mission": "go"}
 
 
-def test_demonstrations_are_of_what_was_seen_then(
-    config_of: Callable[..., RunConfig], close: list[FSDPTrainer]
-) -> None:
+def test_demonstrations_copy_each_observation(config_of: Callable[..., RunConfig], close: list[FSDPTrainer]) -> None:
     config = config_of(Buffered, "warm_start.action_noise=0")
     rollout = new_rollout(config)
     demos = to_batch(rollout.demonstrate())
     steps = demos["state"][0, : demos["num_steps"][0], 1]
     assert steps.tolist() == list(range(len(steps)))
     close.append(trainer := new_trainer(config))
-    assert np.isfinite(trainer.fit(demos, SEED)["sft/loss"].value), "a state of whole numbers is standardised too"
+    assert np.isfinite(trainer.fit(demos, SEED)["sft/loss"].value), "an integer state must be standardised too"
 
 
 class NoTasks(Line):
@@ -427,13 +426,13 @@ class Picky(Line):
         self.arm = {"left": 1}[arguments["task"]]
 
 
-def test_an_attribute_of_another_meaning_is_no_list_of_tasks(config_of: Callable[..., RunConfig]) -> None:
+def test_an_attribute_tasks_that_is_not_a_list_is_ignored(config_of: Callable[..., RunConfig]) -> None:
     config_of(NoTasks, *ADAPTER)
-    with pytest.raises(ConfigError, match="is not made for policies that follow instructions: it names no tasks"):
+    with pytest.raises(ConfigError, match="declares no tasks, so it cannot follow instructions by itself; define"):
         config_of(NoTasks)
 
 
-def test_a_mode_of_drawing_among_its_arguments_is_no_obstacle(config_of: Callable[..., RunConfig]) -> None:
+def test_env_kwargs_may_set_render_mode(config_of: Callable[..., RunConfig]) -> None:
     config = config_of(Coloured, "+env.kwargs.render_mode=rgb_array")
     env = make_env(config.env, "go", "train", render_mode="rgb_array")
     assert env.unwrapped.render_mode == "rgb_array"
@@ -444,9 +443,9 @@ class Endless(Line):
         return (*super().step(action)[:3], False, {"success": False})
 
 
-def test_an_episode_that_goes_on_after_its_last_step_is_an_error(config_of: Callable[..., RunConfig]) -> None:
+def test_an_episode_that_continues_after_max_steps_is_an_error(config_of: Callable[..., RunConfig]) -> None:
     rollout = new_rollout(config_of(Endless))
-    with pytest.raises(ConfigError, match=r"tests/Endless-v0: an episode goes on after env.max_steps=20 steps"):
+    with pytest.raises(ConfigError, match=r"tests/Endless-v0: an episode continues after env.max_steps=20 steps"):
         rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
     rollout.close()
 
@@ -467,17 +466,17 @@ class Several(Line):
         (Picky, "+env.kwargs.robot=arm", r"env.kwargs={'robot': 'arm'}: unknown robot arm"),
         (Picky, "env.tasks=[go]", r"env.kwargs={}: KeyError: 'go'"),
         (Several, "env.tasks=[go,stop]", r"env.tasks: 'stop': env.kwargs={}: there are no brakes"),
-        (Several, "env.tasks=[go,turn]", r"env.tasks: 'turn': .*: shows {'state': \(\(3,\), dtype\('float32'\)\)}"),
+        (Several, "env.tasks=[go,turn]", r"env.tasks: 'turn': .*: observes {'state': \(\(3,\), dtype\('float32'\)\)}"),
     ],
 )
-def test_a_task_that_cannot_be_made_or_done_is_one_line_before_anything_starts(
+def test_a_task_that_fails_to_build_or_has_other_spaces_is_refused(
     config_of: Callable[..., RunConfig], kind: type[Line], words: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         config_of(kind, words)
 
 
-def test_what_one_task_is_given_alone_is_tried_too(config_of: Callable[..., RunConfig]) -> None:
+def test_the_arguments_of_a_single_task_are_checked_too(config_of: Callable[..., RunConfig]) -> None:
     words = ("env.tasks=[go,wait]", "+env.adapter.task_kwargs.wait.patience=3")
     with pytest.raises(ConfigError, match=r"env.tasks: 'wait': .*unexpected keyword argument 'patience'"):
         config_of(Line, *ADAPTER, *words)
@@ -550,26 +549,26 @@ class Unjudged(Line):
 
 class FourValues(Line):
     def step(self, action: np.ndarray) -> Any:
-        return super().step(action)[:4]  # as Gym's did
+        return super().step(action)[:4]  # as in the old Gym
 
 
 @pytest.mark.parametrize(
     ("kind", "words", "message"),
     [
-        (Speechless, (), "its attribute instruction must be a text, is None"),
+        (Speechless, (), "its attribute instruction must be a string, is None"),
         (
             Uncounted,
             (),
-            "its attribute num_goals must map train, demo, eval to numbers of goals, some of them to train on, is 8",
+            "its attribute num_goals must map train, demo, eval to numbers of goals, with at least 1 for train, is 8",
         ),
-        (Goalless, (), "its attribute num_goals must map .* numbers of goals, some of them to train on, is .*: 0"),
+        (Goalless, (), "its attribute num_goals must map .* numbers of goals, with at least 1 for train, is .*: 0"),
         (Verbose, (), r"the info\['success'\] of its step\(\) must be a finite number, is 'yes'"),
         (Unsure, (), r"the info\['success'\] of its step\(\) must be a finite number, is nan"),
         (Unpaid, (), r"the reward of its step\(\) must be a finite number, is None"),
         (
             Unjudged,
             (),
-            "the info of its step\\(\\) lacks 'success', by which an episode is judged; allowed without is ",
+            "the info of its step\\(\\) has no 'success', which every task needs; add it, or define ",
         ),
         (Divided, (), r"ZeroDivisionError: by no one, at .*test_own_environments.py:\d+"),
         (Divided, ADAPTER, r"ZeroDivisionError: by no one, at .*test_own_environments.py:\d+"),
@@ -577,14 +576,14 @@ class FourValues(Line):
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_what_an_environment_lacks_is_one_line_before_anything_starts(
+def test_a_faulty_environment_is_refused_in_one_line(
     config_of: Callable[..., RunConfig], kind: type[Line], words: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"^env.id={__name__}:tests/{kind.__name__}-v0: {message}"):
         config_of(kind, *words)
 
 
-def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_fails_to_import_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "misspelt.py").write_text("x = = 1")
     monkeypatch.syspath_prepend(tmp_path)
     values = {"id": "misspelt:my/Env-v0", "tasks": ("go",), "max_steps": 3}
@@ -595,8 +594,8 @@ def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: Path, monkeypatc
         check_environment(EnvConfig(**{**values, "id": "Reacher-v5", "adapter": adapter}))
 
 
-def test_an_environment_whose_expert_is_none_has_none(config_of: Callable[..., RunConfig]) -> None:
-    rollout = new_rollout(config_of(Untaught))  # as it is: an evaluation needs none
+def test_an_environment_whose_expert_is_null_cannot_demonstrate(config_of: Callable[..., RunConfig]) -> None:
+    rollout = new_rollout(config_of(Untaught))  # accepted, because an evaluation needs no expert
     with pytest.raises(ConfigError, match=r"tests/Untaught-v0: has no scripted expert; set warm_start=null$"):
         rollout.demonstrate()
     rollout.close()
@@ -612,20 +611,23 @@ class Lost(Line):
         return np.full(1, np.nan, np.float32)
 
 
-@pytest.mark.parametrize(("kind", "gave"), [(Inept, r"\[1., 1.\]"), (Lost, r"\[nan\]")])
-def test_what_is_no_action_is_not_imitated(config_of: Callable[..., RunConfig], kind: type[Line], gave: str) -> None:
+@pytest.mark.parametrize(("kind", "returned"), [(Inept, r"\[1., 1.\]"), (Lost, r"\[nan\]")])
+def test_an_invalid_expert_action_is_an_error(
+    config_of: Callable[..., RunConfig], kind: type[Line], returned: str
+) -> None:
     rollout = new_rollout(config_of(kind))
-    with pytest.raises(ConfigError, match=rf"expert_action\(\) must give finite numbers \(1,\), gave array\({gave}"):
+    message = rf"expert_action\(\) must return finite numbers \(1,\), returned array\({returned}"
+    with pytest.raises(ConfigError, match=message):
         rollout.demonstrate()
     rollout.close()
 
 
 def clueless(env: gym.Env[Any, Any], observation: Any) -> None:
-    """Give no action."""
+    """Return no action."""
 
 
-def test_an_adapters_expert_is_tried_before_anything_starts(config_of: Callable[..., RunConfig]) -> None:
+def test_an_adapters_expert_is_checked(config_of: Callable[..., RunConfig]) -> None:
     words = (*ADAPTER[:2], f"env.adapter.expert={__name__}:clueless")
-    message = rf"^env.adapter.expert={__name__}:clueless: must give finite numbers \(1,\), gave None$"
+    message = rf"^env.adapter.expert={__name__}:clueless: must return finite numbers \(1,\), returned None$"
     with pytest.raises(ConfigError, match=message):
         config_of(Line, *words)

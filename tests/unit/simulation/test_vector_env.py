@@ -1,4 +1,4 @@
-"""The vector environment engine: same trajectories in any process, honest errors, no process left."""
+"""Tests of the vector environment: equal trajectories in any process, clear errors, no process left behind."""
 
 import os
 import subprocess
@@ -22,14 +22,14 @@ from embodyflow.simulation.vector_env import EnvError, EpisodesLostError, Vector
 
 @pytest.fixture
 def no_new_process():
-    """The test leaves no child process."""
+    """Check that the test leaves no child process."""
     before = set(psutil.Process().children())
     yield
     assert set(psutil.Process().children()) <= before
 
 
 def chunk(*first_entries):
-    """Actions ``[1, C, 2]`` whose first entry is given and whose second is 0."""
+    """Return actions ``[1, C, 2]`` with the given first entries and zeros as second entries."""
     return np.array([[(value, 0.0) for value in first_entries]], np.float32)
 
 
@@ -40,7 +40,7 @@ def num_workers(request):
 
 @pytest.fixture(scope="module")
 def three_counters():
-    """Ends after 2 (terminated), 4 (truncated) and 1000 steps, in two processes."""
+    """Yield three counters in two processes that end after 2 (terminated), 4 (truncated) and 1000 steps."""
     fns = [partial(Counter, 2), partial(Counter, 4, truncate=True), Counter]
     with VectorEnv(fns, num_workers=2, chunk_size=3, info_keys=["success", "pid"]) as env:
         yield env
@@ -106,7 +106,7 @@ def test_half_cheetah_steps_as_gymnasium_does(num_workers):
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_any_partition_of_calls_gives_the_same_trajectories(three_counters, data):
-    """Which environments share a call, in which order and how pipelined, does not matter."""
+    """Check that the split of environments into calls, their order and pipelining do not matter."""
     env = three_counters
     actions = np.arange(18, dtype=np.float32).reshape(3, 3, 2) / 7
     starts = [{"start": i} for i in range(3)]
@@ -129,20 +129,20 @@ def test_environments_are_reset_while_others_of_their_process_step(three_counter
     env.reset(options=[{"start": i} for i in range(3)])
     env.step_async(chunk(1, 1, 1), [2])
     env.reset_async([0, 1], options=[{"start": 20}, {"start": 30}])
-    with pytest.raises(ValueError, match=r"\[0\] are finished or under way"):
+    with pytest.raises(ValueError, match=r"\[0\] are finished or in flight"):
         env.step_async(chunk(1, 1, 1), [0])
-    with pytest.raises(ValueError, match=r"\[2\] are under way"):
+    with pytest.raises(ValueError, match=r"\[2\] are in flight"):
         env.reset_async([2])
     with pytest.raises(RuntimeError, match="reset_wait without a reset_async"):
         env.reset_wait()
     assert env.step_wait().observation["count"].tolist() == [[5.0]]
-    with pytest.raises(RuntimeError, match="step while a reset_async is under way: call reset_wait first"):
+    with pytest.raises(RuntimeError, match="step while a reset_async is in flight: call reset_wait first"):
         env.step(chunk(1, 1, 1), [2])
     assert env.reset_wait()["count"].tolist() == [[20.0], [30.0]]
     assert env.step(np.repeat(chunk(1, 1, 1), 3, axis=0)).observation["count"].tolist() == [[22.0], [33.0], [8.0]]
 
 
-def test_halves_take_turns_where_processes_step_them(three_counters):
+def test_there_are_two_halves_only_with_processes(three_counters):
     assert three_counters.halves == [[0], [1, 2]]
     with VectorEnv([Counter] * 4, chunk_size=1) as env:
         assert env.halves == [[0, 1, 2, 3]]
@@ -157,7 +157,7 @@ def test_environments_are_spread_over_processes(three_counters):
     assert os.getpid() not in pids
 
 
-def test_the_caller_steps_the_last_share():
+def test_the_caller_steps_the_last_shard():
     with VectorEnv([Counter] * 3, num_workers=2, caller_steps=True, chunk_size=1, info_keys=["pid"]) as env:
         env.reset(options=[{"start": i} for i in range(3)])
         step = env.step(np.ones((3, 1, 2)))
@@ -167,11 +167,11 @@ def test_the_caller_steps_the_last_share():
     assert pids[0] == pids[2] != os.getpid()
 
 
-def test_what_is_under_way_is_guarded(three_counters):
+def test_an_environment_in_flight_takes_no_other_call(three_counters):
     env = three_counters
     env.reset()
     env.step_async(chunk(0, 0, 0), [2])
-    with pytest.raises(ValueError, match=r"\[2\] are finished or under way"):
+    with pytest.raises(ValueError, match=r"\[2\] are finished or in flight"):
         env.step_async(chunk(0, 0, 0), [2])
     with pytest.raises(RuntimeError, match="step_wait first"):
         env.reset()
@@ -195,7 +195,7 @@ def test_wrong_arguments(three_counters, call, message):
     three_counters.reset()
     with pytest.raises(ValueError, match=message):
         call(three_counters)
-    assert three_counters.step(np.zeros((3, 3, 2))).num_steps.tolist() == [2, 3, 3]  # still of use
+    assert three_counters.step(np.zeros((3, 3, 2))).num_steps.tolist() == [2, 3, 3]  # still usable
 
 
 @pytest.mark.parametrize(
@@ -213,12 +213,12 @@ def test_wrong_configuration(arguments, message):
         VectorEnv(**{"env_fns": [Counter] * 2, "chunk_size": 1} | arguments)
 
 
-def test_an_observation_that_is_no_array_is_refused():
-    class Speaking(Counter):
+def test_an_observation_that_is_not_an_array_is_refused():
+    class TextCounter(Counter):
         observation_space = Dict({"instruction": Text(10)})
 
     with pytest.raises(ConfigError, match="instruction"):
-        VectorEnv([Speaking], chunk_size=1)
+        VectorEnv([TextCounter], chunk_size=1)
 
 
 def test_an_exception_names_its_environment(num_workers):
@@ -235,25 +235,25 @@ def test_an_exception_names_its_environment(num_workers):
         assert env.step(np.ones((4, 1, 2))).observation["count"].tolist() == [[7.0]] * 4
 
 
-def test_an_info_key_that_is_missing_is_an_error():
+def test_a_missing_info_key_is_an_error():
     with VectorEnv([Counter] * 2, chunk_size=1, info_keys=["succes"]) as env:
         env.reset()
         with pytest.raises(EnvError, match=r"no 'succes', it has \['even', 'pid', 'success'\]"):
             env.step(np.zeros((2, 1, 2)))
 
 
-@pytest.mark.parametrize("nothing", [None, np.nan])
-def test_an_info_that_is_no_number_is_an_error(nothing, num_workers):
-    class Unsure(Counter):
-        says = (nothing, False)
+@pytest.mark.parametrize("value", [None, np.nan])
+def test_an_info_that_is_not_a_number_is_an_error(value, num_workers):
+    class NotANumber(Counter):
+        even_values = (value, False)
 
-    with VectorEnv([Counter, Unsure], num_workers=num_workers, chunk_size=3, info_keys=["even"]) as env:
+    with VectorEnv([Counter, NotANumber], num_workers=num_workers, chunk_size=3, info_keys=["even"]) as env:
         env.reset(seeds=[0, 1])
-        with pytest.raises(EnvError, match=r"environment 1, .*gave info\['even'\] that is not finite, in a new"):
+        with pytest.raises(EnvError, match=r"environment 1, .*returned info\['even'\] that is not finite, also in a"):
             env.step(np.zeros((2, 3, 2)))
 
 
-def test_an_environment_that_cannot_be_built_leaves_no_process(no_new_process):
+def test_an_environment_that_fails_to_build_leaves_no_process(no_new_process):
     def broken():
         raise OSError("no such scene")
 
@@ -261,7 +261,7 @@ def test_an_environment_that_cannot_be_built_leaves_no_process(no_new_process):
         VectorEnv([Counter, broken], num_workers=2, chunk_size=1)
 
 
-def test_a_process_that_dies_with_an_episode_that_has_no_seed_is_an_error_at_once(no_new_process):
+def test_a_death_with_an_episode_without_a_seed_is_an_error_at_once(no_new_process):
     with VectorEnv([Counter] * 2, num_workers=2, chunk_size=1) as env:
         env.reset()
         began = time.monotonic()
@@ -283,12 +283,12 @@ def test_close_ends_processes_even_when_an_environment_hangs(monkeypatch, no_new
         env.reset()
 
 
-def test_close_tells_that_an_environment_could_not_be_closed(num_workers, no_new_process):
-    class Clinging(Counter):
+def test_close_raises_if_an_environment_fails_to_close(num_workers, no_new_process):
+    class CloseFails(Counter):
         def close(self):
             raise OSError("renderer is gone")
 
-    env = VectorEnv([Counter, Clinging], num_workers=num_workers, chunk_size=1)
+    env = VectorEnv([Counter, CloseFails], num_workers=num_workers, chunk_size=1)
     with pytest.raises(EnvError, match=r"(?s)environment 1 failed.*renderer is gone"):
         env.close()
 
@@ -296,7 +296,7 @@ def test_close_tells_that_an_environment_could_not_be_closed(num_workers, no_new
 SCRIPT = """
 import time, gymnasium as gym, numpy as np, psutil
 from embodyflow.simulation.vector_env import VectorEnv
-class Slow(gym.Env):  # of __main__, without a guard: not imported again
+class Slow(gym.Env):  # defined in __main__ without a guard, which must not be imported a second time
     observation_space = action_space = gym.spaces.Box(-1, 1, (1,))
     def reset(self, *, seed=None, options=None):
         return np.zeros(1, np.float32), {}
@@ -322,12 +322,12 @@ def test_no_process_outlives_a_killed_caller():
         time.sleep(0.1)
 
 
-def test_no_file_is_left(three_counters):
+def test_shared_memory_has_no_file(three_counters):
     assert not list(Path("/dev/shm").glob("embodyflow-vector-env-*"))
 
 
-def test_a_thread_may_build_it():
-    """As in a Ray worker: started from a thread that ends before the environments are used."""
+def test_a_thread_may_build_a_vector_env():
+    """Build it in a thread that ends before the environments are used, as a Ray worker may do."""
     built = []
     thread = threading.Thread(target=lambda: built.append(VectorEnv([Counter], num_workers=1, chunk_size=1)))
     thread.start()
