@@ -33,6 +33,7 @@ from typing import Any
 import yaml
 
 from embodyflow.config import RunConfig
+from embodyflow.config.upgrade import upgrade
 from embodyflow.errors import ConfigError, DamageError, DiskFullError
 from embodyflow.process.durable_files import flush, make_folder, whole_lines, write_atomically, write_durably
 from embodyflow.process.file_lock import hold_lock
@@ -132,7 +133,7 @@ class RunFolder:
 
     def config(self) -> dict[str, Any]:
         """Return the configuration the run was started with."""
-        values: dict[str, Any] = yaml.safe_load((self.path / "config.yaml").read_text())
+        values: dict[str, Any] = upgrade(yaml.safe_load((self.path / "config.yaml").read_text()))
         return values
 
     def append_metrics(self, record: dict[str, Any]) -> None:
