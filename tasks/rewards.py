@@ -12,12 +12,17 @@ from embodyflow.types import Batch, NodeOutput
 
 @node(reads=("success", "loss_mask"), writes=("rewards",))
 def compute_reward(batch: Batch, config: Any = None, *, worker: Any = None, **kwargs: Any) -> NodeOutput:
-    """Give each row its reward on its last executed token; an episode's is its outcome, 1 or 0."""
+    """Place each row's reward on its last executed token; an episode's reward is its outcome, 1 or 0."""
+    return NodeOutput(*rewarded(batch, worker))
+
+
+def rewarded(batch: Batch, worker: Any) -> tuple[Batch, dict[str, Metric]]:
+    """Return rows with ``rewards``, and metrics of them."""
     batch, metrics, _ = judged(batch, "train", worker)
     mask, scores = batch["loss_mask"], batch.get("scores", batch["success"].float())
     batch["rewards"] = place_on_last_token(scores, mask.flatten(1)).view(mask.shape)
     score = scores.mean().item() if len(batch) else 0.0
-    return NodeOutput(batch, metrics | {"reward/score": mean(score, len(batch))})
+    return batch, metrics | {"reward/score": mean(score, len(batch))}
 
 
 def judged(batch: Batch, split: str, worker: Any) -> tuple[Batch, dict[str, Metric], list[dict[str, Any]]]:

@@ -16,7 +16,7 @@ from embodyflow.data.surplus import draw_surplus
 from embodyflow.errors import DamageError, SamplingError
 from embodyflow.nodes.declarations import node
 from embodyflow.types import Batch, NodeOutput
-from tasks.rewards import compute_reward
+from tasks.rewards import rewarded
 from tasks.rollout import episode_metrics
 
 
@@ -61,8 +61,8 @@ def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any
         columns = worker.play(episodes, "train", (call.seed, call.iteration, call.node_id), journal)
         rows, outcomes = to_batch(columns), episode_metrics(columns)
         if "rewards" in set(batch.keys()):  # the batch was rewarded before it came here
-            output = compute_reward(rows, worker=worker)
-            rows, outcomes = output.batch, {**outcomes, **output.metrics}
+            rows, of_rewards = rewarded(rows, worker)
+            outcomes |= of_rewards
         rerolled.append(outcomes)
         played, kept = join_rows([played, rows]), join_rows([kept, _kept(rows, rules)])
     metrics = _group_metrics(played, kept) | merge_metrics(rerolled) | worker.fault_metrics()
@@ -103,12 +103,12 @@ class _Surplus:
             )
         waiting = join_rows([like[:0], *(to_batch(to_padded(table)) for table in tables)])
         taken, left = draw_surplus(waiting["group_id"], waiting["policy_version"], num_rows, self._oldest)
-        self._left = [waiting[left]]
+        self._left = [waiting[torch.from_numpy(left)]]
         self.metrics = {
             "surplus/num_used": total(len(taken)),
             "surplus/num_expired": total(len(waiting) - len(taken) - len(left)),
         }
-        return waiting[taken]
+        return waiting[torch.from_numpy(taken)]
 
     def leave(self, rows: Batch) -> None:
         """Have rows wait behind those that wait already; one version from now they must not be too stale."""

@@ -21,7 +21,7 @@ Columns: TypeAlias = dict[str, np.ndarray]
 
 def to_columns(batch: TensorDict) -> Table:
     """Return the batch's columns as contiguous arrays ``[N, ...]`` on the CPU; jagged nested tensors become ragged."""
-    return {str(name): _to_column(value.detach().cpu()) for name, value in sorted(batch.items())}
+    return {str(name): _to_column(batch[name].detach().cpu()) for name in sorted(batch.keys())}
 
 
 def _to_column(tensor: Tensor) -> Column:
