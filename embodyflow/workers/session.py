@@ -1,9 +1,9 @@
 """The worker groups of one run and what passes between them, as the control plane sees it: names and numbers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,62 +13,10 @@ from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, merge_metrics
 from embodyflow.data.plan import ShardRef, for_tensor_parallel
 from embodyflow.workers.buffers import call_buffers, start_buffers
-from embodyflow.workers.calls import LogLine, NodeCall
+from embodyflow.workers.calls import NodeCall, NodeReport, NodeResult, NodeWork
 from embodyflow.workers.gpu_sharing import check_resources, placed
 from embodyflow.workers.group import WorkerGroup
-from embodyflow.workers.layout import Layout, Rows, join_facts, order_of, plan_inputs
-
-
-@dataclass(frozen=True)
-class NodeWork:
-    """A node to be run by a group.
-
-    Attributes:
-        node_id, function, config: see :class:`~embodyflow.workers.calls.NodeCall`.
-        group: ``"rollout"`` or ``"trainer"``; ``None`` runs it where its first parent's rows are.
-        iteration: index of the iteration.
-        layout: whether the group's ranks share the rows or each get all of them.
-        needs_model: it uses the group's engine, one such node at a time; without, it runs beside others.
-        only_forward_compute: it must leave weights as they are.
-        trains: it changes weights, which it does once.
-        timeout: seconds it may take; ``None`` for the cluster's ``node_timeout``.
-        stage: folder that its rows are kept in; ``None`` for a node whose rows are soon made again.
-        next_stage: that of the next iteration, for rows left over.
-        policy_version: of the weights it is about, and that rollout workers act with; ``None`` for the newest.
-    """
-
-    node_id: str
-    function: str
-    group: str | None
-    iteration: int
-    config: Mapping[str, Any] = field(default_factory=dict)
-    layout: Layout = Layout.SPLIT
-    needs_model: bool = True
-    only_forward_compute: bool = False
-    trains: bool = False
-    timeout: float | None = None
-    stage: str | None = None
-    next_stage: str | None = None
-    policy_version: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeReport(Rows):
-    """What a node's group answered, merged over its ranks.
-
-    Attributes:
-        metrics: merged by their reductions.
-        info: of rank 0.
-        digests: SHA-256 of each shard.
-        seconds: of the slowest rank.
-        logs: of all ranks with rows of their own, in order of time.
-    """
-
-    metrics: dict[str, Metric]
-    info: dict[str, Any]
-    digests: tuple[str, ...]
-    seconds: float
-    logs: tuple[LogLine, ...]
+from embodyflow.workers.layout import Layout, join_facts, order_of, plan_inputs
 
 
 class Session:
@@ -88,58 +36,54 @@ class Session:
         self._weights: dict[int, ShardRef] = {}  # of the versions that may still be acted with
 
     async def run_node(self, work: NodeWork, parents: Sequence[NodeReport] = ()) -> NodeReport:
-        """Run a node on its group, its rows moved from wherever its parents left them.
+        """Run a node on its group; its rows move there from the groups of its parents.
 
         Raises:
-            ValueError: its parents pass on different numbers of rows.
-            TimeoutError: it took longer than it may.
-            Exception: whatever its function raised.
+            ValueError: The parents pass on different numbers of rows.
+            TimeoutError: The node exceeded its time limit.
+            Exception: The node function raised it.
         """
-        name = work.group or (parents[0].group if parents else "rollout")
-        version = self.policy_version if work.policy_version is None else work.policy_version
-        weights = self._weights.get(version)
-        if weights is None and work.policy_version is not None:  # it would act with whatever the workers have
-            raise RuntimeError(f"node {work.node_id}: the weights of version {version} are not kept any more")
-        group = self._groups[name]
-        per_copy = group.ranks_per_copy
-        shares, metrics = plan_inputs(work.node_id, work.layout, name, len(group) // per_copy, parents)
+        role = work.group or (parents[0].group if parents else "rollout")
+        calls, balance = self._plan_calls(work, role, parents)
+        answers = await self._groups[role].run_node(calls, beside_others=not work.needs_model)
+        return _report(work, role, calls, answers, balance)
+
+    def _plan_calls(
+        self, work: NodeWork, role: str, parents: Sequence[NodeReport]
+    ) -> tuple[list[NodeCall], dict[str, Metric]]:
+        """Return the call of each rank, and metrics of how the rows are spread over them."""
+        version, weights = self._weights_for(work)
+        num_ranks, per_copy = len(self._groups[role]), self._groups[role].ranks_per_copy
+        shares, balance = plan_inputs(work.node_id, work.layout, role, num_ranks // per_copy, parents)
         inputs = [for_tensor_parallel(parts, per_copy) for parts in shares]
         calls = [
             NodeCall(
-                node_id=work.node_id,
-                function=work.function,
-                iteration=work.iteration,
+                work,
                 seed=self.config.seed,
                 parents=tuple(ranks[rank] for ranks in inputs),
-                config=work.config,
                 passes_rows_on=rank % per_copy == 0,
-                # A node without a model runs beside others, under whose feet it must not load any.
-                weights=weights if name == "rollout" and work.needs_model else None,
+                # A node without a model runs beside others, so it must not swap weights under them.
+                weights=weights if role == "rollout" and work.needs_model else None,
                 policy_version=version,
-                # Only the trainer's weights can be told apart, and only its own nodes can have changed them.
-                only_forward_compute=work.only_forward_compute and work.needs_model and name == "trainer",
-                trains=work.trains,
-                stage=work.stage,
-                next_stage=work.next_stage,
+                # Only the trainer has hashes of its weights, and only nodes with its model can change them.
+                checks_weights=work.only_forward_compute and work.needs_model and role == "trainer",
                 timeout=work.timeout or self.config.cluster.node_timeout,
             )
-            for rank in range(len(group))
+            for rank in range(num_ranks)
         ]
-        answers = await group.run_node(calls, beside_others=not work.needs_model)
-        results = answers[::per_copy]  # what ranks with the same rows answer counts once
-        shards = tuple(result.shard for result in results if result.shard is not None)
-        return NodeReport(
-            node_id=work.node_id,
-            group=name,
-            shards=shards,
-            metrics=merge_metrics(result.metrics for result in results) | metrics,
-            info=results[0].info,
-            digests=tuple(result.digest for result in results if result.digest),
-            seconds=max(answer.seconds for answer in answers),
-            logs=tuple(sorted((line for result in results for line in result.logs), key=lambda line: line.created)),
-            facts=join_facts([result.facts for result in results]),
-            order=order_of([call.rows for call in calls[::per_copy]], shards) if work.layout is Layout.SPLIT else None,
-        )
+        return calls, balance
+
+    def _weights_for(self, work: NodeWork) -> tuple[int, ShardRef | None]:
+        """Return the version of the policy that a node acts with, and its weights if they are published.
+
+        Raises:
+            RuntimeError: The node asks for a version whose weights are gone.
+        """
+        version = self.policy_version if work.policy_version is None else work.policy_version
+        weights = self._weights.get(version)
+        if weights is None and work.policy_version is not None:  # it would act with any weights the workers have
+            raise RuntimeError(f"node {work.node_id}: the weights of version {version} are no longer kept")
+        return version, weights
 
     async def recall(self, work: NodeWork, kept: NodeReport) -> NodeReport:
         """Bring back the rows of a node that an earlier process ran, from the folder they were kept in.
@@ -258,3 +202,28 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
             yield session
         finally:
             session.close()
+
+
+def _report(
+    work: NodeWork,
+    role: str,
+    calls: Sequence[NodeCall],
+    answers: Sequence[NodeResult],
+    balance: dict[str, Metric],
+) -> NodeReport:
+    """Merge the answers of all ranks; of ranks with the same rows, the one that passes them on counts."""
+    counted = [(call, answer) for call, answer in zip(calls, answers, strict=True) if call.passes_rows_on]
+    inputs, results = [call.rows for call, _ in counted], [answer for _, answer in counted]
+    shards = tuple(result.shard for result in results if result.shard is not None)
+    return NodeReport(
+        node_id=work.node_id,
+        group=role,
+        shards=shards,
+        metrics=merge_metrics(result.metrics for result in results) | balance,
+        info=results[0].info,
+        digests=tuple(result.digest for result in results if result.digest),
+        seconds=max(answer.seconds for answer in answers),
+        logs=tuple(sorted((line for result in results for line in result.logs), key=lambda line: line.created)),
+        facts=join_facts([result.facts for result in results]),
+        order=order_of(inputs, shards) if work.layout is Layout.SPLIT else None,
+    )

@@ -7,8 +7,8 @@ from typing import Any
 from prefect.logging import get_run_logger
 
 from embodyflow.orchestration.run.nodes import Run, submit_node
+from embodyflow.workers.calls import NodeReport, NodeWork
 from embodyflow.workers.layout import Layout
-from embodyflow.workers.session import NodeReport, NodeWork
 
 
 async def draw_played(run: Run, task: str, report: NodeReport) -> None:

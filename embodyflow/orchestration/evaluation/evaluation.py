@@ -9,7 +9,7 @@ from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.evaluation.contact_sheets import draw_trained_on
 from embodyflow.orchestration.run.nodes import Run, submit_node
 from embodyflow.process.durable_files import write_atomically
-from embodyflow.workers.session import NodeWork
+from embodyflow.workers.calls import NodeWork
 
 MODES = ("greedy", "sampled")
 NUM_FILMED = 4

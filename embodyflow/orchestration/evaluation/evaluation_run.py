@@ -24,7 +24,7 @@ from embodyflow.orchestration.run.opened_run import opened
 from embodyflow.orchestration.run.parity import check_parity, observe
 from embodyflow.process.durable_files import write_durably
 from embodyflow.record.run_folder import RunFolder
-from embodyflow.workers.session import NodeReport, NodeWork
+from embodyflow.workers.calls import NodeReport, NodeWork
 
 
 async def evaluate_as_asked(request: EvaluationRequest) -> dict[str, Any]:

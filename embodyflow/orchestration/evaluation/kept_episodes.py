@@ -8,7 +8,7 @@ from prefect.logging import get_run_logger
 from embodyflow.errors import ShardLostError
 from embodyflow.graph.node_groups import group_of
 from embodyflow.orchestration.run.nodes import Run
-from embodyflow.workers.session import NodeReport, NodeWork
+from embodyflow.workers.calls import NodeReport, NodeWork
 
 
 async def keep_episodes(run: Run, index: int, reports: Mapping[str, NodeReport]) -> None:

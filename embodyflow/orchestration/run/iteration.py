@@ -12,7 +12,7 @@ from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.evaluation.kept_episodes import keep_episodes
 from embodyflow.orchestration.run.graph_run import GraphRun, RunNode
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run, run_node_as_event, submit_node
-from embodyflow.workers.session import NodeReport
+from embodyflow.workers.calls import NodeReport
 
 Digests = Mapping[str, list[str]]
 

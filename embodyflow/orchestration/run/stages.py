@@ -20,7 +20,8 @@ from embodyflow.errors import DamageError
 from embodyflow.process.durable_files import flush
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
-from embodyflow.workers.session import NodeReport, NodeWork, Session
+from embodyflow.workers.calls import NodeReport, NodeWork
+from embodyflow.workers.session import Session
 
 
 class Stages:

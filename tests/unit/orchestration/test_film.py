@@ -15,7 +15,7 @@ from embodyflow.errors import WorkerLostError
 from embodyflow.orchestration.evaluation import evaluation
 from embodyflow.orchestration.run import training
 from embodyflow.record.run_folder import RunFolder
-from embodyflow.workers.session import NodeWork
+from embodyflow.workers.calls import NodeWork
 
 LOST = WorkerLostError("a worker of the rollout group is gone")
 

@@ -16,7 +16,7 @@ from embodyflow.data.plan import ShardRef
 from embodyflow.errors import ShardLostError
 from embodyflow.orchestration.evaluation import kept_episodes as episodes
 from embodyflow.record.run_folder import RunFolder
-from embodyflow.workers.session import NodeReport, NodeWork
+from embodyflow.workers.calls import NodeReport, NodeWork
 from pipelines import Node, NodeRole, NodeType, TaskGraph
 
 

@@ -19,7 +19,7 @@ from embodyflow.orchestration.run.graph_run import GraphRun, rollout_nodes
 from embodyflow.orchestration.run.lookahead import Lookahead
 from embodyflow.orchestration.run.turns import Turns
 from embodyflow.record.run_folder import RunFolder
-from embodyflow.workers.session import NodeReport, NodeWork
+from embodyflow.workers.calls import NodeReport, NodeWork
 from pipelines import Node, NodeRole, NodeType, TaskGraph, load_pipeline
 
 ITERATIONS = 7

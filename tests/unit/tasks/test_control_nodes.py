@@ -1,6 +1,5 @@
 """Steps of control tasks on their way to the trainer, against numbers worked by hand."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from node_calls import call_of
 
 import tasks
 import tasks.control
@@ -17,7 +17,6 @@ from embodyflow.algorithms.masked import one_rank
 from embodyflow.config.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.types import Batch
-from embodyflow.workers.calls import NodeCall
 
 
 def rows():
@@ -99,10 +98,11 @@ def test_steps_are_counted_and_returns_averaged():
         return columns, finished
 
     worker = SimpleNamespace(collect=collect, fault_metrics=dict)
-    call = NodeCall("rollout", "tasks:collect_steps", 3, seed=0, stage="/runs/mine/stages/iteration-000003/rollout")
+    call = call_of("rollout", iteration=3, stage="/runs/mine/stages/iteration-000003/rollout")
     metrics = tasks.collect_steps(None, worker=worker, call=call).metrics
     assert metrics["rollout/num_steps"].value == 5
     assert (metrics["rollout/reward"].value, metrics["rollout/reward"].weight) == (2.5, 2)
     finished.returns.clear()
-    assert "rollout/reward" not in tasks.collect_steps(None, worker=worker, call=replace(call, stage=None)).metrics
+    not_kept = call_of("rollout", iteration=3)
+    assert "rollout/reward" not in tasks.collect_steps(None, worker=worker, call=not_kept).metrics
     assert folders == [Path("/runs/mine/open_episodes"), None]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from node_calls import call_of
 
 import tasks
 from embodyflow.algorithms.masked import one_rank
@@ -13,9 +14,8 @@ from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import as_metrics
 from embodyflow.seeding import derive_seed
 from embodyflow.types import Batch
-from embodyflow.workers.calls import NodeCall
 
-CALL = NodeCall("node", "tasks:node", iteration=4, seed=7)
+CALL = call_of()
 
 
 def rows() -> Batch:

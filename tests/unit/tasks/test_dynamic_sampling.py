@@ -1,21 +1,20 @@
 """Groups without variance are replaced by others until enough are there, or the run is told what to change."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from node_calls import call_of
 
 import tasks
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import Columns, to_batch
 from embodyflow.data.metrics import as_metrics, to_floats
 from embodyflow.errors import DamageError, SamplingError
-from embodyflow.workers.calls import NodeCall
 
-CALL = NodeCall("dynamic_sampling", "tasks:dynamic_sampling", iteration=4, seed=7)
+CALL = call_of("dynamic_sampling")
 MIXED, FAILED, SOLVED = (1, 0), (0, 0), (1, 1)
 
 
@@ -67,8 +66,8 @@ def sample_kept(
     first = to_batch(worker.round(0))
     for name in ("uid", "group_id"):
         first[name] += 100 * iteration
-    call = replace(
-        CALL,
+    call = call_of(
+        "dynamic_sampling",
         iteration=iteration,
         policy_version=iteration - 1,
         stage=str(folder / str(iteration)),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from node_calls import call_of
 
 import tasks
 from embodyflow.algorithms.masked import one_rank
@@ -18,9 +19,8 @@ from embodyflow.errors import ParityError
 from embodyflow.nodes.declarations import declared
 from embodyflow.seeding import derive_seed
 from embodyflow.types import Batch, NodeOutput
-from embodyflow.workers.calls import NodeCall
 
-CALL = NodeCall("node", "tasks:node", iteration=4, seed=7)
+CALL = call_of()
 
 
 def rows(success: list[int], group_id: list[int], num_tokens: list[int] | None = None) -> Batch:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import ray
+from node_calls import call_of
 
 from embodyflow.config import RunConfig
 from embodyflow.config.run import GroupShape
@@ -17,7 +18,7 @@ from embodyflow.workers import group as group_module
 from embodyflow.workers.calls import NodeCall
 from embodyflow.workers.group import WorkerGroup
 
-CALL = NodeCall("node", "f", 1, 0)
+CALL = call_of(iteration=1)
 OUT_OF_MEMORY = ray.exceptions.OutOfMemoryError("1 worker was killed due to the node running low on memory\nTop 10 …")
 
 

@@ -9,9 +9,9 @@ import pytest
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import total
 from embodyflow.data.plan import ShardRef
-from embodyflow.workers.calls import LogLine, NodeCall, NodeResult
+from embodyflow.workers.calls import LogLine, NodeCall, NodeReport, NodeResult, NodeWork
 from embodyflow.workers.layout import Layout
-from embodyflow.workers.session import NodeReport, NodeWork, Session
+from embodyflow.workers.session import Session
 
 WEIGHTS = ShardRef("weights/7/0", "host", 1)
 
@@ -53,7 +53,7 @@ def test_weights_are_compared_around_the_trainers_own_nodes(
     session = Session(tiny_config(), {"rollout": ranks, "trainer": ranks}, {})  # type: ignore[dict-item]
     work = NodeWork("node", "f", group, 1, needs_model=needs_model, only_forward_compute=True)
     asyncio.run(session.run_node(work))
-    assert {call.only_forward_compute for call in ranks.calls} == {checked}
+    assert {call.checks_weights for call in ranks.calls} == {checked}
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_weights_stay_as_long_as_a_rollout_may_act_with_them(
     assert freed == []
     asyncio.run(session.publish_weights(12))
     assert freed == ["weights/9/"]
-    with pytest.raises(RuntimeError, match="node node: the weights of version 9 are not kept any more"):
+    with pytest.raises(RuntimeError, match="node node: the weights of version 9 are no longer kept"):
         acted_with(9)
     asyncio.run(session.publish_weights(12))  # again, by a trainer that has come back
     assert freed == ["weights/9/"]

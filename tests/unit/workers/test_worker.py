@@ -1,14 +1,15 @@
 """What a worker does with the weights it is told to use; Ray, and the engine, are left out."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from node_calls import call_of
 
 from embodyflow.data.plan import ShardRef
 from embodyflow.errors import NodeTimeoutError
-from embodyflow.workers.calls import NodeCall
 from embodyflow.workers.worker import Worker
 
 
@@ -36,7 +37,7 @@ def test_weights_that_were_taken_over_in_part_are_not_used_for_those_before() ->
 
     def load(version: int) -> None:
         shard = ShardRef(f"weights/{version}/0", "here", 1)
-        worker._load_weights(NodeCall("rollout", "tasks:generate", 7, 0, weights=shard, policy_version=version))
+        worker._load_weights(replace(call_of("rollout", policy_version=version), weights=shard))
 
     load(5)
     with pytest.raises(NodeTimeoutError):
@@ -55,4 +56,4 @@ def test_a_node_function_that_returns_no_output_is_named() -> None:
     worker._engine = Engine()
     message = f"^node mine: {__name__}:forgets_to_return must return a NodeOutput, gave NoneType$"
     with pytest.raises(TypeError, match=message):
-        worker._run(NodeCall("mine", f"{__name__}:forgets_to_return", 1, 0))
+        worker._run(call_of("mine", function=f"{__name__}:forgets_to_return"))
