@@ -77,8 +77,8 @@ def test_every_decision_becomes_a_row():
 def test_a_loss_that_draws_tokens_draws_them_decision_by_decision(fraction: float, expected: int) -> None:
     """Ten pieces of five environments, of a hundred steps each."""
     steps = torch.randn(10, 100, 1, generator=torch.Generator().manual_seed(0))
-    columns = dict.fromkeys(tasks.control.OF_A_DECISION, steps) | {"loss_mask": torch.ones(10, 100, 1).bool()}
-    columns |= dict.fromkeys(tasks.control.OF_A_ROW, torch.zeros(10))
+    columns = dict.fromkeys(tasks.control.DECISION_COLUMNS, steps) | {"loss_mask": torch.ones(10, 100, 1).bool()}
+    columns |= dict.fromkeys(tasks.control.ROW_COLUMNS, torch.zeros(10))
     columns |= {"uid": 100 * torch.arange(10), "seed": torch.arange(10) % 5 + 2**62}
     split = tasks.split_decisions(Batch(columns, batch_size=[10])).batch
     algorithm = AlgorithmConfig(loss="clip_cov", covariance={"fraction": fraction, "low": 0, "high": 1e9})

@@ -176,5 +176,5 @@ def test_a_batch_is_never_short_without_a_word(tiny_config, outcome: tuple[int, 
         sample(worker)
     message = str(caught.value)
     assert "2 of 4 rows are kept by filter after filter.max_rerolls=3 rounds" in message
-    assert f"of the 14 episodes {rate} succeeded" in message and cause in message
+    assert f"{rate} of 14 episodes succeeded" in message and cause in message
     assert "Lower filter.num_groups" in message and "rollout.temperature" in message

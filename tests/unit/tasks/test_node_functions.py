@@ -239,11 +239,12 @@ def test_fitting_sees_the_demonstrations_in_one_order_wherever_they_were_recorde
 
 
 @pytest.mark.parametrize(("mode", "draws"), [("greedy", None), ("sampled", (7, "evaluate"))])
-def test_evaluation_reports_a_rate_over_its_goals(mode: str, draws: object) -> None:
+def test_evaluation_reports_a_rate_over_its_goals(mode: str, draws: object, tiny_config) -> None:
     seen: list[object] = []
     played = {"success": np.array([1, 0, 1, 1], bool), "num_steps": np.array([10, 20, 10, 20])}
     played |= {"uid": np.arange(4), "group_id": np.arange(4)}
     worker = SimpleNamespace(
+        config=tiny_config(),
         evaluation_episodes=lambda mode: "goals",
         play=lambda episodes, split, draws: seen.append((episodes, split, draws)) or played,
         fault_metrics=dict,
@@ -255,11 +256,11 @@ def test_evaluation_reports_a_rate_over_its_goals(mode: str, draws: object) -> N
     assert metrics[f"eval/{mode}_episode_steps"].value == 15
 
 
-def test_evaluation_of_several_tasks_reports_each() -> None:
+def test_evaluation_of_several_tasks_reports_each(tiny_config) -> None:
     played = {"success": np.array([1, 0, 1], bool), "num_steps": np.full(3, 10)}
     played |= {"uid": np.arange(3), "group_id": np.arange(3), "env_task_id": np.array([0, 1, 1])}
     worker = SimpleNamespace(
-        config=SimpleNamespace(env=SimpleNamespace(tasks=("reach", "push", "pick"))),
+        config=tiny_config("env.tasks=[reach-v3,push-v3,pick-place-v3]", "rollout.num_groups=3"),
         evaluation_episodes=lambda mode: "goals",
         play=lambda episodes, split, draws: played,
         fault_metrics=dict,
@@ -267,7 +268,7 @@ def test_evaluation_of_several_tasks_reports_each() -> None:
     metrics = as_metrics(tasks.evaluate_policy(None, {"mode": "greedy"}, worker=worker, call=CALL).metrics)
     of_tasks = {name: (m.value, m.weight) for name, m in metrics.items() if name.startswith("eval/") and "e/" in name}
     # This rank plays none of the third task.
-    assert of_tasks == {"eval/greedy_success_rate/reach": (1.0, 1), "eval/greedy_success_rate/push": (0.5, 2)}
+    assert of_tasks == {"eval/greedy_success_rate/reach-v3": (1.0, 1), "eval/greedy_success_rate/push-v3": (0.5, 2)}
 
 
 def test_generating_plays_the_iterations_episodes_with_its_own_draws(tiny_config) -> None:
