@@ -140,7 +140,7 @@ def _facts(config: EmbodiedConfig, iteration: int, episodes: Episodes, episode: 
 
 def _kl_coef(folder: RunFolder, config: EmbodiedConfig, iteration: int) -> float:
     """Return the KL term's coefficient in an iteration; where it was adapted it is among the iteration's metrics."""
-    of_iteration = (line for line in folder.metrics() if line["iteration"] == iteration)
+    of_iteration = (line for line in folder.metrics.read() if line["iteration"] == iteration)
     coefs = (line["policy/kl_coef"] for line in of_iteration if "policy/kl_coef" in line)  # evaluations have a line too
     return float(next(coefs, config.algorithm.kl.coef))
 

@@ -22,7 +22,7 @@ def read_episodes(run: RunFolder) -> Iterator[tuple[int, Episodes]]:
     Raises:
         ConfigError: the run keeps none.
     """
-    folders = run.episodes()
+    folders = run.episodes.kept()
     if not folders:
         raise ConfigError(f"{run.path}: keeps no episodes; it is a run with rollout.keep_episodes that has them")
     for iteration, folder in folders.items():

@@ -19,7 +19,7 @@ async def draw_played(run: Run, task: str, report: NodeReport) -> None:
 async def draw_trained_on(run: Run, index: int) -> None:
     """Draw the episodes of an iteration as far as the run has kept them."""
     await run.stages.settle()
-    folder = run.folder.episodes().get(index)
+    folder = run.folder.episodes.kept().get(index)
     if folder is not None:
         await _draw(run, "episodes", {"split": "train", "episodes": str(folder.absolute())}, [])
 

@@ -34,7 +34,7 @@ async def evaluate(run: Run, index: int) -> dict[str, float]:
     if examples:
         run.folder.write_examples(index, examples)
         run.artifacts.put_table("examples", examples, f"after iteration {index}")
-    run.folder.append_metrics({"iteration": index, **metrics})
+    run.folder.metrics.append({"iteration": index, **metrics})
     for tracker in run.trackers:
         tracker.log(index, metrics)
     return metrics

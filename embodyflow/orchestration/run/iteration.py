@@ -86,7 +86,7 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> 
     await hand_over(index)
     line = {"iteration": index, "weights_digest": run.session.weights_digest, "digests": digests, **metrics}
     # Before the checkpoint counts: a line too many is dropped on resume, a line too few would be lost.
-    run.folder.append_metrics(line)
+    run.folder.metrics.append(line)
     begin_to_count(index, digests)
     for tracker in run.trackers:
         tracker.log(index, metrics)
@@ -123,4 +123,4 @@ def begin_to_count(index: int, digests: Digests | None = None) -> None:
 
 async def _save(run: Run, index: int) -> None:
     await run.stages.settle()  # of the iteration before
-    await run.session.save(run.folder.new_checkpoint(index), whole=index == 0)
+    await run.session.save(run.folder.checkpoints.begin(index), whole=index == 0)

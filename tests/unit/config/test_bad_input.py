@@ -301,7 +301,7 @@ MISTAKES = {
         "pipeline: custom_fn and yaml must not both be set",
     ),
     "unreadable pipeline": ("pipeline.yaml=mine.yaml", "mine.yaml: cannot be read"),
-    "resume of no run": ("resume=nope", "resume=nope: there is no such run in {root}/; allowed are new, old"),
+    "resume of no run": ("resume=nope", "resume=nope: {root}/ has no such run; allowed are new, old"),
     "resume without a commit": (
         "resume=old",
         "resume=old: the run has no committed checkpoint; start one of another run_id",

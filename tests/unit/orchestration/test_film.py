@@ -29,7 +29,7 @@ class Studio:
 
     async def evaluate(self, run: Any, index: int) -> None:
         self.done.append("evaluated")
-        run.folder.append_metrics({"iteration": index, "eval/greedy_success_rate": 0.5})
+        run.folder.metrics.append({"iteration": index, "eval/greedy_success_rate": 0.5})
 
     async def submit(self, work: NodeWork) -> SimpleNamespace:
         self.done.append("filmed")

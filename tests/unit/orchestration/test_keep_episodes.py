@@ -66,8 +66,8 @@ def test_a_part_that_is_lost_takes_the_others_with_it(tmp_path: Path) -> None:
     assert session.written == ["trained"], "it was not waited for"
     with pytest.raises(FileNotFoundError):
         write(1, session.late)
-    folder.commit_episodes(1, keep=2)
-    assert folder.episodes() == {} and not any((tmp_path / "episodes").iterdir())
+    folder.episodes.commit(1, keep=2)
+    assert folder.episodes.kept() == {} and not any((tmp_path / "episodes").iterdir())
 
 
 def test_a_bug_is_told(tmp_path: Path) -> None:
