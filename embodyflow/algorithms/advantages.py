@@ -5,6 +5,7 @@ value per decision it passes decisions as tokens, ``[N, T]`` with the chunk's re
 result. Rewards outside the mask are not read. Statistics are float64, results have the rewards' dtype.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.algorithm_registry import ADVANTAGES
 from embodyflow.algorithms.groups import Groups
 from embodyflow.algorithms.masked import AllReduce, one_rank, whiten
+from embodyflow.references import resolve
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ class AdvantageInputs:
     all_reduce: AllReduce = one_rank
 
 
+EstimatorFunction = Callable[[AdvantageInputs, AlgorithmConfig], tuple[Tensor, Tensor]]
+"""An advantage estimator: returns ``(advantages, returns)``, two tensors [B, L]."""
+
+
 def compute_advantages(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
     """Return ``(advantages, returns)`` of the configured estimator.
 
@@ -54,7 +60,8 @@ def compute_advantages(inputs: AdvantageInputs, config: AlgorithmConfig) -> tupl
             user's gives such a one.
     """
     _check(inputs)
-    given = ADVANTAGES.resolve(config.advantage).compute(inputs, config)
+    estimate: EstimatorFunction = resolve(ADVANTAGES.resolve(config.advantage).function)
+    given = estimate(inputs, config)
     advantages, returns = _checked(config.advantage, given, inputs)
     return advantages.to(inputs.rewards.dtype), returns.to(inputs.rewards.dtype)
 

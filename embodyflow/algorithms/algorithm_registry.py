@@ -9,22 +9,10 @@ is checked without it, and without torch. One of another package needs no change
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from embodyflow.errors import ConfigError
 from embodyflow.references import resolve
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from embodyflow.algorithms.advantages import AdvantageInputs
-    from embodyflow.algorithms.algorithm_config import AlgorithmConfig, CovarianceConfig
-    from embodyflow.algorithms.losses import LossInputs
-    from embodyflow.algorithms.masked import AllReduce, Metrics
-
-EstimatorFunction = Callable[["AdvantageInputs", "AlgorithmConfig"], "tuple[Tensor, Tensor]"]
-LossFunction = Callable[["LossInputs", "AlgorithmConfig"], "tuple[Tensor, Metrics]"]
-SelectFunction = Callable[["Tensor", "Tensor", "Tensor", "Tensor", "CovarianceConfig", "AllReduce"], "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -46,11 +34,6 @@ class Estimator:
     needs_whole_batch: bool = False
     losses: tuple[str, ...] | None = None
 
-    @property
-    def compute(self) -> EstimatorFunction:
-        """The function itself."""
-        return cast(EstimatorFunction, resolve(self.function))
-
 
 @dataclass(frozen=True)
 class PolicyLoss:
@@ -68,16 +51,6 @@ class PolicyLoss:
     function: str
     per_row: bool = False
     selection: str | None = None
-
-    @property
-    def compute(self) -> LossFunction:
-        """The function itself."""
-        return cast(LossFunction, resolve(self.function))
-
-    @property
-    def select(self) -> SelectFunction | None:
-        """The selecting function itself."""
-        return None if self.selection is None else cast(SelectFunction, resolve(self.selection))
 
 
 Entry = TypeVar("Entry", Estimator, PolicyLoss)

@@ -11,14 +11,20 @@ or the current policy's at the cost of a forward pass. Published code selects in
 there the gradient depends on the cut.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig, CovarianceConfig
 from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.algorithms.masked import AllReduce, mean_and_variance, one_rank
+from embodyflow.references import resolve
 
 _BISECTIONS = 64  # more than a float64 has digits
+
+SelectFunction = Callable[[Tensor, Tensor, Tensor, Tensor, CovarianceConfig, AllReduce], Tensor]
+"""Function of log-probs, advantages, mask, row seeds, configuration and sum to the selected tokens, bool [B, L]."""
 
 
 def select_tokens(
@@ -43,9 +49,10 @@ def select_tokens(
     Returns:
         bool [B, L], for :attr:`embodyflow.algorithms.losses.LossInputs.selected`.
     """
-    select = LOSSES.resolve(config.loss).select
-    if select is None:
+    selection = LOSSES.resolve(config.loss).selection
+    if selection is None:
         return None
+    select: SelectFunction = resolve(selection)
     return select(log_probs.detach(), advantages, mask, row_seeds, config.covariance, all_reduce)
 
 

@@ -7,13 +7,16 @@ log π_old and ρ = exp d. Inputs are zero outside the mask when a loss sees the
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
+from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.algorithms.masked import Metrics, row_mean, token_mean
+from embodyflow.references import resolve
 
 MAX_LOG_RATIO = 20.0
 """Bound on |d| of a token: exp(20) ≈ 5e8 says all there is to say, and exp(90) is infinite in float32."""
@@ -62,6 +65,20 @@ class LossInputs:
                 raise ValueError(f"{name}: shape {list(tensor.shape)}; allowed: {list(self.mask.shape)} as the mask")
         outside = ~self.mask
         return replace(self, **{name: tensor.masked_fill(outside, 0) for name, tensor in tensors.items()})
+
+
+LossFunction = Callable[[LossInputs, AlgorithmConfig], tuple[Tensor, Metrics]]
+"""A policy loss: returns a loss per token, float [B, L], and metrics."""
+
+
+def find_loss(name: str) -> LossFunction:
+    """Return the policy loss that ``algorithm.loss`` names.
+
+    Raises:
+        ConfigError: No such loss exists.
+    """
+    function: LossFunction = resolve(LOSSES.resolve(name).function)
+    return function
 
 
 def _log_ratio(inputs: LossInputs) -> Tensor:

@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
-from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.algorithms.kl import estimate_kl
-from embodyflow.algorithms.losses import LossInputs
+from embodyflow.algorithms.losses import LossInputs, find_loss
 from embodyflow.algorithms.masked import Metrics, token_mean
 
 
@@ -35,7 +34,7 @@ def policy_objective(
     """
     inputs = inputs.zero_outside_mask()
     mask = inputs.mask
-    loss, metrics = _checked(config.loss, LOSSES.resolve(config.loss).compute(inputs, config), mask)
+    loss, metrics = _checked(config.loss, find_loss(config.loss)(inputs, config), mask)
     if inputs.behavior_weights is not None:
         loss = loss * inputs.behavior_weights
         metrics |= {

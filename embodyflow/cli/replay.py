@@ -10,10 +10,9 @@ import torch
 from rich.console import Console
 from rich.table import Column, Table
 
-from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.algorithms.behavior import behavior_weights
 from embodyflow.algorithms.kl import estimate_kl
-from embodyflow.algorithms.losses import LossInputs
+from embodyflow.algorithms.losses import LossInputs, find_loss
 from embodyflow.config.compose import validate_config
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
@@ -191,5 +190,5 @@ def _policy_loss(
         mask=mask.reshape(1, -1),
         selected=torch.zeros(1, mask.numel(), dtype=torch.bool),
     )
-    losses, _ = LOSSES.resolve(config.algorithm.loss).compute(inputs.zero_outside_mask(), config.algorithm)
+    losses, _ = find_loss(config.algorithm.loss)(inputs.zero_outside_mask(), config.algorithm)
     return losses.reshape(shape)
