@@ -343,8 +343,8 @@ def divided_by_nothing(inputs, config):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("bare", r"gives Tensor; allowed: \(advantages, returns\)"),
-        ("of_rows", r"gives advantages \[3\]; allowed: \[3, 3\], one of each token"),
+        ("bare", r"returns Tensor; allowed: \(advantages, returns\)"),
+        ("of_rows", r"returns advantages \[3\]; allowed: \[3, 3\], one per token"),
         ("divided_by_nothing", "advantages are not finite inside the mask"),
     ],
 )

@@ -336,9 +336,9 @@ def telling_loss(inputs, config):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("mean_loss", r"gives a loss \[\]; allowed: \[2, 3\], one of each token"),
-        ("bare_loss", r"gives Tensor; allowed: \(loss, metrics\)"),
-        ("telling_loss", r"the metric 'mine/tokens' must be \(sum, count\), two tensors without dimensions"),
+        ("mean_loss", r"returns a loss \[\]; allowed: \[2, 3\], one per token"),
+        ("bare_loss", r"returns Tensor; allowed: \(loss, metrics\)"),
+        ("telling_loss", r"the metric 'mine/tokens' must be \(sum, count\), two scalar tensors as"),
     ],
 )
 def test_a_loss_of_ones_own_is_one_of_each_token(function, message):

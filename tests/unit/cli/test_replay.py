@@ -182,7 +182,7 @@ def test_what_is_not_there_is_one_line(run: Path, tmp_path: Path, capsys: pytest
     assert main(["episodes", str(tmp_path)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
-    assert lines[0].startswith(f"uid=99: is not among the episodes of {run}, which keeps those of iterations 1 to 1")
+    assert lines[0].startswith(f"uid=99: {run} has no such episode; it keeps those of iterations 1 to 1")
     assert "holds no config.yaml" in lines[1] and "holds no config.yaml" in lines[2]
 
 

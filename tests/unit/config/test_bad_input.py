@@ -294,7 +294,7 @@ MISTAKES = {
     ),
     "a weight of rows that have none": (
         "algorithm.max_behavior_weight=2",
-        "algorithm: max_behavior_weight=2 is of old_log_probs=proximal, and old_log_probs is recomputed",
+        "algorithm: max_behavior_weight=2: only used with old_log_probs=proximal, and old_log_probs is recomputed",
     ),
     "two pipelines": (
         "pipeline.yaml=mine.yaml pipeline.custom_fn=mine:graph",

@@ -72,7 +72,7 @@ def test_a_changed_byte_is_never_taken_for_a_record(tmp_path: Path, place: int, 
         assert Ledger(path).entries == (entries if unchanged else entries[:2])
         assert unchanged or torn
     except DamageError as error:
-        assert not unchanged and f"line {number} is not what was written" in str(error)
+        assert not unchanged and f"line {number} is damaged" in str(error)
 
 
 @pytest.mark.parametrize("order", [(1, 2), (0, 2), (0, 2, 1), (0, 0, 1, 2)])
@@ -81,7 +81,7 @@ def test_lines_dropped_doubled_or_moved_are_damage(tmp_path: Path, order: tuple[
     filled(path)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[index] for index in order))
-    with pytest.raises(DamageError, match="is not what was written"):
+    with pytest.raises(DamageError, match="is damaged"):
         Ledger(path)
 
 
