@@ -61,7 +61,7 @@ class RewardError(RuntimeError):
 
     Attributes:
         uid: Id of the row.
-        reason: What happened.
+        reason: Cause of the failure.
     """
 
     def __init__(self, uid: int, reason: str) -> None:

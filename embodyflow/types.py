@@ -56,9 +56,10 @@ Rows travel between ranks without their padding (:mod:`embodyflow.data.padding`)
 below with R or T in their shape, and to your own columns with names that begin with ``token_``, such as
 ``token_entropy``. Any other column of your own is a value of the row and travels as it is.
 
-Nodes add ``rewards``, ``advantages``, ``old_log_probs`` and ``ref_log_probs`` (float32 [N, T, L]); ``kl_penalty`` of the
-same shape, with ``algorithm.kl.placement=reward``; and ``values``, the critic's estimates, and ``returns``, both one per
-decision (float32 [N, T]). To an advantage estimator a decision is one step, and its reward is the sum over its chunk.
+Nodes add ``rewards``, ``advantages``, ``old_log_probs`` and ``ref_log_probs`` (float32 [N, T, L]), and with
+``algorithm.kl.placement=reward`` also ``kl_penalty``. They add one entry per decision of ``values``, the critic's
+estimates, and of ``returns`` (float32 [N, T]). To an advantage estimator a decision is one step, and its reward is the
+sum over its chunk.
 
 Episodes end at different decisions. Everything after the end is zero and outside ``loss_mask``.
 

@@ -121,9 +121,9 @@ class AlgorithmConfig(_Config):
         clip_ratio_c: Bound of dual clip on the ratio where the advantage is negative (ppo only); ``null`` turns it off.
         aggregation: Aggregation of the tokens' losses (:mod:`embodyflow.algorithms.aggregation`).
         old_log_probs: Log-probs in the denominator of the ratio. ``recomputed`` has the trainer compute them before its
-            first step. ``recorded`` takes those from sampling, which saves a pass: the trainer recomputes a few to check
-            parity. With both, rows of an earlier version of the policy keep theirs. ``proximal`` recomputes all, and
-            weights each token by π_prox / π_behavior (:mod:`embodyflow.algorithms.behavior`).
+            first step. ``recorded`` takes those from sampling and saves a pass: the trainer recomputes only a few, to
+            check parity. With both, rows of an earlier version of the policy keep theirs. ``proximal`` recomputes all,
+            and weights each token by π_prox / π_behavior (:mod:`embodyflow.algorithms.behavior`).
         max_behavior_weight: Upper bound of that weight.
         entropy_coef: Coefficient of the entropy bonus; 0 turns it off.
         value_clip: Largest distance of a new value from the old one; ``null`` turns clipping off.

@@ -3,8 +3,8 @@
 The decoupled objective has three policies: π in training, the proximal policy that it stays near, and the behavior
 policy that acted. The loss uses the ratio π / π_prox, and the weight π_prox / π_behav corrects for the difference
 between the other two (Hilton et al. 2021, "Batch size-invariance for policy optimization", arXiv:2110.00641; for
-language models Fu et al. 2025, "AReaL", arXiv:2505.24298). Truncation bounds its variance, as in IMPALA (Espeholt et al.
-2018, arXiv:1802.01561). The weight also corrects for a generation engine of another precision.
+language models Fu et al. 2025, "AReaL", arXiv:2505.24298). It is truncated to bound its variance, as in IMPALA
+(Espeholt et al. 2018, arXiv:1802.01561). It also corrects for a generation engine of another precision.
 """
 
 import torch

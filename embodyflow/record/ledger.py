@@ -2,7 +2,7 @@
 
 A text file with one JSON object per line. Each line ends with the SHA-256 of the previous digest and its own content,
 so a line that is changed, dropped or moved is noticed. A line counts when :meth:`Ledger.append` returns: it is on disk
-then. If a kill, a full disk or a power failure leaves part of a line, the next append cuts it off; nothing relied on it.
+then. A kill, a full disk or a power failure may leave part of a line, which the next append cuts off.
 
 The lines hold digests of the stages on disk and of the committed iterations. Nothing in them depends on time, processes
 or attempts, so a run with failures has the same ledger as one without.
@@ -87,9 +87,7 @@ class Ledger:
     def _read(self, number: int, line: bytes) -> Entry:
         content, _, digest = line.decode(errors="replace").rpartition("\t")
         if digest != _digest(self._last, content):
-            raise DamageError(
-                f"{self._path}: line {number} is damaged; restore the file, or start another run"
-            )
+            raise DamageError(f"{self._path}: line {number} is damaged; restore the file, or start another run")
         self._last = digest
         facts = json.loads(content)
         return Entry(facts.pop("kind"), facts.pop("iteration"), facts)

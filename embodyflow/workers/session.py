@@ -1,4 +1,4 @@
-"""The worker groups of one run and what passes between them, as the control plane sees it: names and numbers."""
+"""The control plane's view of a run's worker groups and the rows that pass between them: names and numbers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -23,9 +23,13 @@ class Session:
     """A run's worker groups.
 
     Args:
-        config: of the run.
-        groups: by name.
-        buffers: Ray handle of each node's buffer.
+        config: Run configuration.
+        groups: Worker groups by name.
+        buffers: Buffer of each Ray node, by node id.
+
+    Attributes:
+        policy_version: Version of the newest published weights.
+        weights_digest: SHA-256 of the newest published weights.
     """
 
     def __init__(self, config: RunConfig, groups: dict[str, WorkerGroup], buffers: dict[str, Any]) -> None:
@@ -33,7 +37,7 @@ class Session:
         self.policy_version = 0
         self.weights_digest = ""
         self._groups, self._buffers = groups, buffers
-        self._weights: dict[int, ShardRef] = {}  # of the versions that may still be acted with
+        self._weights: dict[int, ShardRef] = {}  # by version, as far as rollouts may still act with it
 
     async def run_node(self, work: NodeWork, parents: Sequence[NodeReport] = ()) -> NodeReport:
         """Run a node on its group; its rows move there from the groups of its parents.
@@ -86,14 +90,15 @@ class Session:
         return version, weights
 
     async def recall(self, work: NodeWork, kept: NodeReport) -> NodeReport:
-        """Bring back the rows of a node that an earlier process ran, from the folder they were kept in.
+        """Put the rows of a node that an earlier process ran back into the buffers, from its stage on disk.
 
         Args:
-            work: the node.
-            kept: its report as far as it was kept; its shards are not where it says.
+            work: The node.
+            kept: Recorded report of the node, with outdated shards.
 
         Raises:
-            FileNotFoundError, DamageError: they are not there any more, or not what they were.
+            FileNotFoundError: The rows are gone.
+            DamageError: The rows differ from those that were written.
         """
         group = self._groups[kept.group]
         answers = await group.call("recall", work.node_id, work.iteration, work.stage, kept.digests)
@@ -101,9 +106,9 @@ class Session:
         return replace(kept, shards=shards, facts=join_facts(facts))
 
     async def mend(self) -> None:
-        """Replace every process that is gone or does not answer; the trainer's models are as at its start.
+        """Replace every process that is gone or does not answer; the trainer's models are those of its start.
 
-        Ray nodes that came or went are met with new ranks everywhere, since ranks know the buffers they started with.
+        If Ray nodes came or went, all ranks are replaced, because ranks know only the buffers they were started with.
         """
         assert self.config.run_id is not None
         alive = start_buffers(self.config.run_id, self.config.cluster.buffer, self._buffers)
@@ -117,16 +122,16 @@ class Session:
         self._weights.clear()
 
     async def processes(self) -> dict[str, int]:
-        """Return who is who: process ids by ``role/rank``, a buffer's by its Ray node."""
+        """Return process ids by ``role/rank``, and of buffers by ``buffer/<node id>``."""
         pids = {f"{role}/{rank}": pid for role, group in self._groups.items() for rank, pid in group.pids.items()}
         for node, pid in zip(self._buffers, await call_buffers(self._buffers, "pid"), strict=True):
             pids[f"buffer/{node[:8]}"] = pid
         return pids
 
     async def publish_weights(self, version: int) -> str:
-        """Make the trainer's weights those the rollout workers act with from now on; return their digest.
+        """Publish the trainer's weights for rollout workers to act with from now on; return their digest.
 
-        Those of ``rollout.max_staleness`` versions before stay.
+        The weights of the last ``rollout.max_staleness`` versions stay available.
         """
         answers = await self._groups["trainer"].call("publish_weights", version)
         self._weights[version], self.weights_digest = answers[0]
@@ -138,7 +143,7 @@ class Session:
         return self.weights_digest
 
     async def save(self, folder: Path, *, whole: bool) -> None:
-        """Write the trainer's state to a folder; what of the policy is never trained only where ``whole``."""
+        """Write the trainer's state to a folder; ``whole`` includes the weights that are never trained."""
         await self._groups["trainer"].call("invoke", "save", str(folder.absolute()), whole)
 
     async def load_reference(self, folder: Path) -> None:
@@ -150,15 +155,15 @@ class Session:
         await self._groups["trainer"].call("restore", str(folder.absolute()))
 
     async def load_weights(self, path: Path) -> None:
-        """Start from the full weights in a file."""
+        """Start RL from the full weights in a file."""
         await self._groups["trainer"].call("invoke", "load_weights_file", str(path.absolute()))
 
     async def export(self, method: str, path: Path) -> None:
-        """Have the trainer write its policy: ``save_weights_file`` or ``save_pretrained``."""
+        """Write the trainer's policy by its method ``save_weights_file`` or ``save_pretrained``."""
         await self._groups["trainer"].call("invoke", method, str(path.absolute()))
 
     async def buffer_metrics(self) -> dict[str, Metric]:
-        """Return the buffers' usage, spilling and traffic so far; they depend on timing and are named ``perf/``."""
+        """Return the buffers' usage, spilling and traffic as ``perf/`` metrics, which depend on timing."""
         merged = merge_metrics(await call_buffers(self._buffers, "metrics"))
         return {f"perf/{name}": metric for name, metric in merged.items()}
 
@@ -167,7 +172,7 @@ class Session:
         await call_buffers(self._buffers, "free", prefix)
 
     def close(self) -> None:
-        """End every process of the run."""
+        """Kill every process of the run."""
         for group in self._groups.values():
             group.kill()
         for buffer in self._buffers.values():
@@ -176,11 +181,11 @@ class Session:
 
 @asynccontextmanager
 async def open_session(config: RunConfig) -> AsyncIterator[Session]:
-    """Start a run's groups on the Ray cluster this process is connected to; end them when the block is left.
+    """Start a run's groups on the Ray cluster of this process; kill them at the end of the block.
 
     Raises:
-        ConfigError: the cluster has no room for all workers.
-        Exception: the first that a group failed to start with; see
+        ConfigError: The cluster has no room for all workers.
+        Exception: The first error of a group that failed to start; see
             :meth:`~embodyflow.workers.group.WorkerGroup.start`.
     """
     if config.run_id is None:
@@ -193,7 +198,7 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
         try:
             for role, shape in config.groups.items():
                 groups[role] = WorkerGroup(role, shape, config, buffers, places[role], is_collective=role == "trainer")
-            # Every start is waited for: one that fails does not leave another half done.
+            # Wait for every start: a failed one must not leave another half done.
             results = await asyncio.gather(*(group.start() for group in groups.values()), return_exceptions=True)
             for result in results:
                 if result is not None:
