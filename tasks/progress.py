@@ -42,9 +42,9 @@ def score_progress(
     scores, distances = (torch.from_numpy(each[call.positions]) for each in (progress.scores, progress.distances))
     scored = Batch({"uid": batch["uid"], "scores": scores, "progress_distance": distances}, batch_size=[len(batch)])
     num_failed = int(failed.sum())
-    of_failures = scores[failed].mean().item() if num_failed else 0.0
+    failure_score = scores[failed].mean().item() if num_failed else 0.0
     metrics = {
-        "progress/failure_score": mean(of_failures, num_failed),
+        "progress/failure_score": mean(failure_score, num_failed),
         "progress/num_centres": mean(progress.num_centres),
         "progress/num_unreached_tasks": mean(progress.num_unreached),
     }

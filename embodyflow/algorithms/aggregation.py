@@ -2,8 +2,8 @@
 
 The mean over a mini-batch is not the mean of its micro-batches' means. So every token gets a weight, computed once from
 counts over the *whole* mini-batch (all micro-batches, all ranks). A micro-batch's loss is the sum of weight × loss, and
-gradients add up over micro-batches and ranks. Engines that average gradients over ranks (FSDP, DDP) multiply the loss by
-the number of ranks.
+gradients add up over micro-batches and ranks. Engines that average gradients over ranks (FSDP, DDP) multiply the loss
+by the number of ranks.
 """
 
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ from embodyflow.data.plan import Location, Piece, RankInput, ShardRef, Slice
 from embodyflow.data.tables import Column, Table, concatenate, num_rows_of
 from embodyflow.errors import ShardLostError
 from embodyflow.workers.local_calls import LocalCaller
-from embodyflow.workers.lost_actors import IS_GONE
+from embodyflow.workers.lost_actors import ACTOR_GONE
 from embodyflow.workers.segments import WritableSegments, map_content
 
 _LOOKUPS = 3  # the buffer may spill a shard between its answer and the mapping
@@ -121,5 +121,5 @@ def _as_lost(shard: ShardRef) -> Iterator[None]:
     """Raise a lost connection to the shard's buffer as the loss of the shard."""
     try:
         yield
-    except (*IS_GONE, ray.exceptions.ObjectLostError, ConnectionError, FileNotFoundError) as error:
+    except (*ACTOR_GONE, ray.exceptions.ObjectLostError, ConnectionError, FileNotFoundError) as error:
         raise ShardLostError(shard.shard_id, shard.host) from error

@@ -8,7 +8,7 @@ import ray
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.errors import WorkerLostError
 from embodyflow.workers.buffer import Buffer
-from embodyflow.workers.lost_actors import IS_GONE, first_line
+from embodyflow.workers.lost_actors import ACTOR_GONE, first_line
 
 
 def start_buffers(run_id: str, config: BufferConfig, known: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -35,5 +35,5 @@ async def call_buffers(buffers: dict[str, Any], method: str, *arguments: Any) ->
     calls = [getattr(each, method).options(max_task_retries=-1).remote(*arguments) for each in buffers.values()]
     try:
         return await asyncio.gather(*calls)
-    except IS_GONE as error:
+    except ACTOR_GONE as error:
         raise WorkerLostError(f"a buffer is gone with its Ray node: {first_line(error)}") from error

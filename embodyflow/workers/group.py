@@ -12,7 +12,7 @@ from embodyflow.config.run import GroupShape
 from embodyflow.errors import InfrastructureError, NodeTimeoutError, WorkerLostError
 from embodyflow.workers.calls import NodeCall, NodeResult
 from embodyflow.workers.gpu_sharing import Options
-from embodyflow.workers.lost_actors import IS_GONE, first_line
+from embodyflow.workers.lost_actors import ACTOR_GONE, first_line
 from embodyflow.workers.worker import Worker
 
 INTERRUPT_SECONDS = 5.0
@@ -98,16 +98,16 @@ class WorkerGroup:
                 and are out of step, because an earlier node failed on some of them.
             Exception: The node function raised it on the first rank that failed, in this node or in that earlier one.
         """
-        if beside_others and not self._ranks_meet:
+        if beside_others and not self._ranks_communicate:
             return await self._on_every_rank("run_compute_node", calls)
         async with self._model:
             self._check_in_step()
             try:
                 return await self._on_every_rank("run_node", calls)
             except BaseException as error:
-                if self._ranks_meet:  # some may wait in a collective that others never reach
+                if self._ranks_communicate:  # some may wait in a collective that others never reach
                     self._out_of_step_by = calls[0].node_id, error
-                    if beside_others and await self._have_ended(error):  # and no model is left half trained
+                    if beside_others and await self._all_ended(error):  # and no model is left half trained
                         self._out_of_step_by = None
                 raise
 
@@ -135,11 +135,11 @@ class WorkerGroup:
 
     async def mend(self) -> None:
         """Replace every rank that is gone or does not answer."""
-        await _together([self._mend(rank) for rank in range(len(self._ranks))])
+        await _gather([self._mend(rank) for rank in range(len(self._ranks))])
 
     async def renew(self) -> None:
         """Replace every rank, because ranks know only the buffers they were started with."""
-        await _together([self._replace(rank, handle) for rank, handle in enumerate(self._ranks)])
+        await _gather([self._replace(rank, handle) for rank, handle in enumerate(self._ranks)])
 
     def kill(self) -> None:
         """Kill the ranks' processes."""
@@ -147,11 +147,11 @@ class WorkerGroup:
             ray.kill(rank)
 
     @property
-    def _ranks_meet(self) -> bool:
+    def _ranks_communicate(self) -> bool:
         """Whether a node on one rank waits for its siblings on others."""
         return self._is_collective and len(self) > 1
 
-    async def _have_ended(self, error: BaseException) -> bool:
+    async def _all_ended(self, error: BaseException) -> bool:
         """Return True if every rank has ended the failed node, so that none waits in a collective.
 
         All ranks then took part in the same collectives: if one had missed a sum, the others would still wait in it.
@@ -173,7 +173,7 @@ class WorkerGroup:
     async def _on_every_rank(self, method: str, calls: Sequence[NodeCall]) -> list[NodeResult]:
         waits = [self._run_rank(rank, method, call) for rank, call in enumerate(calls)]
         # A rank interrupts Python code itself; a hang in native code ends here.
-        return await self._within(_together(waits), calls[0].node_id, calls[0].timeout + INTERRUPT_SECONDS)
+        return await self._within(_gather(waits), calls[0].node_id, calls[0].timeout + INTERRUPT_SECONDS)
 
     async def _run_rank(self, rank: int, method: str, call: NodeCall) -> NodeResult:
         for attempt in range(MAX_RESTARTS + 1):
@@ -191,10 +191,10 @@ class WorkerGroup:
     async def _all(self, refs: list[Any]) -> list[Any]:
         try:
             return await asyncio.gather(*refs)
-        except IS_GONE as error:
+        except ACTOR_GONE as error:
             raise WorkerLostError(f"a worker of the {self.role} group is gone: {first_line(error)}") from error
         except Exception as error:
-            if self._ranks_meet and await self._any_dead():
+            if self._ranks_communicate and await self._any_dead():
                 # Its siblings fail in their collectives, and their errors may arrive first.
                 raise WorkerLostError(f"a worker of the {self.role} group is gone") from error
             raise
@@ -243,7 +243,7 @@ class WorkerGroup:
         ready = asyncio.gather(*(self._ranks[rank].ready.remote() for rank in ranks))
         try:
             pids = await self._within(ready, "start", self._config.cluster.start_timeout)
-        except IS_GONE as error:
+        except ACTOR_GONE as error:
             if getattr(error, "actor_init_failed", False):  # the engine's own error says why
                 raise
             raise WorkerLostError(f"a worker of the {self.role} group did not start: {first_line(error)}") from error
@@ -271,7 +271,7 @@ class WorkerGroup:
         return "\n".join(lines)
 
 
-async def _together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+async def _gather(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """Run coroutines concurrently and return their results in order.
 
     Raises:

@@ -2,7 +2,7 @@
 
 import ray
 
-IS_GONE = (
+ACTOR_GONE = (
     ray.exceptions.RayActorError,
     ray.exceptions.ActorUnschedulableError,  # no Ray node is left that it may run on
     ray.exceptions.OutOfMemoryError,  # Ray's memory monitor killed it

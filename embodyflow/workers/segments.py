@@ -22,7 +22,7 @@ from embodyflow.errors import BufferFullError, ConfigError
 
 _MAPPED_SEGMENTS = 64  # segments that a writer keeps mapped: writing to mapped pages is about ten times as fast
 
-_GONE = (
+_GONE_ERRNOS = (
     *(errno.ENOENT, errno.ESRCH),  # the descriptor was closed, or the process has ended
     errno.ENXIO,  # the descriptor is a socket by now
     *(errno.EACCES, errno.EPERM),  # the process id belongs to another user by now
@@ -95,7 +95,7 @@ def map_content(location: Location) -> Any:
     try:
         descriptor = os.open(f"/proc/{location.pid}/fd/{location.descriptor}", flags)
     except OSError as error:
-        if error.errno in _GONE:
+        if error.errno in _GONE_ERRNOS:
             return None
         raise
     try:

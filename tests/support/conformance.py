@@ -9,9 +9,9 @@ VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def differences(protocol: type, instance: object) -> list[str]:
-    """Return what keeps ``instance`` from being used as ``protocol``, one sentence each.
+    """Return the differences that keep ``instance`` from being used as ``protocol``, one sentence each.
 
-    A method may have further parameters with defaults. Types are mypy's business: see :mod:`typed_seams`.
+    A method may have further parameters with defaults. mypy compares the types, in :mod:`typed_seams`.
     """
     found = []
     for name, member in sorted(_members(protocol).items()):

@@ -88,7 +88,7 @@ def connected_trainer(config: RunConfig) -> Iterator[Any]:
 
 
 def published(trainer: TrainerEngine) -> dict[str, Any]:
-    """Return what a rollout engine's ``update_weights`` gets from a trainer."""
+    """Return the arrays that a rollout engine's ``update_weights`` gets from a trainer."""
     return trainer.weights() | trainer.probe()
 
 

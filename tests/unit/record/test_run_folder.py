@@ -42,7 +42,7 @@ def test_a_name_is_not_used_twice(config: RunConfig, folder: RunFolder) -> None:
     assert folder.metrics.read() == [{"iteration": 1}]
 
 
-def test_a_folder_that_cannot_be_made_names_the_key(tiny_config, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_names_the_key(tiny_config, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     config = tiny_config().model_copy(update={"run_root": f"{tmp_path}/file/runs"})
     with pytest.raises(ConfigError, match=r"run_root=.*/file/runs: .* cannot be created: Not a directory"):
@@ -89,11 +89,11 @@ def test_committing_again_replaces(folder: RunFolder) -> None:
 
 @contextmanager
 def killed_while_it_removes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have this process killed as soon as it has removed a file of a folder that is there."""
+    """Simulate a kill right after this process removed the first file of an existing folder."""
     remove = shutil.rmtree
 
     def kill(path: Path, ignore_errors: bool = False) -> None:
-        if not ignore_errors:  # of what is not there
+        if not ignore_errors:  # with it, the folder may be missing
             next(path.iterdir()).unlink()
             raise SystemExit
         remove(path, ignore_errors)
@@ -103,7 +103,7 @@ def killed_while_it_removes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_episodes_whose_removal_a_kill_came_into_go_with_the_next_commit(
+def test_episodes_left_by_an_interrupted_removal_go_with_the_next_commit(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def commit_episodes(iteration: int) -> None:
@@ -117,7 +117,7 @@ def test_episodes_whose_removal_a_kill_came_into_go_with_the_next_commit(
     assert [path.name for path in (folder.path / "episodes").iterdir()] == ["iteration-000003"]
 
 
-def test_a_checkpoint_whose_removal_a_kill_came_into_is_gone(
+def test_a_checkpoint_left_by_an_interrupted_removal_does_not_count(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for iteration in range(3):
@@ -189,7 +189,7 @@ def test_a_checkpoint_is_not_begun_where_there_is_no_room(folder: RunFolder, mon
     assert folder.checkpoints.committed() == [0]
 
 
-def test_runs_that_can_go_on_are_those_that_began_and_are_neither_done_nor_busy(tmp_path: Path) -> None:
+def test_unfinished_runs_have_a_checkpoint_and_are_neither_complete_nor_locked(tmp_path: Path) -> None:
     names = ("begun", "done", "busy", "nothing-yet", "another-users")
     folders = {name: RunFolder(tmp_path / name) for name in names}
     for name, folder in folders.items():
@@ -198,7 +198,7 @@ def test_runs_that_can_go_on_are_those_that_began_and_are_neither_done_nor_busy(
         if name != "nothing-yet":
             commit(folder, 0)
     folders["done"].write_summary({})
-    (folders["another-users"].path / ".lock").mkdir()  # cannot be opened to write either, not even by root
+    (folders["another-users"].path / ".lock").mkdir()  # not writable, not even for root
     with folders["busy"].locked():
         assert [folder.path.name for folder in unfinished_runs(tmp_path)] == ["begun"]
     assert {folder.path.name for folder in unfinished_runs(tmp_path)} == {"begun", "busy"}

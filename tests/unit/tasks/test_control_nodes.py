@@ -1,4 +1,4 @@
-"""Steps of control tasks on their way to the trainer, against numbers worked by hand."""
+"""The nodes of control tasks, against numbers worked out by hand."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,7 +42,7 @@ def rows():
 
 
 class FirstFeature:
-    """An engine whose critic answers a state's first feature."""
+    """An engine whose critic returns the first feature of a state."""
 
     config = compose_config(["experiment=reacher", "flow=ppo", "algorithm.gamma=0.5", "algorithm.whiten=null"])
     all_reduce = staticmethod(one_rank)
@@ -51,7 +51,7 @@ class FirstFeature:
         return batch["state"][..., 0] * batch["loss_mask"].any(-1)
 
 
-def test_what_was_cut_is_bootstrapped_and_what_terminated_is_not():
+def test_a_cut_episode_is_bootstrapped_and_a_terminated_one_is_not():
     worker = FirstFeature()
     batch = tasks.value_steps(rows(), worker=worker).batch
     assert batch["values"].tolist() == [[0, 2], [4, 6], [8, 0]]
@@ -85,7 +85,7 @@ def test_a_loss_that_draws_tokens_draws_them_decision_by_decision(fraction: floa
     selected = select_tokens(
         *(split[name].flatten(1) for name in ("log_probs", "advantages", "loss_mask")), split["seed"], algorithm
     )
-    assert selected.sum() == expected, "all vary with their advantage, and so many are asked for"
+    assert selected.sum() == expected, "all vary with their advantage, so the fraction decides"
 
 
 def test_steps_are_counted_and_returns_averaged():

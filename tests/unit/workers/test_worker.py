@@ -1,4 +1,4 @@
-"""What a worker does with the weights it is told to use; Ray, and the engine, are left out."""
+"""A worker's handling of weights and outputs, with a fake engine and without Ray."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from embodyflow.workers.worker import Worker
 
 
 class Engine:
-    """Takes weights over one by one; of version 6 it is interrupted in the middle."""
+    """Loads weights one by one; version 6 is interrupted halfway."""
 
     def __init__(self) -> None:
         self.weights = {"first": 0.0, "last": 0.0}
@@ -26,8 +26,8 @@ class Engine:
             self.weights[name] = float(value)
 
 
-def test_weights_that_were_taken_over_in_part_are_not_used_for_those_before() -> None:
-    """A run goes back to a version that the worker had, where the checkpoint of the newer one is damaged."""
+def test_half_loaded_weights_are_not_taken_for_the_version_before() -> None:
+    """A run goes back to an earlier version if the checkpoint of the newer one is damaged."""
     plain: Any = Worker
     worker = object.__new__(plain.__ray_metadata__.modified_class)
     worker._engine, worker._engine_version = Engine(), -1
@@ -47,7 +47,7 @@ def test_weights_that_were_taken_over_in_part_are_not_used_for_those_before() ->
 
 
 def forgets_to_return(batch: Any, config: Any = None, **kwargs: Any) -> None:
-    """Do the work of a node, and say nothing."""
+    """Do the work of a node, but return nothing."""
 
 
 def test_a_node_function_that_returns_no_output_is_named() -> None:
