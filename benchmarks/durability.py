@@ -77,9 +77,10 @@ def take_turns(first: str) -> None:
     from embodyflow.orchestration.run.graph_run import GraphRun
     from embodyflow.orchestration.run.stages import Stages
 
-    run_folder: Any = importlib.import_module("embodyflow.record.run_folder")
+    checkpoints: Any = importlib.import_module("embodyflow.record.checkpoints")
+    metrics_log: Any = importlib.import_module("embodyflow.record.metrics_log")
     work, commit, committed = GraphRun._work, Stages._commit, Stages.committed
-    digest, flush = run_folder._flush_and_digest, run_folder.flush
+    digest, flush = checkpoints._flush_and_digest, checkpoints.flush
 
     def work_in_turn(self: GraphRun, node: Any) -> Any:
         whole = work(self, node)
@@ -95,8 +96,8 @@ def take_turns(first: str) -> None:
 
     GraphRun._work = work_in_turn
     Stages._commit, Stages.committed = commit_in_turn, committed_in_turn
-    run_folder._flush_and_digest = lambda path: digest(path) if IS_DURABLE.get() else ""
-    run_folder.flush = lambda path: flush(path) if IS_DURABLE.get() else None
+    checkpoints._flush_and_digest = lambda path: digest(path) if IS_DURABLE.get() else ""
+    checkpoints.flush = metrics_log.flush = lambda path: flush(path) if IS_DURABLE.get() else None
 
 
 def run_apart(job: str, kind: str, iterations: int) -> Any:

@@ -37,19 +37,21 @@ def run_and_account(flow: str, experiment: str, iterations: int, folder: str, ov
         overrides: Overrides of the flow.
     """
     import embodyflow.orchestration.run.stages as stages
-    import embodyflow.record.run_folder as run_folder
+    import embodyflow.record.checkpoints as checkpoints
+    import embodyflow.record.metrics_log as metrics_log
     from embodyflow.orchestration.run.graph_run import GraphRun
     from embodyflow.record.ledger import Ledger
-    from embodyflow.record.run_folder import RunFolder
+    from embodyflow.record.stage_rows import StageRows
 
     training: Any = importlib.import_module("embodyflow.orchestration.run.training")
     notes, seconds = Path(folder) / "account.jsonl", list[float]()
     for place, name in (
-        (run_folder, "_flush_and_digest"),
-        (run_folder, "flush"),
+        (checkpoints, "_flush_and_digest"),
+        (checkpoints, "flush"),
+        (metrics_log, "flush"),
         (stages, "_flush"),
         (Ledger, "append"),
-        (RunFolder, "drop_stages"),
+        (StageRows, "drop"),
     ):
         setattr(place, name, noted(getattr(place, name), notes))
 

@@ -57,7 +57,7 @@ from embodyflow.record.trackers import open_trackers
 from embodyflow.stack.processes import exit_on_signals, free_port, start_process, stop_processes
 from embodyflow.stack.services import server_command
 from embodyflow.workers.buffers import start_buffers
-from embodyflow.workers.calls import NodeCall, NodeResult
+from embodyflow.workers.calls import NodeCall, NodeResult, NodeWork
 from embodyflow.workers.group import WorkerGroup
 from embodyflow.workers.session import Session
 from pipelines import NodeType, TaskGraph, load_pipeline
@@ -186,7 +186,7 @@ def raw_iteration(run_id: str, graph: TaskGraph) -> float:
     for node_id in graph.get_execution_order():
         node = graph.nodes[node_id]
         group = "trainer" if node.node_type is NodeType.MODEL_TRAIN else group
-        call = NodeCall(node_id, node.executable_ref, 0, seed=0, parents=parents)
+        call = NodeCall(NodeWork(node_id, node.executable_ref, group, 0), seed=0, parents=parents)
         result: NodeResult = ray.get(workers[group].run_node.remote(call))
         assert result.shard is not None
         parents = (RankInput((Slice(result.shard, 0, 1),), 0, 1),)

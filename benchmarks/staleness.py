@@ -37,7 +37,7 @@ NUM_WARM_UP = 5
 
 def timings(folder: Path) -> dict[str, float]:
     """Return the median seconds of a run's iterations, in total and of the nodes of each lane."""
-    records = [line for line in RunFolder(folder).metrics() if "perf/iteration_seconds" in line][NUM_WARM_UP:]
+    records = [line for line in RunFolder(folder).metrics.read() if "perf/iteration_seconds" in line][NUM_WARM_UP:]
     graph = load_pipeline(name="language_grpo")
     ahead = rollout_nodes(graph)
     lanes = {"rollout": ahead, "training": graph.nodes.keys() - ahead}

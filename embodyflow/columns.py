@@ -1,7 +1,7 @@
-"""Names of the columns that rows have."""
+"""Names of the columns of rows."""
 
 FINAL = "final_"
-"""Prefix of the column with an observation after an episode's last action."""
+"""Prefix of the columns with the observation after an episode's last action."""
 
 COLUMNS = frozenset(
     (
@@ -12,5 +12,5 @@ COLUMNS = frozenset(
         *("progress_distance", "trained", "token_weights", "decision_weights", "selected"),
     )
 )
-"""Names that rows (:mod:`embodyflow.types`) have a meaning for, some only where they are read or trained on: an
-observation, which is a column beside them, must have another."""
+"""Reserved column names (:mod:`embodyflow.types`), some of which exist only in parts of a run. Observations are columns
+too, so they need other names."""

@@ -1,39 +1,39 @@
-"""Errors that a user can mend, told in one line."""
+"""Errors with a one-line message that names what to change."""
 
 
 class ConfigError(ValueError):
-    """A configuration is wrong: the message names the key and what is allowed."""
+    """A configuration is wrong; the message names the key and what is allowed."""
 
 
 class ParityError(RuntimeError):
-    """Two computations that must agree (rollout and trainer, two ranks) do not."""
+    """Two computations that must agree, such as rollout and trainer or two ranks, do not."""
 
 
 class SamplingError(RuntimeError):
-    """An iteration did not find enough rows worth training on; the message says what to change."""
+    """An iteration found too few rows worth training on; the message says what to change."""
 
 
 class InfrastructureError(RuntimeError):
-    """Something that computes or stores failed, not what it computed: the same again may well succeed.
+    """A process, a disk or the network failed, so a retry may succeed.
 
-    Every other exception of a node is taken for a bug, which the same again would only repeat.
+    Every other exception of a node counts as a bug, which a retry would repeat.
     """
 
 
 class WorkerLostError(InfrastructureError):
-    """A worker's process is gone, or does not answer; or its model is half trained. The message names it."""
+    """A worker's process is gone or does not answer, or its model is half trained; the message names it."""
 
 
 class NodeTimeoutError(InfrastructureError, TimeoutError):
-    """A node took longer than it may; the message names it and shows where its ranks were."""
+    """A node exceeded its time limit; the message names it, and a note has the stacks of its ranks."""
 
 
 class ShardLostError(InfrastructureError):
-    """A shard is gone because its buffer is: the node that made it must run again.
+    """A shard is gone with its buffer, so the node that made it must be repeated.
 
     Attributes:
         shard_id: ``<iteration>/<node>/<rank>``, which names the node.
-        node_id: the Ray node whose buffer held it.
+        node_id: Id of the Ray node whose buffer held the shard.
     """
 
     def __init__(self, shard_id: str, node_id: str) -> None:
@@ -45,23 +45,23 @@ class ShardLostError(InfrastructureError):
 
 
 class BufferFullError(RuntimeError):
-    """A buffer found no room for a shard, in memory or by spilling."""
+    """A buffer has no room for a shard, neither in memory nor by spilling."""
 
 
 class DamageError(RuntimeError):
-    """A file of a run's folder does not hold what was written to it; the message names file and place."""
+    """A file of a run's folder is missing or damaged; the message names it."""
 
 
 class DiskFullError(RuntimeError):
-    """There is no room for the next checkpoint; what was committed is intact."""
+    """The disk has no room for the next checkpoint; committed checkpoints are intact."""
 
 
 class RewardError(RuntimeError):
-    """A reward function failed, which says nothing about the response: the run must not go on as if it did.
+    """A reward function failed. That says nothing about the response, so the run stops instead of scoring it 0.
 
     Attributes:
-        uid: of the row that was to be scored.
-        reason: what happened.
+        uid: Id of the row.
+        reason: Cause of the failure.
     """
 
     def __init__(self, uid: int, reason: str) -> None:

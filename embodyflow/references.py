@@ -1,4 +1,4 @@
-"""Functions by name: ``"module:function"``, which every process of a run can look up for itself."""
+"""References to functions: ``"module:function"``, which every process of a run can resolve."""
 
 import importlib
 import importlib.util
@@ -10,10 +10,10 @@ from typing import Any
 
 
 def resolve(reference: str) -> Any:
-    """Return what ``"module:attribute.path"`` names.
+    """Return the object that ``"module:attribute.path"`` names.
 
     Raises:
-        ImportError: the module cannot be imported, or it has no such attribute.
+        ImportError: The module cannot be imported, or it has no such attribute.
     """
     module, _, path = reference.partition(":")
     target: Any = _import(module)
@@ -25,14 +25,14 @@ def resolve(reference: str) -> Any:
 
 
 def reference_to(function: str | Callable[..., Any]) -> str:
-    """Return the ``"module:attribute.path"`` of a function.
+    """Return the reference ``"module:attribute.path"`` of a function.
 
     Args:
-        function: a callable, ``"module:function"`` or ``"module:Class.method"``; a dot may replace the colon.
+        function: A callable, or a reference to one, in which a dot may replace the colon.
 
     Raises:
-        ValueError: another process could not find the callable under its name.
-        ImportError: the module of a dotted path cannot be imported.
+        ValueError: Another process could not find the callable by its name.
+        ImportError: The module of a dotted path cannot be imported.
     """
     if isinstance(function, str):
         return function if ":" in function else _with_colon(function)
@@ -43,17 +43,17 @@ def reference_to(function: str | Callable[..., Any]) -> str:
         kind = "a lambda" if path.endswith("<lambda>") else "defined inside another function"
         raise ValueError(f"{path} is {kind}, which workers cannot import; define it at the top of a module")
     if module == "__main__":
-        raise ValueError(f"{path} is defined in the script that was started, which workers cannot import; move it")
+        raise ValueError(f"{path} is defined in the started script, which workers cannot import; move it to a module")
     reference = f"{module}:{path}"
     if resolve(reference) != function:
-        raise ValueError(f"{reference} names another object than the one given, so workers would run that one")
+        raise ValueError(f"{reference} names another object than the one given, and workers would run that one")
     return reference
 
 
 def source_files(reference: str) -> tuple[str, ...]:
-    """Return the Python files of the module that ``"module:anything"`` names, of a package all of them.
+    """Return the Python files of the module in ``"module:anything"``; of a package, all files.
 
-    Nothing is imported but the packages above it; what is no module of files has none.
+    Only the packages above it are imported. A module that has no file gives an empty tuple.
     """
     module = reference.partition(":")[0]
     loaded = sys.modules.get(module)
@@ -69,7 +69,7 @@ def source_files(reference: str) -> tuple[str, ...]:
 
 
 def _with_colon(dotted: str) -> str:
-    """Put the colon after the longest part of ``dotted`` that is a module."""
+    """Replace the dot after the longest part of ``dotted`` that is a module with a colon."""
     parts = dotted.split(".")
     if len(parts) < 2:
         raise ValueError(f"{dotted!r} names no module; write 'module:function'")
@@ -87,5 +87,5 @@ def _has_submodule(module: str, name: str) -> bool:
 def _import(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except Exception as error:  # whatever a user's module raises while it is imported is told as one line
+    except Exception as error:  # a user's module may raise anything while it is imported
         raise ImportError(f"cannot import module {module!r}: {type(error).__name__}: {error}") from error

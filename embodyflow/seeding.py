@@ -1,7 +1,7 @@
-"""One seed for every random draw.
+"""Seeds for every random draw.
 
-A draw is named by where it happens: ``(run seed, iteration, node, row)``. Two runs with the same seed make the
-same draws whatever the number of workers, and a node that is run again makes them again.
+The name of a draw is the place where it happens: ``(run seed, iteration, node, row)``. So runs with the same seed make
+the same draws on any number of workers, and so does a node that is repeated.
 """
 
 import hashlib
@@ -10,27 +10,27 @@ import operator
 import numpy as np
 
 LARGEST_ENV_SEED = 2**31 - 1
-"""Of what environments are reset by. Gymnasium's generators take any seed; those that simulators often have beside
-them, such as ``numpy.random.RandomState``, take 32 bits, some of them signed."""
+"""Largest seed that environments are reset with. Gymnasium's generators take any seed, but simulators often have
+others, such as ``numpy.random.RandomState``, which take 32 bits, some of them signed."""
 
 
 def derive_seed(*parts: int | str) -> int:
     """Return a seed in ``[0, 2**63)`` that depends on every part and on their order.
 
     Args:
-        *parts: the name of the draw, by custom ``(run_seed, iteration, node_id, row)``.
+        *parts: Name of the draw, usually ``(run_seed, iteration, node_id, row)``.
 
     Returns:
-        The first 63 bits of the SHA-256 of the parts: independent of the process, unlike ``hash``.
+        The first 63 bits of the SHA-256 of the parts. Unlike ``hash`` they are the same in every process.
 
     Raises:
-        TypeError: a part is neither a string nor a whole number.
+        TypeError: A part is neither a string nor an integer.
     """
-    # operator.index takes NumPy's integers for what they are and refuses floats.
+    # operator.index accepts NumPy's integers and refuses floats.
     text = "\x1f".join(f"str:{part}" if isinstance(part, str) else f"int:{operator.index(part)}" for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def derive_rng(*parts: int | str) -> np.random.Generator:
-    """Return NumPy's Philox generator seeded by :func:`derive_seed` of the parts."""
+    """Return a NumPy Philox generator seeded with :func:`derive_seed` of the parts."""
     return np.random.Generator(np.random.Philox(derive_seed(*parts)))

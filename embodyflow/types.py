@@ -1,69 +1,70 @@
 """The records that travel between nodes.
 
-A **Batch** is a ``tensordict.TensorDict`` of rows (``batch_size=[num_rows]``). A row is one episode (embodied) or
-one response (language). Every row carries::
+A **Batch** is a ``tensordict.TensorDict`` of rows (``batch_size=[num_rows]``). A row is one episode (embodied), one
+response (language) or a piece of an episode (control). Every row has::
 
     uid             int64 [N]   unique in the run
-    group_id        int64 [N]   siblings that share one prompt or initial state
+    group_id        int64 [N]   shared by the siblings of one prompt or initial state
     policy_version  int64 [N]   version of the weights that acted
     seed            int64 [N]   seed of the row's draws
 
-An embodied row adds, with T decisions (policy calls) of C actions (the chunk) of A dimensions, L = C·A tokens (of
-SmolVLA and π0, which denoise H ≥ C actions in K steps, L = C·K)::
+An embodied row adds columns with T decisions (policy calls), each a chunk of C actions with A dimensions, and
+L = C·A tokens. SmolVLA and π0, which denoise H ≥ C actions in K steps, have L = C·K. ::
 
     state            float32 [N, T, S]      observation before each decision
-    image            uint8   [N, T, H, W, 3]  likewise, under its own name, of every camera that is shown
+    image            uint8   [N, T, H, W, 3]  the same, one column per camera under the camera's name
     final_state      float32 [N, S]         observation after the last action
-    final_image      uint8   [N, H, W, 3]   likewise
-    instruction_ids  int64   [N, I]         the instruction, tokenised; 0 is padding
-    action_tokens    int64   [N, T, L]      sampled bins, ordered (chunk step, dimension), of actions not executed
-                                            too; of SmolVLA and π0 the ways from noise to action,
-                                            float32 [N, T, H·(K + 1)·Amax]
-    actions          float32 [N, T, C, A]   what was executed; zero after the end
-    log_probs        float32 [N, T, L]      of those tokens, when sampled; of SmolVLA and π0 of each action's steps
+    final_image      uint8   [N, H, W, 3]   the same
+    instruction_ids  int64   [N, I]         tokens of the instruction; 0 is padding
+    action_tokens    int64   [N, T, L]      sampled bins in the order (chunk step, dimension), including those of
+                                            actions not executed; of SmolVLA and π0 the paths from noise to
+                                            action, float32 [N, T, H·(K + 1)·Amax]
+    actions          float32 [N, T, C, A]   executed actions; zero after the end
+    log_probs        float32 [N, T, L]      log-probs of the tokens when sampled; of SmolVLA and π0 those of each
+                                            denoising step
     loss_mask        bool    [N, T, L]      tokens whose action was executed
-    env_task_id      int64   [N]            which instruction of the experiment
+    env_task_id      int64   [N]            index of the instruction in ``env.tasks``
     goal             int64   [N]            index of the initial state in its split
     num_steps        int64   [N]            executed environment steps
     episode_return   float32 [N]            sum of the environment's own rewards
     success, terminated, truncated   bool [N]
 
-A row of a control task is a piece of an episode, of T steps at most: ``state``, ``log_probs`` and ``loss_mask`` as
-above with C = L = 1, and::
+A control row is a piece of an episode, at most T steps long. ``state``, ``log_probs`` and ``loss_mask`` are as above
+with C = L = 1, and::
 
-    action_tokens    float32 [N, T, A]      the Gaussian's sample, before it is clipped to the environment's bounds
-    rewards          float32 [N, T, 1]      the environment's own
+    action_tokens    float32 [N, T, A]      sample of the Gaussian, before it is clipped to the environment's bounds
+    rewards          float32 [N, T, 1]      the environment's own rewards
     final_state      float32 [N, S]         observation after the last step
     num_steps        int64   [N]            steps of the piece
-    terminated       bool    [N]            whether the episode terminated there; else a time limit or the
-                                            iteration cut it, and ``bootstrap_values`` (float32 [N]) is
-                                            what was to come
+    terminated       bool    [N]            whether the episode terminated at the end of the piece; otherwise a time
+                                            limit or the iteration cut it, and ``bootstrap_values`` (float32 [N])
+                                            is the estimated return after it
 
-A language row is an episode of R decisions of one token, R the longest response of the rows at hand (T = R, L = 1);
-``log_probs`` and ``loss_mask`` as above, and::
+A language row is an episode of R decisions of one token, where R is the longest response at hand (T = R, L = 1).
+``log_probs`` and ``loss_mask`` are as above, and::
 
-    prompt_tokens    int64   [N, P]         the prompt; what lies after its end is zero
-    prompt_length    int64   [N]            tokens of the prompt
-    action_tokens    int64   [N, R, 1]      the response, the token that ended it included
-    response_length  int64   [N]            tokens of the response
+    prompt_tokens    int64   [N, P]         prompt; zero after its end
+    prompt_length    int64   [N]            number of tokens in the prompt
+    action_tokens    int64   [N, R, 1]      response, including the token that ended it
+    response_length  int64   [N]            number of tokens in the response
     num_steps        int64   [N]            the same
     prompt_id        int64   [N]            index of the prompt in its split
-    terminated, truncated  bool [N]         whether the response ended by itself, or at the limit
-    success          bool    [N]            what the reward function says, with ``scores`` (float32 [N]), the reward
+    terminated, truncated  bool [N]         whether the response ended by itself or at the limit
+    success          bool    [N]            verdict of the reward function, with ``scores`` (float32 [N]), the reward
 
-Between ranks such rows travel without their padding (:mod:`embodyflow.data.padding`). That concerns the columns named
-here and below with R, or with T, in their shape, and columns of your own whose names begin with ``token_``, such as
-``token_entropy``; any other column of your own is so many values of the row, and stays whole.
+Rows travel between ranks without their padding (:mod:`embodyflow.data.padding`). That applies to the columns above and
+below with R or T in their shape, and to your own columns with names that begin with ``token_``, such as
+``token_entropy``. Any other column of your own is a value of the row and travels as it is.
 
-To all rows the nodes add ``rewards``, ``advantages``, ``old_log_probs``, ``ref_log_probs`` (float32 [N, T, L]; so is
-``kl_penalty``, what rewards lose for the KL where it is taken from them) and, one per decision, ``values`` (the
-critic's estimate before it) and ``returns`` (float32 [N, T]). To an advantage estimator a decision is one step, its
-reward the sum over its chunk.
+Nodes add ``rewards``, ``advantages``, ``old_log_probs`` and ``ref_log_probs`` (float32 [N, T, L]), and with
+``algorithm.kl.placement=reward`` also ``kl_penalty``. They add one entry per decision of ``values``, the critic's
+estimates, and of ``returns`` (float32 [N, T]). To an advantage estimator a decision is one step, and its reward is the
+sum over its chunk.
 
-Episodes end at different decisions; what lies after the end is zero and outside ``loss_mask``.
+Episodes end at different decisions. Everything after the end is zero and outside ``loss_mask``.
 
-Worked example: ``max_steps=80``, chunk of 5, 4 dimensions: T=16, L=20. An episode that succeeds at step 12 has
-``num_steps=12`` and ``loss_mask`` true for all 20 tokens of decisions 0 and 1 and the first 2·4=8 of decision 2.
+Worked example: ``max_steps=80``, chunks of 5, 4 dimensions: T=16, L=20. An episode that succeeds at step 12 has
+``num_steps=12``, and ``loss_mask`` is true for all 20 tokens of decisions 0 and 1 and the first 2·4=8 of decision 2.
 """
 
 from collections.abc import Mapping
@@ -77,12 +78,12 @@ Batch: TypeAlias = TensorDict
 
 @dataclass
 class NodeOutput:
-    """What a node function returns.
+    """Output of a node function.
 
     Attributes:
-        batch: the rows the node passes on to its children.
-        metrics: name to number or :class:`embodyflow.data.metrics.Metric`; a bare number is a mean over ranks.
-        info: small JSON-able facts for people, shown with the node's Prefect task run.
+        batch: Rows that the node passes on to its children; ``None`` passes none on.
+        metrics: Numbers or :class:`embodyflow.data.metrics.Metric` by name; a bare number is averaged over ranks.
+        info: Small JSON-able facts, shown with the node's Prefect task run.
     """
 
     batch: Batch | None

@@ -1,9 +1,10 @@
-"""The nodes' functions: one verb each, run on the Ray workers that hold the rows.
+"""Node functions: one verb each, run on the Ray workers that hold the rows.
 
-Every function has the form ``f(batch, config=None, *, worker, call, **kwargs) -> NodeOutput``: ``batch`` is the rank's
-rows, ``config`` the node's own configuration, ``worker`` the engine of the rank (rollout or trainer) and ``call`` says
-which iteration and seed it is. A pipeline names them ``"tasks:generate"`` and so on; a function of one's own takes the
-same place as ``"my_module:my_function"`` and may ignore the keywords.
+Every function has the form ``f(batch, config=None, *, worker, call, **kwargs) -> NodeOutput``. ``batch`` has the rank's
+rows, ``config`` is the node's configuration, ``worker`` is the engine of this rank (:mod:`embodyflow.nodes.engines`),
+and ``call`` knows iteration and seed (:mod:`embodyflow.nodes.context`). A pipeline names a function
+``"tasks:generate"``. Your own function goes in the same place as ``"my_module:my_function"``, and may ignore the
+keywords.
 """
 
 from tasks.control import collect_steps, split_decisions, value_steps

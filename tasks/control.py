@@ -1,4 +1,4 @@
-"""Control tasks: steps instead of episodes, with the environment's own rewards."""
+"""Nodes of control tasks: steps instead of episodes, with the environment's own rewards."""
 
 import time
 from typing import Any
@@ -8,12 +8,17 @@ import torch
 
 from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import mean, total
+from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
+from embodyflow.nodes.engines import ControlEngine, TrainerEngine
 from embodyflow.types import Batch, NodeOutput
 from tasks.critic import compute_value
 
-OF_A_DECISION = ("state", "action_tokens", "log_probs", "loss_mask", "advantages", "values", "returns")
-OF_A_ROW = ("group_id", "policy_version", "instruction_ids")
+DECISION_COLUMNS = ("state", "action_tokens", "log_probs", "loss_mask", "advantages", "values", "returns")
+"""Columns with one entry per decision, [N, T, ...]."""
+
+ROW_COLUMNS = ("group_id", "policy_version", "instruction_ids")
+"""Columns with one entry per row that every decision of the row repeats."""
 
 
 @node(
@@ -23,8 +28,10 @@ OF_A_ROW = ("group_id", "policy_version", "instruction_ids")
         *("state", "action_tokens", "log_probs", "loss_mask", "rewards", "num_steps", "final_state", "terminated"),
     ),
 )
-def collect_steps(batch: Batch | None, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
-    """Step this rank's environments with the present policy; ``rollout/reward`` is of the episodes that ended."""
+def collect_steps(
+    batch: Batch | None, config: Any = None, *, worker: ControlEngine, call: NodeContext, **kwargs: Any
+) -> NodeOutput:
+    """Step this rank's environments with the current policy; ``rollout/reward`` covers the episodes that ended."""
     started = time.perf_counter()
     folder = None if call.run_folder is None else call.run_folder / "open_episodes"
     rows, finished = worker.collect(call.iteration, (call.seed, call.iteration, call.node_id), folder)
@@ -36,19 +43,20 @@ def collect_steps(batch: Batch | None, config: Any = None, *, worker: Any, call:
         **worker.fault_metrics(),
     }
     if num_episodes:
-        metrics["rollout/reward"] = mean(np.mean(finished.returns), num_episodes)
-        metrics["rollout/episode_steps"] = mean(np.mean(finished.lengths), num_episodes)
+        metrics["rollout/reward"] = mean(float(np.mean(finished.returns)), num_episodes)
+        metrics["rollout/episode_steps"] = mean(float(np.mean(finished.lengths)), num_episodes)
     return NodeOutput(to_batch(rows), metrics)
 
 
 @node(
     reads=("state", "loss_mask", "final_state", "terminated", "instruction_ids"), writes=("values", "bootstrap_values")
 )
-def value_steps(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Estimate the return from before each step on, and what was to come after a row's last one.
+def value_steps(batch: Batch, config: Any = None, *, worker: TrainerEngine, **kwargs: Any) -> NodeOutput:
+    """Estimate the value before each step, and the bootstrap value after the last step of each row.
 
-    Nothing was where the episode terminated. A row also ends where a time limit or the iteration cuts its episode, and
-    there is more to come (Pardo et al. 2018, "Time Limits in Reinforcement Learning", arXiv:1712.00378).
+    The bootstrap value is 0 where the episode terminated. Where a time limit or the end of the iteration cuts the
+    episode, it is the critic's value of the final state (Pardo et al. 2018, "Time Limits in Reinforcement Learning",
+    arXiv:1712.00378).
     """
     after = Batch(
         {
@@ -62,16 +70,16 @@ def value_steps(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any)
     return compute_value(batch, worker=worker)
 
 
-@node(reads=("uid", "seed", *OF_A_ROW, *OF_A_DECISION), writes=())
+@node(reads=("uid", "seed", *ROW_COLUMNS, *DECISION_COLUMNS), writes=())
 def split_decisions(batch: Batch, config: Any = None, **kwargs: Any) -> NodeOutput:
-    """Make every decision a row, so that mini-batches are drawn of decisions; T is 1 from here on.
+    """Make every decision a row of its own, so that mini-batches are drawn over decisions; from here on T is 1.
 
-    Each gets a seed of its own: what is drawn of its token is not what is drawn of its row's others.
+    Each decision gets its own seed, so a loss that draws tokens draws them independently within the former row.
     """
     decided = batch["loss_mask"].any(-1)
     row, step = decided.nonzero(as_tuple=True)
-    columns: dict[str, torch.Tensor] = {name: batch[name][decided].unsqueeze(1) for name in OF_A_DECISION}
-    columns |= {name: batch[name][row] for name in OF_A_ROW}
+    columns: dict[str, torch.Tensor] = {name: batch[name][decided].unsqueeze(1) for name in DECISION_COLUMNS}
+    columns |= {name: batch[name][row] for name in ROW_COLUMNS}
     columns["uid"] = batch["uid"][row] + step
     columns["seed"] = batch["seed"][row] ^ columns["uid"]
     return NodeOutput(Batch(columns, batch_size=[len(row)]))

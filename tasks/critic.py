@@ -1,17 +1,19 @@
-"""The critic's two verbs: to value decisions, and to learn from what came of them."""
+"""Nodes of the critic: estimate values, and train on the returns."""
 
 from typing import Any
 
 from embodyflow.algorithms.masked import mean_and_variance
 from embodyflow.data.metrics import Metric, last, mean
+from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
+from embodyflow.nodes.engines import TrainerEngine
 from embodyflow.types import Batch, NodeOutput
-from tasks.training import step_of
+from tasks.training import step_arguments
 
 
 @node(reads=("loss_mask", "instruction_ids"), writes=("values",))
-def compute_value(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Estimate the return from before each decision on; a chunk of actions is one decision, and one value."""
+def compute_value(batch: Batch, config: Any = None, *, worker: TrainerEngine, **kwargs: Any) -> NodeOutput:
+    """Estimate the value before each decision; a chunk of actions is one decision."""
     batch["values"] = worker.values(batch)
     decided = batch["loss_mask"].any(-1)
     num_decisions = int(decided.sum())
@@ -21,22 +23,26 @@ def compute_value(batch: Batch, config: Any = None, *, worker: Any, **kwargs: An
 
 
 @node(reads=("loss_mask", "instruction_ids", "values", "returns"), writes=())
-def train_critic(batch: Batch, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
-    """Take the critic's optimizer steps of the iteration; say how much of the returns it had foreseen before them."""
-    return NodeOutput(batch, _foreseen(batch, worker) | worker.step_critic(batch, **step_of(call)))
+def train_critic(
+    batch: Batch, config: Any = None, *, worker: TrainerEngine, call: NodeContext, **kwargs: Any
+) -> NodeOutput:
+    """Train the critic; ``critic/explained_variance`` compares the values from before training with the returns."""
+    return NodeOutput(batch, _explained_variance(batch, worker) | worker.step_critic(batch, **step_arguments(call)))
 
 
 @node(
     reads=("action_tokens", "loss_mask", "instruction_ids", "advantages", "old_log_probs", "values", "returns"),
     writes=(),
 )
-def train_actor_critic(batch: Batch, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
-    """Train policy and critic in the same optimizer steps, as PPO's own code does; otherwise as the nodes of each."""
-    return NodeOutput(batch, _foreseen(batch, worker) | worker.step_both(batch, **step_of(call)))
+def train_actor_critic(
+    batch: Batch, config: Any = None, *, worker: TrainerEngine, call: NodeContext, **kwargs: Any
+) -> NodeOutput:
+    """Train policy and critic in the same optimizer steps, as the code of the PPO paper does."""
+    return NodeOutput(batch, _explained_variance(batch, worker) | worker.step_both(batch, **step_arguments(call)))
 
 
-def _foreseen(batch: Batch, worker: Any) -> dict[str, Metric]:
-    """Return the share of the returns' variance that the critic's values explain."""
+def _explained_variance(batch: Batch, worker: TrainerEngine) -> dict[str, Metric]:
+    """Return the share of the returns' variance that the values explain; no metric if the returns do not vary."""
     decided, returns = batch["loss_mask"].any(-1), batch["returns"]
     _, variance = mean_and_variance(returns, decided, worker.all_reduce)
     _, unexplained = mean_and_variance(returns - batch["values"], decided, worker.all_reduce)

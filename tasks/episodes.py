@@ -1,4 +1,4 @@
-"""The record of an iteration's episodes, for whoever wants to see one again."""
+"""The node that records an iteration's episodes, so that they can be replayed later."""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from embodyflow.nodes.engines import Engine
 from embodyflow.types import Batch, NodeOutput
 
 TRAINED = (
@@ -22,16 +23,16 @@ TRAINED = (
 """Columns that training adds to a row."""
 
 
-def keep_episodes(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Write this rank's rows into a file of ``config["folder"]`` that begins with ``config["part"]``, images left out.
+def keep_episodes(batch: Batch, config: Any = None, *, worker: Engine, **kwargs: Any) -> NodeOutput:
+    """Write this rank's rows without images to ``<config["folder"]>/<config["part"]>-<rank>.npz``.
 
-    Of rows that were trained on (``config["trained"]``) only what training added to them is written, with their uid.
+    With ``config["trained"]`` it writes ``uid`` and the columns that training added, nothing else.
     """
     if config["trained"]:
         columns = {name: batch[name] for name in ("uid", *TRAINED) if name in set(batch.keys())}
     else:
         columns = {str(name): column for name, column in batch.items() if column.dtype is not torch.uint8}
-    folder = Path(config["folder"])  # not made here: it is gone where another rank failed and the record was dropped
+    folder = Path(config["folder"])  # never created here: if another rank failed, the record was dropped
     arrays: dict[str, Any] = {name: column.cpu().numpy() for name, column in columns.items()}
     np.savez(folder / f"{config['part']}-{worker.rank}.npz", **arrays)
     return NodeOutput(None)

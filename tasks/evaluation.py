@@ -1,45 +1,51 @@
-"""How good the policy is on goals it was never trained on."""
+"""Nodes of evaluation: how good the policy is on goals or prompts it never trained on."""
 
 import time
 from pathlib import Path
 from typing import Any
 
+from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.config.grouped import GroupedConfig
 from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.metrics import Metric, mean
+from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
+from embodyflow.nodes.engines import EmbodiedEngine, EpisodeEngine, EpisodeT
 from embodyflow.record.episode_record import read_iteration
 from embodyflow.types import Batch, NodeOutput
-from tasks.rewards import judged
+from tasks.rewards import judge
 
 
-def evaluate_policy(batch: Batch | None, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
-    """Play this rank's evaluation goals; ``config["mode"]`` is ``"greedy"`` or ``"sampled"``."""
+def evaluate_policy(
+    batch: Batch | None, config: Any = None, *, worker: EpisodeEngine[EpisodeT], call: NodeContext, **kwargs: Any
+) -> NodeOutput:
+    """Play this rank's share of the evaluation; ``config["mode"]`` is ``"greedy"`` or ``"sampled"``."""
     started = time.perf_counter()
     mode = config["mode"]
-    # The draws leave the iteration out: evaluations of one run differ by their weights alone.
+    # The draws do not depend on the iteration: evaluations of one run differ by their weights alone.
     draws = None if mode == "greedy" else (call.seed, "evaluate")
     played = to_batch(worker.play(worker.evaluation_episodes(mode), "eval", draws))
-    rows, of_rewards, examples = judged(played, "eval", worker)
-    metrics = {f"eval/{mode}_{name.partition('/')[2]}": metric for name, metric in of_rewards.items()} | {
-        # Several answers to one prompt are not as good as as many prompts: its interval counts these.
+    rows, judged, examples = judge(played, "eval", worker)
+    metrics = {f"eval/{mode}_{name.partition('/')[2]}": metric for name, metric in judged.items()} | {
+        # Several answers to one prompt tell less than as many prompts, so the interval counts prompts.
         f"eval/{mode}_success_rate": mean(rows["success"].double().mean(), len(rows["group_id"].unique())),
         f"eval/{mode}_episode_steps": mean(rows["num_steps"].double().mean(), len(rows)),
         f"perf/evaluate_{mode}_seconds": mean(time.perf_counter() - started),
-        **_by_task(rows, f"eval/{mode}_success_rate", worker),
+        **_by_task(rows, f"eval/{mode}_success_rate", worker.config),
         **worker.fault_metrics(),
     }
     return NodeOutput(None, metrics, {"examples": examples})
 
 
-def _by_task(rows: Batch, name: str, worker: Any) -> dict[str, Metric]:
-    """Return each task's success rate under ``name/<task>``; nothing where there is one task, or none."""
-    if "env_task_id" not in set(rows.keys()) or len(worker.config.env.tasks) == 1:
+def _by_task(rows: Batch, name: str, config: GroupedConfig) -> dict[str, Metric]:
+    """Return each task's success rate as ``name/<task>``; no metrics for a job with fewer than two tasks."""
+    if not isinstance(config, EmbodiedConfig) or len(config.env.tasks) == 1:
         return {}
-    of_task = {task: rows["success"][rows["env_task_id"] == i] for i, task in enumerate(worker.config.env.tasks)}
-    return {f"{name}/{task}": mean(each.double().mean(), len(each)) for task, each in of_task.items() if len(each)}
+    by_task = {task: rows["success"][rows["env_task_id"] == i] for i, task in enumerate(config.env.tasks)}
+    return {f"{name}/{task}": mean(each.double().mean(), len(each)) for task, each in by_task.items() if len(each)}
 
 
-def record_video(batch: Batch | None, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
+def record_video(batch: Batch | None, config: Any = None, *, worker: EmbodiedEngine, **kwargs: Any) -> NodeOutput:
     """Film a few evaluation episodes on rank 0; ``config`` has ``path`` and ``num_episodes``."""
     problem = None
     if worker.rank == 0:
@@ -48,14 +54,16 @@ def record_video(batch: Batch | None, config: Any = None, *, worker: Any, call: 
 
 
 EPISODE = ("uid", "group_id", "env_task_id", "goal", "seed", "success", "num_steps", "episode_return", "terminated")
-"""What is kept of an evaluation's episode, beside its actions."""
+"""Columns of an evaluated episode that are kept besides its actions."""
 
 
 @node(reads=(), writes=(*EPISODE, "truncated", "actions", "loss_mask"))
-def play_evaluation(batch: Batch | None, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
-    """Play this rank's evaluation goals of the task number ``config["task"]`` in ``config["mode"]``, as training does.
+def play_evaluation(
+    batch: Batch | None, config: Any = None, *, worker: EmbodiedEngine, call: NodeContext, **kwargs: Any
+) -> NodeOutput:
+    """Play this rank's evaluation goals of the task with index ``config["task"]`` in ``config["mode"]``.
 
-    Its rows are without observations: goal and actions say what was seen.
+    The rows have no observations: a replay of goal and actions shows them again.
     """
     mode = config["mode"]
     draws = None if mode == "greedy" else (call.seed, "evaluate")
@@ -69,15 +77,15 @@ def play_evaluation(batch: Batch | None, config: Any = None, *, worker: Any, cal
     return NodeOutput(rows.select(*EPISODE, "truncated", "actions", "loss_mask"), metrics)
 
 
-def observe(batch: Batch | None, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Say what the policy sees of each task before its first decision."""
+def observe(batch: Batch | None, config: Any = None, *, worker: EmbodiedEngine, **kwargs: Any) -> NodeOutput:
+    """Report a digest of each task's first observation."""
     return NodeOutput(None, info=worker.first_observations())
 
 
-def contact_sheet(batch: Batch | None, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Draw successes and failures on rank 0: of the rows, or of the record of episodes in ``config["episodes"]``.
+def contact_sheet(batch: Batch | None, config: Any = None, *, worker: EmbodiedEngine, **kwargs: Any) -> NodeOutput:
+    """Draw successes and failures on rank 0, from the rows or from the recorded episodes in ``config["episodes"]``.
 
-    ``config`` also has ``path``, of the picture, and ``split``, whose goals they are.
+    ``config`` also has ``path``, the file of the picture, and ``split``, the split of the goals.
     """
     problem = None
     if worker.rank == 0:

@@ -1,4 +1,4 @@
-"""Log-probs of the rows' tokens: those they were sampled with, the trainer's and its reference's."""
+"""Nodes that compute log-probs of the rows' tokens, under the policy in training and under its reference."""
 
 from typing import Any
 
@@ -7,24 +7,28 @@ import torch
 from embodyflow.algorithms.kl import estimate_kl
 from embodyflow.data.metrics import maximum, mean, total
 from embodyflow.errors import ParityError
+from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
+from embodyflow.nodes.engines import TrainerEngine
 from embodyflow.types import Batch, NodeOutput
 
 CHECKED_SHARE = 1 / 16
-"""Of rows whose recorded log-probs are used, so many are recomputed: a fault of weights or inputs is in all of them."""
+"""Share of the rows to recompute when recorded log-probs are used; wrong weights or inputs show in any of them."""
 
 
 @node(reads=("action_tokens", "loss_mask", "instruction_ids", "log_probs", "policy_version"), writes=("old_log_probs",))
-def compute_old_log_prob(batch: Batch, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
-    """Say which log-probs the ratio is taken to, and compare the trainer's with the rollout's.
+def compute_old_log_prob(
+    batch: Batch, config: Any = None, *, worker: TrainerEngine, call: NodeContext, **kwargs: Any
+) -> NodeOutput:
+    """Write the denominator of the importance ratio, and compare the trainer's log-probs with the rollout's.
 
-    Rows that an earlier version of the policy made keep those they were made with, which is what makes the ratio an
-    importance weight (Schulman et al. 2017, arXiv:1707.06347, section 3); with ``algorithm.old_log_probs=recorded``
-    all rows do. With ``proximal`` none does: :mod:`embodyflow.algorithms.behavior`.
+    Rows of an earlier version of the policy keep the log-probs they were sampled with, which makes the ratio an
+    importance weight (Schulman et al. 2017, arXiv:1707.06347, section 3). With ``algorithm.old_log_probs=recorded``
+    all rows keep theirs, with ``proximal`` none do (:mod:`embodyflow.algorithms.behavior`).
 
     Raises:
-        ParityError: rollout and trainer disagree by more than ``trainer.parity_tolerance``: they do not hold the same
-            weights, or do not process observations alike.
+        ParityError: Rollout and trainer disagree by more than ``trainer.parity_tolerance``. They hold different
+            weights, or process observations differently.
     """
     kind = worker.config.algorithm.old_log_probs
     checked = batch[_sampled(batch, CHECKED_SHARE)] if kind == "recorded" else batch
@@ -47,7 +51,7 @@ def compute_old_log_prob(batch: Batch, config: Any = None, *, worker: Any, call:
 
 
 def _sampled(batch: Batch, share: float) -> torch.Tensor:
-    """Return which rows are in a sample, bool [N]: of a whole batch the same, however it lies on ranks."""
+    """Return a mask of sampled rows, bool [N]; it depends on their uid alone, not on the ranks they are on."""
     return (batch["uid"].double() * share) % 1 < share
 
 
@@ -64,10 +68,11 @@ def _largest_gap(batch: Batch, log_probs: torch.Tensor, tolerance: float) -> flo
 
 
 @node(reads=("action_tokens", "loss_mask", "instruction_ids", "old_log_probs"), writes=("ref_log_probs",))
-def compute_ref_log_prob(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Compute the log-probs under the reference policy, and how far the policy has moved from it (k3).
+def compute_ref_log_prob(batch: Batch, config: Any = None, *, worker: TrainerEngine, **kwargs: Any) -> NodeOutput:
+    """Compute the log-probs under the reference policy, and the KL of the policy to it (k3).
 
-    Where nothing is done with them ``algorithm.kl.measured_share`` of the rows will do; the others' are NaN.
+    If no term of the algorithm reads them, only ``algorithm.kl.measured_share`` of the rows get theirs and the others
+    are NaN.
     """
     algorithm = worker.config.algorithm
     measured = _sampled(batch, 1.0 if algorithm.needs_reference else algorithm.kl.measured_share)

@@ -1,4 +1,4 @@
-"""What the episodes are worth, and how much better than their siblings they were."""
+"""Nodes of rewards and advantages: what the episodes are worth, absolutely and compared with their siblings."""
 
 from typing import Any
 
@@ -7,35 +7,45 @@ from embodyflow.algorithms.kl import kl_penalty
 from embodyflow.algorithms.shaping import place_on_last_token
 from embodyflow.data.metrics import Metric, mean
 from embodyflow.nodes.declarations import node
+from embodyflow.nodes.engines import Engine, Reducer, ResponseJudge, TrainerEngine
 from embodyflow.types import Batch, NodeOutput
 
 
 @node(reads=("success", "loss_mask"), writes=("rewards",))
-def compute_reward(batch: Batch, config: Any = None, *, worker: Any = None, **kwargs: Any) -> NodeOutput:
-    """Give each row its reward on its last executed token; an episode's is its outcome, 1 or 0."""
-    batch, metrics, _ = judged(batch, "train", worker)
+def compute_reward(batch: Batch, config: Any = None, *, worker: Engine | None = None, **kwargs: Any) -> NodeOutput:
+    """Place each row's reward on its last executed token; an episode's reward is its outcome, 1 or 0."""
+    return NodeOutput(*reward(batch, worker))
+
+
+def reward(batch: Batch, worker: Engine | None) -> tuple[Batch, dict[str, Metric]]:
+    """Return the rows with ``rewards``, and metrics."""
+    batch, metrics, _ = judge(batch, "train", worker)
     mask, scores = batch["loss_mask"], batch.get("scores", batch["success"].float())
     batch["rewards"] = place_on_last_token(scores, mask.flatten(1)).view(mask.shape)
     score = scores.mean().item() if len(batch) else 0.0
-    return NodeOutput(batch, metrics | {"reward/score": mean(score, len(batch))})
+    return batch, metrics | {"reward/score": mean(score, len(batch))}
 
 
-def judged(batch: Batch, split: str, worker: Any) -> tuple[Batch, dict[str, Metric], list[dict[str, Any]]]:
-    """Return rows with their ``success``, which an episode brings with it and a response is asked for now.
+def judge(batch: Batch, split: str, worker: Engine | None) -> tuple[Batch, dict[str, Metric], list[dict[str, Any]]]:
+    """Return the rows with ``success``, metrics, and examples for people.
 
-    Also metrics of it, and examples for people.
+    Episodes come with their ``success``; responses are judged here.
+
+    Raises:
+        TypeError: The rows have no ``success`` and the engine has no reward function.
     """
     if "success" in set(batch.keys()):
         return batch, {}, []
-    rows, metrics, examples = worker.judge(batch, split)
-    return rows, metrics, examples
+    if not isinstance(worker, ResponseJudge):
+        raise TypeError(f"{type(worker).__name__} has no method judge, which rows without success need")
+    return worker.judge(batch, split)
 
 
 @node(reads=("loss_mask", "old_log_probs", "ref_log_probs"), writes=("kl_penalty",))
-def compute_kl_penalty(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Say what each token's reward loses for its KL to the reference policy, with ``algorithm.kl.placement=reward``.
+def compute_kl_penalty(batch: Batch, config: Any = None, *, worker: TrainerEngine, **kwargs: Any) -> NodeOutput:
+    """Compute the KL penalty that ``algorithm.kl.placement=reward`` subtracts from each token's reward.
 
-    The coefficient is the trainer's, so the node runs where the trainer is: after ``compute_ref_log_prob``.
+    The trainer holds the coefficient, so the node runs on the trainer group, after ``compute_ref_log_prob``.
     """
     mask = batch["loss_mask"].flatten(1)
     log_probs, reference = batch["old_log_probs"].flatten(1), batch["ref_log_probs"].flatten(1)
@@ -46,10 +56,10 @@ def compute_kl_penalty(batch: Batch, config: Any = None, *, worker: Any, **kwarg
 
 
 @node(reads=("rewards", "loss_mask", "group_id"), writes=("advantages", "returns"))
-def compute_advantage(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Compare rows by the configured estimator, a decision being one step; a group's rows are on one rank.
+def compute_advantage(batch: Batch, config: Any = None, *, worker: Reducer, **kwargs: Any) -> NodeOutput:
+    """Compute advantages by the configured estimator, one step per decision; a group's rows are on one rank.
 
-    Rows that have a ``kl_penalty`` are compared by what it leaves of their rewards.
+    A column ``kl_penalty`` is subtracted from the rewards first.
     """
     mask, rewards = batch["loss_mask"], batch["rewards"]
     if "kl_penalty" in set(batch.keys()):
@@ -63,7 +73,7 @@ def compute_advantage(batch: Batch, config: Any = None, *, worker: Any, **kwargs
         all_reduce=worker.all_reduce,
     )
     advantages, returns = compute_advantages(inputs, worker.config.algorithm)
-    batch["advantages"] = advantages.unsqueeze(-1) * mask  # a decision's tokens share its advantage
+    batch["advantages"] = advantages.unsqueeze(-1) * mask  # the tokens of a decision share its advantage
     batch["returns"] = returns
     num_tokens = int(mask.sum())
     size = batch["advantages"].abs().sum().item() / num_tokens if num_tokens else 0.0

@@ -1,4 +1,4 @@
-"""Episodes: of the policy for training, of the scripted expert for the warm start."""
+"""Nodes that play episodes: the policy's for training, the scripted expert's for the warm start."""
 
 import time
 from typing import Any
@@ -7,7 +7,9 @@ import numpy as np
 
 from embodyflow.data.batches import Columns, to_batch
 from embodyflow.data.metrics import Metric, mean, total
+from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
+from embodyflow.nodes.engines import EpisodeEngine, EpisodeT
 from embodyflow.types import Batch, NodeOutput
 
 
@@ -19,8 +21,10 @@ from embodyflow.types import Batch, NodeOutput
         *("success", "terminated", "truncated"),
     ),
 )
-def generate(batch: Batch | None, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
-    """Play this rank's groups of episodes with the present policy, sampling its actions."""
+def generate(
+    batch: Batch | None, config: Any = None, *, worker: EpisodeEngine[EpisodeT], call: NodeContext, **kwargs: Any
+) -> NodeOutput:
+    """Play this rank's groups of episodes with the current policy, sampling its actions."""
     started = time.perf_counter()
     episodes = worker.training_episodes(call.seed, call.iteration)
     rows = worker.play(episodes, "train", (call.seed, call.iteration, call.node_id), call.journal(worker.rank))
@@ -29,8 +33,10 @@ def generate(batch: Batch | None, config: Any = None, *, worker: Any, call: Any,
 
 
 @node(reads=(), writes=("state", "actions", "num_steps", "uid", "instruction_ids"))
-def demonstrate(batch: Batch | None, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Record successful episodes of the environment's scripted expert."""
+def demonstrate(
+    batch: Batch | None, config: Any = None, *, worker: EpisodeEngine[EpisodeT], **kwargs: Any
+) -> NodeOutput:
+    """Record demonstrations: successful episodes of the scripted expert, or responses of the prompt source."""
     rows = worker.demonstrate()
     num_demos = len(rows["uid"])
     steps = mean(rows["num_steps"].sum() / max(num_demos, 1), num_demos)
@@ -39,16 +45,16 @@ def demonstrate(batch: Batch | None, config: Any = None, *, worker: Any, **kwarg
 
 
 def rollout_metrics(rows: Columns, seconds: float) -> dict[str, Metric]:
-    """Summarise played episodes; ``perf/`` names differ from run to run."""
+    """Return metrics of played episodes; those named ``perf/`` differ from run to run."""
     speed = float(np.sum(rows["num_steps"])) / seconds
     return episode_metrics(rows) | {"perf/env_steps_per_second": total(speed)}
 
 
 def episode_metrics(rows: Columns) -> dict[str, Metric]:
-    """Summarise what came of played episodes."""
+    """Return metrics of the outcomes of played episodes."""
     count = len(rows["uid"])
     steps = rows["num_steps"]
-    outcomes = {"rollout/success_rate": "success", "rollout/reward": "episode_return"}  # of a response not known yet
+    outcomes = {"rollout/success_rate": "success", "rollout/reward": "episode_return"}  # a response has none yet
     return {name: mean(rows[column].mean(), count) for name, column in outcomes.items() if column in rows} | {
         "rollout/episode_steps": mean(steps.mean(), count),
         "rollout/num_episodes": total(count),

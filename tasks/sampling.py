@@ -1,4 +1,4 @@
-"""Which groups are trained on."""
+"""Nodes that choose the groups to train on."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,36 +14,40 @@ from embodyflow.data.padding import to_padded, to_ragged
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.surplus import draw_surplus
 from embodyflow.errors import DamageError, SamplingError
+from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
+from embodyflow.nodes.engines import Engine, EpisodeEngine, EpisodeT
 from embodyflow.types import Batch, NodeOutput
-from tasks.rewards import compute_reward
+from tasks.rewards import reward
 from tasks.rollout import episode_metrics
 
 
 @node(reads=("success", "truncated", "group_id"), writes=())
-def embodied_sampling(batch: Batch, config: Any = None, *, worker: Any, **kwargs: Any) -> NodeOutput:
-    """Keep or drop whole groups by their outcomes, as ``filter`` says.
+def embodied_sampling(batch: Batch, config: Any = None, *, worker: Engine, **kwargs: Any) -> NodeOutput:
+    """Drop whole groups by their outcomes, by the rules of ``filter``.
 
-    Dropped rows still count where the policy's loss is a mean over rows or tokens, as if they had added nothing to it.
-    ``config["uniform"]`` names the column whose values ``filter.drop_uniform`` compares; by custom it is ``success``.
+    Dropped rows still count in the mean over rows or tokens of the policy's loss, to which they add nothing.
+    ``config["uniform"]`` names the column that ``filter.drop_uniform`` compares, ``success`` by default.
     """
     kept = _kept(batch, worker.config.filter, (config or {}).get("uniform", "success"))
     return NodeOutput(kept, _group_metrics(batch, kept) | {"groups/num_kept_rows": total(len(kept))})
 
 
 @node(reads=("success", "truncated", "group_id"), writes=())
-def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
-    """Replace the groups that ``filter`` drops by others, played until ``filter.num_groups`` are kept.
+def dynamic_sampling(
+    batch: Batch, config: Any = None, *, worker: EpisodeEngine[EpisodeT], call: NodeContext, **kwargs: Any
+) -> NodeOutput:
+    """Replace the groups that ``filter`` drops by others until ``filter.num_groups`` are kept.
 
-    Every rank fills its share with what the iterations before left over, then with rounds of further episodes, of new
-    goals and draws; what is over waits for the next iteration. Dynamic sampling of DAPO (Yu et al. 2025,
+    Every rank fills its share with rows left over by earlier iterations, then with rounds of new episodes, each with
+    goals and draws of its own. Surplus rows wait for the next iteration. Dynamic sampling of DAPO (Yu et al. 2025,
     arXiv:2503.14476, section 3.2).
 
-    A policy that fails in none of the episodes has nothing to learn from them: the rank goes on with the rows it has,
-    which may be none.
+    If the policy succeeds in every episode played, there is nothing to learn from them: the rank continues with the
+    rows it has, possibly none.
 
     Raises:
-        SamplingError: they are not there after ``filter.max_rerolls`` rounds; the message says what to change.
+        SamplingError: Rows are missing after ``filter.max_rerolls`` rounds; the message says what to change.
     """
     rules, rollout = worker.config.filter, worker.config.rollout
     wanted = (rules.num_groups or rollout.num_groups) // worker.world_size * rollout.group_size
@@ -60,9 +64,9 @@ def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any
         journal = call.journal(worker.rank, len(rerolled) + 1)
         columns = worker.play(episodes, "train", (call.seed, call.iteration, call.node_id), journal)
         rows, outcomes = to_batch(columns), episode_metrics(columns)
-        if "rewards" in set(batch.keys()):  # the batch was rewarded before it came here
-            output = compute_reward(rows, worker=worker)
-            rows, outcomes = output.batch, {**outcomes, **output.metrics}
+        if "rewards" in set(batch.keys()):  # the graph computes rewards before this node
+            rows, reward_metrics = reward(rows, worker)
+            outcomes |= reward_metrics
         rerolled.append(outcomes)
         played, kept = join_rows([played, rows]), join_rows([kept, _kept(rows, rules)])
     metrics = _group_metrics(played, kept) | merge_metrics(rerolled) | worker.fault_metrics()
@@ -73,14 +77,14 @@ def dynamic_sampling(batch: Batch, config: Any = None, *, worker: Any, call: Any
 
 
 class _Surplus:
-    """Rows of earlier iterations that this one may be filled with, and those it leaves.
+    """Rows left over by earlier iterations, for this one to use, and those it leaves.
 
-    They lie in files that are written once an iteration, so an iteration that is done again finds what it found.
+    Each iteration writes a file of its own, so a repeated iteration finds the same rows.
 
     Args:
-        files: where they are found and left; without, nothing is kept.
-        oldest: the smallest version of the policy that they may be of.
-        iteration: this one's index; the first finds none.
+        files: Journals of the rows found and of the rows left; ``None`` keeps no rows.
+        oldest: Smallest version of the policy whose rows may be used.
+        iteration: Index of this iteration; the first finds no rows.
     """
 
     def __init__(self, files: tuple[Journal, Journal] | None, oldest: int, iteration: int) -> None:
@@ -89,29 +93,29 @@ class _Surplus:
         self.metrics: dict[str, Metric] = {}
 
     def take(self, num_rows: int, like: Batch) -> Batch:
-        """Return whole groups of at most ``num_rows`` rows, without any an empty batch of the columns of ``like``.
+        """Return whole groups of at most ``num_rows`` rows in all; an empty batch has the columns of ``like``.
 
         Raises:
-            DamageError: what the iteration before left is not there, or not whole.
+            DamageError: The rows of the previous iteration are missing or damaged.
         """
         tables = self._files[0].read() if self._files is not None else []
         if self._files is not None and len(tables) != min(self._iteration - 1, 1):
-            before = self._iteration - 1
+            previous = self._iteration - 1
             raise DamageError(
-                f"the rows that iteration {before} left over are not what was written; remove "
-                f"checkpoints/iteration-{before:06d} from the run's folder and resume, to have them made again"
+                f"the rows that iteration {previous} left over are missing or damaged; remove "
+                f"checkpoints/iteration-{previous:06d} from the run folder and resume to repeat that iteration"
             )
         waiting = join_rows([like[:0], *(to_batch(to_padded(table)) for table in tables)])
         taken, left = draw_surplus(waiting["group_id"], waiting["policy_version"], num_rows, self._oldest)
-        self._left = [waiting[left]]
+        self._left = [waiting[torch.from_numpy(left)]]
         self.metrics = {
             "surplus/num_used": total(len(taken)),
             "surplus/num_expired": total(len(waiting) - len(taken) - len(left)),
         }
-        return waiting[taken]
+        return waiting[torch.from_numpy(taken)]
 
     def leave(self, rows: Batch) -> None:
-        """Have rows wait behind those that wait already; one version from now they must not be too stale."""
+        """Append rows to those that wait for the next iteration."""
         waiting = join_rows([*self._left, rows])
         if self._files is not None:
             self._files[1].replace(to_ragged(to_columns(waiting)))
@@ -144,4 +148,4 @@ def _advice(success: torch.Tensor, num_kept: int, num_wanted: int, config: Group
         cause = "the policy hardly ever fails: stop here, or raise rollout.temperature or rollout.group_size"
     else:
         cause = "the policy hardly ever succeeds: raise warm_start.num_demos, rollout.temperature or rollout.group_size"
-    return f"{found}; of the {len(success)} episodes {rate:.0%} succeeded. Lower filter.num_groups; {cause}"
+    return f"{found}; {rate:.0%} of {len(success)} episodes succeeded. Lower filter.num_groups; {cause}"

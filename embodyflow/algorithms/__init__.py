@@ -1,6 +1,6 @@
-"""Advantages, losses, KL, filters: pure functions of tensors.
+"""Advantages, losses, KL and filters as pure functions of tensors.
 
-An iteration's use of them::
+An iteration uses them like this::
 
     advantages, returns = compute_advantages(AdvantageInputs(rewards, mask, group_ids), config)
     for each mini-batch:

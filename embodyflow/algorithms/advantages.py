@@ -1,10 +1,10 @@
 """Advantage estimators: rewards to advantages and returns.
 
-Rows B × tokens L. An embodied caller reshapes ``[N, T, L]`` to ``[N, T·L]``; with a critic that gives one
-value per decision it passes decisions as tokens, ``[N, T]`` with the chunk's rewards summed, and expands the
-result. Rewards outside the mask are not read. Statistics are float64, results have the rewards' dtype.
+Shapes are [B, L], rows × tokens. The nodes pass decisions as tokens, with the rewards of each decision's chunk summed,
+and expand the result. Rewards outside the mask are not read. Statistics are float64; results have the rewards' dtype.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,21 +14,21 @@ from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.algorithm_registry import ADVANTAGES
 from embodyflow.algorithms.groups import Groups
 from embodyflow.algorithms.masked import AllReduce, one_rank, whiten
+from embodyflow.references import resolve
 
 
 @dataclass(frozen=True)
 class AdvantageInputs:
-    """What an estimator reads.
+    """Inputs of an estimator.
 
     Attributes:
-        rewards: float [B, L].
-        mask: bool [B, L], tokens that the policy chose.
-        group_ids: int64 [B]; a group's rows must all be here, ranks may hold different groups.
-        values: float [B, L], the critic's estimate before each token.
-        bootstrap_values: float [B], the estimate after the last token: 0 where the episode terminated, the
-            critic's value of the last observation where it was truncated. Without it every row counts as
-            terminated.
-        all_reduce: sum over the ranks that hold the other rows of the batch.
+        rewards: Rewards, float [B, L].
+        mask: Tokens that the policy chose, bool [B, L].
+        group_ids: Group of each row, int64 [B]. All rows of a group are here; ranks may hold different groups.
+        values: Critic's estimate before each token, float [B, L].
+        bootstrap_values: Estimate after the last token, float [B]: 0 if the episode terminated, the critic's value of
+            the final observation if it was truncated. Without it every row counts as terminated.
+        all_reduce: Sum over the ranks that hold the other rows of the batch.
     """
 
     rewards: Tensor
@@ -39,36 +39,41 @@ class AdvantageInputs:
     all_reduce: AllReduce = one_rank
 
 
+EstimatorFunction = Callable[[AdvantageInputs, AlgorithmConfig], tuple[Tensor, Tensor]]
+"""An advantage estimator: returns ``(advantages, returns)``, two tensors [B, L]."""
+
+
 def compute_advantages(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
     """Return ``(advantages, returns)`` of the configured estimator.
 
     Args:
-        inputs: the whole batch, or this rank's whole groups of it.
-        config: names the estimator.
+        inputs: Whole batch, or this rank's groups of it.
+        config: Algorithm, which names the estimator.
 
     Returns:
-        two tensors [B, L] of the rewards' dtype, zero outside the mask.
+        Two tensors [B, L] of the rewards' dtype, zero outside the mask.
 
     Raises:
-        ValueError: a tensor is missing, has the wrong shape, or is not finite inside the mask; an estimator of the
-            user's gives such a one.
+        ValueError: An input or a result of a user's estimator is missing, has the wrong shape, or is not finite inside
+            the mask.
     """
     _check(inputs)
-    given = ADVANTAGES.resolve(config.advantage).compute(inputs, config)
+    estimate: EstimatorFunction = resolve(ADVANTAGES.resolve(config.advantage).function)
+    given = estimate(inputs, config)
     advantages, returns = _checked(config.advantage, given, inputs)
     return advantages.to(inputs.rewards.dtype), returns.to(inputs.rewards.dtype)
 
 
 def _checked(name: str, given: object, inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
-    """Refuse what a function of the user's gives instead of advantages: one per row, say, would be broadcast."""
+    """Check the result of an estimator, which may be a user's: one advantage per row, say, would be broadcast."""
     if not isinstance(given, tuple) or len(given) != 2 or not all(isinstance(each, Tensor) for each in given):
-        raise ValueError(f"algorithm.advantage={name}: gives {type(given).__name__}; allowed: (advantages, returns)")
+        raise ValueError(f"algorithm.advantage={name}: returns {type(given).__name__}; allowed: (advantages, returns)")
     advantages, returns = given
     for kind, tensor in {"advantages": advantages, "returns": returns}.items():
         if tensor.shape != inputs.mask.shape:
             raise ValueError(
-                f"algorithm.advantage={name}: gives {kind} {list(tensor.shape)}; allowed: {list(inputs.mask.shape)}, "
-                "one of each token"
+                f"algorithm.advantage={name}: returns {kind} {list(tensor.shape)}; allowed: {list(inputs.mask.shape)}, "
+                "one per token"
             )
         if not torch.isfinite(tensor[inputs.mask]).all():
             raise ValueError(f"algorithm.advantage={name}: {kind} are not finite inside the mask")
@@ -102,18 +107,18 @@ def _row_scores(inputs: AdvantageInputs) -> Tensor:
 
 
 def _center(scores: Tensor, groups: Groups) -> Tensor:
-    """Subtract each group's mean; a single row has nothing to be compared with and keeps its score."""
+    """Subtract each group's mean; a single row has no siblings to compare with and keeps its score."""
     return scores - groups.mean(scores).masked_fill(groups.single, 0.0)[groups.index]
 
 
 def _spread(row_advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Give every token its row's advantage. Without a critic the returns are the advantages."""
+    """Return each row's advantage for all its tokens, and the same as returns, as without a critic."""
     advantages = row_advantages[:, None] * mask
     return advantages, advantages
 
 
 def grpo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
-    """Score minus the group's mean, over its standard deviation: A = (s − μ) / (σ + 1e-6).
+    """Divide the score minus the group's mean by the group's standard deviation: A = (s − μ) / (σ + 1e-6).
 
     σ is the sample deviation (n − 1); a single row has μ = 0, σ = 1. Shao et al. 2024, "DeepSeekMath",
     arXiv:2402.03300 (outcome supervision).
@@ -124,9 +129,9 @@ def grpo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tens
 
 
 def dr_grpo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
-    """Score minus the group's mean: A = s − μ; a single row has μ = 0.
+    """Subtract the group's mean from the score: A = s − μ; a single row has μ = 0.
 
-    GRPO without the division that favours groups of little spread; its paper pairs it with
+    GRPO without the division by the deviation, which favours groups of little spread. The paper pairs it with
     ``aggregation=seq_mean_token_sum_norm``. Liu et al. 2025, "Understanding R1-Zero-like training",
     arXiv:2503.20783.
     """
@@ -135,7 +140,7 @@ def dr_grpo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, T
 
 
 def rloo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
-    """Score minus the mean of the *other* rows of the group: A = (s − μ)·n / (n − 1).
+    """Subtract the mean of the *other* rows of the group from the score: A = (s − μ)·n / (n − 1).
 
     A single row keeps its score. Ahmadian et al. 2024, "Back to basics", arXiv:2402.14740.
     """
@@ -146,11 +151,11 @@ def rloo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tens
 
 
 def cpgd(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
-    """CPGD's weighted score: ``std`` as GRPO; ``naive`` s − μ; ``clip_filter`` (s − μ)·min(G/G′, max_weight).
+    """Weight scores as CPGD does: ``std`` as GRPO; ``naive`` s − μ; ``clip_filter`` (s − μ)·min(G/G′, max_weight).
 
-    G is the number of groups and G′ the number of those with a signal: with unequal scores or a single row.
-    (Some implementations divide the number of *rows* by G′, which makes the weight a constant.) Liu et al.
-    2025, "CPGD: toward stable rule-based reinforcement learning for language models", arXiv:2505.12504.
+    G is the number of groups, and G′ the number of groups with a signal: unequal scores, or a single row. (Some
+    implementations divide the number of *rows* by G′, which makes the weight a constant.) Liu et al. 2025, "CPGD:
+    toward stable rule-based reinforcement learning for language models", arXiv:2505.12504.
     """
     if config.cpgd.weight == "std":
         return grpo(inputs, config)
@@ -165,12 +170,10 @@ def cpgd(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tens
 
 
 def gae(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation.
+    """Estimate generalised advantages: A_t = δ_t + γλ·A_{t+1} with δ_t = r_t + γV_{t+1} − V_t; returns are A + V.
 
-    A_t = δ_t + γλ·A_{t+1} with δ_t = r_t + γV_{t+1} − V_t; returns are A + V.
-    Tokens outside the mask do not count as steps: across them V_{t+1} and A_{t+1} are those of the next token
-    inside. With ``whiten=batch`` the advantages are whitened afterwards, the returns never. Schulman
-    et al. 2016, arXiv:1506.02438.
+    Tokens outside the mask are not steps: V_{t+1} and A_{t+1} are those of the next token inside. ``whiten=batch``
+    whitens the advantages afterwards, and never the returns. Schulman et al. 2016, arXiv:1506.02438.
     """
     if inputs.values is None:
         raise ValueError("values: missing; advantage=gae needs them")
@@ -185,10 +188,9 @@ def gae(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tenso
 
 
 def reinforce_plus_plus(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
-    """Discounted return from each token on, whitened over the whole batch.
+    """Whiten the discounted returns over the whole batch; it needs neither critic nor groups.
 
-    No critic and no groups; the KL belongs in the reward (``kl.placement=reward``). Hu 2025, "REINFORCE++",
-    arXiv:2501.03262.
+    The paper puts the KL in the reward (``kl.placement=reward``). Hu 2025, "REINFORCE++", arXiv:2501.03262.
     """
     zeros = torch.zeros_like(inputs.rewards, dtype=torch.float64)
     returns = _accumulate(inputs, zeros, zeros.new_zeros(len(zeros)), config.gamma, lam=1.0)
@@ -196,9 +198,9 @@ def reinforce_plus_plus(inputs: AdvantageInputs, config: AlgorithmConfig) -> tup
 
 
 def _accumulate(inputs: AdvantageInputs, values: Tensor, after: Tensor, gamma: float, lam: float) -> Tensor:
-    """Run GAE's recursion backwards: float64 [B, L], zero outside the mask."""
+    """Run GAE's recursion backwards; return float64 [B, L], zero outside the mask."""
     rewards = inputs.rewards.double()
-    if not rewards.numel():  # a rank without rows, which may have no columns either
+    if not rewards.numel():  # a rank without rows may have no columns either
         return rewards
     next_value, running = after, torch.zeros_like(after)
     columns = []

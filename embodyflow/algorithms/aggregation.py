@@ -1,9 +1,9 @@
-"""How the losses of tokens become one number, the same however the batch is cut.
+"""Aggregation of the losses of tokens to one number, which does not depend on how the batch is cut.
 
-A mean over a mini-batch is not the mean of its micro-batches' means. So the weight of every token is computed
-once, from counts over the *whole* mini-batch (all micro-batches, all ranks), and travels with the token: a
-micro-batch's loss is the sum of weight × loss, the micro-batches' gradients add up, and so do the ranks'.
-Engines that average gradients over ranks (FSDP, DDP) multiply the loss by the number of ranks.
+The mean over a mini-batch is not the mean of its micro-batches' means. So every token gets a weight, computed once from
+counts over the *whole* mini-batch (all micro-batches, all ranks). A micro-batch's loss is the sum of weight × loss, and
+gradients add up over micro-batches and ranks. Engines that average gradients over ranks (FSDP, DDP) multiply the loss
+by the number of ranks.
 """
 
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ class GlobalCounts:
     """Sizes of a mini-batch over all ranks and micro-batches.
 
     Attributes:
-        num_tokens: tokens in the mask.
-        num_rows: rows with at least one token; rows that only pad do not dilute a mean.
-        row_capacity: tokens a row can hold; the norm of ``seq_mean_token_sum_norm``.
+        num_tokens: Number of tokens in the mask.
+        num_rows: Number of rows with at least one token, so that padding rows do not dilute a mean.
+        row_capacity: Number of tokens a row can hold, the norm of ``seq_mean_token_sum_norm``.
     """
 
     num_tokens: int
@@ -31,21 +31,21 @@ class GlobalCounts:
 
 
 def count_tokens(mask: Tensor, row_capacity: int, all_reduce: AllReduce = one_rank) -> GlobalCounts:
-    """Count a mini-batch.
+    """Return the sizes of a mini-batch.
 
     Args:
-        mask: bool [B, L], this rank's rows of the mini-batch, as wide as the longest of them.
-        row_capacity: tokens a row can hold, whichever rows are at hand.
-        all_reduce: sum over ranks.
+        mask: Mask of this rank's rows, bool [B, L], as wide as the longest of them.
+        row_capacity: Number of tokens any row can hold.
+        all_reduce: Sum over ranks.
     """
     num_tokens, num_rows = all_reduce(torch.stack([mask.sum(), mask.any(1).sum()])).tolist()
     return GlobalCounts(int(num_tokens), int(num_rows), row_capacity)
 
 
 def token_weights(mask: Tensor, aggregation: Aggregation, counts: GlobalCounts) -> Tensor:
-    """Return the weight of every token's loss in the mini-batch's.
+    """Return the weight of each token's loss in the loss of the mini-batch.
 
-    With N tokens and R rows in the whole mini-batch, n in the token's row, and C the capacity of a row:
+    With N tokens and R rows in the whole mini-batch, n tokens in the token's row, and row capacity C:
 
     ====================================  =============  ==========================================
     ``token_mean``                        1 / N          DAPO: tokens weigh alike
@@ -55,12 +55,12 @@ def token_weights(mask: Tensor, aggregation: Aggregation, counts: GlobalCounts) 
     ====================================  =============  ==========================================
 
     Args:
-        mask: bool [B, L], whole rows.
-        aggregation: which of the four.
-        counts: of the whole mini-batch. Without a token in it every weight is 0, and so is the loss.
+        mask: Mask of whole rows, bool [B, L].
+        aggregation: One of the four.
+        counts: Sizes of the whole mini-batch. If it has no tokens, all weights are 0.
 
     Returns:
-        float64 [B, L], zero outside the mask; cut it with the rows.
+        Weights, float64 [B, L], zero outside the mask. A micro-batch takes the slice of its rows.
     """
     num_tokens, num_rows = max(counts.num_tokens, 1), max(counts.num_rows, 1)
     match aggregation:

@@ -1,4 +1,4 @@
-"""What an algorithm is made of, chosen by one field each."""
+"""The configuration of an algorithm: one field per term."""
 
 from typing import Annotated, Literal
 
@@ -19,16 +19,18 @@ class _Config(BaseModel):
 
 
 class KLConfig(_Config):
-    """The KL term that holds the policy near the reference (:mod:`embodyflow.algorithms.kl`).
+    """The KL term that keeps the policy near the reference (:mod:`embodyflow.algorithms.kl`).
 
     Attributes:
-        coef: its coefficient, the initial one if adaptive; 0 turns the term and the reference policy off.
-        estimator: of the divergence; ``+`` gives it the gradient of ``k2`` (straight-through).
-        placement: added to the loss, or subtracted from the rewards by a node of the pipeline before its advantages.
-        target: divergence per token that the adaptive controller steers to; ``null`` keeps the coefficient fixed.
-        measured_share: of the rows, whose distance to the reference is measured where ``coef`` is 0; what the reference
-            says of the others is NaN.
-        horizon: rows over which the controller changes the coefficient by a fifth where the divergence is far off.
+        coef: Coefficient, the initial one if it adapts. 0 turns the term and the reference policy off.
+        estimator: Estimator of the divergence; ``+`` gives it the gradient of ``k2`` (straight-through).
+        placement: Whether the term is added to the loss, or subtracted from the rewards by a node of the pipeline
+            before the advantages.
+        target: Divergence per token that the adaptive controller steers to; ``null`` keeps the coefficient fixed.
+        measured_share: Share of the rows whose distance to the reference is measured if ``coef`` is 0; the others have
+            NaN as reference log-probs.
+        horizon: Number of rows over which the controller changes the coefficient by a fifth if the divergence is far
+            from its target.
     """
 
     coef: NonNegative = 0.0
@@ -39,7 +41,7 @@ class KLConfig(_Config):
     horizon: Annotated[int, Field(ge=1)] = 10_000
 
     @model_validator(mode="after")
-    def _fits(self) -> "KLConfig":
+    def _check_terms(self) -> "KLConfig":
         if self.placement == "reward" and self.estimator.endswith("+"):
             raise ValueError(
                 f"estimator={self.estimator} differs in its gradient only and a reward has none; "
@@ -50,19 +52,19 @@ class KLConfig(_Config):
         if self.target is not None and self.coef == 0:
             raise ValueError("target adapts coef by factors, so coef must be > 0")
         if self.target is None and self.horizon != type(self).model_fields["horizon"].default:
-            raise ValueError(f"horizon={self.horizon} is of the controller that steers to a target, and target is null")
+            raise ValueError(f"horizon={self.horizon}: only used with a target, and target is null")
         return self
 
 
 class CPGDConfig(_Config):
-    """CPGD's own numbers.
+    """Settings of CPGD.
 
     Attributes:
-        weight: of the centred score: ``std`` divides by the group's deviation, ``naive`` does nothing,
+        weight: Weight of the centred score: ``std`` divides by the group's deviation, ``naive`` does nothing,
             ``clip_filter`` multiplies by number of groups ÷ number of groups with a signal.
-        max_weight: upper bound of the ``clip_filter`` weight.
-        drift_coef: of the policy drift; 0 turns it off.
-        max_drift: upper bound of the drift's ratio − 1.
+        max_weight: Upper bound of the ``clip_filter`` weight.
+        drift_coef: Coefficient of the policy drift; 0 turns it off.
+        max_drift: Upper bound of the drift's ratio − 1.
     """
 
     weight: Literal["std", "naive", "clip_filter"] = "std"
@@ -72,12 +74,12 @@ class CPGDConfig(_Config):
 
 
 class CovarianceConfig(_Config):
-    """Which tokens clip_cov and kl_cov treat apart, and how.
+    """Settings of clip_cov and kl_cov, which treat selected tokens differently.
 
     Attributes:
-        fraction: of the mini-batch's tokens that are selected, at most.
-        low, high: clip_cov draws from tokens whose covariance lies strictly between.
-        kl_coef: of kl_cov's penalty on selected tokens.
+        fraction: Largest share of the mini-batch's tokens that is selected.
+        low, high: Bounds of the covariance, both exclusive, between which clip_cov draws tokens.
+        kl_coef: Coefficient of kl_cov's penalty on selected tokens.
     """
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 2e-4
@@ -86,7 +88,7 @@ class CovarianceConfig(_Config):
     kl_coef: NonNegative = 1.0
 
     @model_validator(mode="after")
-    def _ordered(self) -> "CovarianceConfig":
+    def _check_order(self) -> "CovarianceConfig":
         if self.low >= self.high:
             raise ValueError(f"low={self.low} must be less than high={self.high}")
         return self
@@ -96,8 +98,8 @@ class OverlongConfig(_Config):
     """DAPO's soft punishment of overlong responses.
 
     Attributes:
-        buffer: tokens before the limit over which the penalty grows.
-        penalty: its size at the limit.
+        buffer: Number of tokens before the limit over which the penalty grows.
+        penalty: Penalty at the limit.
     """
 
     buffer: Annotated[int, Field(ge=1)] = 512
@@ -108,24 +110,24 @@ class AlgorithmConfig(_Config):
     """The algorithm, term by term.
 
     Attributes:
-        advantage: a registered estimator or ``"module:function"``.
-        gamma, lam: discount and GAE's λ, per token (per decision where the caller passes decisions).
-        whiten: give advantages mean 0 and variance 1: ``batch`` those of GAE over the batch, ``minibatch`` any over
-            each mini-batch as it is trained on (Huang et al. 2022, "The 37 Implementation Details of PPO", number 7).
-        loss: a registered policy loss or ``"module:function"``.
-        clip_low, clip_high: the ratio's range is [1 − clip_low, 1 + clip_high]; clip-higher (DAPO) is
-            clip_high=0.28. Of gmpo the log-ratio's range [−clip_low, clip_high].
-        clip_ratio_c: dual clip's bound on the ratio where the advantage is negative (ppo only); ``null`` turns it off.
-        aggregation: how the tokens' losses become one (:mod:`embodyflow.algorithms.aggregation`).
-        old_log_probs: what the ratio is taken to: ``recomputed`` by the trainer before its first step, or ``recorded``
-            when the rows were sampled, which spares a pass over them: the trainer recomputes some for parity alone.
-            Rows of an earlier version of the policy keep those recorded in both. ``proximal`` is recomputed for these
-            too, and a token counts for as much as the trainer holds it more probable than the policy that acted
-            (:mod:`embodyflow.algorithms.behavior`).
-        max_behavior_weight: bound on what a token counts for with ``proximal``.
-        entropy_coef: of the entropy bonus; 0 turns it off.
-        value_clip: how far the new value may move from the old one; ``null`` turns clipping off.
-        kl, cpgd, covariance: the terms of their names.
+        advantage: Registered estimator, or ``"module:function"``.
+        gamma, lam: Discount and GAE's λ, per decision.
+        whiten: Whether advantages get mean 0 and variance 1: ``batch`` whitens those of GAE over the batch,
+            ``minibatch`` those of any estimator over each mini-batch (Huang et al. 2022, "The 37 Implementation Details
+            of PPO", number 7).
+        loss: Registered policy loss, or ``"module:function"``.
+        clip_low, clip_high: Range of the ratio, [1 − clip_low, 1 + clip_high]; clip-higher (DAPO) is clip_high=0.28.
+            For gmpo the range of the log-ratio, [−clip_low, clip_high].
+        clip_ratio_c: Bound of dual clip on the ratio where the advantage is negative (ppo only); ``null`` turns it off.
+        aggregation: Aggregation of the tokens' losses (:mod:`embodyflow.algorithms.aggregation`).
+        old_log_probs: Log-probs in the denominator of the ratio. ``recomputed`` has the trainer compute them before its
+            first step. ``recorded`` takes those from sampling and saves a pass: the trainer recomputes only a few, to
+            check parity. With both, rows of an earlier version of the policy keep theirs. ``proximal`` recomputes all,
+            and weights each token by π_prox / π_behavior (:mod:`embodyflow.algorithms.behavior`).
+        max_behavior_weight: Upper bound of that weight.
+        entropy_coef: Coefficient of the entropy bonus; 0 turns it off.
+        value_clip: Largest distance of a new value from the old one; ``null`` turns clipping off.
+        kl, cpgd, covariance: Settings of these terms.
     """
 
     advantage: str = "grpo"
@@ -147,18 +149,18 @@ class AlgorithmConfig(_Config):
 
     @field_validator("advantage")
     @classmethod
-    def _advantage_exists(cls, name: str) -> str:
+    def _check_advantage(cls, name: str) -> str:
         ADVANTAGES.resolve(name)
         return name
 
     @field_validator("loss")
     @classmethod
-    def _loss_exists(cls, name: str) -> str:
+    def _check_loss(cls, name: str) -> str:
         LOSSES.resolve(name)
         return name
 
     @model_validator(mode="after")
-    def _belong_together(self) -> "AlgorithmConfig":
+    def _check_combination(self) -> "AlgorithmConfig":
         estimator, loss = ADVANTAGES.resolve(self.advantage), LOSSES.resolve(self.loss)
         if estimator.losses is not None and self.loss not in estimator.losses:
             allowed = ", ".join(estimator.losses)
@@ -170,13 +172,13 @@ class AlgorithmConfig(_Config):
                 if entry.per_row and (entry.losses is None or self.loss in entry.losses)
             )
             raise ValueError(
-                f"loss={self.loss} needs one advantage per row, advantage={self.advantage} gives others; "
+                f"loss={self.loss} needs one advantage per row, and advantage={self.advantage} has one per token; "
                 f"allowed: {allowed}"
             )
         default = type(self).model_fields["max_behavior_weight"].default
         if self.old_log_probs != "proximal" and self.max_behavior_weight != default:
             raise ValueError(
-                f"max_behavior_weight={self.max_behavior_weight:g} is of old_log_probs=proximal, and "
+                f"max_behavior_weight={self.max_behavior_weight:g}: only used with old_log_probs=proximal, and "
                 f"old_log_probs is {self.old_log_probs}"
             )
         if loss.per_row and self.aggregation != "seq_mean_token_mean":
@@ -193,7 +195,7 @@ class AlgorithmConfig(_Config):
 
     @property
     def needs_whole_batch(self) -> bool:
-        """Whether the advantage takes sums over all rows, whichever ranks hold them."""
+        """Whether the advantage takes sums over the rows of all ranks."""
         counts_groups = self.advantage == "cpgd" and self.cpgd.weight == "clip_filter"
         return ADVANTAGES.resolve(self.advantage).needs_whole_batch or counts_groups
 
@@ -204,5 +206,5 @@ class AlgorithmConfig(_Config):
 
     @property
     def has_kl_loss(self) -> bool:
-        """Whether the KL term is a part of the loss."""
+        """Whether the loss has a KL term."""
         return self.kl.coef > 0 and self.kl.placement == "loss"

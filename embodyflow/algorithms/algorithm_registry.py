@@ -1,30 +1,18 @@
-"""Estimators and losses by name: the built-in ones and those of other packages.
+"""Advantage estimators and policy losses by name, built in or from other packages.
 
-A function is known by its ``"module:function"`` and imported where it is used, Ray workers included: a configuration
-is checked without it, and without torch. One of another package needs no change here: decorate it with
-:func:`register_advantage` or :func:`register_loss` and name it in the configuration, or name it
-``"module:function"``.
+An entry has the reference ``"module:function"`` of its function, which is imported where it is used, such as in a Ray
+worker. So a configuration is checked without importing torch. A function of another package needs no change here: name
+it ``"module:function"`` in the configuration, or decorate it with :func:`register_advantage` or :func:`register_loss`
+and use its name.
 """
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from embodyflow.errors import ConfigError
 from embodyflow.references import resolve
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from embodyflow.algorithms.advantages import AdvantageInputs
-    from embodyflow.algorithms.algorithm_config import AlgorithmConfig, CovarianceConfig
-    from embodyflow.algorithms.losses import LossInputs
-    from embodyflow.algorithms.masked import AllReduce, Metrics
-
-EstimatorFunction = Callable[["AdvantageInputs", "AlgorithmConfig"], "tuple[Tensor, Tensor]"]
-LossFunction = Callable[["LossInputs", "AlgorithmConfig"], "tuple[Tensor, Metrics]"]
-SelectFunction = Callable[["Tensor", "Tensor", "Tensor", "Tensor", "CovarianceConfig", "AllReduce"], "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -34,10 +22,10 @@ class Estimator:
     Attributes:
         function: ``"module:function"`` of ``(inputs, config) -> (advantages, returns)``, both [B, L] and zero outside
             the mask.
-        per_row: all tokens of a row get the same advantage.
-        needs_values: it needs a critic.
-        needs_whole_batch: it takes sums over all rows, so its ranks must be able to add up.
-        losses: the only losses it belongs with; ``None`` for any.
+        per_row: Whether all tokens of a row get the same advantage.
+        needs_values: Whether it needs a critic.
+        needs_whole_batch: Whether it takes sums over the rows of all ranks.
+        losses: Losses it can be combined with; ``None`` allows all.
     """
 
     function: str
@@ -46,38 +34,23 @@ class Estimator:
     needs_whole_batch: bool = False
     losses: tuple[str, ...] | None = None
 
-    @property
-    def compute(self) -> EstimatorFunction:
-        """The function itself."""
-        return cast(EstimatorFunction, resolve(self.function))
-
 
 @dataclass(frozen=True)
 class PolicyLoss:
     """A policy loss.
 
     Attributes:
-        function: ``"module:function"`` of ``(inputs, config) -> (loss [B, L], metrics)``; what it says outside the
-            mask is not read.
-        per_row: its ratio is that of the whole row, so it needs one advantage per row, an aggregation that
-            weighs rows alike, and uncut rows.
-        selection: ``"module:function"`` that chooses the tokens it treats apart
+        function: ``"module:function"`` of ``(inputs, config) -> (loss [B, L], metrics)``; the loss outside the mask is
+            not read.
+        per_row: Whether it has one ratio per row. It then needs one advantage per row, an aggregation that weights rows
+            equally, and whole rows.
+        selection: ``"module:function"`` that selects the tokens it treats differently
             (:mod:`embodyflow.algorithms.covariance`).
     """
 
     function: str
     per_row: bool = False
     selection: str | None = None
-
-    @property
-    def compute(self) -> LossFunction:
-        """The function itself."""
-        return cast(LossFunction, resolve(self.function))
-
-    @property
-    def select(self) -> SelectFunction | None:
-        """The selecting function itself."""
-        return None if self.selection is None else cast(SelectFunction, resolve(self.selection))
 
 
 Entry = TypeVar("Entry", Estimator, PolicyLoss)
@@ -87,12 +60,12 @@ class Registry(Generic[Entry]):
     """Entries by name.
 
     Args:
-        kind: what an entry is called in messages.
-        make: makes an entry of a function that was never registered.
-        built_in: the entries it starts with.
+        kind: Word for an entry in messages.
+        make: Function that makes the entry of an unregistered ``"module:function"``.
+        built_in: Initial entries.
 
     Attributes:
-        entries: name to entry.
+        entries: Entries by name.
     """
 
     def __init__(self, kind: str, make: Callable[[str], Entry], built_in: dict[str, Entry]) -> None:
@@ -104,19 +77,19 @@ class Registry(Generic[Entry]):
         """Add an entry.
 
         Raises:
-            ConfigError: the name is taken.
+            ConfigError: The name is taken.
         """
         if name in self.entries:
             raise ConfigError(f"{self._kind} {name!r} exists; choose a name not in {', '.join(self.entries)}")
         self.entries[name] = entry
 
     def resolve(self, name: str) -> Entry:
-        """Return the entry of a name, or of the function ``"module:function"`` names.
+        """Return the entry of a registered name or of a ``"module:function"``.
 
-        A function that was never registered is taken as it is: ``per_row`` false, no restriction.
+        An unregistered function gets an entry without restrictions, with ``per_row`` false.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: No such entry or function exists.
         """
         if name in self.entries:
             return self.entries[name]
@@ -181,7 +154,7 @@ def register_advantage(
     """Return a decorator that registers an advantage estimator; see :class:`Estimator`.
 
     Raises:
-        ConfigError: the name is taken.
+        ConfigError: The name is taken.
     """
 
     def register(function: Function) -> Function:
@@ -195,7 +168,7 @@ def register_loss(name: str, *, per_row: bool = False) -> Callable[[Function], F
     """Return a decorator that registers a policy loss; see :class:`PolicyLoss`.
 
     Raises:
-        ConfigError: the name is taken.
+        ConfigError: The name is taken.
     """
 
     def register(function: Function) -> Function:
@@ -210,11 +183,11 @@ def _takes_two(function: Callable[..., Any]) -> bool:
         inspect.signature(function).bind(None, None)
     except TypeError:
         return False
-    except ValueError:  # what is not written in Python need not say what it takes
+    except ValueError:  # functions that are not written in Python may have no signature
         return True
     return True
 
 
 def _reference(function: Callable[..., Any]) -> str:
-    # Not checked here as embodyflow.references does: a decorator runs before its module has the function.
+    # embodyflow.references.reference_to would fail: a decorator runs before its module has the function.
     return f"{function.__module__}:{function.__qualname__}"

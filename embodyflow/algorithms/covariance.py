@@ -1,15 +1,15 @@
-"""Which tokens clip_cov and kl_cov treat apart: those whose log-prob and advantage vary together.
+"""Selection of tokens for clip_cov and kl_cov: tokens whose log-prob and advantage vary together.
 
-Such tokens are what makes a policy's entropy collapse. Cui et al. 2025, "The entropy mechanism of
-reinforcement learning for reasoning language models", arXiv:2505.22617: Cov_t = (log π_t − mean log π)·(A_t −
-mean A).
+These tokens make a policy's entropy collapse. Cui et al. 2025, "The entropy mechanism of reinforcement learning for
+reasoning language models", arXiv:2505.22617: Cov_t = (log π_t − mean log π)·(A_t − mean A).
 
-Mean and selection are over the whole mini-batch, so they are made once, before it is cut: on every rank, with
-an ``all_reduce``, and the resulting mask travels with the rows. That needs log-probs of all its tokens up
-front: the behaviour policy's, which the trainer has (the same numbers at the first update after a rollout),
-or the current policy's at the cost of a forward pass. Published code selects inside each micro-batch, so
-there the gradient depends on the cut.
+Mean and selection cover the whole mini-batch, so every rank computes them once, before the mini-batch is cut, and the
+mask travels with the rows. That needs the log-probs of all tokens up front: those of the behavior policy, which the
+trainer has (and which are the current ones at the first update after a rollout), or those of the current policy at the
+cost of a forward pass. Published code selects within each micro-batch, which makes the gradient depend on the cut.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -17,8 +17,12 @@ from torch import Tensor
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig, CovarianceConfig
 from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.algorithms.masked import AllReduce, mean_and_variance, one_rank
+from embodyflow.references import resolve
 
-_BISECTIONS = 64  # more than a float64 has digits
+_BISECTIONS = 64  # more than a float64 has binary digits
+
+SelectFunction = Callable[[Tensor, Tensor, Tensor, Tensor, CovarianceConfig, AllReduce], Tensor]
+"""Selection of tokens, bool [B, L], by log-probs, advantages, mask, row seeds, settings and sum over ranks."""
 
 
 def select_tokens(
@@ -29,23 +33,24 @@ def select_tokens(
     config: AlgorithmConfig,
     all_reduce: AllReduce = one_rank,
 ) -> Tensor | None:
-    """Return the tokens that the configured loss treats apart, or ``None`` if it treats all alike.
+    """Return the tokens that the configured loss selects; ``None`` for a loss that treats all tokens alike.
 
     Args:
-        log_probs: float [B, L], of the mini-batch's rows on this rank.
-        advantages: float [B, L].
-        mask: bool [B, L].
-        row_seeds: int64 [B], from :func:`embodyflow.seeding.derive_seed` with the row's uid, for a random
-            choice that does not depend on where the row lies.
-        config: names the loss.
-        all_reduce: sum over ranks; called about 70 times with a scalar.
+        log_probs: Log-probs of this rank's rows of the mini-batch, float [B, L].
+        advantages: Advantages, float [B, L].
+        mask: Tokens of the policy, bool [B, L].
+        row_seeds: Seed of each row, int64 [B], from :func:`embodyflow.seeding.derive_seed` with the row's uid, so that
+            a random choice does not depend on the rank of the row.
+        config: Algorithm, which names the loss.
+        all_reduce: Sum over ranks; called about 70 times with a scalar.
 
     Returns:
-        bool [B, L], for :attr:`embodyflow.algorithms.losses.LossInputs.selected`.
+        Mask bool [B, L] for :attr:`embodyflow.algorithms.losses.LossInputs.selected`.
     """
-    select = LOSSES.resolve(config.loss).select
-    if select is None:
+    selection = LOSSES.resolve(config.loss).selection
+    if selection is None:
         return None
+    select: SelectFunction = resolve(selection)
     return select(log_probs.detach(), advantages, mask, row_seeds, config.covariance, all_reduce)
 
 
@@ -70,14 +75,14 @@ def random_in_band(
     config: CovarianceConfig,
     all_reduce: AllReduce,
 ) -> Tensor:
-    """Select a ``fraction`` of the tokens at random, of those with covariance in (low, high) (clip_cov)."""
+    """Select a ``fraction`` of the tokens at random, among those with covariance in (low, high) (clip_cov)."""
     covariance = _covariance(log_probs, advantages, mask, all_reduce)
     in_band = mask & (covariance > config.low) & (covariance < config.high)
     return _highest(_draws(row_seeds, mask), in_band, mask, config.fraction, all_reduce)
 
 
 def _covariance(log_probs: Tensor, advantages: Tensor, mask: Tensor, all_reduce: AllReduce) -> Tensor:
-    """Return each token's covariance over all ranks: float64 [B, L]."""
+    """Return the covariance of each token, with means over all ranks, float64 [B, L]."""
     factors = []
     for tensor in (log_probs, advantages):
         inside = tensor.double().masked_fill(~mask, 0.0)
@@ -87,7 +92,7 @@ def _covariance(log_probs: Tensor, advantages: Tensor, mask: Tensor, all_reduce:
 
 
 def _draws(row_seeds: Tensor, mask: Tensor) -> Tensor:
-    """Return uniform numbers in (0, 1] that depend on a token's row seed and column only: float64 [B, L]."""
+    """Return uniform numbers in (0, 1], float64 [B, L], that depend on row seed and column only."""
     draws = torch.empty(mask.shape, dtype=torch.float64)
     for row, seed in zip(draws, row_seeds.tolist(), strict=True):
         torch.rand(row.shape, generator=torch.Generator().manual_seed(seed), out=row)
@@ -95,10 +100,10 @@ def _draws(row_seeds: Tensor, mask: Tensor) -> Tensor:
 
 
 def _highest(scores: Tensor, candidates: Tensor, mask: Tensor, fraction: float, all_reduce: AllReduce) -> Tensor:
-    """Select the candidates of highest positive score over all ranks: ``fraction`` of the tokens, at least one.
+    """Select the candidates with the highest positive scores over all ranks: ``fraction`` of the tokens, at least one.
 
-    The threshold is found by bisection because that needs sums only and treats ties alike on every rank:
-    tokens that tie with the last one selected are selected too.
+    Bisection finds the threshold, because it needs sums only and treats ties alike on every rank: tokens that tie with
+    the last one selected are selected too.
     """
     scores = scores.masked_fill(~candidates, 0.0)
     num_tokens, squares = all_reduce(torch.stack([mask.sum().double(), scores.square().sum()]))

@@ -1,4 +1,4 @@
-"""Which rows are worth training on: whole groups, kept or dropped. Filters return bool [B], true to keep."""
+"""Filters of rows by group. Each returns a mask, bool [B], of the rows to keep; a group is kept or dropped whole."""
 
 from torch import Tensor
 
@@ -7,13 +7,13 @@ from embodyflow.algorithms.masked import Metrics
 
 
 def keep_mixed(metric: Tensor, group_ids: Tensor) -> Tensor:
-    """Drop groups whose rows all have the same metric: they carry no advantage. Single rows are kept.
+    """Drop groups whose rows all have the same metric, which have no advantage; keep single rows.
 
     The rule of DAPO's dynamic sampling (Yu et al. 2025, arXiv:2503.14476, section 3.2).
 
     Args:
-        metric: [B] of any dtype: success, or the row's sum of rewards.
-        group_ids: int64 [B].
+        metric: Success or sum of rewards, [B] of any dtype.
+        group_ids: Group of each row, int64 [B].
     """
     groups = Groups(group_ids)
     return (groups.mixed(_as_numbers(metric)) | groups.single)[groups.index]
@@ -23,10 +23,10 @@ def keep_within(metric: Tensor, group_ids: Tensor, low: float, high: float) -> T
     """Keep groups whose mean metric lies in [low, high], both ends included.
 
     Args:
-        metric: [B] of any dtype: success as a rule.
-        group_ids: int64 [B].
-        low: lower bound.
-        high: upper bound.
+        metric: Usually success, [B] of any dtype.
+        group_ids: Group of each row, int64 [B].
+        low: Lower bound.
+        high: Upper bound.
     """
     groups = Groups(group_ids)
     mean = groups.mean(_as_numbers(metric))
@@ -34,24 +34,24 @@ def keep_within(metric: Tensor, group_ids: Tensor, low: float, high: float) -> T
 
 
 def keep_untruncated(truncated: Tensor, group_ids: Tensor) -> Tensor:
-    """Drop groups in which any row was cut off by the step or length limit.
+    """Drop groups in which the step or length limit truncated any row.
 
     Args:
-        truncated: bool [B].
-        group_ids: int64 [B].
+        truncated: Truncated rows, bool [B].
+        group_ids: Group of each row, int64 [B].
     """
     groups = Groups(group_ids)
     return (groups.mean(truncated) == 0)[groups.index]
 
 
 def group_metrics(success: Tensor, group_ids: Tensor) -> Metrics:
-    """Return the fractions of groups with mixed outcomes, only successes, only failures.
+    """Return the fractions of groups with mixed outcomes, only successes and only failures.
 
-    Learning from outcomes lives on the mixed ones: watch ``groups/mixed_fraction``.
+    Only mixed groups have advantages, so ``groups/mixed_fraction`` says how much there is to learn.
 
     Args:
-        success: bool [B].
-        group_ids: int64 [B].
+        success: Successful rows, bool [B].
+        group_ids: Group of each row, int64 [B].
     """
     groups = Groups(group_ids)
     rate, count = groups.mean(success), group_ids.new_tensor(len(groups))

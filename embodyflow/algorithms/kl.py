@@ -1,8 +1,9 @@
-"""How far the policy has moved from the reference, and how hard it is held back.
+"""Estimates of the KL divergence from the reference policy, and the controller of its coefficient.
 
-Per token, with d = log π − log π_ref on tokens sampled from π (Schulman 2020, "Approximating KL divergence",
-joschu.net/blog/kl-approx.html). As a loss, ``k1`` has the wrong gradient (that of log π, zero in expectation)
-and ``k3`` a biased one; the form with ``+`` keeps the value and takes ``k2``'s gradient, which is the KL's.
+Estimates are per token, with d = log π − log π_ref on tokens sampled from π (Schulman 2020, "Approximating KL
+divergence", joschu.net/blog/kl-approx.html). As a loss, ``k1`` has the wrong gradient (that of log π, zero in
+expectation) and ``k3`` a biased one. Estimators with ``+`` keep the value and take the gradient of ``k2``, which is the
+KL's.
 """
 
 from torch import Tensor
@@ -16,16 +17,16 @@ _MAX_K3 = 10.0
 def estimate_kl(log_probs: Tensor, ref_log_probs: Tensor, estimator: KLEstimator) -> Tensor:
     """Return the estimate for each token.
 
-    ``k1``: d; ``abs``: |d|; ``k2``: d²/2; ``k3``: e^(−d) + d − 1 with −d held within ±20 and the result below
-    10, beyond which it has no gradient; with ``+``: that value and the gradient of ``k2``.
+    ``k1``: d; ``abs``: |d|; ``k2``: d²/2; ``k3``: e^(−d) + d − 1, with −d clipped to ±20 and the result to 10, beyond
+    which it has no gradient; with ``+``: the same value with the gradient of ``k2``.
 
     Args:
-        log_probs: float [B, L], finite.
-        ref_log_probs: float [B, L], finite.
-        estimator: which.
+        log_probs: Log-probs under the policy, float [B, L], finite.
+        ref_log_probs: Log-probs under the reference, float [B, L], finite.
+        estimator: Name of the estimator.
 
     Returns:
-        float [B, L].
+        Estimates, float [B, L].
     """
     if estimator.endswith("+"):
         value = _estimate(log_probs, ref_log_probs, estimator[:-1]).detach()
@@ -53,14 +54,14 @@ def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor, coef: flo
     """Return coef × KL of each token, which ``placement=reward`` subtracts from its reward.
 
     Args:
-        log_probs: float [B, L], of the policy that acted.
-        ref_log_probs: float [B, L].
-        mask: bool [B, L].
-        coef: the controller's present coefficient.
-        estimator: of the divergence.
+        log_probs: Log-probs under the policy that acted, float [B, L].
+        ref_log_probs: Log-probs under the reference, float [B, L].
+        mask: Tokens of the policy, bool [B, L].
+        coef: Current coefficient.
+        estimator: Name of the estimator.
 
     Returns:
-        float [B, L], zero outside the mask.
+        Penalties, float [B, L], zero outside the mask.
     """
     inside = [tensor.masked_fill(~mask, 0.0) for tensor in (log_probs, ref_log_probs)]
     return coef * estimate_kl(inside[0], inside[1], estimator)
@@ -69,15 +70,15 @@ def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor, coef: flo
 def update_kl_coef(coef: float, observed_kl: float, num_rows: int, config: KLConfig) -> float:
     """Return the coefficient for the next iteration.
 
-    Without a target the present one; else coef·(1 + clip(KL/target − 1, ±0.2)·min(num_rows/horizon, 1)), where the
-    minimum, which is ours, keeps it positive however many rows there are. The coefficient is the controller's whole
-    state: keep it with the checkpoint. Ziegler et al. 2019, arXiv:1909.08593, section 2.2.
+    Without a target it stays; otherwise it is coef·(1 + clip(KL/target − 1, ±0.2)·min(num_rows/horizon, 1)). The
+    minimum is our addition, which keeps it positive for any number of rows. The coefficient is the whole state of the
+    controller, so it belongs in the checkpoint. Ziegler et al. 2019, arXiv:1909.08593, section 2.2.
 
     Args:
-        coef: the present coefficient; at first ``config.coef``.
-        observed_kl: mean over tokens in this iteration, all ranks.
-        num_rows: rows of this iteration, all ranks.
-        config: target and horizon.
+        coef: Current coefficient, initially ``config.coef``.
+        observed_kl: Mean KL over the tokens of this iteration, on all ranks.
+        num_rows: Number of rows in this iteration, on all ranks.
+        config: Target and horizon.
     """
     if config.target is None:
         return coef

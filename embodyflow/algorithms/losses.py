@@ -1,22 +1,25 @@
 """Policy losses, per token.
 
-A loss says what each token contributes; :mod:`embodyflow.algorithms.aggregation` says how tokens become a
-number, and :func:`embodyflow.algorithms.objective.policy_objective` puts the two together. With d = log π −
-log π_old and ρ = exp d. Inputs are zero outside the mask when a loss sees them
-(:meth:`LossInputs.zero_outside_mask`), so nothing that lies there can reach a gradient.
+A loss gives the contribution of each token, :mod:`embodyflow.algorithms.aggregation` turns tokens into a number, and
+:func:`embodyflow.algorithms.objective.policy_objective` combines the two. In the formulas d = log π − log π_old and
+ρ = exp d. Inputs are zero outside the mask when a loss sees them (:meth:`LossInputs.zero_outside_mask`), so nothing
+there can reach a gradient.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
+from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.algorithms.masked import Metrics, row_mean, token_mean
+from embodyflow.references import resolve
 
 MAX_LOG_RATIO = 20.0
-"""Bound on |d| of a token: exp(20) ≈ 5e8 says all there is to say, and exp(90) is infinite in float32."""
+"""Bound on |d| of a token: exp(20) ≈ 5e8 is beyond any clip, and exp(90) is infinite in float32."""
 
 MAX_ROW_LOG_RATIO = 10.0
 """Upper bound on the log of gspo's ratio."""
@@ -24,19 +27,19 @@ MAX_ROW_LOG_RATIO = 10.0
 
 @dataclass(frozen=True)
 class LossInputs:
-    """What a loss reads: rows B × tokens L of one micro-batch.
+    """Inputs of a loss: one micro-batch of rows B × tokens L.
 
     Attributes:
-        log_probs: float [B, L], of the policy in training; the gradient flows through these.
-        old_log_probs: float [B, L], of the policy that the ratio is taken to.
-        advantages: float [B, L].
-        mask: bool [B, L].
-        ref_log_probs: float [B, L], if there is a KL term in the loss.
-        entropy: float [B, L] with gradient, if there is an entropy bonus.
-        selected: bool [B, L] from :func:`embodyflow.algorithms.covariance.select_tokens`, if the loss
-            selects.
-        behavior_weights: float [B, L] from :func:`embodyflow.algorithms.behavior.behavior_weights`, which the policy
-            loss is multiplied by.
+        log_probs: Log-probs under the policy in training, float [B, L], with gradient.
+        old_log_probs: Log-probs in the denominator of the ratio, float [B, L].
+        advantages: Advantages, float [B, L].
+        mask: Tokens of the policy, bool [B, L].
+        ref_log_probs: Log-probs under the reference, float [B, L], if the loss has a KL term.
+        entropy: Entropy, float [B, L] with gradient, if there is an entropy bonus.
+        selected: Selection by :func:`embodyflow.algorithms.covariance.select_tokens`, bool [B, L], if the loss selects
+            tokens.
+        behavior_weights: Factors of the policy loss from :func:`embodyflow.algorithms.behavior.behavior_weights`,
+            float [B, L].
     """
 
     log_probs: Tensor
@@ -49,10 +52,10 @@ class LossInputs:
     behavior_weights: Tensor | None = None
 
     def zero_outside_mask(self) -> "LossInputs":
-        """Return the inputs with every tensor zero outside the mask, whatever lay there, NaN included.
+        """Return the inputs with every tensor zero outside the mask, even where it was NaN.
 
         Raises:
-            ValueError: the mask is not bool, or a tensor has another shape.
+            ValueError: The mask is not bool, or a tensor has another shape.
         """
         if self.mask.dtype != torch.bool:
             raise ValueError(f"mask: dtype {self.mask.dtype}; allowed: torch.bool")
@@ -64,12 +67,26 @@ class LossInputs:
         return replace(self, **{name: tensor.masked_fill(outside, 0) for name, tensor in tensors.items()})
 
 
+LossFunction = Callable[[LossInputs, AlgorithmConfig], tuple[Tensor, Metrics]]
+"""A policy loss: returns a loss per token, float [B, L], and metrics."""
+
+
+def find_loss(name: str) -> LossFunction:
+    """Return the policy loss that ``algorithm.loss`` names.
+
+    Raises:
+        ConfigError: No such loss exists.
+    """
+    function: LossFunction = resolve(LOSSES.resolve(name).function)
+    return function
+
+
 def _log_ratio(inputs: LossInputs) -> Tensor:
     return (inputs.log_probs - inputs.old_log_probs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
 def _two_sided(ratio: Tensor, inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
-    """Return PPO's max(−A·ρ, −A·clip(ρ)) and how often the clip acted."""
+    """Return PPO's max(−A·ρ, −A·clip(ρ)), and the fraction of clipped tokens."""
     plain = -inputs.advantages * ratio
     clipped = -inputs.advantages * ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
     return torch.maximum(plain, clipped), {"policy/clip_fraction": token_mean(clipped > plain, inputs.mask)}
@@ -82,11 +99,11 @@ def _selected(inputs: LossInputs, loss: str) -> Tensor:
 
 
 def ppo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
-    """Clipped surrogate, with dual clip unless ``clip_ratio_c`` is ``null``.
+    """Return the clipped surrogate, with dual clip unless ``clip_ratio_c`` is ``null``.
 
-    max(−A·ρ, −A·clip(ρ, 1−ε_low, 1+ε_high)), and where A < 0 at most −A·c.
-    Schulman et al. 2017, arXiv:1707.06347; dual clip: Ye et al. 2020, arXiv:1912.09729. With clip_high >
-    clip_low it is DAPO's clip-higher (Yu et al. 2025, arXiv:2503.14476).
+    max(−A·ρ, −A·clip(ρ, 1−ε_low, 1+ε_high)), and at most −A·c where A < 0. Schulman et al. 2017, arXiv:1707.06347; dual
+    clip: Ye et al. 2020, arXiv:1912.09729. With clip_high > clip_low it is DAPO's clip-higher (Yu et al. 2025,
+    arXiv:2503.14476).
     """
     loss, metrics = _two_sided(_log_ratio(inputs).exp(), inputs, config)
     if config.clip_ratio_c is None:
@@ -98,10 +115,10 @@ def ppo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
 
 
 def gspo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
-    """PPO's surrogate on the row's ratio s = exp(mean d), no dual clip.
+    """Return PPO's surrogate of the row's ratio s = exp(mean d), without dual clip.
 
-    The token form: ρ_t = sg[s]·π_t / sg[π_t], of the same value and gradient for one advantage per row. Zheng
-    et al. 2025, "Group sequence policy optimization", arXiv:2507.18071; its ranges are of the order of 3e-4.
+    It has the token form ρ_t = sg[s]·π_t / sg[π_t], which has the same value and gradient for one advantage per row.
+    Zheng et al. 2025, "Group sequence policy optimization", arXiv:2507.18071, with clip ranges of about 3e-4.
     """
     row = row_mean(inputs.log_probs - inputs.old_log_probs, inputs.mask).detach()
     log_ratio = inputs.log_probs - inputs.log_probs.detach() + row
@@ -109,10 +126,10 @@ def gspo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
 
 
 def gmpo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
-    """−A times the geometric mean over the row of the clipped token ratios.
+    """Return −A times the geometric mean over the row of the clipped token ratios.
 
-    Each log-ratio is clipped to [−ε_low, ε_high] on the side where PPO clips: min(sgn A·d, sgn A·clip(d))·sgn
-    A. Zhao et al. 2025, "Geometric-mean policy optimization", arXiv:2507.20673; its range is ±0.4.
+    Each log-ratio is clipped to [−ε_low, ε_high] on the side where PPO clips: min(sgn A·d, sgn A·clip(d))·sgn A. Zhao
+    et al. 2025, "Geometric-mean policy optimization", arXiv:2507.20673, with the range ±0.4.
     """
     log_ratio, sign = _log_ratio(inputs), inputs.advantages.sign()
     clipped = log_ratio.clamp(-config.clip_low, config.clip_high)
@@ -123,7 +140,7 @@ def gmpo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
 
 
 def cispo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
-    """−sg[clip(ρ, 1−ε_low, 1+ε_high)]·A·log π: the weight is clipped, so no token loses its gradient.
+    """Return −sg[clip(ρ, 1−ε_low, 1+ε_high)]·A·log π: the weight is clipped, so no token loses its gradient.
 
     MiniMax 2025, "MiniMax-M1", arXiv:2506.13585.
     """
@@ -134,10 +151,10 @@ def cispo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]
 
 
 def cpgd(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
-    """Policy gradient clipped in log space, with a policy drift that pulls back to the old policy.
+    """Return the policy gradient clipped in log space, with a policy drift that pulls back to the old policy.
 
-    −A·min(log π, log π_old + log(1+ε_high)) where A > 0, −A·max(log π, log π_old + log(1−ε_low)) elsewhere;
-    plus drift_coef·min(sg[ρ] − 1, max_drift)·log π. Liu et al. 2025, arXiv:2505.12504.
+    −A·min(log π, log π_old + log(1+ε_high)) where A > 0, −A·max(log π, log π_old + log(1−ε_low)) elsewhere, plus
+    drift_coef·min(sg[ρ] − 1, max_drift)·log π. Liu et al. 2025, arXiv:2505.12504.
     """
     log_probs, old = inputs.log_probs, inputs.old_log_probs
     upper = torch.minimum(log_probs, old + math.log1p(config.clip_high))
@@ -152,7 +169,7 @@ def cpgd(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
 
 
 def clip_cov(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
-    """PPO's surrogate, with the selected tokens, some of high covariance drawn at random, left out.
+    """Return PPO's surrogate without the selected tokens, a random share of those with high covariance.
 
     Cui et al. 2025, arXiv:2505.22617.
     """
@@ -163,7 +180,7 @@ def clip_cov(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metri
 
 
 def kl_cov(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
-    """−A·ρ, and on the selected tokens, those of highest covariance, a penalty kl_coef·|d| more.
+    """Return −A·ρ plus a penalty kl_coef·|d| on the selected tokens, which have the highest covariance.
 
     Cui et al. 2025, arXiv:2505.22617.
     """
@@ -174,7 +191,7 @@ def kl_cov(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics
 
 
 def gpg(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
-    """−A·log π, the plain policy gradient: no ratio, so one pass over fresh rows only.
+    """Return −A·log π, the plain policy gradient. It has no ratio, so it allows a single pass over fresh rows.
 
     Chu et al. 2025, "GPG: a simple and strong reinforcement learning baseline for model reasoning",
     arXiv:2504.02546.

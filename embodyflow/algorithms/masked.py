@@ -1,7 +1,7 @@
-"""Sums and means over the tokens of a mask, on one rank or over all.
+"""Sums and means over the tokens of a mask, on one rank or on all.
 
-Whatever needs a statistic of the *whole* batch takes an :data:`AllReduce`; with the default it sees one rank.
-The sums that cross ranks are float64, so that the result does not depend on how rows are spread.
+A function that needs a statistic of the *whole* batch takes an :data:`AllReduce`, which by default sees one rank. Sums
+over ranks are float64, so that the result does not depend on how rows are spread.
 """
 
 from collections.abc import Callable
@@ -10,36 +10,36 @@ import torch
 from torch import Tensor
 
 AllReduce = Callable[[Tensor], Tensor]
-"""Returns the elementwise sum of a tensor over all ranks; called by every rank in the same order."""
+"""Function that returns the elementwise sum of a tensor over all ranks; every rank calls it in the same order."""
 
 Metrics = dict[str, tuple[Tensor, Tensor]]
-"""Metric name to ``(sum, count)``, detached scalars: add both over micro-batches and ranks, then divide."""
+"""Detached scalars ``(sum, count)`` by metric name: add both over micro-batches and ranks, then divide."""
 
 
 def one_rank(tensor: Tensor) -> Tensor:
-    """The :data:`AllReduce` of a single rank: its own tensor."""
+    """Return the tensor itself: the :data:`AllReduce` of a single rank."""
     return tensor
 
 
 def row_mean(tensor: Tensor, mask: Tensor) -> Tensor:
-    """Return each row's mean over its tokens, 0 for a row without any.
+    """Return the mean over each row's tokens; 0 for a row without tokens.
 
     Args:
-        tensor: float [B, L], zero outside the mask.
-        mask: bool [B, L].
+        tensor: Numbers, float [B, L], zero outside the mask.
+        mask: Tokens, bool [B, L].
 
     Returns:
-        float [B, 1].
+        Means, float [B, 1].
     """
     return tensor.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
 
 
 def token_mean(tensor: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the metric "mean over tokens" as ``(sum, count)``.
+    """Return the mean over tokens as a metric, ``(sum, count)``.
 
     Args:
-        tensor: float or bool [B, L]; what lies outside the mask is not read.
-        mask: bool [B, L].
+        tensor: Numbers, float or bool [B, L], not read outside the mask.
+        mask: Tokens, bool [B, L].
     """
     return tensor.detach().double().masked_fill(~mask, 0.0).sum(), mask.sum()
 
@@ -47,15 +47,15 @@ def token_mean(tensor: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 def mean_and_variance(tensor: Tensor, mask: Tensor, all_reduce: AllReduce) -> tuple[Tensor, Tensor]:
     """Return mean and sample variance over the tokens of all ranks.
 
-    Two passes, for the sum of squares would cancel. The variance of fewer than two tokens is 0.
+    It takes two passes, because a sum of squares would cancel. The variance of fewer than two tokens is 0.
 
     Args:
-        tensor: float [B, L], zero outside the mask.
-        mask: bool [B, L].
-        all_reduce: sum over ranks.
+        tensor: Numbers, float [B, L], zero outside the mask.
+        mask: Tokens, bool [B, L].
+        all_reduce: Sum over ranks.
 
     Returns:
-        two float64 scalars.
+        Two float64 scalars.
     """
     tensor = tensor.double()
     total, count = all_reduce(torch.stack([tensor.sum(), mask.sum().double()]))

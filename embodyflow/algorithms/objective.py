@@ -1,12 +1,11 @@
-"""What a trainer minimises: policy loss, KL term and entropy bonus as one number; and the critic's."""
+"""Objectives that a trainer minimises: policy loss, KL term and entropy bonus as one number, and the critic's loss."""
 
 import torch
 from torch import Tensor
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
-from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.algorithms.kl import estimate_kl
-from embodyflow.algorithms.losses import LossInputs
+from embodyflow.algorithms.losses import LossInputs, find_loss
 from embodyflow.algorithms.masked import Metrics, token_mean
 
 
@@ -16,26 +15,26 @@ def policy_objective(
     """Return a micro-batch's share of the mini-batch's objective.
 
     The shares of all micro-batches and ranks add up to the objective, Σ weight·(behavior_weight·loss + kl_coef·KL −
-    entropy_coef·entropy). Micro-batches may be cut between rows anywhere; within rows too, unless the loss is
+    entropy_coef·entropy). Micro-batches may be cut between any two rows, and within a row unless the loss is
     ``per_row``.
 
     Args:
-        inputs: the micro-batch.
-        weights: float64 [B, L], its slice of what :func:`~embodyflow.algorithms.aggregation.token_weights`
-            made of the whole mini-batch.
-        config: the terms.
-        kl_coef: the adaptive controller's present coefficient; by default ``config.kl.coef``.
+        inputs: Micro-batch.
+        weights: Its slice of the :func:`~embodyflow.algorithms.aggregation.token_weights` of the whole mini-batch,
+            float64 [B, L].
+        config: Algorithm.
+        kl_coef: Current coefficient of the adaptive controller; ``None`` is ``config.kl.coef``.
 
     Returns:
-        a scalar with gradient, and metrics.
+        A scalar with gradient, and metrics.
 
     Raises:
-        ValueError: a tensor that a configured term reads is missing, or shapes differ; a loss of the user's gives
-            something else than a loss does.
+        ValueError: A configured term lacks its tensor, shapes differ, or a user's loss returns something else than a
+            loss.
     """
     inputs = inputs.zero_outside_mask()
     mask = inputs.mask
-    loss, metrics = _checked(config.loss, LOSSES.resolve(config.loss).compute(inputs, config), mask)
+    loss, metrics = _checked(config.loss, find_loss(config.loss)(inputs, config), mask)
     if inputs.behavior_weights is not None:
         loss = loss * inputs.behavior_weights
         metrics |= {
@@ -69,18 +68,18 @@ def value_objective(
 ) -> tuple[Tensor, Metrics]:
     """Return a micro-batch's share of the critic's loss: Σ weight·½·max((v − R)², (clip(v, v_old ± ε) − R)²).
 
-    ε is ``value_clip``; without it the plain squared error. Schulman et al. 2017 (the code of PPO).
+    ε is ``value_clip``; without it the loss is the plain squared error. Schulman et al. 2017 (the code of PPO).
 
     Args:
-        values: float [B, L], of the critic in training; the gradient flows through these.
-        old_values: float [B, L], when the returns were made.
-        returns: float [B, L].
-        mask: bool [B, L].
-        weights: float64 [B, L], as in :func:`policy_objective`.
-        config: names ``value_clip``.
+        values: Values of the critic in training, float [B, L], with gradient.
+        old_values: Values when the returns were computed, float [B, L].
+        returns: Returns, float [B, L].
+        mask: Tokens of the policy, bool [B, L].
+        weights: Weights as in :func:`policy_objective`, float64 [B, L].
+        config: Algorithm, which has ``value_clip``.
 
     Returns:
-        a scalar with gradient, and metrics.
+        A scalar with gradient, and metrics.
     """
     values, old_values, returns = (x.masked_fill(~mask, 0.0) for x in (values, old_values, returns))
     loss = (values - returns).square()
@@ -96,18 +95,18 @@ def value_objective(
 
 
 def _checked(name: str, given: object, mask: Tensor) -> tuple[Tensor, Metrics]:
-    """Refuse what a function of the user's gives instead of a loss: a mean, say, would be broadcast to every token."""
+    """Check the result of a loss, which may be a user's: a mean, say, would be broadcast to every token."""
     if not isinstance(given, tuple) or len(given) != 2:
-        raise ValueError(f"algorithm.loss={name}: gives {type(given).__name__}; allowed: (loss, metrics)")
+        raise ValueError(f"algorithm.loss={name}: returns {type(given).__name__}; allowed: (loss, metrics)")
     loss, metrics = given
     if not isinstance(loss, Tensor) or loss.shape != mask.shape:
         found = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise ValueError(f"algorithm.loss={name}: gives a loss {found}; allowed: {list(mask.shape)}, one of each token")
+        raise ValueError(f"algorithm.loss={name}: returns a loss {found}; allowed: {list(mask.shape)}, one per token")
     for key, pair in metrics.items():
         if not isinstance(pair, tuple) or [getattr(number, "shape", None) for number in pair] != [(), ()]:
             raise ValueError(
-                f"algorithm.loss={name}: the metric {key!r} must be (sum, count), two tensors without dimensions, such "
-                "as embodyflow.algorithms.masked.token_mean gives"
+                f"algorithm.loss={name}: the metric {key!r} must be (sum, count), two scalar tensors as "
+                "embodyflow.algorithms.masked.token_mean returns"
             )
     return loss, metrics
 

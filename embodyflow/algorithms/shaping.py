@@ -1,4 +1,4 @@
-"""Rewards of rows: where they are placed, and what length costs."""
+"""Shaping of rewards: their place among a row's tokens, and a penalty for length."""
 
 from torch import Tensor
 
@@ -6,17 +6,17 @@ from embodyflow.algorithms.algorithm_config import OverlongConfig
 
 
 def place_on_last_token(scores: Tensor, mask: Tensor) -> Tensor:
-    """Return token rewards that are each row's score at its last token and zero elsewhere.
+    """Return token rewards: each row's score at its last token, zero elsewhere.
 
     Args:
-        scores: float [B].
-        mask: bool [B, L].
+        scores: Score of each row, float [B].
+        mask: Tokens of the policy, bool [B, L].
 
     Returns:
-        [B, L] of the scores' dtype.
+        Rewards [B, L] of the scores' dtype.
 
     Raises:
-        ValueError: a row has a score and no token to carry it.
+        ValueError: A row has a score but no tokens.
     """
     lost = ~mask.any(1) & (scores != 0)
     if lost.any():
@@ -26,17 +26,17 @@ def place_on_last_token(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def overlong_penalty(num_tokens: Tensor, max_tokens: int, config: OverlongConfig) -> Tensor:
-    """Return what DAPO adds to the score of long rows: from 0 at the buffer's start to −penalty at the limit.
+    """Return DAPO's penalty for long rows, from 0 at the start of the buffer to −penalty at the limit.
 
     −penalty·clip((length − (max_tokens − buffer)) / buffer, 0, 1). Yu et al. 2025, arXiv:2503.14476, eq. 13.
 
     Args:
-        num_tokens: int64 [B], length of each row.
-        max_tokens: the limit.
-        config: buffer and penalty.
+        num_tokens: Length of each row, int64 [B].
+        max_tokens: Length limit.
+        config: Buffer and penalty.
 
     Returns:
-        float32 [B], not positive.
+        Addition to the score, float32 [B], not positive.
     """
     over = (num_tokens - (max_tokens - config.buffer)) / config.buffer
     return -config.penalty * over.clamp(0.0, 1.0)

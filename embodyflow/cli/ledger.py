@@ -33,12 +33,12 @@ def show_ledger(path: Path) -> int:
     Console().print(table)
     print(f"digest {ledger.digest()}")
     damaged = 0
-    for iteration in folder.committed():
+    for iteration in folder.checkpoints.committed():
         try:
-            folder.verify_checkpoint(iteration)
+            folder.checkpoints.verify(iteration)
             print(f"checkpoint of iteration {iteration}: intact")
         except DamageError as error:
-            if not folder.checkpoint(iteration).exists():  # the run goes on, and has replaced it by a newer one
+            if not folder.checkpoints.folder(iteration).exists():  # the run goes on, and has replaced it by a newer one
                 continue
             print(error, file=sys.stderr)
             damaged += 1

@@ -10,10 +10,9 @@ import torch
 from rich.console import Console
 from rich.table import Column, Table
 
-from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.algorithms.behavior import behavior_weights
 from embodyflow.algorithms.kl import estimate_kl
-from embodyflow.algorithms.losses import LossInputs
+from embodyflow.algorithms.losses import LossInputs, find_loss
 from embodyflow.config.compose import validate_config
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
@@ -140,7 +139,7 @@ def _facts(config: EmbodiedConfig, iteration: int, episodes: Episodes, episode: 
 
 def _kl_coef(folder: RunFolder, config: EmbodiedConfig, iteration: int) -> float:
     """Return the KL term's coefficient in an iteration; where it was adapted it is among the iteration's metrics."""
-    of_iteration = (line for line in folder.metrics() if line["iteration"] == iteration)
+    of_iteration = (line for line in folder.metrics.read() if line["iteration"] == iteration)
     coefs = (line["policy/kl_coef"] for line in of_iteration if "policy/kl_coef" in line)  # evaluations have a line too
     return float(next(coefs, config.algorithm.kl.coef))
 
@@ -191,5 +190,5 @@ def _policy_loss(
         mask=mask.reshape(1, -1),
         selected=torch.zeros(1, mask.numel(), dtype=torch.bool),
     )
-    losses, _ = LOSSES.resolve(config.algorithm.loss).compute(inputs.zero_outside_mask(), config.algorithm)
+    losses, _ = find_loss(config.algorithm.loss)(inputs.zero_outside_mask(), config.algorithm)
     return losses.reshape(shape)

@@ -63,7 +63,7 @@ def _offers(folder: StackFolder) -> list[str]:
     lines = []
     for run in unfinished_runs(folder.root / "runs")[-3:]:
         config = run.config()
-        done = f"{run.committed()[-1]} of {config['iterations']} iterations"
+        done = f"{run.checkpoints.committed()[-1]} of {config['iterations']} iterations"
         lines.append(f"{'to resume':<12}{_resumption(folder, run.path.name, config)}  ({done})")
     return [*lines, ""] if lines else []
 

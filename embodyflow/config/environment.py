@@ -8,7 +8,7 @@ from embodyflow.config.base import Config, PositiveFloat, PositiveInt
 
 
 class AdapterConfig(Config):
-    """What an environment does not say of itself: see :class:`embodyflow.environments.adapter.AdaptedEnv`.
+    """What an environment does not say of itself: see :class:`embodyflow.environments.adapter.Adaptation`.
 
     Attributes:
         wrappers: ``module:function`` of environment to environment, applied in this order.
@@ -47,8 +47,8 @@ class AdapterConfig(Config):
         """Whether it is defined when an episode succeeds."""
         return self.success_info is not None or self.success_reward is not None or self.success_termination
 
-    def arguments(self, task: str) -> dict[str, Any]:
-        """Return the adapter's keyword arguments for a task, ``kwargs`` left out."""
+    def adaptation(self, task: str) -> dict[str, Any]:
+        """Return the fields of :class:`embodyflow.environments.adapter.Adaptation` for a task."""
         chosen = self.model_dump(exclude={"instructions", "task_kwargs"})
         return {**chosen, "instruction": self.instructions.get(task)}
 

@@ -24,7 +24,7 @@ def to_columns(batch: TensorDict) -> Table:
 
     Jagged nested tensors become ragged columns.
     """
-    return {str(name): _to_column(value.detach().cpu()) for name, value in sorted(batch.items())}
+    return {str(name): _to_column(batch[name].detach().cpu()) for name in sorted(batch.keys())}
 
 
 def _to_column(tensor: Tensor) -> Column:

@@ -7,6 +7,7 @@ an environment as its configuration describes.
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -28,6 +29,35 @@ FIRST_SEED: Mapping[str, int] = MappingProxyType({"train": 0, "demo": 2**24, "ev
 Observation = dict[str, NDArray[Any]]
 
 
+@dataclass(frozen=True)
+class Adaptation:
+    """What a third-party environment does not say about itself.
+
+    Attributes:
+        wrappers: ``module:function`` of environment to environment, applied in this order.
+        instruction: The task in a sentence; ``None`` is the task's name.
+        success_info: Key of ``info`` that is true in the step that succeeds.
+        success_reward: Smallest reward of a step that succeeds.
+        success_termination: Whether a terminated episode is a success.
+        state: Keys of the observation that make the state, with dots for nested ones; ``None`` takes all that are not
+            images.
+        images: Keys of the observation by image name, or :data:`RENDER`.
+        image_size: Side in pixels that images are resized to; ``None`` leaves them as they are.
+        expert: ``module:function`` of the environment and its own observation to an action within the environment's
+            own bounds.
+    """
+
+    wrappers: Sequence[str] = ()
+    instruction: str | None = None
+    success_info: str | None = None
+    success_reward: float | None = None
+    success_termination: bool = False
+    state: Sequence[str] | None = None
+    images: Mapping[str, str] = field(default_factory=dict)
+    image_size: int | None = None
+    expert: str | None = None
+
+
 class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
     """A third-party environment with the interface of :class:`embodyflow.environments.metaworld.MetaWorldEnv`.
 
@@ -38,22 +68,12 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
     has ``success`` (bool), ``instruction`` (str) and ``goal`` (int).
 
     Args:
-        env_id: its Gymnasium id, ``module:id`` where a module registers it.
-        task: a name for what is to be done.
-        split: whose initial states ``reset`` plays.
-        max_steps: steps after which an episode is truncated; ``None`` leaves it to the environment.
-        kwargs: passed on to ``gymnasium.make``.
-        wrappers: ``module:function`` of environment to environment, applied in this order.
-        instruction: the task in a sentence; ``None`` is the task's name.
-        success_info: key of ``info`` that is true in the step that succeeds.
-        success_reward: reward of a step that succeeds, or more.
-        success_termination: whatever terminates the environment's episode is success.
-        state: keys of the observation that make the state, dots reaching into nested ones; ``None`` takes all that
-            are no images.
-        images: name to key of the observation, or :data:`RENDER`.
-        image_size: pixels a side that images are resized to; ``None`` leaves them as they are.
-        expert: ``module:function`` of environment and its own observation to an action within the environment's
-            own bounds.
+        env_id: Gymnasium id of the environment, ``module:id`` if a module registers it.
+        task: Name of the task.
+        split: Split of the initial states that ``reset`` plays.
+        max_steps: Steps after which an episode is truncated; ``None`` leaves it to the environment.
+        kwargs: Arguments of ``gymnasium.make``.
+        adaptation: Fields of :class:`Adaptation`.
         render_mode: ``None`` or ``"rgb_array"``, for :meth:`render`.
 
     Attributes:
@@ -76,36 +96,29 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         max_steps: int | None = None,
         *,
         kwargs: Mapping[str, Any] | None = None,
-        wrappers: Sequence[str] = (),
-        instruction: str | None = None,
-        success_info: str | None = None,
-        success_reward: float | None = None,
-        success_termination: bool = False,
-        state: Sequence[str] | None = None,
-        images: Mapping[str, str] | None = None,
-        image_size: int | None = None,
-        expert: str | None = None,
+        adaptation: Mapping[str, Any] | None = None,
         render_mode: str | None = None,
     ) -> None:
         if split not in FIRST_SEED:
             raise ValueError(f"split={split!r}: must be one of {', '.join(FIRST_SEED)}")
-        self.task, self.split, self.instruction = task, split, instruction or task
-        self.render_mode, self._images, self._image_size = render_mode, dict(images or {}), image_size
+        settings = Adaptation(**(adaptation or {}))
+        self.task, self.split, self.instruction = task, split, settings.instruction or task
+        self.render_mode, self._images, self._image_size = render_mode, dict(settings.images), settings.image_size
         draws = render_mode == "rgb_array" or RENDER in self._images.values()
         arguments: dict[str, Any] = {**(kwargs or {}), "max_episode_steps": max_steps, "disable_env_checker": True}
         if draws:
             arguments["render_mode"] = "rgb_array"
         self.inner: gym.Env[Any, Any] = gym.make(env_id, **arguments)
-        for wrapper in wrappers:
+        for wrapper in settings.wrappers:
             self.inner = _wrapped(self.inner, wrapper)
         self._own_actions = _bounded(self.inner.action_space)
         self._low, self._high = (end.astype(np.float64) for end in (self._own_actions.low, self._own_actions.high))
         self._is_scaled = bool((self._low != -1).any() or (self._high != 1).any())
         self.metadata = self.metadata | {"render_fps": self.inner.metadata.get("render_fps") or 30}
-        self._expert: Callable[..., Any] | None = _resolve("expert", expert) if expert else None
-        self._expert_name = expert
-        self._success = _success(success_info, success_reward, success_termination)
-        self._state_keys = _state_keys(self.inner.observation_space, state, set(self._images.values()))
+        self._expert: Callable[..., Any] | None = _resolve("expert", settings.expert) if settings.expert else None
+        self._expert_name = settings.expert
+        self._success = _success(settings)
+        self._state_keys = _state_keys(self.inner.observation_space, settings.state, set(self._images.values()))
         self.action_space = Box(-1.0, 1.0, self._own_actions.shape, np.float32)
         self.observation_space: gym.Space[Any] = Dict(self._spaces())
         self._goal, self._raw = 0, None
@@ -222,10 +235,13 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         return {"success": success, "instruction": self.instruction, "goal": self._goal}
 
 
-def _success(
-    info_key: str | None, reward_bound: float | None, by_termination: bool
-) -> Callable[[float, bool, Mapping[str, Any]], bool]:
+def _success(settings: Adaptation) -> Callable[[float, bool, Mapping[str, Any]], bool]:
     """Return a function of a step's reward, terminated and info that returns True if the step succeeded."""
+    info_key, reward_bound, by_termination = (
+        settings.success_info,
+        settings.success_reward,
+        settings.success_termination,
+    )
 
     def by_info(reward: float, terminated: bool, info: Mapping[Any, Any]) -> bool:
         if info_key not in info:

@@ -1,1 +1,1 @@
-"""What a graph node is to the machinery: its declared columns, how it is called, what it is given."""
+"""Graph nodes as the machinery sees them: columns, calling convention, and the types of ``worker`` and ``call``."""

@@ -1,4 +1,4 @@
-"""How a node's function is called: ``batch`` and ``config`` reach it whichever way it takes them."""
+"""How node functions are called: ``batch`` and ``config`` reach them by position or by name."""
 
 import inspect
 from collections.abc import Callable
@@ -6,22 +6,22 @@ from typing import Any
 
 
 def bind(function: Callable[..., Any], batch: Any, config: Any, **keywords: Any) -> inspect.BoundArguments:
-    """Return the arguments to call a node's function with.
+    """Return the arguments to call a node function with.
 
-    A parameter named ``batch`` or ``config`` gets that, wherever it stands; under other names they are the first two.
-    What has no parameter is a keyword, for ``**kwargs``.
+    Parameters named ``batch`` and ``config`` get these, at any position. Without such names, the first two parameters
+    do. Arguments without a parameter go to ``**kwargs``.
 
     Args:
         function: ``f(batch, config=None, **kwargs)``, ``f(rows, settings)``, ``f(batch, **kwargs)``, …
-        batch: the rows.
-        config: of the node.
-        keywords: what is always given by name: ``worker``, ``call``.
+        batch: Rows.
+        config: Configuration of the node.
+        keywords: Arguments that are always passed by name: ``worker`` and ``call``.
 
     Raises:
-        TypeError: it cannot be called with these.
+        TypeError: The function does not take these arguments.
     """
     parameters = inspect.signature(function).parameters.values()
-    # What *args would swallow has no name there, and **kwargs beside it gives it one.
+    # *args would take batch and config without their names; **kwargs takes them with their names.
     signature = inspect.Signature([each for each in parameters if each.kind is not each.VAR_POSITIONAL])
     own = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
     ways: list[tuple[tuple[Any, ...], dict[str, Any]]] = [

@@ -1,4 +1,4 @@
-"""Which columns of a batch a node function reads and writes."""
+"""Declarations of the columns that a node function reads and writes."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -7,18 +7,18 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def node(*, reads: tuple[str, ...], writes: tuple[str, ...]) -> Callable[[Function], Function]:
-    """Declare the columns of a node function; the function itself is left as it is.
+    """Declare the columns of a node function; the function itself does not change.
 
-    A graph in which a node reads a column that no ancestor writes is refused before anything starts. A
-    function that declares nothing is not checked, and may write anything. Where the columns depend on the
-    use, the node of the graph declares them instead and is believed before the function.
+    A graph in which a node reads a column that no ancestor writes is refused before anything starts. A function
+    without a declaration is not checked and may write any column. If the columns depend on the use of the function, its
+    node in the graph declares them, which takes precedence.
 
     Args:
-        reads: columns that must be in the batch.
-        writes: columns that the function adds or replaces.
+        reads: Columns that must be in the batch.
+        writes: Columns that the function adds or replaces.
 
     Raises:
-        TypeError: ``reads`` or ``writes`` is not a tuple: ``("rewards")`` lacks a comma.
+        TypeError: ``reads`` or ``writes`` is not a tuple; ``("rewards")`` lacks a comma.
 
     Example:
         >>> @node(reads=("rewards", "group_id"), writes=("advantages", "returns"))
@@ -36,6 +36,6 @@ def node(*, reads: tuple[str, ...], writes: tuple[str, ...]) -> Callable[[Functi
 
 
 def declared(function: Any, attribute: str) -> tuple[str, ...] | None:
-    """Return what :func:`node` declared as ``"__reads__"`` or ``"__writes__"``; ``None`` without it."""
+    """Return the columns declared as ``"__reads__"`` or ``"__writes__"``; ``None`` without a declaration."""
     columns: tuple[str, ...] | None = getattr(function, attribute, None)
     return columns

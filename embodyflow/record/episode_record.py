@@ -1,4 +1,4 @@
-"""Episodes of a run as its folder has them, a while after they were played."""
+"""Recorded episodes, read back from the folder of a run."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,33 +12,33 @@ from embodyflow.record.run_folder import RunFolder
 
 Array: TypeAlias = NDArray[np.generic]
 Episodes: TypeAlias = dict[str, Array]
-"""Columns of embodied rows (:mod:`embodyflow.types`) without images; with ``trained``, bool [N], and, of the rows that
-were, what training added to them: zero elsewhere."""
+"""Columns of embodied rows (:mod:`embodyflow.types`) without images, and ``trained``, bool [N]. Columns that training
+added are zero in the other rows."""
 
 
 def read_episodes(run: RunFolder) -> Iterator[tuple[int, Episodes]]:
-    """Yield the iterations whose episodes are kept, oldest first, each with its episodes in the order of their uid.
+    """Yield the iterations whose episodes are kept, oldest first, with their episodes sorted by uid.
 
     Raises:
-        ConfigError: the run keeps none.
+        ConfigError: The run keeps no episodes.
     """
-    folders = run.episodes()
+    folders = run.episodes.kept()
     if not folders:
-        raise ConfigError(f"{run.path}: keeps no episodes; it is a run with rollout.keep_episodes that has them")
+        raise ConfigError(f"{run.path}: has no episodes; runs with rollout.keep_episodes keep them")
     for iteration, folder in folders.items():
         try:
             yield iteration, read_iteration(folder)
         except FileNotFoundError:
             if folder.exists():
                 raise
-            # A run that goes on keeps newer ones instead.
+            # The run is still going, and keeps newer ones instead.
 
 
 def find_episode(run: RunFolder, uid: int) -> tuple[int, Episodes, int]:
-    """Return the iteration of an episode, all episodes of that iteration, and its row among them.
+    """Return the iteration of an episode, all episodes of that iteration, and the episode's row among them.
 
     Raises:
-        ConfigError: it is not there, or not any more.
+        ConfigError: The run does not keep the episode.
     """
     iterations, found = [], []
     for iteration, episodes in read_episodes(run):
@@ -46,17 +46,17 @@ def find_episode(run: RunFolder, uid: int) -> tuple[int, Episodes, int]:
         found += [(iteration, episodes, int(row)) for row in np.flatnonzero(episodes["uid"] == uid)]
     if not found:
         raise ConfigError(
-            f"uid={uid}: is not among the episodes of {run.path}, which keeps those of iterations {iterations[0]} to "
-            f"{iterations[-1]}; embodyflow episodes {run.path} lists them"
+            f"uid={uid}: {run.path} has no such episode; it keeps those of iterations {iterations[0]} to "
+            f"{iterations[-1]}, and embodyflow episodes {run.path} lists them"
         )
-    # Groups that dynamic sampling leaves over are trained on an iteration later.
+    # Groups that dynamic sampling leaves over are trained on in the next iteration.
     return next((each for each in found if each[1]["trained"][each[2]]), found[0])
 
 
 def read_iteration(folder: Path) -> Episodes:
-    """Return the episodes of one iteration's folder, in the order of their uid."""
+    """Return the episodes in one iteration's folder, sorted by uid."""
     played = _joined(folder, "played-*.npz")
-    _, first = np.unique(played["uid"], return_index=True)  # a node that samples anew passes on what it keeps
+    _, first = np.unique(played["uid"], return_index=True)  # a node that samples again also passes on the rows it keeps
     episodes = {name: column[first] for name, column in played.items()}
     trained = _joined(folder, "trained-*.npz")
     rows = np.searchsorted(episodes["uid"], trained["uid"])

@@ -1,12 +1,11 @@
-"""The ledger of a run: what counts as done, in the order in which it was.
+"""The ledger of a run: which stages and iterations are committed, in the order of their commits.
 
-A text file, one JSON object a line. Each line ends with the SHA-256 over the line before it and its own content, so no
-line can be changed, dropped or put elsewhere unnoticed. A line counts from the moment :meth:`Ledger.append` returns: it
-is on the disk then. What a killed process, a full disk or a power failure left of a line that was being written is cut
-off before the next one; nothing had counted on it.
+A text file with one JSON object per line. Each line ends with the SHA-256 of the previous digest and its own content,
+so a line that is changed, dropped or moved is noticed. A line counts when :meth:`Ledger.append` returns: it is on disk
+then. A kill, a full disk or a power failure may leave part of a line, which the next append cuts off.
 
-The lines say which stages are kept on disk and which iterations are committed, by digests. Nothing in them depends on
-time, processes or attempts, so a run that was disturbed has the ledger of one that was not.
+The lines hold digests of the stages on disk and of the committed iterations. Nothing in them depends on time, processes
+or attempts, so a run with failures has the same ledger as one without.
 """
 
 import hashlib
@@ -22,12 +21,12 @@ _BEGINNING = "0" * 64
 
 
 class Entry(NamedTuple):
-    """One line.
+    """One line of the ledger.
 
     Attributes:
         kind: ``stage`` or ``commit``.
-        iteration: that it belongs to.
-        facts: what it says.
+        iteration: Index of the iteration.
+        facts: Content of the line.
     """
 
     kind: str
@@ -36,13 +35,13 @@ class Entry(NamedTuple):
 
 
 class Ledger:
-    """Reads the lines and appends to them; one process at a time.
+    """Reads the lines and appends to them, in one process at a time.
 
     Args:
-        path: of the file, made when missing.
+        path: The file, created with the first line.
 
     Raises:
-        DamageError: a line is not what was written; the message names it.
+        DamageError: A line is damaged; the message names it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,7 +56,7 @@ class Ledger:
         self._has_name = False
 
     def append(self, kind: str, iteration: int, facts: dict[str, Any]) -> None:
-        """Add a line and have it on the disk before returning."""
+        """Append a line and wait until it is on disk."""
         content = json.dumps({"kind": kind, "iteration": iteration, **facts}, sort_keys=True, separators=(",", ":"))
         digest = _digest(self._last, content)
         line = f"{content}\t{digest}\n".encode()
@@ -66,7 +65,7 @@ class Ledger:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        if not self._has_name:  # of an earlier process nobody knows how far it came
+        if not self._has_name:  # an earlier process may have been killed before it flushed the name
             flush(self._path.parent)
             self._has_name = True
         self._num_bytes += len(line)
@@ -74,11 +73,11 @@ class Ledger:
         self._add(Entry(kind, iteration, facts))
 
     def newest(self, kind: str, iteration: int, node_id: str = "") -> dict[str, Any] | None:
-        """Return what the newest line says of a commit, or of a node's stage; ``None`` where there is no such line."""
+        """Return the newest facts of a commit, or of a node's stage; ``None`` without such a line."""
         return self._newest.get((iteration, kind, node_id))
 
     def digest(self) -> str:
-        """Return the SHA-256 over what the newest lines say, whatever the order in which branches finished."""
+        """Return the SHA-256 of the newest facts, independent of the order in which branches of the graph finished."""
         return hashlib.sha256(json.dumps(sorted(self._newest.items()), sort_keys=True).encode()).hexdigest()
 
     def _add(self, entry: Entry) -> None:
@@ -88,9 +87,7 @@ class Ledger:
     def _read(self, number: int, line: bytes) -> Entry:
         content, _, digest = line.decode(errors="replace").rpartition("\t")
         if digest != _digest(self._last, content):
-            raise DamageError(
-                f"{self._path}: line {number} is not what was written; restore the file, or start the run anew"
-            )
+            raise DamageError(f"{self._path}: line {number} is damaged; restore the file, or start another run")
         self._last = digest
         facts = json.loads(content)
         return Entry(facts.pop("kind"), facts.pop("iteration"), facts)

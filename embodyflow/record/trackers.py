@@ -1,4 +1,4 @@
-"""Metric sinks besides ``metrics.jsonl``, chosen by configuration."""
+"""Metric sinks besides ``metrics.jsonl``, chosen by ``tracking``."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from embodyflow.errors import ConfigError
 
 
 class Tracker(Protocol):
-    """Where a run's metrics go."""
+    """A sink for the metrics of a run."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of one iteration."""
@@ -22,7 +22,7 @@ class TensorBoardTracker:
     """Event files for TensorBoard.
 
     Args:
-        folder: where they are written.
+        folder: Folder of the event files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,7 +44,7 @@ class WandbTracker:
     """A Weights & Biases run.
 
     Args:
-        config: of the run.
+        config: Run configuration.
         mode: ``"offline"`` or ``"online"``.
     """
 
@@ -70,21 +70,21 @@ class WandbTracker:
 
 
 def check_login() -> None:
-    """Refuse Weights & Biases to somebody who is not logged in; in a terminal it asks for the key instead.
+    """Check that the user is logged in to Weights & Biases, which asks for the key in a terminal.
 
     Raises:
-        ConfigError: it is not known who this is.
+        ConfigError: The user is not logged in.
     """
     import wandb
 
     try:
         wandb.login()
     except wandb.Error as error:
-        raise ConfigError(f"tracking.wandb=online: {error}; allowed without are offline and disabled") from error
+        raise ConfigError(f"tracking.wandb=online: {error}; log in, or choose offline or disabled") from error
 
 
 def open_trackers(config: RunConfig) -> list[Tracker]:
-    """Open the sinks that the configuration names."""
+    """Open the sinks that ``tracking`` names."""
     trackers: list[Tracker] = []
     if config.tracking.tensorboard:
         trackers.append(TensorBoardTracker(config.run_dir / "tensorboard"))

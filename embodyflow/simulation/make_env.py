@@ -29,9 +29,17 @@ SPLITS = ("train", "demo", "eval")
 def make_env(env: EnvConfig, task: str | None, split: str, **kwargs: Any) -> gym.Env[Any, Any]:
     """Build one environment of the configuration; without a task it is plain Gymnasium, and ``split`` has no effect."""
     if env.adapter is not None:
-        own = {"env_id": env.id, "kwargs": {**env.kwargs, **env.adapter.task_kwargs.get(task or "", {})}}
-        arguments = {**own, **env.adapter.arguments(task or ""), "split": split, "max_steps": env.max_steps}
-        return gym.make(ADAPTER_ID, task=task or "", **arguments, **kwargs)
+        task = task or ""
+        return gym.make(
+            ADAPTER_ID,
+            env_id=env.id,
+            task=task,
+            split=split,
+            max_steps=env.max_steps,
+            kwargs={**env.kwargs, **env.adapter.task_kwargs.get(task, {})},
+            adaptation=env.adapter.adaptation(task),
+            **kwargs,
+        )
     if task is None:
         return gym.make(env.id, max_episode_steps=env.max_steps, **{**env.kwargs, **kwargs})
     return gym.make(env.id, task=task, split=split, max_steps=env.max_steps, **{**env.kwargs, **kwargs})

@@ -1,7 +1,7 @@
-"""The buffer of a Ray node: it owns the shared memory that the node's workers write rows to and read them from.
+"""The buffer of a Ray node: it owns the shared memory in which the node's workers exchange rows.
 
-The rows themselves pass through it only on their way to another Ray node. They lie in memory of the buffer's, so a
-shard outlives the worker that wrote it.
+Rows pass through the buffer process only on their way to another Ray node. The buffer owns the memory, so a shard
+outlives the worker that wrote it.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ _POLL_SECONDS = 0.005
 
 @ray.remote(num_cpus=0, max_restarts=-1)
 class Buffer:
-    """The shards of one Ray node, by shard id. Ray starts a buffer that died again, without what it held.
+    """The shards of one Ray node, by shard id. Ray restarts a buffer that died; its shards are lost.
 
     Args:
-        config: folders and cap.
+        config: Folders and memory limit.
     """
 
     def __init__(self, config: BufferConfig) -> None:
@@ -42,40 +42,42 @@ class Buffer:
         return os.getpid()
 
     async def address(self) -> bytes:
-        """Return where processes of this node call ``allocate``, ``commit`` and ``locate``."""
+        """Return the address at which processes of this node call ``allocate``, ``commit`` and ``locate``."""
         if self._address is None:
             methods: dict[str, Method] = {"allocate": self.allocate, "commit": self.commit, "locate": self.locate}
             self._address = asyncio.create_task(serve(methods))
         return await self._address
 
     async def allocate(self, shard_id: str, num_bytes: int) -> Location:
-        """Return where the caller may write a shard, once there is room; it is taken back when the connection ends.
+        """Wait for room and return a location for the caller to write a shard to.
+
+        If the caller's connection ends before it commits the shard, the buffer takes the memory back.
 
         Raises:
-            BufferFullError: the shard is larger than the buffer, or there was no room for ``patience`` seconds.
+            BufferFullError: The shard is larger than the buffer, or there was no room for ``patience`` seconds.
         """
         deadline = time.monotonic() + self._patience
-        writer = asyncio.current_task()  # that of the caller's connection
+        writer = asyncio.current_task()  # serves the caller's connection
         assert writer is not None
         while (location := self._store.allocate(shard_id, num_bytes, writer)) is None:
             if time.monotonic() > deadline:
                 raise BufferFullError(
-                    f"no room for shard {shard_id} of {num_bytes} bytes in {self._patience:g} s: all "
+                    f"no room for shard {shard_id} of {num_bytes} bytes within {self._patience:g} s: all "
                     f"{self._store.capacity} bytes are being written or read; raise cluster.buffer.memory_gb"
                 )
             await asyncio.sleep(_POLL_SECONDS)
         return location
 
     async def commit(self, shard_id: str, key: int) -> None:
-        """Hold a shard that was written; a node that runs again replaces what its first run put."""
+        """Keep a shard that has been written; it replaces an earlier one of the same id."""
         self._store.commit(shard_id, key)
 
     async def locate(self, shard: ShardRef) -> Location:
-        """Return where a shard lies.
+        """Return the location of a shard.
 
         Raises:
-            KeyError: it is not held: it was freed, or put on another node.
-            ShardLostError: it was held by a buffer that died; this one was started in its place.
+            KeyError: The shard was freed, or never put here.
+            ShardLostError: The shard died with the predecessor of this buffer.
         """
         if shard.location is not None and shard.location.pid != os.getpid() and shard.shard_id not in self._store:
             raise ShardLostError(shard.shard_id, shard.host)
@@ -85,21 +87,21 @@ class Buffer:
         """Return rows of shards, for a reader on another Ray node.
 
         Raises:
-            KeyError, ShardLostError: as :meth:`locate` does.
-            RuntimeError: a shard has another number of rows than was planned with.
+            KeyError, ShardLostError: See :meth:`locate`.
+            RuntimeError: A shard has another number of rows than the plan.
         """
         tables = [unpack_rows(map_content(await self.locate(piece.shard)), piece) for piece in pieces]
         self._bytes_sent += sum(column.nbytes for table in tables for column in table.values())
         return tables
 
     async def free(self, prefix: str) -> int:
-        """Drop every shard whose id starts with ``prefix``; return how many there were."""
+        """Drop every shard whose id starts with ``prefix``; return their number."""
         return self._store.free(prefix)
 
     async def num_shards(self) -> int:
-        """Return how many shards are held."""
+        """Return the number of shards."""
         return len(self._store)
 
     async def metrics(self) -> dict[str, Metric]:
-        """Return usage, spilling and traffic to other Ray nodes so far."""
+        """Return usage, spilling and traffic to other Ray nodes since the start."""
         return self._store.metrics() | {"buffer/bytes_sent": total(self._bytes_sent)}

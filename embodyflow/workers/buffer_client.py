@@ -1,4 +1,4 @@
-"""A worker's view of the buffers: rows of its own Ray node at the speed of memory, those of others through Ray."""
+"""A worker's view of the buffers: rows of its own Ray node through shared memory, those of others through Ray."""
 
 import threading
 from collections import defaultdict
@@ -14,17 +14,17 @@ from embodyflow.data.table_packing import Packing, unpack_rows
 from embodyflow.data.tables import Column, Table, concatenate, num_rows_of
 from embodyflow.errors import ShardLostError
 from embodyflow.workers.local_calls import LocalCaller
-from embodyflow.workers.lost_actors import IS_GONE
+from embodyflow.workers.lost_actors import ACTOR_GONE
 from embodyflow.workers.segments import WritableSegments, map_content
 
-_LOOKUPS = 3  # a shard may be spilled between the answer and the look
+_LOOKUPS = 3  # the buffer may spill a shard between its answer and the mapping
 
 
 class BufferClient:
-    """Writes to its own Ray node's buffer, reads from any.
+    """Writes to its own Ray node's buffer and reads from any.
 
     Args:
-        buffers: Ray node id to the node's buffer.
+        buffers: Buffer of each Ray node, by node id.
     """
 
     def __init__(self, buffers: Mapping[str, Any]) -> None:
@@ -35,17 +35,17 @@ class BufferClient:
         self._counts: dict[str, int] = defaultdict(int)
 
     def put(self, shard_id: str, columns: Mapping[str, Column]) -> ShardRef:
-        """Write the columns into this node's shared memory; into that of the buffer's successor where it has died.
+        """Write a shard to this node's shared memory; if the buffer died, to that of its successor.
 
         Raises:
-            BufferFullError: there is no room, not even after ``cluster.buffer.patience`` seconds.
-            ShardLostError: this node's buffer is gone, and so is its successor.
+            BufferFullError: There was no room for ``cluster.buffer.patience`` seconds.
+            ShardLostError: This node's buffer is gone, and so is its successor.
         """
         packing, num_rows = Packing(columns), num_rows_of(columns)
-        with _lost_with_its_buffer(ShardRef(shard_id, self._host, num_rows)):
+        with _as_lost(ShardRef(shard_id, self._host, num_rows)):
             try:
                 location = self._write(shard_id, packing)
-            except (ConnectionError, FileNotFoundError):  # it died before, or meanwhile
+            except (ConnectionError, FileNotFoundError):  # the buffer died; the next call reaches its successor
                 location = self._write(shard_id, packing)
         return ShardRef(shard_id, self._host, num_rows, location)
 
@@ -56,41 +56,42 @@ class BufferClient:
         return location
 
     def get(self, part: RankInput) -> Table:
-        """Fetch the rows of ``part`` in order; without a copy where they are one slice of a shard of this node.
+        """Return the rows of ``part`` in order; a single slice of a shard of this node is not copied.
 
-        The arrays belong to the caller: those of this node may be written to, which others do not see.
+        The arrays belong to the caller. Writing to them is invisible to others.
 
         Raises:
-            KeyError: a shard was freed.
-            RuntimeError: a shard was replaced by one with another number of rows than the plan counts on.
-            ShardLostError: a shard's buffer is gone.
+            KeyError: A shard was freed.
+            RuntimeError: A shard has another number of rows than the plan.
+            ShardLostError: A shard's buffer is gone.
         """
         by_host: dict[str, list[int]] = defaultdict(list)
         for index, piece in enumerate(part.slices):
             by_host[piece.shard.host].append(index)
         here = by_host.pop(self._host, [])
-        # The other nodes are asked first: their answers are on the way while this node's rows are read.
+        # Other nodes first: their answers are in flight while this node's rows are read.
         asked = {host: self._ask(host, [part.slices[index] for index in there]) for host, there in by_host.items()}
         tables = {index: self._read_here(part.slices[index]) for index in here}
         for host, there in by_host.items():
-            with _lost_with_its_buffer(part.slices[there[0]].shard):
+            with _as_lost(part.slices[there[0]].shard):
                 tables |= zip(there, ray.get(asked[host]), strict=True)
         return concatenate([tables[index] for index in range(len(part.slices))])
 
     def get_shard(self, shard: ShardRef) -> Table:
-        """Fetch one whole shard, as :meth:`get` does."""
+        """Return one whole shard; see :meth:`get`."""
         return self.get(RankInput((Slice(shard, 0, shard.num_rows),), 0, shard.num_rows))
 
     def metrics(self) -> dict[str, Metric]:
-        """Return how often shards were read since the last call: at the first look, after asking, from another node."""
+        """Return the number of reads since the last call: of known locations, after lookups, from other nodes."""
         counts, self._counts = self._counts, defaultdict(int)
         return {name: total(count) for name, count in counts.items()}
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        """Call this node's buffer; after it died, the next call goes to the one that is started in its place."""
+        """Call this node's buffer; after a failed call, the next one connects to the buffer's successor."""
         caller: LocalCaller | None = getattr(self._callers, "own_buffer", None)
         if caller is None or not caller.is_open:
-            asked = self._buffers[self._host].address.options(max_task_retries=-1).remote()  # waits for a restart
+            # Retries wait until a buffer that died has been restarted.
+            asked = self._buffers[self._host].address.options(max_task_retries=-1).remote()
             address = ray.get(asked)
             caller = LocalCaller(address)
             self._segments.belong_to(address)
@@ -98,7 +99,7 @@ class BufferClient:
         return caller.call(method, *arguments)
 
     def _ask(self, host: str, pieces: list[Piece]) -> Any:
-        """Ask another Ray node's buffer for rows; return the reference of its answer."""
+        """Ask another Ray node's buffer for rows; return the Ray reference of its answer."""
         if host not in self._buffers:
             raise ShardLostError(pieces[0].shard.shard_id, host)
         self._counts["buffer/remote_reads"] += len(pieces)
@@ -110,14 +111,15 @@ class BufferClient:
         for _ in range(_LOOKUPS):
             if memory is not None:
                 return unpack_rows(memory, piece)
-            with _lost_with_its_buffer(piece.shard):
+            with _as_lost(piece.shard):
                 memory = map_content(self._call("locate", piece.shard))
-        raise RuntimeError(f"shard {piece.shard.shard_id} is not where its buffer says")
+        raise RuntimeError(f"shard {piece.shard.shard_id} is not at the location that its buffer returns")
 
 
 @contextmanager
-def _lost_with_its_buffer(shard: ShardRef) -> Iterator[None]:
+def _as_lost(shard: ShardRef) -> Iterator[None]:
+    """Raise a lost connection to the shard's buffer as the loss of the shard."""
     try:
         yield
-    except (*IS_GONE, ray.exceptions.ObjectLostError, ConnectionError, FileNotFoundError) as error:
+    except (*ACTOR_GONE, ray.exceptions.ObjectLostError, ConnectionError, FileNotFoundError) as error:
         raise ShardLostError(shard.shard_id, shard.host) from error

@@ -1,4 +1,4 @@
-"""The buffers of a run, one on every Ray node, as the control plane sees them."""
+"""The control plane's view of a run's buffers, one per Ray node."""
 
 import asyncio
 from typing import Any
@@ -8,12 +8,12 @@ import ray
 from embodyflow.config.buffer import BufferConfig
 from embodyflow.errors import WorkerLostError
 from embodyflow.workers.buffer import Buffer
-from embodyflow.workers.lost_actors import IS_GONE, first_line
+from embodyflow.workers.lost_actors import ACTOR_GONE, first_line
 
 
 def start_buffers(run_id: str, config: BufferConfig, known: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return a buffer on every Ray node that is alive, by Ray node id; those ``known`` already are not started."""
-    actor: Any = Buffer  # what ``@ray.remote`` made of the class; type checkers still see the class
+    """Start a buffer on every live Ray node without a ``known`` one; return all buffers by node id."""
+    actor: Any = Buffer  # type checkers see the class, not the actor class that ``@ray.remote`` returns
     buffers = {}
     for node in ray.nodes():
         node_id = node["NodeID"]
@@ -27,13 +27,13 @@ def start_buffers(run_id: str, config: BufferConfig, known: dict[str, Any] | Non
 
 
 async def call_buffers(buffers: dict[str, Any], method: str, *arguments: Any) -> list[Any]:
-    """Call a method of every buffer; one that died is waited for until it has been started again.
+    """Call a method of every buffer; for a buffer that died, wait until Ray has restarted it.
 
     Raises:
-        WorkerLostError: a buffer's Ray node is gone.
+        WorkerLostError: A buffer's Ray node is gone.
     """
     calls = [getattr(each, method).options(max_task_retries=-1).remote(*arguments) for each in buffers.values()]
     try:
         return await asyncio.gather(*calls)
-    except IS_GONE as error:
+    except ACTOR_GONE as error:
         raise WorkerLostError(f"a buffer is gone with its Ray node: {first_line(error)}") from error

@@ -1,4 +1,8 @@
-"""What the control plane says to a rank and what it hears back: names and numbers, never a tensor."""
+"""Messages between the control plane and the ranks: names and numbers, never a tensor.
+
+The flow describes a node as :class:`NodeWork`. The session turns it into one :class:`NodeCall` per rank, each rank
+answers with a :class:`NodeResult`, and the session merges these into a :class:`NodeReport`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,87 +12,122 @@ from typing import Any
 from embodyflow.data.metrics import Metric
 from embodyflow.data.row_plan import Index, RankInput, RowFacts, ShardRef
 from embodyflow.data.rows_file import Journal
+from embodyflow.workers.layout import Layout, Rows
 
 
 @dataclass(frozen=True)
-class NodeCall:
-    """One node of the graph, for one rank.
+class NodeWork:
+    """A node for a group to run.
 
     Attributes:
-        node_id: the node, or the name of work outside the graph (``evaluate_greedy``, ``publish``).
-        function: ``"module:function"`` that the rank runs.
-        iteration: index of the iteration, from 1; 0 before the first.
-        seed: the run's seed; functions derive theirs from it, the iteration, the node and the row.
-        parents: one entry per parent node: this rank's part of the parent's output.
-        config: the node's own configuration.
-        passes_rows_on: what the rank makes is the group's output; its siblings that get the same rows make the same.
-        weights: the policy weights the node must act with, where it acts with any but the trainer's own.
-        policy_version: version of those weights.
-        only_forward_compute: the node must leave the engine's weights as they are, which is checked.
-        trains: it changes the engine's weights, which a rank does once: asked again, it answers as the first time.
-        timeout: seconds it may take.
-        stage: folder in which the node's rows are kept on disk; ``None`` keeps them in the buffer alone.
-        next_stage: that of the next iteration.
+        node_id: Name of the node, or of work outside the graph (``evaluate_greedy``, ``record_video``).
+        function: Node function as ``"module:function"``.
+        group: ``"rollout"`` or ``"trainer"``; ``None`` runs the node where the rows of its first parent are.
+        iteration: Index of the iteration, from 1; 0 before the first.
+        config: Configuration of the node itself.
+        layout: How the rows are spread over the ranks: shared out, or all on each.
+        needs_model: Whether it uses the group's engine. Such nodes run one at a time; others run beside them.
+        only_forward_compute: Whether it must leave the weights as they are, which the trainer's ranks check.
+        trains: Whether it changes weights. A rank trains once: it answers a repeated call with its first result.
+        timeout: Time limit in seconds; ``None`` is ``cluster.node_timeout``.
+        stage: Folder that keeps its rows on disk; ``None`` keeps them in the buffer only.
+        next_stage: Folder of the same node in the next iteration, for rows left over.
+        policy_version: Version of the weights that rollout workers act with; ``None`` is the newest.
     """
 
     node_id: str
     function: str
+    group: str | None
     iteration: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+    layout: Layout = Layout.SPLIT
+    needs_model: bool = True
+    only_forward_compute: bool = False
+    trains: bool = False
+    timeout: float | None = None
+    stage: str | None = None
+    next_stage: str | None = None
+    policy_version: int | None = None
+
+
+@dataclass(frozen=True)
+class NodeCall:
+    """A node for one rank to run. It is the :class:`~embodyflow.nodes.context.NodeContext` of the node function.
+
+    Attributes:
+        work: The node.
+        seed: Seed of the run.
+        parents: This rank's part of each parent's output, one entry per parent.
+        passes_rows_on: Whether this rank's output counts. Ranks with the same rows make the same; one of them passes
+            its rows on.
+        weights: Policy weights to act with; ``None`` for a node that acts with none, or with the trainer's own.
+        policy_version: Version of those weights.
+        checks_weights: Whether the rank compares its weights before and after.
+        timeout: Time limit in seconds.
+    """
+
+    work: NodeWork
     seed: int
     parents: tuple[RankInput, ...] = ()
-    config: Mapping[str, Any] = field(default_factory=dict)
     passes_rows_on: bool = True
     weights: ShardRef | None = None
     policy_version: int = 0
-    only_forward_compute: bool = False
-    trains: bool = False
+    checks_weights: bool = False
     timeout: float = 600.0
-    stage: str | None = None
-    next_stage: str | None = None
-
-    def journal(self, rank: int, part: int = 0) -> Journal | None:
-        """Return where a rank keeps pieces of its rows as they are made; ``None`` for a node that keeps none.
-
-        Args:
-            rank: of the worker.
-            part: of the node's rows, where it makes them in several.
-        """
-        return None if self.stage is None else Journal(Path(self.stage) / f"{rank}.{part}.parts")
-
-    def surplus(self, rank: int) -> tuple[Journal, Journal] | None:
-        """Return where a rank finds the rows that the iteration before left over, and where it leaves its own.
-
-        ``None`` for a node whose rows are not kept.
-        """
-        if self.stage is None or self.next_stage is None:
-            return None
-        here, there = (Journal(Path(stage) / f"{rank}.surplus") for stage in (self.stage, self.next_stage))
-        return here, there
 
     @property
-    def run_folder(self) -> Path | None:
-        """Return the run's folder; ``None`` for a node that keeps nothing there."""
-        return None if self.stage is None else Path(self.stage).parents[2]
+    def node_id(self) -> str:
+        """Name of the node."""
+        return self.work.node_id
+
+    @property
+    def iteration(self) -> int:
+        """Index of the iteration."""
+        return self.work.iteration
+
+    @property
+    def rows(self) -> RankInput:
+        """This rank's part of the first parent that passes rows on; the rows of other parents follow its order."""
+        return next((part for part in self.parents if part.slices), RankInput((), 0, 0))
 
     @property
     def positions(self) -> Index:
-        """Positions of the rank's rows in the whole batch, int64 [N]."""
+        """Positions of this rank's rows in the whole batch, int64 [N]."""
         return self.rows.positions
 
     @property
     def total_rows(self) -> int:
-        """Rows of the whole batch."""
+        """Number of rows in the whole batch."""
         return self.rows.total_rows
 
     @property
-    def rows(self) -> RankInput:
-        """What the rank reads of the first parent that passes rows on: the others' rows are brought into its order."""
-        return next((part for part in self.parents if part.slices), RankInput((), 0, 0))
+    def run_folder(self) -> Path | None:
+        """Folder of the run; ``None`` for a node whose rows are not kept on disk."""
+        return None if self.work.stage is None else Path(self.work.stage).parents[2]
+
+    def journal(self, rank: int, part: int = 0) -> Journal | None:
+        """Return the file that keeps pieces of a rank's rows as they are made; ``None`` for a node that keeps none.
+
+        Args:
+            rank: Rank of the worker.
+            part: Index of the batch of rows, for a node that makes several.
+        """
+        return None if self.work.stage is None else Journal(Path(self.work.stage) / f"{rank}.{part}.parts")
+
+    def surplus(self, rank: int) -> tuple[Journal, Journal] | None:
+        """Return the files with the rows left over by the previous iteration and by this one, in this order.
+
+        ``None`` for a node whose rows are not kept on disk.
+        """
+        here, there = self.work.stage, self.work.next_stage
+        if here is None or there is None:
+            return None
+        return Journal(Path(here) / f"{rank}.surplus"), Journal(Path(there) / f"{rank}.surplus")
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """One log record of a worker, to be shown in the flow run."""
+    """A log record of a worker, shown again in the flow run."""
 
     level: int
     created: float
@@ -97,16 +136,16 @@ class LogLine:
 
 @dataclass(frozen=True)
 class NodeResult:
-    """What a rank answers.
+    """Answer of one rank.
 
     Attributes:
-        shard: where its output rows lie; ``None`` for a node that passes no rows on.
-        metrics: with their reductions.
-        info: small JSON-able facts.
-        digest: SHA-256 of the output columns, empty without output.
-        seconds: spent in the node function and in moving its rows.
-        logs: what the function logged.
-        facts: of its output rows, where they have groups.
+        shard: Location of the output rows; ``None`` if it passes none on.
+        metrics: Metrics with their reductions.
+        info: Small JSON-able facts.
+        digest: SHA-256 of the output columns; empty without output.
+        seconds: Time spent in the node function and in moving rows.
+        logs: Log records of the function.
+        facts: Lengths and groups of the output rows; ``None`` for rows without groups.
     """
 
     shard: ShardRef | None
@@ -116,3 +155,22 @@ class NodeResult:
     seconds: float
     logs: tuple[LogLine, ...] = ()
     facts: RowFacts | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeReport(Rows):
+    """Answers of all ranks, merged.
+
+    Attributes:
+        metrics: Metrics, merged by their reductions.
+        info: Facts from rank 0.
+        digests: SHA-256 of each shard.
+        seconds: Time of the slowest rank.
+        logs: Log records of all ranks that pass rows on, in order of time.
+    """
+
+    metrics: dict[str, Metric]
+    info: dict[str, Any]
+    digests: tuple[str, ...]
+    seconds: float
+    logs: tuple[LogLine, ...]

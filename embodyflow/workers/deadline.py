@@ -1,4 +1,4 @@
-"""A time limit that interrupts Python code in the thread it runs in."""
+"""A time limit that interrupts Python code in its own thread."""
 
 import ctypes
 import threading
@@ -10,22 +10,22 @@ from embodyflow.errors import NodeTimeoutError
 
 
 class _Expired(BaseException):
-    """Raised in the thread whose time is over; not an ``Exception``, so that no ``except Exception`` stops it."""
+    """Raised in a thread that exceeds its limit; no ``Exception``, so that ``except Exception`` cannot stop it."""
 
 
 @contextmanager
 def time_limit(seconds: float, what: str) -> Iterator[None]:
-    """Interrupt the block when it takes longer.
+    """Interrupt the block when it exceeds its time limit.
 
-    The interpreter raises between two of its instructions. A call that stays in native code (a collective, a sleep) is
-    interrupted only when it returns, so whoever waits for the block keeps a deadline of its own.
+    The interpreter raises between two bytecode instructions. A call in native code (a collective, a sleep) is
+    interrupted only when it returns, so the caller needs a deadline of its own.
 
     Args:
-        seconds: that the block may take.
-        what: named in the error.
+        seconds: Time limit.
+        what: Name of the block in the error.
 
     Raises:
-        NodeTimeoutError: it took longer; a note says where it was.
+        NodeTimeoutError: The block exceeded its limit; a note has the stack.
     """
     thread, lock = threading.get_ident(), threading.Lock()
     over = False

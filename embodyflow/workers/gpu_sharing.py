@@ -1,7 +1,7 @@
-"""Which GPU each worker uses where several share one.
+"""Placement of workers on GPUs that they share.
 
-Ray fills a GPU with fractions before it takes the next one, whoever asks. But two ranks of a trainer cannot be on the
-same (NCCL refuses), and one GPU would be busy while others idle. So a run reserves whole GPUs and says who is on which.
+Ray fills one GPU with fractions before it takes the next. But NCCL refuses two ranks of a trainer on one GPU, and the
+other GPUs would idle. So a run reserves whole GPUs and assigns its workers to them.
 """
 
 from collections import Counter
@@ -16,15 +16,17 @@ from embodyflow.config.run import GroupShape
 from embodyflow.errors import ConfigError
 
 Options = Mapping[str, Any]
-"""Of a Ray actor."""
+"""Options of a Ray actor."""
 
 
 def gpu_of_each(shapes: Mapping[str, GroupShape], gpus_per_worker: float) -> dict[str, list[int]]:
-    """Return the number of each worker's GPU, by group and rank: trainer ranks differ, and all GPUs have as much to do.
+    """Return the index of each worker's GPU, by group and rank.
+
+    Trainer ranks are on different GPUs, and the workers are spread evenly.
 
     Args:
-        shapes: of the groups, one of which is ``trainer``.
-        gpus_per_worker: more than 0, less than 1.
+        shapes: Shape of each group, one of which is ``trainer``.
+        gpus_per_worker: Share of a GPU, between 0 and 1, both exclusive.
     """
     trainers = shapes["trainer"].num_ranks
     num_workers = sum(shape.num_ranks for shape in shapes.values())
@@ -38,16 +40,16 @@ def gpu_of_each(shapes: Mapping[str, GroupShape], gpus_per_worker: float) -> dic
 
 
 def check_resources(config: RunConfig) -> None:
-    """Refuse workers that would wait for ever for a place on the cluster.
+    """Check that the cluster has room for all workers, which would otherwise wait forever.
 
     Raises:
-        ConfigError: the cluster has not the CPUs or GPUs that so many workers ask for together.
+        ConfigError: The workers need more CPUs or GPUs than the cluster has.
     """
     have, cluster = ray.cluster_resources(), config.cluster
     num_workers = sum(shape.num_ranks for shape in config.groups.values())
     needs = {"CPU": num_workers * cluster.cpus_per_worker, "GPU": num_workers * cluster.gpus_per_worker}
     if 0 < cluster.gpus_per_worker < 1:
-        needs["GPU"] = len(_loads(config))
+        needs["GPU"] = len(_workers_per_gpu(config))
     for resource, needed in needs.items():
         if needed > have.get(resource, 0.0):
             each = cluster.cpus_per_worker if resource == "CPU" else cluster.gpus_per_worker
@@ -59,12 +61,12 @@ def check_resources(config: RunConfig) -> None:
 
 @contextmanager
 def placed(config: RunConfig) -> Iterator[dict[str, Sequence[Options]]]:
-    """Yield the options that put each worker in its place, by group and rank; what is reserved is given back after."""
+    """Yield the Ray options of each worker, by group and rank; release the reserved GPUs afterwards."""
     cluster = config.cluster
     if not 0 < cluster.gpus_per_worker < 1:
         yield {role: [{}] * shape.num_ranks for role, shape in config.groups.items()}
         return
-    loads = _loads(config)
+    loads = _workers_per_gpu(config)
     bundles = [{"GPU": 1.0, "CPU": loads[gpu] * cluster.cpus_per_worker} for gpu in sorted(loads)]
     reserved = ray.util.placement_group(bundles, strategy="PACK")
     on = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
@@ -77,7 +79,7 @@ def placed(config: RunConfig) -> Iterator[dict[str, Sequence[Options]]]:
         ray.util.remove_placement_group(reserved)
 
 
-def _loads(config: RunConfig) -> Counter[int]:
-    """Return how many workers each GPU has."""
+def _workers_per_gpu(config: RunConfig) -> Counter[int]:
+    """Return the number of workers on each GPU."""
     places = gpu_of_each(config.groups, config.cluster.gpus_per_worker)
     return Counter(gpu for gpus in places.values() for gpu in gpus)

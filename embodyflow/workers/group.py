@@ -1,4 +1,4 @@
-"""A worker group: N ranks that run a node together, each on its shard."""
+"""A worker group: N ranks that run a node together, each on its share of the rows."""
 
 import asyncio
 import logging
@@ -12,17 +12,17 @@ from embodyflow.config.run import GroupShape
 from embodyflow.errors import InfrastructureError, NodeTimeoutError, WorkerLostError
 from embodyflow.workers.calls import NodeCall, NodeResult
 from embodyflow.workers.gpu_sharing import Options
-from embodyflow.workers.lost_actors import IS_GONE, first_line
+from embodyflow.workers.lost_actors import ACTOR_GONE, first_line
 from embodyflow.workers.worker import Worker
 
 INTERRUPT_SECONDS = 5.0
-"""How much longer than its limit a node is waited for: its ranks interrupt it and say so themselves."""
+"""Grace period beyond a node's time limit, in which its ranks interrupt it themselves."""
 
 ANSWER_SECONDS = 10.0
-"""How long an idle rank may take to answer before it is taken for lost."""
+"""Time after which an idle rank that does not answer counts as lost."""
 
 MAX_RESTARTS = 3
-"""How often a rank is started again for one node before the node has failed."""
+"""How often a rank is restarted for one node before the node fails."""
 
 _logger = logging.getLogger(__name__)
 
@@ -32,19 +32,19 @@ T = TypeVar("T")
 class WorkerGroup:
     """The ranks of one role.
 
-    They belong to the process that starts them: when it ends, however it ends, Ray ends them too.
+    The process that starts them owns them: when it ends, for whatever reason, Ray ends them too.
 
     Args:
-        role: for people and names: ``rollout``, ``trainer``.
-        shape: what each rank holds, see :class:`~embodyflow.workers.worker.Worker`, and how many there are.
-        config: of the run.
-        buffers: Ray node id to buffer.
-        places: Ray's options that put each rank in its place, see :mod:`~embodyflow.workers.gpu_sharing`.
-        is_collective: the ranks share a state (a sharded model), so one of them cannot be replaced by itself.
+        role: Name of the group: ``rollout`` or ``trainer``.
+        shape: Engine of each rank (:class:`~embodyflow.workers.worker.Worker`), and number of ranks.
+        config: Run configuration.
+        buffers: Buffer of each Ray node, by node id.
+        places: Ray options that place each rank (:mod:`~embodyflow.workers.gpu_sharing`).
+        is_collective: Whether the ranks share a state (a sharded model), so that one cannot be replaced alone.
 
     Attributes:
-        ranks_per_copy: ranks in a row that get the same rows.
-        pids: process id of each rank that has been ready.
+        ranks_per_copy: Number of consecutive ranks that get the same rows.
+        pids: Process id of each rank that has been ready.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class WorkerGroup:
         self._places, self._is_collective = places, is_collective
         self._num_starts = 0
         self._replacing, self._model = asyncio.Lock(), asyncio.Lock()
-        self._out_of_step_by: tuple[str, BaseException] | None = None  # a node, and what it failed with
+        self._out_of_step_by: tuple[str, BaseException] | None = None  # a node, and its error
         self._ranks = [self._spawn(rank, shape.num_ranks) for rank in range(shape.num_ranks)]
         self.pids: dict[int, int] = {}
 
@@ -71,44 +71,43 @@ class WorkerGroup:
         return len(self._ranks)
 
     async def start(self) -> None:
-        """Wait until every rank's engine is built; where that fails none is left.
+        """Wait until every rank's engine is built; kill all ranks if one fails.
 
         Raises:
-            TimeoutError: they were not ready within ``cluster.start_timeout``.
-            Exception: whatever an engine raised while it was built.
+            TimeoutError: The ranks were not ready within ``cluster.start_timeout``.
+            Exception: An engine raised it while it was built.
         """
         try:
             await self._ready(range(len(self)))
-        except BaseException:  # a cancelled start too
+        except BaseException:  # also if the start is cancelled
             self.kill()
             raise
 
     async def run_node(self, calls: Sequence[NodeCall], *, beside_others: bool = False) -> list[NodeResult]:
-        """Run one node on all ranks at the same time; a rank that dies is replaced where it can be.
+        """Run one node on all ranks at once; a rank that dies is replaced if possible.
 
         Args:
-            calls: one per rank.
-            beside_others: the node needs no model, so other nodes may run on the ranks meanwhile. With one it waits for
-                its turn, which its time limit does not count; so does every node of ranks that add up among
-                themselves, where the sums of one must not meet those of another.
+            calls: One call per rank.
+            beside_others: Whether other nodes may run on the ranks at the same time, because this one needs no model.
+                Otherwise the node waits for its turn, which its time limit excludes. In a group whose ranks communicate
+                all nodes take turns, so that the sums of two nodes cannot mix.
 
         Raises:
-            NodeTimeoutError: it took longer than it may; the message names the node.
-            WorkerLostError: a rank died that cannot be replaced by itself, or died again and again; or the ranks share
-                a model, and a node with it failed on one of them before, or one without while others waited for it.
-            Exception: whatever the node function raised on the first rank that failed, in this node or in that one
-                before.
+            NodeTimeoutError: The node exceeded its time limit; the message names it.
+            WorkerLostError: A rank died that cannot be replaced alone, or it died repeatedly. Or the ranks communicate
+                and are out of step, because an earlier node failed on some of them.
+            Exception: The node function raised it on the first rank that failed, in this node or in that earlier one.
         """
-        if beside_others and not self._ranks_meet:
+        if beside_others and not self._ranks_communicate:
             return await self._on_every_rank("run_compute_node", calls)
         async with self._model:
             self._check_in_step()
             try:
                 return await self._on_every_rank("run_node", calls)
             except BaseException as error:
-                if self._ranks_meet:  # some may wait for one that will never come
+                if self._ranks_communicate:  # some may wait in a collective that others never reach
                     self._out_of_step_by = calls[0].node_id, error
-                    if beside_others and await self._have_ended(error):  # and there is no model to be left half way
+                    if beside_others and await self._all_ended(error):  # and no model is left half trained
                         self._out_of_step_by = None
                 raise
 
@@ -116,49 +115,49 @@ class WorkerGroup:
         """Call ``method`` on every rank with the same arguments and return the answers in rank order.
 
         Raises:
-            NodeTimeoutError: it took longer than ``cluster.node_timeout``.
-            WorkerLostError: a rank died.
-            Exception: whatever the method raised on the first rank that failed.
+            NodeTimeoutError: It took longer than ``cluster.node_timeout``.
+            WorkerLostError: A rank died.
+            Exception: The method raised it on the first rank that failed.
         """
         refs = [getattr(rank, method).remote(*args) for rank in self._ranks]
         return await self._within(self._all(refs), method, self._config.cluster.node_timeout)
 
     async def call_rank(self, rank: int, method: str, *args: Any) -> Any:
-        """Call ``method`` on one rank; as :meth:`call`."""
+        """Call ``method`` on one rank; see :meth:`call`."""
         [answer] = await self._all([getattr(self._ranks[rank], method).remote(*args)])
         return answer
 
     async def connect(self) -> None:
-        """Form the ranks' torch.distributed group on a free port of rank 0's machine, their models as at the start."""
+        """Form the ranks' torch.distributed group, led by rank 0; the models are those of the start."""
         address = await self.call_rank(0, "free_address")
         await self.call("connect", address)
         self._out_of_step_by = None
 
     async def mend(self) -> None:
         """Replace every rank that is gone or does not answer."""
-        await _together([self._mend(rank) for rank in range(len(self._ranks))])
+        await _gather([self._mend(rank) for rank in range(len(self._ranks))])
 
     async def renew(self) -> None:
-        """Replace every rank: they know the buffers they were started with."""
-        await _together([self._replace(rank, handle) for rank, handle in enumerate(self._ranks)])
+        """Replace every rank, because ranks know only the buffers they were started with."""
+        await _gather([self._replace(rank, handle) for rank, handle in enumerate(self._ranks)])
 
     def kill(self) -> None:
-        """End the ranks' processes now."""
+        """Kill the ranks' processes."""
         for rank in self._ranks:
             ray.kill(rank)
 
     @property
-    def _ranks_meet(self) -> bool:
+    def _ranks_communicate(self) -> bool:
         """Whether a node on one rank waits for its siblings on others."""
         return self._is_collective and len(self) > 1
 
-    async def _have_ended(self, error: BaseException) -> bool:
-        """Say whether every rank has ended the node that failed: none waits for one that will never come.
+    async def _all_ended(self, error: BaseException) -> bool:
+        """Return True if every rank has ended the failed node, so that none waits in a collective.
 
-        They have then met as often as each other: where one had missed a sum the others would be waiting in it.
+        All ranks then took part in the same collectives: if one had missed a sum, the others would still wait in it.
         """
-        hurries = not isinstance(error, Exception)  # it is cancelled
-        if hurries or isinstance(error, (WorkerLostError, NodeTimeoutError)):
+        is_cancelled = not isinstance(error, Exception)
+        if is_cancelled or isinstance(error, (WorkerLostError, NodeTimeoutError)):
             return False
         answers = await _ask([rank.ready for rank in self._ranks], ANSWER_SECONDS)
         return all(answer.done() and answer.exception() is None for answer in answers)
@@ -168,13 +167,13 @@ class WorkerGroup:
             return
         node_id, error = self._out_of_step_by
         if isinstance(error, Exception) and not isinstance(error, InfrastructureError):
-            raise error  # a bug: the iteration, done again, would only repeat it
+            raise error  # a bug, which a retry would only repeat
         raise WorkerLostError(f"the {self.role} group is out of step: node {node_id} failed on a rank")
 
     async def _on_every_rank(self, method: str, calls: Sequence[NodeCall]) -> list[NodeResult]:
         waits = [self._run_rank(rank, method, call) for rank, call in enumerate(calls)]
-        # The rank interrupts Python code itself; what hangs in native code is given up here.
-        return await self._within(_together(waits), calls[0].node_id, calls[0].timeout + INTERRUPT_SECONDS)
+        # A rank interrupts Python code itself; a hang in native code ends here.
+        return await self._within(_gather(waits), calls[0].node_id, calls[0].timeout + INTERRUPT_SECONDS)
 
     async def _run_rank(self, rank: int, method: str, call: NodeCall) -> NodeResult:
         for attempt in range(MAX_RESTARTS + 1):
@@ -192,16 +191,16 @@ class WorkerGroup:
     async def _all(self, refs: list[Any]) -> list[Any]:
         try:
             return await asyncio.gather(*refs)
-        except IS_GONE as error:
+        except ACTOR_GONE as error:
             raise WorkerLostError(f"a worker of the {self.role} group is gone: {first_line(error)}") from error
         except Exception as error:
-            if self._ranks_meet and await self._any_dead():
-                # Its siblings fail in their collectives, each in its own way, and may be heard of first.
+            if self._ranks_communicate and await self._any_dead():
+                # Its siblings fail in their collectives, and their errors may arrive first.
                 raise WorkerLostError(f"a worker of the {self.role} group is gone") from error
             raise
 
     async def _any_dead(self) -> bool:
-        """Say whether a rank's process has ended; what is merely busy has not."""
+        """Return True if the process of a rank has ended; a busy one has not."""
         answers = await _ask([rank.stacks for rank in self._ranks], ANSWER_SECONDS)
         return any(answer.done() and answer.exception() is not None for answer in answers)
 
@@ -212,10 +211,10 @@ class WorkerGroup:
             _logger.warning("%s worker %d does not answer and is replaced", self.role, rank)
             await self._replace(rank, handle)
         else:
-            self.pids[rank] = answer.result()  # not known yet where the wait for its start was given up
+            self.pids[rank] = answer.result()  # still unknown if the wait for its start was cancelled
 
     async def _replace(self, rank: int, lost: Any) -> None:
-        """Start a rank anew, unless that has been done since ``lost`` was its handle."""
+        """Restart a rank, unless that happened since ``lost`` was its handle."""
         async with self._replacing:
             if self._ranks[rank] is not lost:
                 return
@@ -226,8 +225,8 @@ class WorkerGroup:
     def _spawn(self, rank: int, num_ranks: int) -> Any:
         cluster = self._config.cluster
         self._num_starts += 1
-        # A dead rank's name may be taken for a while. No runtime_env: with one, Ray starts fresh processes instead of
-        # handing out those it has ready.
+        # The name of a dead rank may stay taken for a while. There is no runtime_env, because with one Ray starts new
+        # processes instead of using its idle ones.
         name = f"{self._config.run_id}/{self.role}/{rank}" + (f"#{self._num_starts}" * (self._num_starts > num_ranks))
         return (
             _actor(Worker)
@@ -244,26 +243,26 @@ class WorkerGroup:
         ready = asyncio.gather(*(self._ranks[rank].ready.remote() for rank in ranks))
         try:
             pids = await self._within(ready, "start", self._config.cluster.start_timeout)
-        except IS_GONE as error:
-            if getattr(error, "actor_init_failed", False):  # what the engine raised says why
+        except ACTOR_GONE as error:
+            if getattr(error, "actor_init_failed", False):  # the engine's own error says why
                 raise
             raise WorkerLostError(f"a worker of the {self.role} group did not start: {first_line(error)}") from error
         self.pids.update(zip(ranks, pids, strict=True))
 
     async def _within(self, answers: Any, what: str, seconds: float) -> list[Any]:
-        # Prefect's own task time-out does not interrupt a wait on Ray, so the deadline is set here.
+        # Prefect's task timeout does not interrupt a wait on Ray.
         try:
             async with asyncio.timeout(seconds) as deadline:
                 return list(await answers)
         except TimeoutError as error:
-            if not deadline.expired():  # it is what a rank raised
+            if not deadline.expired():  # a rank raised it
                 raise
             late = NodeTimeoutError(f"{what} on the {self.role} group took longer than {seconds:g} s")
-            late.add_note(await self._where_they_are())
+            late.add_note(await self._stacks())
             raise late from error
 
-    async def _where_they_are(self) -> str:
-        """Return the stacks of all ranks, for as far as they answer."""
+    async def _stacks(self) -> str:
+        """Return the stacks of all ranks that answer."""
         answers = await _ask([rank.stacks for rank in self._ranks], INTERRUPT_SECONDS)
         lines = []
         for rank, answer in enumerate(answers):
@@ -272,11 +271,11 @@ class WorkerGroup:
         return "\n".join(lines)
 
 
-async def _together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Do all of it at the same time and return the results in order.
+async def _gather(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run coroutines concurrently and return their results in order.
 
     Raises:
-        Exception: the first that one of them raises; the others are given up, and none of them goes on after that.
+        Exception: One of them raised it first; the others are cancelled, and have ended when this returns.
     """
     tasks = [asyncio.create_task(work) for work in works]
     try:
@@ -288,7 +287,7 @@ async def _together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def _ask(methods: Sequence[Any], seconds: float) -> list[asyncio.Future[Any]]:
-    """Call Ray methods and wait for so long; what has not answered by then, or fails later, is nobody's any more."""
+    """Call Ray methods and wait for at most ``seconds``; later answers and errors are ignored."""
     answers = [asyncio.wrap_future(method.remote().future()) for method in methods]
     for answer in answers:
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -297,5 +296,5 @@ async def _ask(methods: Sequence[Any], seconds: float) -> list[asyncio.Future[An
 
 
 def _actor(remote_class: Any) -> Any:
-    """Return what ``@ray.remote`` made of a class; type checkers still see the class."""
+    """Return the actor class that ``@ray.remote`` made; type checkers see the class itself."""
     return remote_class

@@ -1,4 +1,4 @@
-"""Which rows each rank of a group gets of a node's parents."""
+"""The rows that each rank of a group gets from a node's parents."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from embodyflow.data.row_plan import (
 
 
 class Layout(StrEnum):
-    """How a node's rows are spread over its group."""
+    """How a node's rows are spread over the ranks of its group."""
 
     SPLIT = "split"
     REPLICATE = "replicate"
@@ -30,15 +30,14 @@ class Layout(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Where a node's output lies.
+    """Location of a node's output.
 
     Attributes:
-        node_id: the node.
-        group: whose ranks hold it.
-        shards: one per rank; none of a node that passes no rows on.
-        facts: of the rows, shard after shard, where they have groups.
-        order: int64 [N], positions in the whole batch of the rows that the shards hold, one after another; ``None`` as
-            they stand.
+        node_id: Name of the node.
+        group: Group whose ranks hold the rows.
+        shards: One shard per rank; empty for a node that passes no rows on.
+        facts: Lengths and groups of the rows, shard after shard; ``None`` for rows without groups.
+        order: Positions in the whole batch of the rows, shard after shard, int64 [N]; ``None`` if they are in order.
     """
 
     node_id: str
@@ -49,38 +48,38 @@ class Rows:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the output."""
+        """Number of rows."""
         return sum(shard.num_rows for shard in self.shards)
 
 
 def plan_inputs(
     node_id: str, layout: Layout, group: str, num_ranks: int, parents: Sequence[Rows]
 ) -> tuple[list[list[RankInput]], dict[str, Metric]]:
-    """Return each parent's rows by rank: where several parents meet, a rank gets the same rows of all of them.
+    """Return the rows that each rank reads of each parent; a rank gets the same rows of all parents.
 
-    Rows stay on the ranks they are on. Where they go to another group, those that differ in length are spread for
-    equal work and all others are cut into as many on each rank, groups of rows whole: nodes compare a group's rows
-    with each other, and its ranks do not all talk to each other.
+    Within a group rows stay on their ranks. When they move to another group, rows of different lengths are spread for
+    equal work, and others are cut into equal numbers. A group of rows stays whole: nodes compare its rows with each
+    other, and not all ranks can communicate.
 
     Args:
-        node_id: that they are for.
-        layout: of the node.
-        group: that runs it.
-        num_ranks: of the group.
-        parents: of the node.
+        node_id: Name of the node.
+        layout: Layout of the node.
+        group: Group that runs the node.
+        num_ranks: Number of ranks that share the rows.
+        parents: Outputs of the node's parents.
 
     Returns:
-        By parent and rank; and ``balance/token_imbalance``, by what share the rank with most tokens has more than the
-        mean, where they were spread.
+        Inputs by parent and rank. And metrics: if rows were spread by length, ``balance/token_imbalance``, the excess
+        of the rank with most tokens over the mean, as a fraction of the mean.
 
     Raises:
-        ValueError: the parents pass on different numbers of rows.
+        ValueError: The parents pass on different numbers of rows.
     """
     metrics: dict[str, Metric] = {}
     if layout is Layout.REPLICATE:
         return [replicate(parent.shards, num_ranks) for parent in parents], metrics
     with_rows = [parent for parent in parents if parent.shards]
-    if not with_rows:  # they pass nothing on: the node only waits for them
+    if not with_rows:  # the node only waits for its parents
         return [split_evenly((), num_ranks) for _ in parents], metrics
     counts = {parent.node_id: parent.num_rows for parent in with_rows}
     if len(set(counts.values())) > 1:
@@ -112,11 +111,14 @@ def _in_order(rows: Rows) -> RowFacts:
 
 
 def order_of(inputs: Sequence[RankInput], shards: Sequence[ShardRef]) -> Index | None:
-    """Return the positions of a node's output rows: those of its input, unless it made others or left some out.
+    """Return the positions of a node's output rows: those of its input if the number of rows is the same on each rank.
 
     Args:
-        inputs: what each rank read, of a node whose ranks share the rows.
-        shards: what each rank put.
+        inputs: Input of each rank.
+        shards: Output of each rank.
+
+    Returns:
+        Positions, int64 [N]; ``None`` if the rows are in order, or are not those of the input.
     """
     positions = [part.positions for part in inputs]
     if [len(part) for part in positions] != [shard.num_rows for shard in shards]:
@@ -126,7 +128,7 @@ def order_of(inputs: Sequence[RankInput], shards: Sequence[ShardRef]) -> Index |
 
 
 def join_facts(ranks: Sequence[RowFacts | None]) -> RowFacts | None:
-    """Return the facts of all ranks' rows, one after another; ``None`` where a rank has none."""
+    """Concatenate the facts of all ranks' rows; return ``None`` if a rank has none."""
     known = [facts for facts in ranks if facts is not None]
     if not known or len(known) < len(ranks):
         return None

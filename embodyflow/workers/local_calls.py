@@ -1,7 +1,7 @@
-"""Calls between processes of one machine, over a Unix socket: a tenth of the time that a call through Ray takes.
+"""Calls between processes of one machine over a Unix socket, about ten times as fast as calls through Ray.
 
-The socket is abstract: it has no file that could be left over, and it ends with the process that listens. Messages are
-pickled, so only processes of the same user are answered.
+The socket is abstract: it leaves no file behind and ends with the process that listens. Messages are pickled, so only
+processes of the same user are answered.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 _LENGTH = struct.Struct("!I")
-_CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
+_CREDENTIALS = struct.Struct("3i")  # process, user and group of the peer
 
 Method = Callable[..., Awaitable[Any]]
 
 
 async def serve(methods: Mapping[str, Method]) -> bytes:
-    """Answer calls of these methods from now on, in the running event loop; return the address.
+    """Answer calls of these methods in the running event loop from now on; return the address.
 
-    What a method raises is raised in the caller.
+    The caller raises the exceptions of a method.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind("")  # the kernel chooses an abstract address
@@ -43,7 +43,7 @@ async def _answer(methods: Mapping[str, Method], reader: asyncio.StreamReader, w
         try:
             length = await reader.readexactly(_LENGTH.size)
             name, arguments = pickle.loads(await reader.readexactly(*_LENGTH.unpack(length)))
-        except asyncio.IncompleteReadError:  # the caller has ended
+        except asyncio.IncompleteReadError:  # the caller closed the connection
             return
         try:
             answer = True, await methods[name](*arguments)
@@ -57,13 +57,13 @@ class LocalCaller:
     """The calling side, for one thread.
 
     Args:
-        address: that :func:`serve` returned.
+        address: Address that :func:`serve` returned.
 
     Attributes:
-        is_open: further calls can be made; not after one that failed to get its answer.
+        is_open: Whether further calls are possible; a call without an answer closes the connection.
 
     Raises:
-        ConnectionError: nobody listens there any more.
+        ConnectionError: No process listens at the address.
     """
 
     def __init__(self, address: bytes) -> None:
@@ -73,11 +73,11 @@ class LocalCaller:
         self.is_open = True
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Return what the method returns.
+        """Call a method and return its result.
 
         Raises:
-            ConnectionError: the listening process has ended.
-            Exception: whatever the method raised.
+            ConnectionError: The listening process has ended.
+            Exception: The method raised it.
         """
         message = pickle.dumps((name, arguments))
         try:
@@ -86,7 +86,7 @@ class LocalCaller:
             if len(length) < _LENGTH.size:
                 raise ConnectionResetError("the other process has ended")
             succeeded, result = pickle.loads(self._answers.read(*_LENGTH.unpack(length)))
-        except BaseException:  # interrupted too: the next call would read this one's answer
+        except BaseException:  # even if interrupted: the next call would read this one's answer
             self.is_open = False
             self._answers.close()
             self._socket.close()

@@ -1,14 +1,14 @@
-"""What Ray raises when an actor is gone."""
+"""Exceptions that Ray raises when an actor is gone."""
 
 import ray
 
-IS_GONE = (
+ACTOR_GONE = (
     ray.exceptions.RayActorError,
-    ray.exceptions.ActorUnschedulableError,  # it can live on no Ray node that is left
-    ray.exceptions.OutOfMemoryError,  # Ray's memory monitor has killed it
+    ray.exceptions.ActorUnschedulableError,  # no Ray node is left that it may run on
+    ray.exceptions.OutOfMemoryError,  # Ray's memory monitor killed it
 )
 
 
 def first_line(error: Exception) -> str:
-    """Return what of the error fits into a line of ours."""
+    """Return the first line of an error's message."""
     return str(error).strip().partition("\n")[0]

@@ -1,9 +1,8 @@
-"""Segments: files without a name that processes of one machine map into their memory.
+"""Segments: unnamed files that processes of one machine map into their memory.
 
-A segment is opened with ``O_TMPFILE``, in a tmpfs for shared memory or on disk for what is spilled, and reached by
-others through ``/proc/<pid>/fd``. It lives as long as the buffer that made it, or a process that maps it; whoever is
-killed, nothing is left over. Whoever reads holds a shared ``flock``, which ends with its mapping: what a reader still
-sees is never given to a writer.
+A segment is opened with ``O_TMPFILE``, in a tmpfs for shared memory or on disk for spilled shards. Other processes open
+it through ``/proc/<pid>/fd``. It lives as long as its buffer or any process that maps it, so a kill leaves nothing
+behind. A reader holds a shared ``flock`` until its mapping ends, so no writer gets a segment that is still read.
 """
 
 import errno
@@ -21,24 +20,24 @@ from embodyflow.data.row_plan import Location
 from embodyflow.data.table_packing import KEY_BYTES
 from embodyflow.errors import BufferFullError, ConfigError
 
-_MAPPED_SEGMENTS = 64  # that a writer keeps mapped; in a mapped page it writes ten times as fast as in a new one
+_MAPPED_SEGMENTS = 64  # segments that a writer keeps mapped: writing to mapped pages is about ten times as fast
 
-_NOT_THERE = (
+_GONE_ERRNOS = (
     *(errno.ENOENT, errno.ESRCH),  # the descriptor was closed, or the process has ended
-    errno.ENXIO,  # it is a socket by now
-    *(errno.EACCES, errno.EPERM),  # the process is another user's by now
+    errno.ENXIO,  # the descriptor is a socket by now
+    *(errno.EACCES, errno.EPERM),  # the process id belongs to another user by now
 )
 
 
 class Segment:
-    """One segment, as the buffer that owns it sees it.
+    """One segment, as seen by the buffer that owns it.
 
     Args:
-        folder: of the file system it takes its space from.
-        capacity: in bytes.
+        folder: Folder on the file system that provides the space.
+        capacity: Size in bytes.
 
     Raises:
-        ConfigError: the folder is missing, or its file system has no files without a name.
+        ConfigError: The folder is missing, or its file system does not support unnamed files.
     """
 
     def __init__(self, folder: str, capacity: int) -> None:
@@ -52,15 +51,15 @@ class Segment:
         os.ftruncate(self.descriptor, capacity)
 
     def location(self, key: int) -> Location:
-        """Return where other processes find the content of that key."""
+        """Return the location at which other processes find the content with this key."""
         return Location(os.getpid(), self.descriptor, key)
 
     def clear(self) -> None:
-        """Give the content up: who looks for it from now on finds it gone, who maps it already keeps it."""
+        """Invalidate the content; existing mappings stay valid."""
         os.pwrite(self.descriptor, bytes(KEY_BYTES), 0)
 
     def is_read(self) -> bool:
-        """Return whether a process maps the content."""
+        """Return True if a process maps the content."""
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -69,7 +68,7 @@ class Segment:
         return False
 
     def copy_to(self, folder: str, num_bytes: int) -> "Segment":
-        """Return a segment in another folder with the same content."""
+        """Return a copy of the segment in another folder."""
         copy = Segment(folder, num_bytes)
         done = 0
         while done < num_bytes:
@@ -77,26 +76,26 @@ class Segment:
         return copy
 
     def let_go(self) -> None:
-        """Give the space back as soon as nobody maps it."""
+        """Release the space once no process maps it."""
         os.close(self.descriptor)
 
     def close(self) -> None:
-        """Give the space back, also where a writer still maps it; a reader must not, who would die of a bus error."""
+        """Release the space now, even if a writer maps it. A reader that maps it would die of a bus error."""
         os.ftruncate(self.descriptor, 0)
         os.close(self.descriptor)
 
 
 def map_content(location: Location) -> Any:
-    """Map a segment's content privately; return the mmap, or ``None`` where the content is no longer there.
+    """Map a segment's content; return the mmap, or ``None`` if the content is gone.
 
-    The mapping is copy-on-write: it may be written to, and nobody else sees it.
+    The mapping is copy-on-write: other processes do not see writes to it.
     """
-    # Non-blocking: a descriptor put to another use may be a pipe by now.
+    # Non-blocking, because the descriptor may be a pipe by now.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(f"/proc/{location.pid}/fd/{location.descriptor}", flags)
     except OSError as error:
-        if error.errno in _NOT_THERE:
+        if error.errno in _GONE_ERRNOS:
             return None
         raise
     try:
@@ -105,31 +104,31 @@ def map_content(location: Location) -> Any:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         if os.pread(descriptor, KEY_BYTES, 0) != location.key.to_bytes(KEY_BYTES, "little"):
             return None
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)  # keeps a duplicate, and with it the lock
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)  # keeps a duplicate, and thus the lock
     finally:
         os.close(descriptor)
 
 
 class WritableSegments:
-    """The segments a writer was given, kept mapped for the next time."""
+    """The segments that a writer was given, which stay mapped for the next time."""
 
     def __init__(self) -> None:
         self._mapped: OrderedDict[int, Any] = OrderedDict()  # by inode number, least recently used first
         self._buffer: bytes | None = None
-        self._lock = threading.Lock()  # nodes that run side by side write at the same time
+        self._lock = threading.Lock()  # concurrent nodes write at the same time
 
     def belong_to(self, buffer: bytes) -> None:
-        """Let go of all segments but those of the buffer at this address: its predecessor's take room from it."""
+        """Unmap all segments of other buffers than the one at this address; they take up its room."""
         with self._lock:
             if buffer != self._buffer:
                 self._mapped.clear()
                 self._buffer = buffer
 
     def map(self, location: Location) -> Any:
-        """Return a shared mmap of the segment, its space reserved.
+        """Return a shared mmap of the segment, with its space reserved.
 
         Raises:
-            BufferFullError: the file system is full.
+            BufferFullError: The file system is full.
         """
         with self._lock:
             return self._map(location)
@@ -150,7 +149,7 @@ class WritableSegments:
 
 
 def _reserve(descriptor: int, status: os.stat_result) -> None:
-    """Take the pages now: where there are none left, that is an error here and a bus error on writing."""
+    """Reserve the pages now: without space this raises, where writing would die of a bus error."""
     if status.st_blocks * 512 >= status.st_size:
         return
     try:
@@ -163,10 +162,10 @@ def _reserve(descriptor: int, status: os.stat_result) -> None:
 
 
 def free_bytes(folder: str) -> int:
-    """Return the free space of a folder's file system.
+    """Return the free bytes on a folder's file system.
 
     Raises:
-        ConfigError: there is no such folder.
+        ConfigError: The folder does not exist.
     """
     with suppress(FileNotFoundError):
         status = os.statvfs(Path(folder))

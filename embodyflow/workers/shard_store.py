@@ -1,4 +1,4 @@
-"""What a buffer knows: which shard lies in which segment, and how much room there is."""
+"""The bookkeeping of a buffer: which shard is in which segment, and how much room is left."""
 
 import secrets
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from embodyflow.data.row_plan import Location
 from embodyflow.errors import BufferFullError
 from embodyflow.workers.segments import Segment, free_bytes
 
-_SMALLEST = 1 << 16  # bytes of a segment
+_SMALLEST = 1 << 16  # bytes of the smallest segment
 
 
 @dataclass(frozen=True)
@@ -26,22 +26,22 @@ class _Shard:
 
 
 class Writer(Protocol):
-    """Who writes shards, one after the other: a worker's thread, as long as its connection is open."""
+    """A thread of a worker that writes one shard at a time, for as long as its connection is open."""
 
     def done(self) -> bool:
-        """Say whether it has ended."""
+        """Return True if the connection has ended."""
 
 
 class ShardStore:
-    """The shards of one machine, in memory up to a cap and beyond it on disk.
+    """The shards of one machine, in memory up to a limit and on disk beyond it.
 
-    Given-up segments are kept for the next writer: in pages that were used before it writes ten times as fast.
+    Segments of freed shards stay for the next writer, because writing to used pages is about ten times as fast.
 
     Args:
-        config: folders and cap.
+        config: Folders and memory limit.
 
     Raises:
-        ConfigError: a folder cannot be used.
+        ConfigError: A folder cannot be used.
     """
 
     def __init__(self, config: BufferConfig) -> None:
@@ -49,8 +49,8 @@ class ShardStore:
         self.capacity = int(config.memory_gb * 1e9) if config.memory_gb else free_bytes(config.folder) // 2
         for folder in (config.folder, config.spill_folder):
             Segment(folder, 0).close()
-        self._shards: dict[str, _Shard] = {}  # oldest first
-        self._written: dict[int, tuple[str, _Shard, Writer]] = {}  # by key: name, and who writes it
+        self._shards: dict[str, _Shard] = {}  # by id, oldest first
+        self._written: dict[int, tuple[str, _Shard, Writer]] = {}  # by key: id, shard, and its writer
         self._spare: list[Segment] = []
         self._still_read: list[Segment] = []
         self._num_spills = 0
@@ -61,23 +61,23 @@ class ShardStore:
         return len(self._shards)
 
     def __contains__(self, shard_id: str) -> bool:
-        """Return whether the shard is held."""
+        """Return True if the shard is here."""
         return shard_id in self._shards
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of all segments in memory, spare ones among them."""
+        """Bytes of all segments in memory, including spare ones."""
         held = [shard.segment for shard in self._shards.values() if not shard.spilled]
         written = [shard.segment for _, shard, _ in self._written.values()]
         return sum(segment.capacity for segment in (*held, *written, *self._spare, *self._still_read))
 
     def allocate(self, shard_id: str, num_bytes: int, writer: Writer) -> Location | None:
-        """Return where ``writer`` may write a shard; ``None`` where there is no room now.
+        """Return a location for ``writer`` to write a shard to; ``None`` if there is no room now.
 
-        What it was given before and has not committed is taken back: it was interrupted.
+        Segments that the writer has not committed are taken back: it was interrupted.
 
         Raises:
-            BufferFullError: there never will be.
+            BufferFullError: The shard is larger than the buffer.
         """
         capacity = _round_up(num_bytes)
         if capacity > self.capacity:
@@ -89,17 +89,17 @@ class ShardStore:
         segment = self._acquire(capacity)
         if segment is None:
             return None
-        # A node that was given up may write the same shard beside the one in its place: each has memory of its own.
+        # An abandoned node and its retry may write the same shard at once, so each gets its own segment.
         shard = _Shard(segment, secrets.randbelow(2**63 - 1) + 1, num_bytes)
         self._written[shard.key] = shard_id, shard, writer
         self._peak_bytes = max(self._peak_bytes, self.memory_bytes)
         return shard.location
 
     def commit(self, shard_id: str, key: int) -> None:
-        """Hold a shard that was written; a node that runs again replaces what its first run put.
+        """Keep a shard that has been written; it replaces an earlier one of the same id.
 
         Raises:
-            KeyError: no shard of that name and key is being written.
+            KeyError: No shard with this id and key is being written.
         """
         if key not in self._written or self._written[key][0] != shard_id:
             raise KeyError(shard_id)
@@ -109,22 +109,22 @@ class ShardStore:
         self._shards[shard_id] = shard
 
     def locate(self, shard_id: str) -> Location:
-        """Return where a shard lies.
+        """Return the location of a shard.
 
         Raises:
-            KeyError: it is not held: it was freed, or never put.
+            KeyError: The shard was freed, or never put here.
         """
         return self._shards[shard_id].location
 
     def free(self, prefix: str) -> int:
-        """Drop every shard whose id starts with ``prefix``; return how many there were."""
+        """Drop every shard whose id starts with ``prefix``; return their number."""
         doomed = [shard_id for shard_id in self._shards if shard_id.startswith(prefix)]
         for shard_id in doomed:
             self._retire(self._shards.pop(shard_id))
         return len(doomed)
 
     def metrics(self) -> dict[str, Metric]:
-        """Return usage and spilling so far; bytes are summed over Ray nodes, the peak is that of the fullest."""
+        """Return usage and spilling since the start; bytes add up over Ray nodes, the peak is that of the fullest."""
         spilled = [shard.num_bytes for shard in self._shards.values() if shard.spilled]
         return {
             "buffer/num_shards": total(len(self._shards)),
@@ -144,7 +144,7 @@ class ShardStore:
             self._reclaim()
 
     def _reclaim(self, idle: Writer | None = None) -> None:
-        """Make spare what is no longer read, and what a writer left that has ended, or is ``idle``."""
+        """Make segments spare that are no longer read, or that a writer left that has ended or is ``idle``."""
         for key, (_, shard, writer) in list(self._written.items()):
             if writer is idle or writer.done():
                 del self._written[key]
@@ -154,7 +154,7 @@ class ShardStore:
         self._still_read = read
 
     def _acquire(self, capacity: int) -> Segment | None:
-        """Return a spare segment, or a new one once enough others were given up; ``None`` where that cannot be."""
+        """Return a spare segment or a new one, spilling as needed; ``None`` if there is no room."""
         while (segment := self._take_spare(capacity)) is None:
             if self.memory_bytes + capacity <= self.capacity:
                 return Segment(self._config.folder, capacity)
@@ -165,7 +165,7 @@ class ShardStore:
         return segment
 
     def _take_spare(self, capacity: int) -> Segment | None:
-        """Return the smallest spare segment that is large enough and at most twice as large."""
+        """Return the smallest spare segment of ``capacity`` to twice as many bytes."""
         fitting = [segment for segment in self._spare if capacity <= segment.capacity <= 2 * capacity]
         if not fitting:
             return None
@@ -174,7 +174,7 @@ class ShardStore:
         return chosen
 
     def _spill_oldest(self) -> bool:
-        """Move the oldest shard that nobody reads to disk; return whether there was one."""
+        """Move the oldest shard that no process reads to disk; return True if there was one."""
         for shard_id, shard in self._shards.items():
             if not shard.spilled and not shard.segment.is_read():
                 copy = shard.segment.copy_to(self._config.spill_folder, shard.num_bytes)
@@ -186,6 +186,6 @@ class ShardStore:
 
 
 def _round_up(num_bytes: int) -> int:
-    """Return a capacity with three significant bits: shards of about one size share segments."""
+    """Round up to three significant bits, so that shards of similar size can reuse segments."""
     unit = max(1 << max(num_bytes.bit_length() - 3, 0), _SMALLEST)
     return -(-num_bytes // unit) * unit

@@ -10,14 +10,14 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ray
 
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import as_metrics
 from embodyflow.data.padding import facts_of, to_padded, to_ragged
-from embodyflow.data.row_plan import RowFacts, ShardRef
+from embodyflow.data.row_plan import RankInput, RowFacts, ShardRef
 from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import digest_of, join_columns
 from embodyflow.errors import WorkerLostError
@@ -27,12 +27,16 @@ from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.calls import LogLine, NodeCall, NodeResult
 from embodyflow.workers.deadline import time_limit
 
+if TYPE_CHECKING:  # torch, which the flow's process does without: it knows the worker by name only
+    from embodyflow.nodes.engines import Engine, RolloutEngine, TrainerEngine
+    from embodyflow.types import Batch, NodeOutput
+
 COMPUTE_THREADS = 4
-"""Nodes that need no model and run on a rank at the same time, beside one that does."""
+"""How many nodes without a model a rank runs at once, beside one with it."""
 
 
 class _LogCapture(logging.Handler):
-    """Keeps the log records of the thread that a node runs in, so that its Prefect task run can show them."""
+    """Collects the log records of one thread, for the Prefect task run of the node that runs in it."""
 
     def __init__(self) -> None:
         super().__init__(level=logging.INFO)
@@ -56,99 +60,81 @@ def _captured_logs() -> Iterator[list[LogLine]]:
 
 @ray.remote(concurrency_groups={"compute": COMPUTE_THREADS})
 class Worker:
-    """One rank.
+    """One rank of a group.
 
     Args:
-        engine: ``"module:Class"`` of what the rank holds: environments and policy, or the trainer. It is built here,
-            as ``Class(config, rank, world_size)``, and given to node functions as ``worker``.
-        config: of the run.
-        rank: 0 to ``world_size - 1``.
-        world_size: ranks of the group.
-        buffers: Ray node id to buffer.
+        engine: Engine class as ``"module:Class"``. The worker builds ``Class(config, rank, world_size)`` and passes it
+            to node functions as ``worker``.
+        config: Run configuration.
+        rank: Index of the rank, from 0 to ``world_size - 1``.
+        world_size: Number of ranks in the group.
+        buffers: Buffer of each Ray node, by node id.
     """
 
     def __init__(self, engine: str, config: RunConfig, rank: int, world_size: int, buffers: dict[str, Any]) -> None:
         logging.getLogger().setLevel(logging.INFO)
         self._rank = rank
         self._buffer = BufferClient(buffers)
-        self._engine: Any = resolve(engine)(config, rank, world_size)
+        self._engine: Engine = resolve(engine)(config, rank, world_size)
         self._engine_version = -1
         self._trained: dict[tuple[int, str], NodeResult] = {}
         self._half_trained_by: str | None = None
 
     def ready(self) -> int:
-        """Return the process id: the answer says that the engine is built and not busy."""
+        """Return the process id; the answer means that the engine is built and idle."""
         return os.getpid()
 
     @ray.method(concurrency_group="compute")
     def stacks(self) -> str:
-        """Return where each thread of the process is, for people who want to know why it does not answer."""
+        """Return the stack of every thread of the process, to debug a rank that does not answer."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         frames = sys._current_frames().items()
         return "".join(f"thread {names.get(i, i)}:\n{''.join(traceback.format_stack(f))}" for i, f in frames)
 
     def free_address(self) -> str:
-        """Return ``host:port`` at which this rank can lead a torch.distributed group."""
+        """Return a ``host:port`` at which this rank can lead a torch.distributed group."""
         with socket.socket() as probe:
             probe.bind(("", 0))
             return f"{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
 
     def run_node(self, call: NodeCall) -> NodeResult:
-        """Fetch the rank's rows, run the node function, put its output into this node's buffer.
+        """Fetch the rank's rows, run the node function, put its output into this machine's buffer.
 
-        Nodes with a model run one after the other here; :meth:`run_compute_node` is for the others.
+        Ray runs these calls one at a time; :meth:`run_compute_node` is for nodes without a model. A node that trains
+        runs once: a repeated call returns the first result.
 
         Raises:
-            TimeoutError: the function took longer than the call allows, and was interrupted.
-            RuntimeError: it changed weights that it must only use.
-            WorkerLostError: it is to train a model that another node left half trained.
-            Exception: whatever the function raised.
+            TimeoutError: The function exceeded its time limit and was interrupted.
+            RuntimeError: The function changed weights that it must leave alone.
+            WorkerLostError: The node trains a model that another node left half trained.
+            Exception: The node function raised it.
         """
-        if not call.trains:
+        if not call.work.trains:
             return self._run(call)
         key = call.iteration, call.node_id
         if key not in self._trained:
-            self._check_whole()
+            self._require_whole_model()
             self._half_trained_by = call.node_id
             result = self._run(call)
             self._half_trained_by = None
-            # Steps of iterations before are committed: nobody asks for them again.
+            # Earlier iterations are committed: their results are not asked for any more.
             self._trained = {done: each for done, each in self._trained.items() if done[0] == call.iteration}
             self._trained[key] = result
         return self._trained[key]
 
     @ray.method(concurrency_group="compute")
     def run_compute_node(self, call: NodeCall) -> NodeResult:
-        """Run a node that needs no model, beside whatever else runs on this rank; as :meth:`run_node`."""
+        """Run a node that needs no model, beside whatever else runs on this rank; see :meth:`run_node`."""
         return self._run(call)
 
     def _run(self, call: NodeCall) -> NodeResult:
-        # Torch, by way of tensordict; the flow's process, which knows this class by name, never imports it.
-        from embodyflow.data.batches import to_batch, to_columns
-        from embodyflow.types import NodeOutput
-
         started = time.perf_counter()
         with _captured_logs() as logs, time_limit(call.timeout, f"node {call.node_id}"):
             self._load_weights(call)
-            batch = None
-            if parts := [part for part in call.parents if part.slices]:  # a parent may pass no rows on
-                batch = to_batch(to_padded(join_columns([self._buffer.get(part) for part in parts])))
-            with self._weights_untouched(call):
-                function = resolve(call.function)
-                arguments = bind(function, batch, call.config, worker=self._engine, call=call)
-                output = function(*arguments.args, **arguments.kwargs)
-            if not isinstance(output, NodeOutput):
-                given = type(output).__name__
-                raise TypeError(f"node {call.node_id}: {call.function} must return a NodeOutput, gave {given}")
+            output = self._call_function(call, self._fetch(call.parents))
             shard, digest, facts = None, "", None
             if output.batch is not None and call.passes_rows_on:
-                columns = to_ragged(to_columns(output.batch))
-                digest, facts = digest_of(columns), facts_of(columns)
-                if call.stage is not None:
-                    write_rows(self._stage_file(call.stage), columns)
-                    for journal in Path(call.stage).glob(f"{self._rank}.*.parts"):
-                        journal.unlink()
-                shard = self._buffer.put(f"{call.iteration}/{call.node_id}/{self._rank}", columns)
+                shard, digest, facts = self._put_rows(call, output.batch)
         return NodeResult(
             shard=shard,
             metrics=as_metrics(output.metrics),
@@ -159,45 +145,80 @@ class Worker:
             facts=facts,
         )
 
+    def _fetch(self, parents: tuple[RankInput, ...]) -> "Batch | None":
+        """Return this rank's rows with the columns of all parents; ``None`` if no parent passes rows on."""
+        from embodyflow.data.batches import to_batch
+
+        parts = [part for part in parents if part.slices]
+        return to_batch(to_padded(join_columns([self._buffer.get(part) for part in parts]))) if parts else None
+
+    def _call_function(self, call: NodeCall, batch: "Batch | None") -> "NodeOutput":
+        from embodyflow.types import NodeOutput
+
+        work = call.work
+        function = resolve(work.function)
+        with self._weights_unchanged(call):
+            arguments = bind(function, batch, work.config, worker=self._engine, call=call)
+            output = function(*arguments.args, **arguments.kwargs)
+        if not isinstance(output, NodeOutput):
+            given = type(output).__name__
+            raise TypeError(f"node {work.node_id}: {work.function} must return a NodeOutput, gave {given}")
+        return output
+
+    def _put_rows(self, call: NodeCall, batch: "Batch") -> tuple[ShardRef, str, RowFacts | None]:
+        """Put a node's rows into the buffer, and into its stage if it has one; return shard, digest and facts."""
+        from embodyflow.data.batches import to_columns
+
+        columns = to_ragged(to_columns(batch))
+        digest, facts = digest_of(columns), facts_of(columns)
+        if (stage := call.work.stage) is not None:
+            write_rows(self._stage_file(stage), columns)
+            for journal in Path(stage).glob(f"{self._rank}.*.parts"):
+                journal.unlink()
+        return self._buffer.put(f"{call.iteration}/{call.node_id}/{self._rank}", columns), digest, facts
+
     @contextmanager
-    def _weights_untouched(self, call: NodeCall) -> Iterator[None]:
-        """Hold a node of ``only_forward_compute`` to its word."""
-        before = self._engine.fingerprint() if call.only_forward_compute else None
+    def _weights_unchanged(self, call: NodeCall) -> Iterator[None]:
+        """Check that the block leaves the weights alone, if the call asks for it."""
+        before = self._trainer.fingerprint() if call.checks_weights else None
         yield
-        if before is not None and self._engine.fingerprint() != before:
+        if before is not None and self._trainer.fingerprint() != before:
             raise RuntimeError(
                 f"node {call.node_id} changed weights although it is only_forward_compute, MODEL_INFERENCE or of role "
-                "REFERENCE; take that away, or let it only use them"
+                "REFERENCE; remove that, or let the node only use the weights"
             )
 
     def recall(
         self, node_id: str, iteration: int, stage: str, digests: tuple[str, ...]
     ) -> tuple[ShardRef, RowFacts | None]:
-        """Put the rows that a node once made from its folder into this node's buffer; return also their facts.
+        """Put a node's rows from its stage back into this machine's buffer; return shard and facts.
 
         Args:
-            node_id: the node.
-            iteration: index of the iteration.
-            stage: the node's folder.
-            digests: of all ranks' rows.
+            node_id: Name of the node.
+            iteration: Index of the iteration.
+            stage: Folder of the node's rows.
+            digests: SHA-256 of each rank's rows.
 
         Raises:
-            FileNotFoundError, DamageError: they are not there, or not those.
+            FileNotFoundError: The rows are gone.
+            DamageError: The rows differ from those that were written.
         """
         rows = read_rows(self._stage_file(stage), digests[self._rank])
         return self._buffer.put(f"{iteration}/{node_id}/{self._rank}", rows), facts_of(rows)
 
-    def publish_weights(self, version: int) -> Any:
-        """Put the engine's weights into the buffer as one shard; every rank must be called, rank 0 answers.
+    def publish_weights(self, version: int) -> tuple[ShardRef, str] | None:
+        """Put the trainer's weights into the buffer as one shard; return shard and digest on rank 0.
+
+        Every rank must be called.
 
         Raises:
-            WorkerLostError: a node left them half trained.
+            WorkerLostError: A node left the model half trained.
         """
-        self._check_whole()
-        columns, probe = self._engine.weights(), self._engine.probe()
+        self._require_whole_model()
+        columns, probe = self._trainer.weights(), self._trainer.probe()
         if self._rank != 0:
             return None
-        # One row: a shard's columns agree in rows.
+        # One row: all columns of a shard have the same number of rows.
         flat = {name: array[None] for name, array in (columns | probe).items()}
         return self._buffer.put(f"weights/{version}/{self._rank}", flat), digest_of(columns)
 
@@ -206,31 +227,36 @@ class Worker:
         return getattr(self._engine, method)(*args)
 
     def connect(self, address: str) -> None:
-        """Have the engine join its group; its models are those of the start."""
-        self._engine.connect(address)
+        """Join the trainer's process group; the models are those of the start."""
+        self._trainer.connect(address)
         self._forget_training()
 
     def restore(self, folder: str) -> None:
-        """Load the engine's state from a checkpoint: nothing has been trained since."""
-        self._engine.load(folder)
+        """Load the trainer's state from a checkpoint."""
+        self._trainer.load(folder)
         self._forget_training()
+
+    @property
+    def _trainer(self) -> "TrainerEngine":
+        return cast("TrainerEngine", self._engine)
 
     def _forget_training(self) -> None:
         self._trained.clear()
         self._half_trained_by = None
 
-    def _check_whole(self) -> None:
+    def _require_whole_model(self) -> None:
         if self._half_trained_by is not None:
-            raise WorkerLostError(f"the model is half trained: node {self._half_trained_by} failed in its middle")
+            raise WorkerLostError(f"the model is half trained: node {self._half_trained_by} failed mid-step")
 
     def _stage_file(self, folder: str) -> Path:
         return Path(folder) / f"{self._rank}.rows"
 
     def _load_weights(self, call: NodeCall) -> None:
-        """Bring the engine to the version the call asks for."""
+        """Load the weights that the call asks for, unless the engine has them."""
         if call.weights is None or call.policy_version == self._engine_version:
             return
         columns = self._buffer.get_shard(call.weights)
-        self._engine_version = -1  # none, should it be interrupted
-        self._engine.update_weights({name: array[0] for name, array in columns.items()}, call.policy_version)
+        self._engine_version = -1  # a load that is interrupted leaves no usable version
+        engine = cast("RolloutEngine", self._engine)
+        engine.update_weights({name: array[0] for name, array in columns.items()}, call.policy_version)
         self._engine_version = call.policy_version

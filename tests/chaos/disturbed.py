@@ -91,9 +91,9 @@ def outcome_of(folder: RunFolder) -> Outcome:
 
     The optimizer has counted as many updates as the iterations say they made: none was taken twice or never.
     """
-    metrics = [{k: v for k, v in record.items() if not k.startswith("perf/")} for record in folder.metrics()]
+    metrics = [{k: v for k, v in record.items() if not k.startswith("perf/")} for record in folder.metrics.read()]
     updates = sum(record.get("train/optimizer_steps", 0) for record in metrics)
-    assert updates > 0 and updates_counted(folder.checkpoint(folder.committed()[-1])) == {updates}
+    assert updates > 0 and updates_counted(folder.checkpoints.folder(folder.checkpoints.committed()[-1])) == {updates}
     return json.loads(folder.summary_path.read_text())["weights_digest"], Ledger(folder.ledger_path).digest(), metrics
 
 

@@ -38,7 +38,7 @@ def test_a_cancelled_run_frees_everything_stays_cancelled_and_can_be_resumed(pro
     parameters = {"run_id": "unwanted", "iterations": 500, "seed": 7, "overrides": SMALL[1:]}
     project.prefect("deployment", "run", "grpo/embodied-nightly", "--params", json.dumps(parameters))
     folder = RunFolder(project.root / "runs" / "unwanted")
-    assert eventually(lambda: folder.path.exists() and folder.committed()[-1:] >= [2], 200.0), project.log()
+    assert eventually(lambda: folder.path.exists() and folder.checkpoints.committed()[-1:] >= [2], 200.0), project.log()
     working = [psutil.Process(pid) for pid in json.loads((folder.path / "processes.json").read_text()).values()]
     run = project.flow_run("RUNNING", "unwanted")
     assert run is not None and not all_gone(working)
@@ -55,7 +55,7 @@ def test_a_cancelled_run_frees_everything_stays_cancelled_and_can_be_resumed(pro
 
     for words in (("down",), ("up", "--detach")):  # which takes up nightly runs that crashed, and not this one
         assert project.embodyflow(*words).returncode == 0
-    last = folder.committed()[-1]
+    last = folder.checkpoints.committed()[-1]
     resumed = weights(project, "unwanted", resume="unwanted", iterations=last + 1)
     assert project.flow_run("CANCELLED", "unwanted") is not None
     in_peace = {"run_id": "left-in-peace", "iterations": last + 1, "seed": 7, "overrides": SMALL[1:]}

@@ -54,7 +54,7 @@ def failed(project: Project, run_count: int) -> dict[str, Any]:
 
 
 def outcome(folder: RunFolder) -> tuple[Any, ...]:
-    metrics = [{k: v for k, v in record.items() if not k.startswith("perf/")} for record in folder.metrics()]
+    metrics = [{k: v for k, v in record.items() if not k.startswith("perf/")} for record in folder.metrics.read()]
     return json.loads(folder.summary_path.read_text())["weights_digest"], Ledger(folder.ledger_path).digest(), metrics
 
 
@@ -65,11 +65,11 @@ def test_a_run_is_retried_by_command_and_by_the_ui_and_outlives_its_process_with
     submit(project, "grpo/embodied-nightly", "disturbed")
 
     run = failed(project, run_count=1)
-    assert folder.committed()[-1] == 1
+    assert folder.checkpoints.committed()[-1] == 1
     project.prefect("flow-run", "retry", str(run["id"]))
 
     run = failed(project, run_count=2)
-    assert folder.committed()[-1] == 2
+    assert folder.checkpoints.committed()[-1] == 2
     assert "resumed after iteration 1" in project.log()
     assert "rollout was done before: 16 rows read from disk" in project.log()
     # What the button in the UI sends.
@@ -78,7 +78,7 @@ def test_a_run_is_retried_by_command_and_by_the_ui_and_outlives_its_process_with
     assert answer["status"] == "ACCEPT", answer
 
     # Neither the worker nor the flow can tell the server how it ended; the stack sees that its worker is gone.
-    assert eventually(lambda: folder.committed()[-1] >= 3, 200.0), project.log()
+    assert eventually(lambda: folder.checkpoints.committed()[-1] >= 3, 200.0), project.log()
     driver = json.loads((folder.path / "processes.json").read_text())["driver"]
     processes: Any = project.state()["processes"]
     for pid in (processes["prefect-worker"], driver):

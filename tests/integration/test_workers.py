@@ -34,8 +34,9 @@ from embodyflow.types import NodeOutput
 from embodyflow.workers import group
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.buffers import start_buffers
+from embodyflow.workers.calls import NodeReport, NodeWork
 from embodyflow.workers.layout import Layout
-from embodyflow.workers.session import NodeReport, NodeWork, Session, open_session
+from embodyflow.workers.session import Session, open_session
 from pipelines import NodeRole, NodeType, Pipeline, TaskGraph
 
 pytestmark = pytest.mark.integration
@@ -428,7 +429,7 @@ def test_a_step_is_taken_once_however_often_it_is_asked_for(run: Run) -> None:
     with pytest.raises(LookupError):
         train("breaks", "fail_on_the_last_rank")
     for half_trained in (lambda: train("after"), lambda: run.wait(run.session.publish_weights(23))):
-        with pytest.raises(WorkerLostError, match="the model is half trained: node breaks failed in its middle"):
+        with pytest.raises(WorkerLostError, match="the model is half trained: node breaks failed mid-step"):
             half_trained()
 
 

@@ -21,8 +21,7 @@ from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.rollouts.open_episodes import OpenEpisodes, OpenEpisodesFolder
 from embodyflow.simulation.episode_history import EpisodeHistory
-from embodyflow.workers.calls import NodeCall
-from embodyflow.workers.session import NodeReport, NodeWork
+from embodyflow.workers.calls import NodeCall, NodeReport, NodeWork
 
 NUM_GROUPS = 2
 
@@ -36,7 +35,7 @@ class Ranks:
         self._published: dict[int, str] = {}
 
     async def run_node(self, work: NodeWork, parents: object) -> NodeReport:
-        call = NodeCall("rollout", "", work.iteration, seed=0, stage=work.stage, next_stage=work.next_stage)
+        call = NodeCall(work, seed=0)
         journal, surplus, folder = call.journal(0), call.surplus(0), call.run_folder
         assert journal is not None and surplus is not None and folder is not None
         self._step_environments(OpenEpisodesFolder(folder / "open_episodes", 0, keep=3), work.iteration)

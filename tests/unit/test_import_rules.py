@@ -1,7 +1,8 @@
 """Imports point down: a test over the syntax trees keeps the layers true."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,26 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
     return found
 
 
+def imported_modules(sources: Mapping[str, str], packages: set[str]) -> dict[str, set[str]]:
+    """Return which of the modules each of them imports, wherever in it, from the source of each by name."""
+    graph: dict[str, set[str]] = {module: set() for module in sources}
+    for module, source in sources.items():
+        for name in imports_of(source, module if module in packages else module.rpartition(".")[0]):
+            while name and name not in sources:  # what follows the module is a name in it
+                name = name.rpartition(".")[0]
+            graph[module] |= {name} - {"", module}
+    return graph
+
+
+def cycle_in(graph: Mapping[str, set[str]]) -> list[str]:
+    """Return modules of which each imports the next, and the last is the first; an empty list if there are none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
+
+
 def our_modules() -> list[Path]:
     return sorted(path for package in TOP_LEVEL for path in (ROOT / package).rglob("*.py"))
 
@@ -155,3 +176,23 @@ def test_what_is_allowed_passes(module, source):
 def test_relative_imports_of_a_package_start_in_the_package():
     assert violations("from .base import Policy", "embodyflow.policies", is_package=True) == []
     assert violations("from ..training import x", "embodyflow.policies", is_package=True) != []
+
+
+def test_no_modules_import_each_other_in_a_cycle():
+    paths = {module_name(path): path for path in our_modules()}
+    sources = {module: path.read_text(encoding="utf-8") for module, path in paths.items()}
+    packages = {module for module, path in paths.items() if path.name == "__init__.py"}
+    graph = imported_modules(sources, packages)
+    assert "embodyflow.algorithms.algorithm_registry" in graph["embodyflow.algorithms.algorithm_config"]
+    assert " → ".join(cycle_in(graph)) == ""
+
+
+@pytest.mark.parametrize(
+    "late",
+    ["import room.b", "from room import b", "from .b import y", "def f():\n    from room.b import y"],
+)
+def test_a_planted_cycle_is_found(late):
+    sources = {"room": "", "room.a": late, "room.b": "from room.c import z", "room.c": "import room.a as a"}
+    graph = imported_modules(sources, packages={"room"})
+    assert set(cycle_in(graph)) == {"room.a", "room.b", "room.c"}
+    assert cycle_in(imported_modules(sources | {"room.c": "import os"}, packages={"room"})) == []

@@ -7,8 +7,8 @@ from typing import Any
 from prefect.logging import get_run_logger
 
 from embodyflow.orchestration.run.nodes import Run, submit_node
+from embodyflow.workers.calls import NodeReport, NodeWork
 from embodyflow.workers.layout import Layout
-from embodyflow.workers.session import NodeReport, NodeWork
 
 
 async def draw_played(run: Run, task: str, report: NodeReport) -> None:
@@ -19,7 +19,7 @@ async def draw_played(run: Run, task: str, report: NodeReport) -> None:
 async def draw_trained_on(run: Run, index: int) -> None:
     """Draw the episodes of an iteration as far as the run has kept them."""
     await run.stages.settle()
-    folder = run.folder.episodes().get(index)
+    folder = run.folder.episodes.kept().get(index)
     if folder is not None:
         await _draw(run, "episodes", {"split": "train", "episodes": str(folder.absolute())}, [])
 

@@ -9,7 +9,7 @@ from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.evaluation.contact_sheets import draw_trained_on
 from embodyflow.orchestration.run.nodes import Run, submit_node
 from embodyflow.process.durable_files import write_atomically
-from embodyflow.workers.session import NodeWork
+from embodyflow.workers.calls import NodeWork
 
 MODES = ("greedy", "sampled")
 NUM_FILMED = 4
@@ -34,7 +34,7 @@ async def evaluate(run: Run, index: int) -> dict[str, float]:
     if examples:
         run.folder.write_examples(index, examples)
         run.artifacts.put_table("examples", examples, f"after iteration {index}")
-    run.folder.append_metrics({"iteration": index, **metrics})
+    run.folder.metrics.append({"iteration": index, **metrics})
     for tracker in run.trackers:
         tracker.log(index, metrics)
     return metrics

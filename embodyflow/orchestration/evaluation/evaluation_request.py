@@ -137,7 +137,7 @@ def _of_run(request: EvaluationRequest, run: RunFolder) -> tuple[Any, EvaluatedP
             f"experiment={request.experiment}: the run {run.path} is of {values['experiment']}; leave it out, or name "
             f"the run's export, policy={run.path}/policy"
         )
-    done = run.committed()
+    done = run.checkpoints.committed()
     if not done:
         raise ConfigError(f"policy={run.path}: the run has no committed checkpoint")
     try:

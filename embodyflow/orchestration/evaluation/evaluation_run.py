@@ -24,7 +24,7 @@ from embodyflow.orchestration.run.opened_run import opened
 from embodyflow.orchestration.run.parity import check_parity, observe
 from embodyflow.process.durable_files import write_durably
 from embodyflow.record.run_folder import RunFolder
-from embodyflow.workers.session import NodeReport, NodeWork
+from embodyflow.workers.calls import NodeReport, NodeWork
 
 
 async def evaluate_as_asked(request: EvaluationRequest) -> dict[str, Any]:
@@ -78,9 +78,9 @@ async def _load(run: Run, policy: EvaluatedPolicy) -> str:
     else:
         trained = kept(run.folder)
         for iteration in (0, policy.iteration):
-            trained.verify_checkpoint(iteration)
-        await run.session.load_reference(trained.checkpoint(0))
-        await run.session.restore(trained.checkpoint(policy.iteration))
+            trained.checkpoints.verify(iteration)
+        await run.session.load_reference(trained.checkpoints.folder(0))
+        await run.session.restore(trained.checkpoints.folder(policy.iteration))
     digest = await run.session.publish_weights(policy.iteration or 0)
     note = run.folder.path / "weights"
     if not note.exists():

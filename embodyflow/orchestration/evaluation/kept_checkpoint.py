@@ -44,9 +44,9 @@ def keep(folder: RunFolder, trained: RunFolder, iteration: int) -> None:
     shutil.rmtree(aside.path, ignore_errors=True)
     try:
         for each in {0, iteration}:
-            shutil.copytree(trained.checkpoint(each), aside.checkpoint(each), copy_function=_link)
-            for name in aside.commit_facts(each)["files"]:
-                (aside.checkpoint(each) / name).stat()
+            shutil.copytree(trained.checkpoints.folder(each), aside.checkpoints.folder(each), copy_function=_link)
+            for name in aside.checkpoints.facts(each)["files"]:
+                (aside.checkpoints.folder(each) / name).stat()
     except OSError as error:  # missing, or being removed just now
         raise ConfigError(
             f"policy={trained.path}: the checkpoint of iteration {iteration} is gone; choose another run_id"

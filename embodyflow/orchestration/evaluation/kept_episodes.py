@@ -8,7 +8,7 @@ from prefect.logging import get_run_logger
 from embodyflow.errors import ShardLostError
 from embodyflow.graph.node_groups import group_of
 from embodyflow.orchestration.run.nodes import Run
-from embodyflow.workers.session import NodeReport, NodeWork
+from embodyflow.workers.calls import NodeReport, NodeWork
 
 
 async def keep_episodes(run: Run, index: int, reports: Mapping[str, NodeReport]) -> None:
@@ -23,7 +23,7 @@ async def keep_episodes(run: Run, index: int, reports: Mapping[str, NodeReport])
     played = [node_id for node_id in order if group_of(run.graph.nodes[node_id]) == "rollout"]
     if run.config.kept_iterations == 0 or not played:
         return
-    folder = str(run.folder.new_episodes(index).absolute())
+    folder = str(run.folder.episodes.begin(index).absolute())
 
     async def keep(node_id: str, trained: bool) -> None:
         config = {"folder": folder, "part": "trained" if trained else f"played-{node_id}", "trained": trained}
@@ -38,4 +38,4 @@ async def keep_episodes(run: Run, index: int, reports: Mapping[str, NodeReport])
             raise error
     if errors:  # the rows have served their purpose; nothing is played again for a record of them
         get_run_logger().warning("the episodes of iteration %d are not kept: %s", index, errors[0])
-        run.folder.drop_new_episodes(index)
+        run.folder.episodes.discard(index)

@@ -49,7 +49,10 @@ def main(flow: Flow[..., Any]) -> None:
     hint = f"stopped; continue with resume={config.run_id}"
     try:
         summary = run_to_its_end(
-            flow, parameters, config.run_dir, lambda: hint if RunFolder(config.run_dir).committed() else "stopped"
+            flow,
+            parameters,
+            config.run_dir,
+            lambda: hint if RunFolder(config.run_dir).checkpoints.committed() else "stopped",
         )
     except ConfigError as error:  # what only the cluster can tell, such as too few GPUs
         print(error, file=sys.stderr)

@@ -155,7 +155,7 @@ def _new_config(request: RunRequest) -> RunConfig:
         config = config.model_copy(update={"run_id": f"{config.experiment}-seed{config.seed}-{stamp}"})
     if config.run_dir.exists():
         hint = f"choose another or resume={config.run_id}"
-        if not RunFolder(config.run_dir).committed():
+        if not RunFolder(config.run_dir).checkpoints.committed():
             hint = "it has no committed checkpoint to resume from; choose another"
         raise ConfigError(f"run_id={config.run_id}: {config.run_dir} exists; {hint}")
     return config
@@ -190,7 +190,7 @@ def of_this_flow_run(request: RunRequest) -> RunRequest:
         folder = RunFolder(config.run_dir)
         if not _made_by_this_flow_run(folder):
             return request
-        if folder.committed():
+        if folder.checkpoints.committed():
             return RunRequest(
                 request.experiment,
                 iterations=request.iterations,
@@ -223,7 +223,7 @@ def _resumed_config(request: RunRequest) -> RunConfig:
         config = validate_config(folder.config() | {"run_root": run_root})
     except ConfigError as error:
         raise ConfigError(f"resume={request.resume}: its config.yaml does not fit this version: {error}") from error
-    done = folder.committed()
+    done = folder.checkpoints.committed()
     if not done:
         raise ConfigError(f"resume={request.resume}: the run has no committed checkpoint; start one of another run_id")
     if request.experiment not in (config.experiment, RunRequest.experiment):  # which also stands for none named
@@ -232,12 +232,12 @@ def _resumed_config(request: RunRequest) -> RunConfig:
             "allowed is that, or none"
         )
     iterations = config.iterations if request.iterations is None else request.iterations
-    folder.refuse_if_at_work()
+    folder.refuse_if_locked()
     if iterations < done[-1]:
         raise ConfigError(f"iterations={iterations}: the run has done {done[-1]}; allowed are as many and more")
     try:
         if iterations > done[-1]:  # otherwise no further checkpoint is written
-            folder.require_room(freed=folder.half_written(done[-1] + 1))
+            folder.checkpoints.require_room(freed=folder.checkpoints.unfinished_bytes(done[-1] + 1))
     except DiskFullError as error:
         raise ConfigError(f"resume={request.resume}: {error}") from error
     return config.model_copy(update={"iterations": iterations})

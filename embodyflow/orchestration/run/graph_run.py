@@ -10,7 +10,7 @@ from embodyflow.errors import ShardLostError
 from embodyflow.graph import Node, TaskGraph
 from embodyflow.graph.node_groups import group_of, runs_on
 from embodyflow.orchestration.run.turns import Turns
-from embodyflow.workers.session import NodeReport, NodeWork
+from embodyflow.workers.calls import NodeReport, NodeWork
 
 RunNode = Callable[..., Coroutine[Any, Any, NodeReport]]
 

@@ -12,7 +12,7 @@ from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.evaluation.kept_episodes import keep_episodes
 from embodyflow.orchestration.run.graph_run import GraphRun, RunNode
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run, run_node_as_event, submit_node
-from embodyflow.workers.session import NodeReport
+from embodyflow.workers.calls import NodeReport
 
 Digests = Mapping[str, list[str]]
 
@@ -86,7 +86,7 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> 
     await hand_over(index)
     line = {"iteration": index, "weights_digest": run.session.weights_digest, "digests": digests, **metrics}
     # Before the checkpoint counts: a line too many is dropped on resume, a line too few would be lost.
-    run.folder.append_metrics(line)
+    run.folder.metrics.append(line)
     begin_to_count(index, digests)
     for tracker in run.trackers:
         tracker.log(index, metrics)
@@ -123,4 +123,4 @@ def begin_to_count(index: int, digests: Digests | None = None) -> None:
 
 async def _save(run: Run, index: int) -> None:
     await run.stages.settle()  # of the iteration before
-    await run.session.save(run.folder.new_checkpoint(index), whole=index == 0)
+    await run.session.save(run.folder.checkpoints.begin(index), whole=index == 0)

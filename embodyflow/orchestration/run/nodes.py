@@ -23,7 +23,8 @@ from embodyflow.orchestration.server.artifacts import Artifacts
 from embodyflow.orchestration.server.iteration_runs import IterationRuns
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.record.trackers import Tracker
-from embodyflow.workers.session import NodeReport, NodeWork, Session
+from embodyflow.workers.calls import NodeReport, NodeWork
+from embodyflow.workers.session import Session
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.run.nodes import Run, submit_node
 from embodyflow.record.run_folder import RunFolder
-from embodyflow.workers.session import NodeWork
+from embodyflow.workers.calls import NodeWork
 
 Observations = dict[str, dict[str, str | bool]]
 

@@ -53,7 +53,7 @@ async def recover(run: Run) -> None:
     await run.stages.settle()
     await run.session.mend()
     await note_processes(run)
-    if run.folder.committed():
+    if run.folder.checkpoints.committed():
         await restore(run)
 
 
@@ -70,15 +70,15 @@ async def restore(run: Run) -> int:
         RuntimeError: a checkpoint holds other weights than it says.
     """
     last = newest_intact(run)
-    await run.session.load_reference(run.folder.checkpoint(0))
+    await run.session.load_reference(run.folder.checkpoints.folder(0))
     for version in _acted_with_after(last, run):
         await _publish(version, run)
-    run.folder.drop_metrics_after(last)
+    run.folder.metrics.drop_after(last)
     ahead = last + 1 + run.turns.max_staleness
-    run.folder.drop_journals_after(ahead)  # which may learn at another rate this time
+    run.folder.stages.drop_journals_after(ahead)  # which may learn at another rate this time
     for index in range(last + 1, ahead + 1):
         await run.session.free(f"{index}/")
-    await run.stages.committed(last, run.folder.commit_facts(last))
+    await run.stages.committed(last, run.folder.checkpoints.facts(last))
     run.turns.begin_after(last)
     return last
 
@@ -90,11 +90,11 @@ def _acted_with_after(iteration: int, run: Run) -> range:
 
 async def _publish(version: int, run: Run) -> None:
     """Bring the trainer to a checkpoint, and publish its weights."""
-    await run.session.restore(run.folder.checkpoint(version))
+    await run.session.restore(run.folder.checkpoints.folder(version))
     digest = await run.session.publish_weights(version)
-    if digest != run.folder.commit_facts(version)["weights_digest"]:
+    if digest != run.folder.checkpoints.facts(version)["weights_digest"]:
         raise RuntimeError(
-            f"checkpoint {run.folder.checkpoint(version)} holds weights {digest[:12]}, not those it says"
+            f"checkpoint {run.folder.checkpoints.folder(version)} holds weights {digest[:12]}, not those it says"
         )
 
 
@@ -103,18 +103,18 @@ def newest_intact(run: Run) -> int:
 
     Its own checkpoint is what was written, and so are those whose weights the next rollouts act with.
     """
-    run.folder.verify_checkpoint(0)  # the reference policy: nothing stands in for it
+    run.folder.checkpoints.verify(0)  # the reference policy: nothing stands in for it
     while True:
-        committed = run.folder.committed()
+        committed = run.folder.checkpoints.committed()
         try:
             for version in reversed(_acted_with_after(committed[-1], run)):
                 damaged = version
-                run.folder.verify_checkpoint(version)
+                run.folder.checkpoints.verify(version)
         except DamageError as error:
             get_run_logger().warning("%s: the iteration is done again", error)
             for iteration in [each for each in committed if each >= damaged]:
-                run.folder.drop_checkpoint(iteration)
-            run.folder.drop_stages_after(damaged + run.turns.max_staleness)
+                run.folder.checkpoints.drop(iteration)
+            run.folder.stages.drop_after(damaged + run.turns.max_staleness)
         else:
             return committed[-1]
 

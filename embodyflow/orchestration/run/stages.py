@@ -20,7 +20,8 @@ from embodyflow.errors import DamageError
 from embodyflow.process.durable_files import flush
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
-from embodyflow.workers.session import NodeReport, NodeWork, Session
+from embodyflow.workers.calls import NodeReport, NodeWork
+from embodyflow.workers.session import Session
 
 
 class Stages:
@@ -41,7 +42,7 @@ class Stages:
 
     def place(self, iteration: int, node_id: str) -> str:
         """Return the folder that a node's rows go to."""
-        return str(self._folder.stage(iteration, node_id).absolute())
+        return str(self._folder.stages.folder(iteration, node_id).absolute())
 
     async def recall(self, session: Session, work: NodeWork) -> NodeReport | None:
         """Return what an earlier process made of the node, its rows in the buffers; ``None`` where there is nothing."""
@@ -92,26 +93,26 @@ class Stages:
             facts: of its checkpoint, from which a line is made up that a kill came before.
         """
         known = {key: facts[key] for key in ("policy_version", "weights_digest", "digests")}
-        known["checkpoint"] = self._folder.checkpoint(iteration).name
+        known["checkpoint"] = self._folder.checkpoints.folder(iteration).name
         async with self._turn:
             if self._ledger.newest("commit", iteration) != known:
                 await asyncio.to_thread(self._ledger.append, "commit", iteration, known)
-            await asyncio.to_thread(self._folder.drop_stages, iteration, self._keep_checkpoints)
+            await asyncio.to_thread(self._folder.stages.drop, iteration, self._keep_checkpoints)
             if self._kept_iterations:
-                await asyncio.to_thread(self._folder.commit_episodes, iteration, self._kept_iterations)
+                await asyncio.to_thread(self._folder.episodes.commit, iteration, self._kept_iterations)
 
     async def _commit(self, iteration: int, facts: dict[str, Any]) -> None:
         async with self._turn:
-            await asyncio.to_thread(self._folder.commit_checkpoint, iteration, facts, self._keep_checkpoints)
+            await asyncio.to_thread(self._folder.checkpoints.commit, iteration, facts, self._keep_checkpoints)
         await self.committed(iteration, facts)
 
     async def _keep(self, work: NodeWork, report: NodeReport) -> None:
-        folder = self._folder.stage(work.iteration, work.node_id)
+        folder = self._folder.stages.folder(work.iteration, work.node_id)
         facts = _facts_of(report)
         async with self._turn:
             # Rows that were there before and were lost are new files: they are flushed in any case.
             await asyncio.to_thread(_flush, folder)
-            await asyncio.to_thread(_flush, self._folder.stage(work.iteration + 1, work.node_id))
+            await asyncio.to_thread(_flush, self._folder.stages.folder(work.iteration + 1, work.node_id))
             if self._ledger.newest("stage", work.iteration, work.node_id) != facts:
                 await asyncio.to_thread(self._ledger.append, "stage", work.iteration, facts)
 

@@ -36,7 +36,7 @@ async def train(request: RunRequest) -> dict[str, Any]:
             async with opened(folder, config, graph) as run:
                 return await _train(run, resumed=request.resume is not None)
         except ConfigError:
-            if not folder.committed():  # nothing has come of it: the name is free for another try
+            if not folder.checkpoints.committed():  # nothing has come of it: the name is free for another try
                 folder.remove()
             raise
 
@@ -116,12 +116,12 @@ async def _begin(run: Run) -> int:
 
 
 def _evaluated(folder: RunFolder, index: int) -> bool:
-    return any(r["iteration"] == index and "eval/greedy_success_rate" in r for r in folder.metrics())
+    return any(r["iteration"] == index and "eval/greedy_success_rate" in r for r in folder.metrics.read())
 
 
 def summarize(run: Run) -> dict[str, Any]:
     """Return what ``summary.json`` says of a finished run."""
-    records = run.folder.metrics()
+    records = run.folder.metrics.read()
     seconds = sum(r.get("perf/iteration_seconds", 0.0) for r in records)
     return {
         "run_id": run.config.run_id,

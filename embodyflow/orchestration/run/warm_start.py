@@ -13,8 +13,8 @@ import embodyflow
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.run.nodes import CURRENT_RUN
+from embodyflow.workers.calls import NodeWork
 from embodyflow.workers.layout import Layout
-from embodyflow.workers.session import NodeWork
 
 
 def warm_start_key(config: RunConfig) -> str:

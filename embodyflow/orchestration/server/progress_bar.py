@@ -43,7 +43,7 @@ class RunProgress:
         self._console = console
         self._file, self._offset = 0, 0  # the inode of what was read, and how far
         self._new_records()  # a resumed run: only what is new
-        self._shown = max(RunFolder(run_dir).committed(), default=-1)  # what comes after is done (again)
+        self._shown = max(RunFolder(run_dir).checkpoints.committed(), default=-1)  # what comes after is done (again)
         self._progress = Progress(
             TextColumn("{task.description:<28}"),
             BarColumn(bar_width=20),

@@ -36,7 +36,7 @@ def report_progress(run: Run, index: int) -> None:
     """Show that the iteration is committed, and what was measured so far."""
     run.artifacts.put_progress(100.0 * index / run.config.iterations, f"{run.config.iterations} iterations")
     if index > 0:
-        run.artifacts.put_table("metrics", lambda: latest_numbers(run.folder.metrics()), "latest iterations")
+        run.artifacts.put_table("metrics", lambda: latest_numbers(run.folder.metrics.read()), "latest iterations")
         run.artifacts.put_picture("learning-curve", lambda: _curve(run), "over iterations", every=CURVE_SECONDS)
 
 
@@ -55,7 +55,7 @@ def latest_numbers(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _curve(run: Run) -> bytes:
-    picture = draw_curve(run.folder.metrics(), str(run.config.run_id))
+    picture = draw_curve(run.folder.metrics.read(), str(run.config.run_id))
     (run.folder.subfolder("plots") / "learning_curve.png").write_bytes(picture)
     return picture
 

@@ -207,7 +207,7 @@ def test_permuting_rows_permutes_advantages(name, seed):
 @given(scores=st.lists(st.floats(-5, 5), min_size=2, max_size=6), offset=st.integers(-(2**40), 2**40))
 @pytest.mark.parametrize("name", GROUP_ESTIMATORS)
 def test_a_group_does_not_see_a_copy_of_itself(name, scores, offset):
-    """Nor does the id matter: the copy may have any."""
+    """The id of the copy does not matter either."""
     assume(offset != 0)
     once = by_score(scores, [0] * len(scores), name)
     twice = by_score(scores * 2, [0] * len(scores) + [offset] * len(scores), name)
@@ -300,7 +300,7 @@ def test_masks_of_zeros_give_zeros(name, num_inside):
 @pytest.mark.parametrize("length", [0, 5])
 @pytest.mark.parametrize("name", ALL_ESTIMATORS)
 def test_a_rank_without_rows_has_no_advantages(name, length):
-    """Rows of different lengths travel without padding, so where there are none there are no columns either."""
+    """Rows of different lengths travel without padding, so a rank without rows has no columns either."""
     advantages, returns = compute_advantages(random_inputs(0, num_rows=0, length=length), ALL_ESTIMATORS[name])
     assert advantages.shape == returns.shape == (0, length)
 
@@ -343,12 +343,12 @@ def divided_by_nothing(inputs, config):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("bare", r"gives Tensor; allowed: \(advantages, returns\)"),
-        ("of_rows", r"gives advantages \[3\]; allowed: \[3, 3\], one of each token"),
+        ("bare", r"returns Tensor; allowed: \(advantages, returns\)"),
+        ("of_rows", r"returns advantages \[3\]; allowed: \[3, 3\], one per token"),
         ("divided_by_nothing", "advantages are not finite inside the mask"),
     ],
 )
-def test_an_estimator_of_ones_own_gives_finite_advantages_of_each_token(function, message):
+def test_a_users_estimator_must_return_a_finite_advantage_per_token(function, message):
     inputs = AdvantageInputs(torch.ones(3, 3), torch.ones(3, 3, dtype=torch.bool), torch.arange(3))
     with pytest.raises(ValueError, match=f"^algorithm.advantage={__name__}:{function}: {message}"):
         compute_advantages(inputs, AlgorithmConfig(advantage=f"{__name__}:{function}"))

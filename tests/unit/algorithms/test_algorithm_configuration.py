@@ -9,7 +9,7 @@ from embodyflow.algorithms.advantages import AdvantageInputs, compute_advantages
 from embodyflow.algorithms.aggregation import count_tokens, token_weights
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.algorithm_registry import ADVANTAGES, LOSSES, register_advantage, register_loss
-from embodyflow.algorithms.losses import LossInputs
+from embodyflow.algorithms.losses import LossInputs, find_loss
 from embodyflow.algorithms.objective import policy_objective
 from embodyflow.errors import ConfigError
 
@@ -138,4 +138,4 @@ def test_a_callable_module_attribute_need_not_be_registered(monkeypatch):
     module = ModuleType("made_up")
     module.loss = lambda inputs, config: (inputs.log_probs, {})
     monkeypatch.setitem(sys.modules, "made_up", module)
-    assert LOSSES.resolve("made_up:loss").compute is module.loss
+    assert find_loss("made_up:loss") is module.loss

@@ -1,4 +1,4 @@
-"""The decoupled objective, against numbers worked out by hand and against what it estimates."""
+"""The decoupled objective, against numbers worked out by hand and against the gradient that it estimates."""
 
 import math
 
@@ -25,14 +25,14 @@ def row(*numbers: float) -> torch.Tensor:
 MASK = torch.tensor([[True, True, True, False]])
 
 
-def test_a_token_counts_for_the_ratio_of_proximal_to_behavior_policy() -> None:
+def test_a_token_is_weighted_by_the_ratio_of_proximal_to_behavior_policy() -> None:
     proximal = row(math.log(0.5), math.log(0.2), math.log(0.9), math.nan)
     behavior = row(math.log(0.25), math.log(0.4), math.log(0.09), 0.0)
     weights = behavior_weights(proximal, behavior, MASK, PROXIMAL)
     assert weights[0].tolist() == pytest.approx([2.0, 0.5, 5.0, 1.0])  # the third is 10, and the bound 5
 
 
-def test_a_loss_of_whole_rows_has_a_weight_for_each() -> None:
+def test_a_loss_per_row_has_a_weight_per_row() -> None:
     proximal, behavior = row(-1.0, -2.0, -3.0, 7.0), row(-1.5, -2.5, -5.0, 0.0)
     weights = behavior_weights(proximal, behavior, MASK, GSPO)
     assert weights[0].tolist() == pytest.approx([math.e, math.e, math.e, 1.0])
@@ -66,7 +66,7 @@ def test_before_the_first_step_the_gradient_is_the_importance_weighted_one(
     torch.testing.assert_close(ours.grad, plain.grad)
 
 
-def test_the_weight_is_of_the_policy_loss_alone() -> None:
+def test_the_weight_applies_to_the_policy_loss_only() -> None:
     log_probs, acted = row(-1.0, -1.0), row(-2.0, -2.0)
     terms = {"kl": {"coef": 0.5, "estimator": "k1"}, "entropy_coef": 0.25}
     with_terms = objective(log_probs, log_probs, acted, **terms) - objective(log_probs, log_probs, acted)

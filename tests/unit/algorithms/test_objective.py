@@ -336,12 +336,12 @@ def telling_loss(inputs, config):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("mean_loss", r"gives a loss \[\]; allowed: \[2, 3\], one of each token"),
-        ("bare_loss", r"gives Tensor; allowed: \(loss, metrics\)"),
-        ("telling_loss", r"the metric 'mine/tokens' must be \(sum, count\), two tensors without dimensions"),
+        ("mean_loss", r"returns a loss \[\]; allowed: \[2, 3\], one per token"),
+        ("bare_loss", r"returns Tensor; allowed: \(loss, metrics\)"),
+        ("telling_loss", r"the metric 'mine/tokens' must be \(sum, count\), two scalar tensors as"),
     ],
 )
-def test_a_loss_of_ones_own_is_one_of_each_token(function, message):
+def test_a_users_loss_must_return_a_number_per_token(function, message):
     ones, mask = torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool)
     config = AlgorithmConfig(loss=f"{__name__}:{function}")
     with pytest.raises(ValueError, match=f"^algorithm.loss={__name__}:{function}: {message}"):

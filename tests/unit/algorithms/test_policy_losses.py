@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
-from embodyflow.algorithms.algorithm_registry import LOSSES
-from embodyflow.algorithms.losses import LossInputs
+from embodyflow.algorithms.losses import LossInputs, find_loss
 
 ROW_LOSSES = ("gspo", "gmpo")
 LOSS_NAMES = ("ppo", "gspo", "gmpo", "cispo", "cpgd", "clip_cov", "kl_cov", "gpg")
@@ -31,7 +30,7 @@ def evaluate(loss, ratios, advantages, mask=None, selected=None, old=-1.0, **set
         mask,
         selected=None if selected is None else torch.tensor(selected),
     ).zero_outside_mask()
-    losses, metrics = LOSSES.resolve(loss).compute(inputs, loss_config(loss, **settings))
+    losses, metrics = find_loss(loss)(inputs, loss_config(loss, **settings))
     (gradient,) = torch.autograd.grad(losses.masked_fill(~mask, 0).sum(), log_probs)
     return losses.detach(), gradient, {name: (s / n).item() for name, (s, n) in metrics.items()}
 
@@ -71,7 +70,7 @@ def test_gspo_has_the_gradient_of_the_rows_ratio():
     new = (old + 0.05 * torch.randn(4, 6, generator=rng, dtype=torch.float64)).requires_grad_()
     advantages = torch.randn(4, 1, generator=rng, dtype=torch.float64).expand(4, 6)
     inputs = LossInputs(new, old, advantages, torch.ones(4, 6, dtype=torch.bool))
-    losses, _ = LOSSES.resolve("gspo").compute(inputs, loss_config("gspo", clip_low=0.9, clip_high=9.0))
+    losses, _ = find_loss("gspo")(inputs, loss_config("gspo", clip_low=0.9, clip_high=9.0))
     token_form = torch.autograd.grad(losses.mean(1).sum(), new)[0]
     row_form = torch.autograd.grad((-advantages[:, 0] * (new - old).mean(1).exp()).sum(), new)[0]
     torch.testing.assert_close(token_form, row_form)
@@ -172,7 +171,7 @@ def test_huge_log_ratios_are_finite_in_float32(loss, log_ratio, advantage):
         torch.ones(2, 2, dtype=torch.bool),
         selected=torch.tensor([[True, False], [False, True]]),
     )
-    losses, metrics = LOSSES.resolve(loss).compute(inputs, loss_config(loss, cpgd={"drift_coef": 1.0}))
+    losses, metrics = find_loss(loss)(inputs, loss_config(loss, cpgd={"drift_coef": 1.0}))
     (gradient,) = torch.autograd.grad(losses.sum(), log_probs)
     assert torch.isfinite(losses).all()
     assert torch.isfinite(gradient).all()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from embodyflow.cli.main import main
+from embodyflow.record.checkpoints import Checkpoints
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
 
@@ -16,8 +17,8 @@ def run(tmp_path: Path) -> RunFolder:
     """The folder of a run that has committed three iterations."""
     folder, ledger = RunFolder(tmp_path), Ledger(tmp_path / "ledger.jsonl")
     for iteration in range(3):
-        (folder.new_checkpoint(iteration) / "weights").write_text(str(iteration))
-        folder.commit_checkpoint(iteration, {}, keep=2)
+        (folder.checkpoints.begin(iteration) / "weights").write_text(str(iteration))
+        folder.checkpoints.commit(iteration, {}, keep=2)
         ledger.append("commit", iteration, {"weights_digest": f"{iteration:x}" * 64})
     return folder
 
@@ -25,22 +26,22 @@ def run(tmp_path: Path) -> RunFolder:
 def test_what_is_on_record_is_shown_and_damage_is_told(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ledger", str(run.path)]) == 0
     assert capsys.readouterr().out.splitlines()[-3:] == [f"checkpoint of iteration {i}: intact" for i in range(3)]
-    (run.checkpoint(1) / "weights").write_text("other")
+    (run.checkpoints.folder(1) / "weights").write_text("other")
     assert main(["ledger", str(run.path)]) == 1
-    assert capsys.readouterr().err == f"{run.checkpoint(1)}/weights is not what was written\n"
+    assert capsys.readouterr().err == f"{run.checkpoints.folder(1)}/weights is missing or damaged\n"
 
 
 def test_a_checkpoint_that_a_run_replaces_meanwhile_is_no_damage(
     run: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verify = RunFolder.verify_checkpoint
+    verify = Checkpoints.verify
 
-    def verify_while_the_run_goes_on(folder: RunFolder, iteration: int) -> None:
+    def verify_while_the_run_goes_on(checkpoints: Checkpoints, iteration: int) -> None:
         if iteration == 1:
-            folder.drop_checkpoint(iteration)
-        verify(folder, iteration)
+            checkpoints.drop(iteration)
+        verify(checkpoints, iteration)
 
-    monkeypatch.setattr(RunFolder, "verify_checkpoint", verify_while_the_run_goes_on)
+    monkeypatch.setattr(Checkpoints, "verify", verify_while_the_run_goes_on)
     assert main(["ledger", str(run.path)]) == 0
     shown = capsys.readouterr()
     assert "iteration 1: intact" not in shown.out and "iteration 2: intact" in shown.out and not shown.err

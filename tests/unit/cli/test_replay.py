@@ -40,14 +40,14 @@ def run(config: RunConfig) -> Path:
     rollout.close()
     batch["success"][:2] = torch.tensor([True, False])  # so that there is something to compare
     worker = SimpleNamespace(rank=0, config=config, all_reduce=one_rank)
-    place = {"folder": str(folder.new_episodes(1))}
+    place = {"folder": str(folder.episodes.begin(1))}
     batch["image"] = torch.zeros(4, 4, 8, 8, 3, dtype=torch.uint8)
     tasks.keep_episodes(batch, {**place, "part": "played-rollout", "trained": False}, worker=worker)
     trained = tasks.compute_advantage(tasks.compute_reward(batch[:2], worker=worker).batch, worker=worker).batch
     trained["old_log_probs"] = trained["log_probs"].clone()
     trained["ref_log_probs"] = trained["log_probs"] - 0.1 * trained["loss_mask"]
     tasks.keep_episodes(trained, {**place, "part": "trained", "trained": True}, worker=worker)
-    folder.commit_episodes(1, keep=2)
+    folder.episodes.commit(1, keep=2)
     return folder.path
 
 
@@ -88,14 +88,14 @@ def test_an_iteration_that_a_run_drops_meanwhile_is_left_out(run: Path, tmp_path
     shutil.copytree(run, tmp_path / "mine")
     folder = RunFolder(tmp_path / "mine")
     for iteration in (2, 3):
-        shutil.copytree(folder.episodes()[1], folder.new_episodes(iteration), dirs_exist_ok=True)
-        folder.commit_episodes(iteration, keep=9)
+        shutil.copytree(folder.episodes.kept()[1], folder.episodes.begin(iteration), dirs_exist_ok=True)
+        folder.episodes.commit(iteration, keep=9)
     seen = []
     for iteration, _ in read_episodes(folder):
         seen.append(iteration)
-        folder.commit_episodes(9, keep=1)
-    assert seen == [1, 3] and list((tmp_path / "mine" / "episodes").iterdir()) == [folder.episodes()[3]]
-    (folder.episodes()[3] / "trained-0.npz").unlink()
+        folder.episodes.commit(9, keep=1)
+    assert seen == [1, 3] and list((tmp_path / "mine" / "episodes").iterdir()) == [folder.episodes.kept()[3]]
+    (folder.episodes.kept()[3] / "trained-0.npz").unlink()
     with pytest.raises(FileNotFoundError, match="trained"):
         list(read_episodes(folder))
 
@@ -122,11 +122,11 @@ def test_the_kl_is_shown_with_the_coefficient_of_its_iteration(run: Path, capsys
     assert replay(run, uid) == 0
     assert "0.1 x KL" in capsys.readouterr().out
     try:
-        RunFolder(run).append_metrics({"iteration": 1, "policy/kl_coef": 0.25})
-        RunFolder(run).append_metrics({"iteration": 1, "eval/success_rate": 1.0})  # of its evaluation
+        RunFolder(run).metrics.append({"iteration": 1, "policy/kl_coef": 0.25})
+        RunFolder(run).metrics.append({"iteration": 1, "eval/success_rate": 1.0})  # of its evaluation
         assert replay(run, uid) == 0
     finally:
-        RunFolder(run).metrics_path.unlink()
+        RunFolder(run).metrics.path.unlink()
     out = capsys.readouterr().out
     assert "0.25 x KL" in out and "0.1 x KL" not in out
 
@@ -182,25 +182,25 @@ def test_what_is_not_there_is_one_line(run: Path, tmp_path: Path, capsys: pytest
     assert main(["episodes", str(tmp_path)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
-    assert lines[0].startswith(f"uid=99: is not among the episodes of {run}, which keeps those of iterations 1 to 1")
+    assert lines[0].startswith(f"uid=99: {run} has no such episode; it keeps those of iterations 1 to 1")
     assert "holds no config.yaml" in lines[1] and "holds no config.yaml" in lines[2]
 
 
 def test_the_oldest_are_removed_and_what_was_not_committed_does_not_count(config, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     for iteration in (1, 2, 3):
-        folder.new_episodes(iteration)
-        folder.commit_episodes(iteration, keep=2)
-    (folder.new_episodes(4) / "x").write_text("")
-    assert list(folder.episodes()) == [2, 3]
-    assert not any(folder.new_episodes(4).iterdir())  # begun again
-    folder.commit_episodes(3, keep=2)
-    assert list(folder.episodes()) == [2, 3]
+        folder.episodes.begin(iteration)
+        folder.episodes.commit(iteration, keep=2)
+    (folder.episodes.begin(4) / "x").write_text("")
+    assert list(folder.episodes.kept()) == [2, 3]
+    assert not any(folder.episodes.begin(4).iterdir())  # begun again
+    folder.episodes.commit(3, keep=2)
+    assert list(folder.episodes.kept()) == [2, 3]
 
 
 @pytest.mark.skipif(engine.rendering_problem() is not None, reason="this machine does not render")
 def test_successes_and_failures_are_drawn_on_one_sheet(config, run: Path, tmp_path: Path) -> None:
-    folder = RunFolder(run).episodes()[1]
+    folder = RunFolder(run).episodes.kept()[1]
     settings = {"episodes": str(folder), "path": str(tmp_path / "sheet.png"), "split": "train"}
     worker = SimpleNamespace(rank=0, config=config)
     assert tasks.contact_sheet(None, settings, worker=worker).info == {"problem": None}

@@ -303,14 +303,14 @@ MISTAKES = {
     ),
     "a weight of rows that have none": (
         "algorithm.max_behavior_weight=2",
-        "algorithm: max_behavior_weight=2 is of old_log_probs=proximal, and old_log_probs is recomputed",
+        "algorithm: max_behavior_weight=2: only used with old_log_probs=proximal, and old_log_probs is recomputed",
     ),
     "two pipelines": (
         "pipeline.yaml=mine.yaml pipeline.custom_fn=mine:graph",
         "pipeline: custom_fn and yaml must not both be set",
     ),
     "unreadable pipeline": ("pipeline.yaml=mine.yaml", "mine.yaml: cannot be read"),
-    "resume of no run": ("resume=nope", "resume=nope: there is no such run in {root}/; allowed are new, old"),
+    "resume of no run": ("resume=nope", "resume=nope: {root}/ has no such run; allowed are new, old"),
     "resume without a commit": (
         "resume=old",
         "resume=old: the run has no committed checkpoint; start one of another run_id",

@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -6,8 +7,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
-from embodyflow.config.environment import EnvConfig
-from embodyflow.environments.adapter import FIRST_SEED, AdaptedEnv
+from embodyflow.config.environment import AdapterConfig, EnvConfig
+from embodyflow.environments.adapter import FIRST_SEED, Adaptation, AdaptedEnv
 from embodyflow.simulation.make_env import first_task, make_env
 from embodyflow.simulation.rendering import rendering_problem
 
@@ -66,8 +67,15 @@ def full_speed(env: gym.Env, observation: dict[str, Any]) -> list[float]:
 gym.register("tests/Corridor-v0", Corridor)
 
 
-def corridor(**arguments: Any) -> AdaptedEnv:
-    return AdaptedEnv("tests/Corridor-v0", "go", max_steps=60, **{"success_info": "arrived", **arguments})
+def corridor(split: str = "train", kwargs: dict[str, Any] | None = None, **adaptation: Any) -> AdaptedEnv:
+    chosen = {"success_info": "arrived", **adaptation}
+    return AdaptedEnv("tests/Corridor-v0", "go", split, 60, kwargs=kwargs, adaptation=chosen)
+
+
+def test_its_settings_are_the_configurations() -> None:
+    fields = {field.name for field in dataclasses.fields(Adaptation)}
+    assert fields == set(AdapterConfig().adaptation("go"))
+    assert Adaptation(**AdapterConfig().adaptation("go")) == Adaptation()
 
 
 def test_initial_states_are_numbered_and_splits_disjoint() -> None:
@@ -252,8 +260,9 @@ class Dials(gym.Env):
 gym.register("tests/Dials-v0", Dials)
 
 
-def dials(**arguments: Any) -> AdaptedEnv:
-    return AdaptedEnv("tests/Dials-v0", "go", max_steps=60, success_info="arrived", **arguments)
+def dials(kwargs: dict[str, Any], **adaptation: Any) -> AdaptedEnv:
+    chosen = {"success_info": "arrived", **adaptation}
+    return AdaptedEnv("tests/Dials-v0", "go", max_steps=60, kwargs=kwargs, adaptation=chosen)
 
 
 def test_the_ends_of_the_scale_are_exactly_the_environments_bounds() -> None:
@@ -388,10 +397,10 @@ def test_rendered_images_are_part_of_the_observation() -> None:
     if (problem := rendering_problem()) is not None:
         pytest.skip(problem)
     picture: dict[str, Any] = {"images": {"image": "render"}, "image_size": 32}
-    envs = [AdaptedEnv("envs:embodyflow/MuJoCo-v0", "look", kwargs={"xml": REACHER_XML}, **picture)]
+    envs = [AdaptedEnv("envs:embodyflow/MuJoCo-v0", "look", kwargs={"xml": REACHER_XML}, adaptation=picture)]
     alone = envs[0].reset(seed=0)[0]["image"]
     assert alone.shape == (32, 32, 3) and alone.std() > 5
-    envs += [AdaptedEnv(name, "look", **picture) for name in ("HalfCheetah-v5", "Reacher-v5", "Hopper-v5")]
+    envs += [AdaptedEnv(name, "look", adaptation=picture) for name in ("HalfCheetah-v5", "Reacher-v5", "Hopper-v5")]
     once = [env.reset(seed=0)[0]["image"] for env in envs]
     again = [env.reset(seed=0)[0]["image"] for env in envs]  # each uses its own context, not the last one
     np.testing.assert_array_equal(once, again)

@@ -1,4 +1,4 @@
-"""Functions that take rows and configuration in any way are given them, never swapped."""
+"""Node functions get rows and configuration however they take them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -69,7 +69,7 @@ FUNCTIONS = [
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("rows", [ROWS, None], ids=["rows", "root"])
-def test_rows_and_configuration_arrive_as_what_they_are(function: Callable[..., Any], rows: Any) -> None:
+def test_rows_and_configuration_are_never_swapped(function: Callable[..., Any], rows: Any) -> None:
     arguments = bind(function, rows, SETTINGS, worker="w", call="c")
     batch, config, kwargs = function(*arguments.args, **arguments.kwargs)
     assert batch is rows and config is SETTINGS and kwargs == {"worker": "w", "call": "c"}

@@ -242,8 +242,8 @@ def test_what_does_not_fit_is_one_line(
     for name, text in graphs.items():
         files[name].write_text(text)
     old = RunFolder.create(embodied.model_copy(update={"run_root": str(tmp_path), "run_id": "old"}))
-    old.new_checkpoint(0)
-    old.commit_checkpoint(0, {}, keep=1)
+    old.checkpoints.begin(0)
+    old.checkpoints.commit(0, {}, keep=1)
     with pytest.raises(ConfigError) as caught:
         ask(flow, f"run_root={tmp_path}", *(word.format(**files) for word in words))
     assert str(caught.value).startswith(answer)

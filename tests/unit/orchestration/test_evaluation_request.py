@@ -36,8 +36,8 @@ def run(tmp_path: Path) -> Path:
 
 
 def commit(folder: RunFolder, iteration: int) -> None:
-    (folder.new_checkpoint(iteration) / "weights").write_text(f"of iteration {iteration}")
-    folder.commit_checkpoint(iteration, {}, keep=1)
+    (folder.checkpoints.begin(iteration) / "weights").write_text(f"of iteration {iteration}")
+    folder.checkpoints.commit(iteration, {}, keep=1)
 
 
 def ask(*words: str):
@@ -68,8 +68,8 @@ def test_the_same_again_goes_on_and_something_else_is_refused(run: Path) -> None
 
 
 def weights(folder: RunFolder, iteration: int) -> str:
-    kept(folder).verify_checkpoint(iteration)
-    return (kept(folder).checkpoint(iteration) / "weights").read_text()
+    kept(folder).checkpoints.verify(iteration)
+    return (kept(folder).checkpoints.folder(iteration) / "weights").read_text()
 
 
 @pytest.mark.parametrize("run_id", [(), ("run_id=other",)])
@@ -82,7 +82,7 @@ def test_a_run_that_goes_on_takes_nothing_from_its_evaluation(
     config, policy = ask(f"policy={run}", *run_id)
     folder = open_evaluation(config, policy)
     commit(RunFolder(run), 4)
-    assert RunFolder(run).committed() == [0, 4]
+    assert RunFolder(run).checkpoints.committed() == [0, 4]
     again, same = ask(f"policy={run}", f"run_id={config.run_id}")  # what the flow is asked that the command starts
     assert (again, same) == (config, policy) and policy.iteration == 2
     assert open_evaluation(again, same).path == folder.path
@@ -134,7 +134,7 @@ def test_who_stops_an_evaluation_is_told_what_goes_on_with_it(run: Path, monkeyp
 
 
 def test_a_checkpoint_that_is_being_removed_is_not_taken(run: Path) -> None:
-    (RunFolder(run).checkpoint(2) / "weights").unlink()
+    (RunFolder(run).checkpoints.folder(2) / "weights").unlink()
     config, policy = ask(f"policy={run}", "run_id=other")
     with pytest.raises(ConfigError, match="the checkpoint of iteration 2 is gone"):
         open_evaluation(config, policy)
@@ -161,8 +161,8 @@ def test_a_mistake_is_one_line(run: Path, words: tuple[str, ...], answer: str) -
     RunFolder.create(check(RunRequest(run_id="new", overrides=(f"run_root={run.parent}", *SMALL))))
     if any("math" in word for word in words):
         language = RunFolder.create(check(RunRequest("math", run_id="math", overrides=(f"run_root={run.parent}",))))
-        language.new_checkpoint(0)
-        language.commit_checkpoint(0, {}, keep=2)
+        language.checkpoints.begin(0)
+        language.checkpoints.commit(0, {}, keep=2)
     with pytest.raises(ConfigError) as refusal:
         ask(*(word.format(root=run.parent) for word in words))
     assert str(refusal.value).startswith(answer.format(root=run.parent))

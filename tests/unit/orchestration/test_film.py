@@ -15,7 +15,7 @@ from embodyflow.errors import WorkerLostError
 from embodyflow.orchestration.evaluation import evaluation
 from embodyflow.orchestration.run import training
 from embodyflow.record.run_folder import RunFolder
-from embodyflow.workers.session import NodeWork
+from embodyflow.workers.calls import NodeWork
 
 LOST = WorkerLostError("a worker of the rollout group is gone")
 
@@ -29,7 +29,7 @@ class Studio:
 
     async def evaluate(self, run: Any, index: int) -> None:
         self.done.append("evaluated")
-        run.folder.append_metrics({"iteration": index, "eval/greedy_success_rate": 0.5})
+        run.folder.metrics.append({"iteration": index, "eval/greedy_success_rate": 0.5})
 
     async def submit(self, work: NodeWork) -> SimpleNamespace:
         self.done.append("filmed")

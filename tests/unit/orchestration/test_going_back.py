@@ -14,6 +14,7 @@ from embodyflow.config import RunConfig
 from embodyflow.data.rows_file import Journal
 from embodyflow.errors import WorkerLostError
 from embodyflow.orchestration.run import nodes, recovery, stages, training
+from embodyflow.record.checkpoints import Checkpoints
 from embodyflow.record.run_folder import RunFolder
 
 ITERATIONS, EVALUATED = 4, 2
@@ -34,7 +35,7 @@ async def nothing(*_: object) -> None:
 
 
 async def evaluate(run: Any, index: int) -> None:
-    run.folder.append_metrics({"iteration": index, "eval/greedy_success_rate": 0.5})
+    run.folder.metrics.append({"iteration": index, "eval/greedy_success_rate": 0.5})
 
 
 def config_of(tiny_config: Callable[..., RunConfig], root: Path, run_id: str) -> RunConfig:
@@ -60,7 +61,7 @@ def started(config: RunConfig, monkeypatch: pytest.MonkeyPatch, disturb: Disturb
 async def live(run: Any, first: int = 0) -> tuple[Any, ...]:
     """Train to the end; return what came of it."""
     await go_on(run, first)
-    lines = [(line["iteration"], "loss" in line) for line in run.folder.metrics()]
+    lines = [(line["iteration"], "loss" in line) for line in run.folder.metrics.read()]
     return run.session.state, run.session.weights_digest, run.stages._ledger.digest(), lines
 
 
@@ -94,7 +95,7 @@ def once(index: int, do: Callable[[Any], None]) -> Disturb:
 
 def damage(run: Any, *iterations: int) -> None:
     for each in iterations:
-        (run.folder.checkpoint(each) / "updates" / "0").write_text("7")
+        (run.folder.checkpoints.folder(each) / "updates" / "0").write_text("7")
 
 
 @pytest.mark.parametrize("damaged", [(2,), (3, 2)], ids=["the last", "the last two"])
@@ -127,12 +128,12 @@ def test_a_commit_that_is_being_written_counts_before_anything_is_done_again(
     tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: int
 ) -> None:
     straight = lived(config_of(tiny_config, tmp_path, "straight"), monkeypatch, undisturbed)
-    commit_checkpoint = RunFolder.commit_checkpoint
+    commit_checkpoint = Checkpoints.commit
 
-    def slowly(folder: RunFolder, iteration: int, *rest: Any) -> None:
+    def slowly(checkpoints: Checkpoints, iteration: int, *rest: Any) -> None:
         if iteration == slow:
             time.sleep(0.2)  # a large model, a slow disk
-        commit_checkpoint(folder, iteration, *rest)
+        commit_checkpoint(checkpoints, iteration, *rest)
 
     async def lose_the_next_weights(run: Any, index: int) -> None:
         publish = run.session.publish_weights
@@ -146,7 +147,7 @@ def test_a_commit_that_is_being_written_counts_before_anything_is_done_again(
             run.session.publish_weights = lost
 
     failed: list[int] = []
-    monkeypatch.setattr(RunFolder, "commit_checkpoint", slowly)
+    monkeypatch.setattr(Checkpoints, "commit", slowly)
     assert lived(config_of(tiny_config, tmp_path, "disturbed"), monkeypatch, lose_the_next_weights) == straight
     assert failed == [slow + 1]
 
@@ -182,7 +183,7 @@ def test_all_that_could_not_be_written_is_told(
 ) -> None:
     run = run_in(RunFolder(tmp_path), config_of(tiny_config, tmp_path, "mine"))
 
-    def refuse(folder: RunFolder, iteration: int, *_: Any) -> None:
+    def refuse(checkpoints: Checkpoints, iteration: int, *_: Any) -> None:
         raise OSError(f"no room for {iteration}")
 
     async def commit_twice() -> None:
@@ -190,7 +191,7 @@ def test_all_that_could_not_be_written_is_told(
         run.stages.commit(2, {})
         await run.stages.settle()
 
-    monkeypatch.setattr(RunFolder, "commit_checkpoint", refuse)
+    monkeypatch.setattr(Checkpoints, "commit", refuse)
     with pytest.raises(OSError, match="no room for 1") as failure:
         asyncio.run(commit_twice())
     assert failure.value.__notes__ == ["and at the same time: no room for 2"]

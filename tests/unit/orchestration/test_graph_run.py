@@ -9,7 +9,7 @@ import pytest
 from embodyflow.errors import ShardLostError
 from embodyflow.orchestration.run.graph_run import GraphRun
 from embodyflow.orchestration.run.turns import Turns
-from embodyflow.workers.session import NodeReport, NodeWork
+from embodyflow.workers.calls import NodeReport, NodeWork
 from pipelines import Node, NodeRole, NodeType, TaskGraph
 
 TRAIN = {"node_type": NodeType.MODEL_TRAIN, "node_role": NodeRole.ACTOR}

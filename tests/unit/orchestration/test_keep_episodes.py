@@ -16,7 +16,7 @@ from embodyflow.data.row_plan import ShardRef
 from embodyflow.errors import ShardLostError
 from embodyflow.orchestration.evaluation import kept_episodes as episodes
 from embodyflow.record.run_folder import RunFolder
-from embodyflow.workers.session import NodeReport, NodeWork
+from embodyflow.workers.calls import NodeReport, NodeWork
 from pipelines import Node, NodeRole, NodeType, TaskGraph
 
 
@@ -66,8 +66,8 @@ def test_a_part_that_is_lost_takes_the_others_with_it(tmp_path: Path) -> None:
     assert session.written == ["trained"], "it was not waited for"
     with pytest.raises(FileNotFoundError):
         write(1, session.late)
-    folder.commit_episodes(1, keep=2)
-    assert folder.episodes() == {} and not any((tmp_path / "episodes").iterdir())
+    folder.episodes.commit(1, keep=2)
+    assert folder.episodes.kept() == {} and not any((tmp_path / "episodes").iterdir())
 
 
 def test_a_bug_is_told(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def outcome(run: Any) -> tuple[Any, ...]:
     assert run.session.state["updates"] == ITERATIONS, "an update was taken twice or never"
     ledger = Ledger(run.folder.ledger_path)
     assert ledger.digest() == run.stages._ledger.digest()
-    return run.session.weights_digest, ledger.digest(), run.folder.metrics()
+    return run.session.weights_digest, ledger.digest(), run.folder.metrics.read()
 
 
 async def mend(run: Any, promised: set[tuple[str, int]]) -> tuple[Any, ...]:
@@ -52,7 +52,7 @@ async def mend(run: Any, promised: set[tuple[str, int]]) -> tuple[Any, ...]:
     last = await recovery.restore(run)
     assert last >= max((index for kind, index in promised if kind == "commit"), default=0)
     assert run.session.state["updates"] == last
-    assert [record["iteration"] for record in run.folder.metrics()] == list(range(1, last + 1))
+    assert [record["iteration"] for record in run.folder.metrics.read()] == list(range(1, last + 1))
     for kind, index in promised:
         if kind == "stage" and index > last:
             assert await run.stages.recall(run.session, work_of(run, index)) is not None
@@ -149,7 +149,7 @@ def test_a_power_failure_before_anything_counted(
 
     recorder = Recorder(tmp_path)
     with recorder.recording():
-        begin_in(tmp_path, run_count=1).append_metrics({"iteration": 0})
+        begin_in(tmp_path, run_count=1).metrics.append({"iteration": 0})
         begin_in(tmp_path, run_count=2)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     compose = functools.cache(lambda *words: compose_config(words))  # the same words each time
@@ -170,7 +170,7 @@ def test_a_power_failure_before_anything_counted(
 
 def assert_goes_on(root: Path, config: RunConfig, promised: set[tuple[str, int]], undisturbed: tuple[Any, ...]) -> None:
     folder = RunFolder(root / "runs" / "mine")
-    if not promised and not folder.committed():
+    if not promised and not folder.checkpoints.committed():
         return  # nothing counted, and the run is started anew
     assert RunFolder.open(str(root / "runs"), "mine").path == folder.path
     run = run_in(folder, config)

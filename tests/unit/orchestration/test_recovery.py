@@ -78,14 +78,14 @@ def test_what_fails_for_ever_ends(error: Exception, failures: int, tried: int, m
 def test_the_newest_intact_checkpoint_counts(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     for iteration in range(4):
-        (folder.new_checkpoint(iteration) / "state").write_text(f"weights {iteration}")
-        folder.commit_checkpoint(iteration, {}, keep=9)
+        (folder.checkpoints.begin(iteration) / "state").write_text(f"weights {iteration}")
+        folder.checkpoints.commit(iteration, {}, keep=9)
     run: Any = SimpleNamespace(folder=folder, turns=Turns(0))
     assert recovery.newest_intact(run) == 3
-    (folder.checkpoint(3) / "state").write_text("weights 4")
-    (folder.checkpoint(2) / "state").unlink()
+    (folder.checkpoints.folder(3) / "state").write_text("weights 4")
+    (folder.checkpoints.folder(2) / "state").unlink()
     assert recovery.newest_intact(run) == 1
-    assert folder.committed() == [0, 1]
-    (folder.checkpoint(0) / "commit.json").write_text("{")
-    with pytest.raises(DamageError, match=r"iteration-000000/commit\.json is not what was written"):
+    assert folder.checkpoints.committed() == [0, 1]
+    (folder.checkpoints.folder(0) / "commit.json").write_text("{")
+    with pytest.raises(DamageError, match=r"iteration-000000/commit\.json is missing or damaged"):
         recovery.newest_intact(run)

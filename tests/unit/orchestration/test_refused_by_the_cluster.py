@@ -59,8 +59,8 @@ def test_the_name_of_a_refused_run_is_free_again(
     request = RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}",))
     if done is not None:
         folder = open_folder(request, check(request))
-        folder.new_checkpoint(done)
-        folder.commit_checkpoint(done, {}, keep=2)
+        folder.checkpoints.begin(done)
+        folder.checkpoints.commit(done, {}, keep=2)
         request = RunRequest(resume="mine", overrides=(f"run_root={tmp_path}",))
     with pytest.raises(ConfigError, match="workers need 3 GPUs"):
         asyncio.run(training.train(request))

@@ -31,8 +31,8 @@ def committed_run(run_root: Path, run_id: str = "mine", iterations: int = 3, don
     config = check(request)
     folder = open_folder(request, config)
     for iteration in range(done + 1):
-        folder.new_checkpoint(iteration)
-        folder.commit_checkpoint(iteration, {}, keep=2)
+        folder.checkpoints.begin(iteration)
+        folder.checkpoints.commit(iteration, {}, keep=2)
     return config
 
 
@@ -101,7 +101,7 @@ def test_a_resumed_run_keeps_its_configuration_and_may_go_on_longer(tmp_path: Pa
     assert check(RunRequest(resume="mine", overrides=where)) == config
     longer = check(RunRequest(resume="mine", iterations=9, overrides=where))
     assert longer == config.model_copy(update={"iterations": 9})
-    assert open_folder(RunRequest(resume="mine", overrides=where), longer).committed() == [0, 1]
+    assert open_folder(RunRequest(resume="mine", overrides=where), longer).checkpoints.committed() == [0, 1]
 
 
 def test_a_run_folder_that_was_moved_is_resumed_where_it_is(tmp_path: Path) -> None:
@@ -148,13 +148,13 @@ def test_a_run_is_not_resumed_where_its_next_checkpoint_has_no_room(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
     with pytest.raises(ConfigError, match=r"^resume=mine: .*checkpoints: a checkpoint takes 0 MB and 0 MB are free"):
         check(RunRequest(resume="mine", overrides=(f"run_root={tmp_path}",)))
-    assert RunFolder(config.run_dir).committed() == [0, 1]
+    assert RunFolder(config.run_dir).checkpoints.committed() == [0, 1]
 
 
 def test_what_a_killed_commit_has_left_is_room_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = committed_run(tmp_path)
     folder, request = RunFolder(config.run_dir), RunRequest(resume="mine", overrides=(f"run_root={tmp_path}",))
-    half = folder.new_checkpoint(2)
+    half = folder.checkpoints.begin(2)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
     (half / "state").write_bytes(bytes(10))  # less than what counts, whose digests alone are more
@@ -216,13 +216,13 @@ def test_a_retried_flow_run_that_committed_nothing_starts_anew(tmp_path: Path, m
     monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=2))
     request = RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}", *SMALL))
     folder = open_folder(request, check(request))
-    folder.append_metrics({"iteration": 0})
+    folder.metrics.append({"iteration": 0})
     with folder.locked(), pytest.raises(ConfigError, match=r"run_id=mine: process \d+ is at work on this run"):
         of_this_flow_run(request)
-    assert folder.metrics() == [{"iteration": 0}]
+    assert folder.metrics.read() == [{"iteration": 0}]
     again = of_this_flow_run(request)
     assert again == request
-    assert open_folder(again, check(again)).metrics() == []
+    assert open_folder(again, check(again)).metrics.read() == []
 
 
 @pytest.mark.parametrize("done", [-1, 1], ids=["nothing-committed", "committed"])

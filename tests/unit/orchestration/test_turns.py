@@ -19,7 +19,7 @@ from embodyflow.orchestration.run.graph_run import GraphRun, rollout_nodes
 from embodyflow.orchestration.run.lookahead import Lookahead
 from embodyflow.orchestration.run.turns import Turns
 from embodyflow.record.run_folder import RunFolder
-from embodyflow.workers.session import NodeReport, NodeWork
+from embodyflow.workers.calls import NodeReport, NodeWork
 from pipelines import Node, NodeRole, NodeType, TaskGraph, load_pipeline
 
 ITERATIONS = 7
@@ -209,7 +209,7 @@ def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
     async def evaluate(run: Any, index: int) -> None:
-        run.folder.append_metrics({"iteration": index, "eval/greedy_success_rate": 0.5})
+        run.folder.metrics.append({"iteration": index, "eval/greedy_success_rate": 0.5})
 
     for module in (nodes, recovery, stages):
         monkeypatch.setattr(module, "get_run_logger", lambda: logging.getLogger("turns"))
@@ -230,7 +230,7 @@ def config_of(tiny_config: Callable[..., RunConfig], root: Path, run_id: str, st
 async def live(run: Any, first: int) -> tuple[Any, ...]:
     """Train to the end; return what came of it."""
     await go_on(run, first)
-    return run.session.state, run.session.weights_digest, run.stages._ledger.digest(), run.folder.metrics()
+    return run.session.state, run.session.weights_digest, run.stages._ledger.digest(), run.folder.metrics.read()
 
 
 def lived(
@@ -260,7 +260,7 @@ def lived(
 
 def damage(folder: RunFolder, iterations: tuple[int, ...]) -> None:
     for each in iterations:
-        (folder.checkpoint(each) / "updates" / "0").write_text("70")
+        (folder.checkpoints.folder(each) / "updates" / "0").write_text("70")
 
 
 @pytest.mark.parametrize("staleness", [1, 2])
@@ -287,7 +287,7 @@ def test_a_new_process_finds_the_weights_that_act(
     config = config_of(tiny_config, tmp_path, "mine", 2)
     straight = lived(config, monkeypatch)
     folder = RunFolder(config.run_dir)
-    assert folder.committed() == [0, 4, 5, 6, 7], "one more for each version that rollouts lie behind"
+    assert folder.checkpoints.committed() == [0, 4, 5, 6, 7], "one more for each version that rollouts lie behind"
     damage(folder, damaged)
     run = run_in(folder, config)
 

@@ -1,4 +1,4 @@
-"""The ledger opens after every way of dying, and after no other damage."""
+"""The ledger opens after a kill or a power failure at any byte, and refuses all other damage."""
 
 import errno
 import os
@@ -42,7 +42,7 @@ def test_wherever_writing_stops_only_the_last_line_is_gone(tmp_path: Path) -> No
         assert path.read_bytes() == content
 
 
-def test_a_line_that_the_disk_refused_is_cut_off_before_the_next(tmp_path: Path, monkeypatch) -> None:
+def test_a_line_that_did_not_fit_on_the_disk_is_cut_off_before_the_next(tmp_path: Path, monkeypatch) -> None:
     ledger = filled(tmp_path / "ledger.jsonl", count=1)
 
     def full(descriptor: int) -> None:
@@ -57,7 +57,7 @@ def test_a_line_that_the_disk_refused_is_cut_off_before_the_next(tmp_path: Path,
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 10_000), value=st.integers(0, 255))
-def test_a_changed_byte_is_never_taken_for_a_record(tmp_path: Path, place: int, value: int) -> None:
+def test_a_changed_byte_is_always_noticed(tmp_path: Path, place: int, value: int) -> None:
     path = tmp_path / "ledger.jsonl"
     path.unlink(missing_ok=True)
     entries = filled(path).entries
@@ -72,7 +72,7 @@ def test_a_changed_byte_is_never_taken_for_a_record(tmp_path: Path, place: int, 
         assert Ledger(path).entries == (entries if unchanged else entries[:2])
         assert unchanged or torn
     except DamageError as error:
-        assert not unchanged and f"line {number} is not what was written" in str(error)
+        assert not unchanged and f"line {number} is damaged" in str(error)
 
 
 @pytest.mark.parametrize("order", [(1, 2), (0, 2), (0, 2, 1), (0, 0, 1, 2)])
@@ -81,11 +81,11 @@ def test_lines_dropped_doubled_or_moved_are_damage(tmp_path: Path, order: tuple[
     filled(path)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[index] for index in order))
-    with pytest.raises(DamageError, match="is not what was written"):
+    with pytest.raises(DamageError, match="is damaged"):
         Ledger(path)
 
 
-def test_the_digest_is_of_what_counts_not_of_how_it_came_about(tmp_path: Path) -> None:
+def test_the_digest_depends_on_the_newest_facts_only(tmp_path: Path) -> None:
     one, other = Ledger(tmp_path / "one"), Ledger(tmp_path / "other")
     one.append("stage", 1, {"node_id": "a"})
     one.append("stage", 1, {"node_id": "b"})

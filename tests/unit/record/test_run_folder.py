@@ -26,8 +26,8 @@ def folder(config: RunConfig) -> RunFolder:
 
 
 def commit(folder: RunFolder, iteration: int, keep: int = 2, content: str = "weights") -> None:
-    (folder.new_checkpoint(iteration) / "state").write_text(content)
-    folder.commit_checkpoint(iteration, {"iteration": iteration}, keep)
+    (folder.checkpoints.begin(iteration) / "state").write_text(content)
+    folder.checkpoints.commit(iteration, {"iteration": iteration}, keep)
 
 
 def test_the_configuration_comes_back_as_it_was(config: RunConfig, folder: RunFolder) -> None:
@@ -36,64 +36,64 @@ def test_the_configuration_comes_back_as_it_was(config: RunConfig, folder: RunFo
 
 
 def test_a_name_is_not_used_twice(config: RunConfig, folder: RunFolder) -> None:
-    folder.append_metrics({"iteration": 1})
+    folder.metrics.append({"iteration": 1})
     with pytest.raises(ConfigError, match=r"run_id=mine: .* exists; choose another run_id or resume=mine"):
         RunFolder.create(config)
-    assert folder.metrics() == [{"iteration": 1}]
+    assert folder.metrics.read() == [{"iteration": 1}]
 
 
-def test_a_folder_that_cannot_be_made_names_the_key(tiny_config, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_names_the_key(tiny_config, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     config = tiny_config().model_copy(update={"run_root": f"{tmp_path}/file/runs"})
-    with pytest.raises(ConfigError, match=r"run_root=.*/file/runs: .* cannot be made: Not a directory"):
+    with pytest.raises(ConfigError, match=r"run_root=.*/file/runs: .* cannot be created: Not a directory"):
         RunFolder.create(config)
 
 
 def test_resuming_an_unknown_run_names_those_that_exist(config: RunConfig, folder: RunFolder, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"resume=other: there is no such run in .*; allowed are mine"):
+    with pytest.raises(ConfigError, match=r"resume=other: .*/runs/ has no such run; allowed are mine"):
         RunFolder.open(config.run_root, "other")
     with pytest.raises(ConfigError, match=r"resume=mine: .*; allowed are none yet"):
         RunFolder.open(f"{tmp_path}/empty", "mine")
 
 
 def test_a_checkpoint_counts_from_its_commit_on(folder: RunFolder) -> None:
-    assert folder.committed() == []
-    (folder.new_checkpoint(3) / "state").write_text("half")
-    assert folder.committed() == []
-    assert folder.new_checkpoint(3).exists() and not list(folder.new_checkpoint(3).iterdir())
+    assert folder.checkpoints.committed() == []
+    (folder.checkpoints.begin(3) / "state").write_text("half")
+    assert folder.checkpoints.committed() == []
+    assert folder.checkpoints.begin(3).exists() and not list(folder.checkpoints.begin(3).iterdir())
     commit(folder, 3, content="whole")
-    assert folder.committed() == [3]
-    facts = folder.commit_facts(3)
+    assert folder.checkpoints.committed() == [3]
+    facts = folder.checkpoints.facts(3)
     assert facts["iteration"] == 3 and facts["files"] == {"state": hashlib.sha256(b"whole").hexdigest()}
-    assert (folder.checkpoint(3) / "state").read_text() == "whole"
-    folder.new_checkpoint(4)  # killed here: iteration 3 is still the last
-    assert folder.committed() == [3]
+    assert (folder.checkpoints.folder(3) / "state").read_text() == "whole"
+    folder.checkpoints.begin(4)  # killed here: iteration 3 is still the last
+    assert folder.checkpoints.committed() == [3]
 
 
 def test_the_first_and_the_newest_checkpoints_are_kept(folder: RunFolder) -> None:
     kept = []
     for iteration in range(5):
         commit(folder, iteration)
-        kept.append(folder.committed())
+        kept.append(folder.checkpoints.committed())
     assert kept == [[0], [0, 1], [0, 1, 2], [0, 2, 3], [0, 3, 4]]
     commit(folder, 5, keep=1)
-    assert folder.committed() == [0, 5]
+    assert folder.checkpoints.committed() == [0, 5]
 
 
 def test_committing_again_replaces(folder: RunFolder) -> None:
     commit(folder, 1, content="first")
     commit(folder, 1, content="second")
-    assert (folder.checkpoint(1) / "state").read_text() == "second"
-    assert folder.committed() == [1]
+    assert (folder.checkpoints.folder(1) / "state").read_text() == "second"
+    assert folder.checkpoints.committed() == [1]
 
 
 @contextmanager
 def killed_while_it_removes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have this process killed as soon as it has removed a file of a folder that is there."""
+    """Simulate a kill right after this process removed the first file of an existing folder."""
     remove = shutil.rmtree
 
     def kill(path: Path, ignore_errors: bool = False) -> None:
-        if not ignore_errors:  # of what is not there
+        if not ignore_errors:  # with it, the folder may be missing
             next(path.iterdir()).unlink()
             raise SystemExit
         remove(path, ignore_errors)
@@ -103,12 +103,12 @@ def killed_while_it_removes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_episodes_whose_removal_a_kill_came_into_go_with_the_next_commit(
+def test_episodes_left_by_an_interrupted_removal_go_with_the_next_commit(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def commit_episodes(iteration: int) -> None:
-        (folder.new_episodes(iteration) / "episodes.npz").write_text("")
-        folder.commit_episodes(iteration, keep=1)
+        (folder.episodes.begin(iteration) / "episodes.npz").write_text("")
+        folder.episodes.commit(iteration, keep=1)
 
     commit_episodes(1)
     with killed_while_it_removes(monkeypatch):
@@ -117,37 +117,37 @@ def test_episodes_whose_removal_a_kill_came_into_go_with_the_next_commit(
     assert [path.name for path in (folder.path / "episodes").iterdir()] == ["iteration-000003"]
 
 
-def test_a_checkpoint_whose_removal_a_kill_came_into_is_gone(
+def test_a_checkpoint_left_by_an_interrupted_removal_does_not_count(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for iteration in range(3):
         commit(folder, iteration)
     with killed_while_it_removes(monkeypatch):
         commit(folder, 3)
-    assert folder.committed() == [0, 2, 3]
+    assert folder.checkpoints.committed() == [0, 2, 3]
     commit(folder, 4)
     names = sorted(path.name for path in (folder.path / "checkpoints").iterdir())
     assert names == ["iteration-000000", "iteration-000003", "iteration-000004"]
 
 
 def test_metrics_of_uncommitted_iterations_are_dropped(folder: RunFolder) -> None:
-    assert folder.metrics() == []
+    assert folder.metrics.read() == []
     for iteration in (0, 1, 2, 2, 3):
-        folder.append_metrics({"iteration": iteration, "loss": 0.5})
-    folder.drop_metrics_after(2)
-    assert [record["iteration"] for record in folder.metrics()] == [0, 1, 2, 2]
-    folder.append_metrics({"iteration": 3})
-    assert [record["iteration"] for record in folder.metrics()] == [0, 1, 2, 2, 3]
+        folder.metrics.append({"iteration": iteration, "loss": 0.5})
+    folder.metrics.drop_after(2)
+    assert [record["iteration"] for record in folder.metrics.read()] == [0, 1, 2, 2]
+    folder.metrics.append({"iteration": 3})
+    assert [record["iteration"] for record in folder.metrics.read()] == [0, 1, 2, 2, 3]
 
 
 def test_a_line_that_a_killed_process_left_half_written_does_not_count(folder: RunFolder) -> None:
-    folder.append_metrics({"iteration": 1})
-    with folder.metrics_path.open("a") as file:
+    folder.metrics.append({"iteration": 1})
+    with folder.metrics.path.open("a") as file:
         file.write('{"iteration": 2, "lo')
-    assert folder.metrics() == [{"iteration": 1}]
-    folder.drop_metrics_after(1)
-    folder.append_metrics({"iteration": 2})
-    assert folder.metrics() == [{"iteration": 1}, {"iteration": 2}]
+    assert folder.metrics.read() == [{"iteration": 1}]
+    folder.metrics.drop_after(1)
+    folder.metrics.append({"iteration": 2})
+    assert folder.metrics.read() == [{"iteration": 1}, {"iteration": 2}]
 
 
 def test_status_and_summary_are_replaced_whole(folder: RunFolder) -> None:
@@ -177,7 +177,7 @@ def test_one_process_works_on_a_run_at_a_time(folder: RunFolder) -> None:
 def test_a_run_that_cannot_be_written_to_is_refused_in_a_line(folder: RunFolder) -> None:
     (folder.path / ".lock").mkdir()
     with pytest.raises(ConfigError, match=r"mine/\.lock: Is a directory; allowed is a writable folder"):
-        folder.refuse_if_at_work()
+        folder.refuse_if_locked()
 
 
 def test_a_checkpoint_is_not_begun_where_there_is_no_room(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,11 +185,11 @@ def test_a_checkpoint_is_not_begun_where_there_is_no_room(folder: RunFolder, mon
     usage = shutil.disk_usage(folder.path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=900))
     with pytest.raises(DiskFullError, match=r"a checkpoint takes .* are free; make room and resume=mine"):
-        folder.new_checkpoint(1)
-    assert folder.committed() == [0]
+        folder.checkpoints.begin(1)
+    assert folder.checkpoints.committed() == [0]
 
 
-def test_runs_that_can_go_on_are_those_that_began_and_are_neither_done_nor_busy(tmp_path: Path) -> None:
+def test_unfinished_runs_have_a_checkpoint_and_are_neither_complete_nor_locked(tmp_path: Path) -> None:
     names = ("begun", "done", "busy", "nothing-yet", "another-users")
     folders = {name: RunFolder(tmp_path / name) for name in names}
     for name, folder in folders.items():
@@ -198,7 +198,7 @@ def test_runs_that_can_go_on_are_those_that_began_and_are_neither_done_nor_busy(
         if name != "nothing-yet":
             commit(folder, 0)
     folders["done"].write_summary({})
-    (folders["another-users"].path / ".lock").mkdir()  # cannot be opened to write either, not even by root
+    (folders["another-users"].path / ".lock").mkdir()  # not writable, not even for root
     with folders["busy"].locked():
         assert [folder.path.name for folder in unfinished_runs(tmp_path)] == ["begun"]
     assert {folder.path.name for folder in unfinished_runs(tmp_path)} == {"begun", "busy"}

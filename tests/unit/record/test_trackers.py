@@ -24,7 +24,7 @@ def test_tensorboard_reads_back_what_was_logged(tiny_config, tmp_path: Path) -> 
     assert [(event.step, event.value) for event in events.Scalars("policy/entropy")] == [(1, 5.0)]
 
 
-def test_wandb_is_given_the_runs_name_folder_and_metrics(
+def test_wandb_gets_the_runs_name_folder_and_metrics(
     tiny_config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("wandb")

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from node_calls import call_of
 
 import tasks
 from embodyflow.config import RunConfig
@@ -18,7 +19,6 @@ from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.episode_rows import Episode
 from embodyflow.simulation.rendering import rendering_problem
-from embodyflow.workers.calls import NodeCall
 
 DRAWS = (0, 1, "rollout")
 
@@ -182,7 +182,7 @@ def test_a_rank_without_goals_of_a_task_evaluates_no_rows_of_it(tiny_config) -> 
     config = tiny_config("env.tasks=[reach-v3,push-v3]", "evaluation.num_goals=1")
     rollout = new_rollout(config, rank=1, world_size=2)
     assert [rollout.evaluation_episodes("sampled", task) for task in (0, 1)] == [[], [Episode(1, 1, 1, 1, goal=0)]]
-    call = NodeCall("evaluate", "f", 0, seed=0)
+    call = call_of("evaluate", iteration=0, seed=0)
     output = tasks.play_evaluation(None, {"mode": "sampled", "task": 0}, worker=rollout, call=call)
     rollout.close()
     assert len(output.batch) == 0 and output.metrics["eval/success_rate"].weight == 0

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from language_jobs import language_config, sampled
+from node_calls import call_of
 from trainers import free_address
 from transformers import AutoModelForCausalLM, GenerationConfig, OPTConfig
 
@@ -24,7 +25,6 @@ from embodyflow.rollouts.language_rollout import LanguageRollout, shuffled_rows
 from embodyflow.training.imitation import ResponseSamples, imitate
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.types import Batch
-from embodyflow.workers.calls import NodeCall
 
 CONFIG = language_config()
 
@@ -203,7 +203,7 @@ def test_pass_at_k_uses_several_answers_per_prompt(trainer: LanguageTrainer) -> 
 def test_rerolled_groups_are_rewarded_like_the_first(trainer: LanguageTrainer) -> None:
     rollout = LanguageRollout(language_config("filter.num_groups=6", "filter.drop_uniform=false"), 0, 1)
     rollout.update_weights(trainer.weights() | trainer.probe(), version=0)
-    call = NodeCall("dynamic_sampling", "tasks:dynamic_sampling", iteration=1, seed=0)
+    call = call_of("dynamic_sampling", iteration=1, seed=0)
     first = tasks.compute_reward(sampled(rollout), worker=rollout).batch
     assert first is not None
     rows = tasks.dynamic_sampling(first, worker=rollout, call=call).batch

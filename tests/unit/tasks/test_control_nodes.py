@@ -1,6 +1,5 @@
-"""Steps of control tasks on their way to the trainer, against numbers worked by hand."""
+"""The nodes of control tasks, against numbers worked out by hand."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from node_calls import call_of
 
 import tasks
 import tasks.control
@@ -17,7 +17,6 @@ from embodyflow.algorithms.masked import one_rank
 from embodyflow.config.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.types import Batch
-from embodyflow.workers.calls import NodeCall
 
 
 def rows():
@@ -43,7 +42,7 @@ def rows():
 
 
 class FirstFeature:
-    """An engine whose critic answers a state's first feature."""
+    """An engine whose critic returns the first feature of a state."""
 
     config = compose_config(["experiment=reacher", "algorithm=ppo", "algorithm.gamma=0.5", "algorithm.whiten=null"])
     all_reduce = staticmethod(one_rank)
@@ -52,7 +51,7 @@ class FirstFeature:
         return batch["state"][..., 0] * batch["loss_mask"].any(-1)
 
 
-def test_what_was_cut_is_bootstrapped_and_what_terminated_is_not():
+def test_a_cut_episode_is_bootstrapped_and_a_terminated_one_is_not():
     worker = FirstFeature()
     batch = tasks.value_steps(rows(), worker=worker).batch
     assert batch["values"].tolist() == [[0, 2], [4, 6], [8, 0]]
@@ -78,15 +77,15 @@ def test_every_decision_becomes_a_row():
 def test_a_loss_that_draws_tokens_draws_them_decision_by_decision(fraction: float, expected: int) -> None:
     """Ten pieces of five environments, of a hundred steps each."""
     steps = torch.randn(10, 100, 1, generator=torch.Generator().manual_seed(0))
-    columns = dict.fromkeys(tasks.control.OF_A_DECISION, steps) | {"loss_mask": torch.ones(10, 100, 1).bool()}
-    columns |= dict.fromkeys(tasks.control.OF_A_ROW, torch.zeros(10))
+    columns = dict.fromkeys(tasks.control.DECISION_COLUMNS, steps) | {"loss_mask": torch.ones(10, 100, 1).bool()}
+    columns |= dict.fromkeys(tasks.control.ROW_COLUMNS, torch.zeros(10))
     columns |= {"uid": 100 * torch.arange(10), "seed": torch.arange(10) % 5 + 2**62}
     split = tasks.split_decisions(Batch(columns, batch_size=[10])).batch
     algorithm = AlgorithmConfig(loss="clip_cov", covariance={"fraction": fraction, "low": 0, "high": 1e9})
     selected = select_tokens(
         *(split[name].flatten(1) for name in ("log_probs", "advantages", "loss_mask")), split["seed"], algorithm
     )
-    assert selected.sum() == expected, "all vary with their advantage, and so many are asked for"
+    assert selected.sum() == expected, "all vary with their advantage, so the fraction decides"
 
 
 def test_steps_are_counted_and_returns_averaged():
@@ -99,10 +98,11 @@ def test_steps_are_counted_and_returns_averaged():
         return columns, finished
 
     worker = SimpleNamespace(collect=collect, fault_metrics=dict)
-    call = NodeCall("rollout", "tasks:collect_steps", 3, seed=0, stage="/runs/mine/stages/iteration-000003/rollout")
+    call = call_of("rollout", iteration=3, stage="/runs/mine/stages/iteration-000003/rollout")
     metrics = tasks.collect_steps(None, worker=worker, call=call).metrics
     assert metrics["rollout/num_steps"].value == 5
     assert (metrics["rollout/reward"].value, metrics["rollout/reward"].weight) == (2.5, 2)
     finished.returns.clear()
-    assert "rollout/reward" not in tasks.collect_steps(None, worker=worker, call=replace(call, stage=None)).metrics
+    not_kept = call_of("rollout", iteration=3)
+    assert "rollout/reward" not in tasks.collect_steps(None, worker=worker, call=not_kept).metrics
     assert folders == [Path("/runs/mine/open_episodes"), None]

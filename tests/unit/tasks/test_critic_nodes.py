@@ -1,4 +1,4 @@
-"""The critic's verbs and the advantages made of its values, against numbers worked by hand."""
+"""The nodes of the critic and the advantages from its values, against numbers worked out by hand."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from node_calls import call_of
 
 import tasks
 from embodyflow.algorithms.masked import one_rank
@@ -13,9 +14,8 @@ from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import as_metrics
 from embodyflow.seeding import derive_seed
 from embodyflow.types import Batch
-from embodyflow.workers.calls import NodeCall
 
-CALL = NodeCall("node", "tasks:node", iteration=4, seed=7)
+CALL = call_of()
 
 
 def rows() -> Batch:
@@ -40,7 +40,7 @@ def test_a_decision_is_one_step_of_gae(tiny_config) -> None:
 def test_advantages_are_whitened_over_decisions_of_all_ranks(tiny_config) -> None:
     worker = SimpleNamespace(config=tiny_config("algorithm.advantage=gae"), all_reduce=one_rank)
     whole: Any = tasks.compute_advantage(tasks.compute_reward(rows()).batch, worker=worker).batch
-    raw = torch.tensor([0.5, 0.25, -0.5, -0.25, -0.125])  # what came of it (1 or 0) minus the value
+    raw = torch.tensor([0.5, 0.25, -0.5, -0.25, -0.125])  # outcome (1 or 0) minus value
     expected = (raw - raw.mean()) / raw.std()
     torch.testing.assert_close(whole["advantages"][..., 0][whole["loss_mask"].any(-1)], expected)
 
@@ -66,9 +66,9 @@ def test_values_are_those_of_the_engine() -> None:
     assert (metric.value, metric.weight) == (2.0, 5)
 
 
-def test_the_critic_is_trained_on_its_own_draws_and_says_what_it_had_foreseen() -> None:
+def test_the_critic_trains_on_its_own_draws_and_reports_the_explained_variance() -> None:
     batch, seen = rows(), dict[str, Any]()
-    batch["returns"] = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])  # the first episode's third was never decided
+    batch["returns"] = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])  # the first episode has no third decision
     worker = SimpleNamespace(
         step_critic=lambda batch, **arguments: seen.update(arguments) or {"critic/loss": 0.5}, all_reduce=one_rank
     )

@@ -1,26 +1,25 @@
-"""Groups without variance are replaced by others until enough are there, or the run is told what to change."""
+"""Groups without variance are replaced by others until there are enough, or the error says what to change."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from node_calls import call_of
 
 import tasks
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import Columns, to_batch
 from embodyflow.data.metrics import as_metrics, to_floats
 from embodyflow.errors import DamageError, SamplingError
-from embodyflow.workers.calls import NodeCall
 
-CALL = NodeCall("dynamic_sampling", "tasks:dynamic_sampling", iteration=4, seed=7)
+CALL = call_of("dynamic_sampling")
 MIXED, FAILED, SOLVED = (1, 0), (0, 0), (1, 1)
 
 
 class Rollout:
-    """Plays rounds of two groups of two episodes, with outcomes decided beforehand."""
+    """Plays rounds of two groups of two episodes with given outcomes."""
 
     def __init__(self, config: RunConfig, rounds: Sequence[Sequence[tuple[int, int]]], world_size: int = 1) -> None:
         self.config, self.world_size, self.rank, self.asked = config, world_size, 0, list[Any]()
@@ -61,14 +60,14 @@ def sample(worker: Rollout) -> tuple[list[int], dict[str, float]]:
 def sample_kept(
     config: RunConfig, folder: Path, iteration: int, rounds: list[list[tuple[int, int]]]
 ) -> tuple[list[int], dict[str, float]]:
-    """Sample in an iteration whose rows are kept; an episode's uid is its iteration × 100, and more."""
+    """Sample in an iteration whose rows are kept on disk; the first uid is 100 × the iteration."""
     worker = Rollout(config, rounds)
     worker.policy_version = iteration - 1
     first = to_batch(worker.round(0))
     for name in ("uid", "group_id"):
         first[name] += 100 * iteration
-    call = replace(
-        CALL,
+    call = call_of(
+        "dynamic_sampling",
         iteration=iteration,
         policy_version=iteration - 1,
         stage=str(folder / str(iteration)),
@@ -79,11 +78,11 @@ def sample_kept(
     return output.batch["uid"].tolist(), to_floats(as_metrics(output.metrics))
 
 
-def test_what_is_over_spares_the_next_iteration_a_round(tiny_config, tmp_path: Path) -> None:
+def test_surplus_rows_save_the_next_iteration_a_round(tiny_config, tmp_path: Path) -> None:
     config = tiny_config()
     uids, metrics = sample_kept(config, tmp_path, 1, [[FAILED, MIXED], [MIXED, MIXED]])
     assert uids == [102, 103, 10, 11] and metrics["surplus/num_waiting"] == 2
-    for _ in range(2):  # an iteration that is done again finds what it found
+    for _ in range(2):  # a repeated iteration finds the same rows
         uids, metrics = sample_kept(config, tmp_path, 2, [[FAILED, MIXED]])
         assert uids == [202, 203, 12, 13]
         assert (metrics["surplus/num_used"], metrics["surplus/num_waiting"]) == (2, 0)
@@ -101,9 +100,7 @@ def test_fresh_groups_go_first_and_those_that_became_too_stale_are_counted(tiny_
 
 
 @pytest.mark.parametrize("damage", ["changed", "gone"])
-def test_what_waits_and_is_not_what_was_written_is_not_taken_for_nothing(
-    tiny_config, tmp_path: Path, damage: str
-) -> None:
+def test_damaged_or_missing_surplus_rows_are_an_error(tiny_config, tmp_path: Path, damage: str) -> None:
     sample_kept(tiny_config(), tmp_path, 1, [[FAILED, MIXED], [MIXED, MIXED]])
     [path] = tmp_path.glob("2/*.surplus")
     if damage == "gone":
@@ -130,7 +127,7 @@ def test_nothing_is_played_where_every_group_is_mixed(tiny_config) -> None:
     assert (metrics["groups/num_dropped"], metrics["groups/num_rerolled"]) == (0, 0)
 
 
-def test_dropped_groups_are_replaced_and_what_is_over_is_left_out(tiny_config) -> None:
+def test_dropped_groups_are_replaced_and_surplus_groups_left_out(tiny_config) -> None:
     worker = Rollout(tiny_config(), [[SOLVED, MIXED], [FAILED, FAILED], [MIXED, MIXED]])
     uids, metrics = sample(worker)
     assert uids == [2, 3, 20, 21]
@@ -143,14 +140,14 @@ def test_dropped_groups_are_replaced_and_what_is_over_is_left_out(tiny_config) -
         "groups/num_dropped": 3,
         "groups/num_kept_rows": 4,
         "groups/num_rerolled": 4,
-        "rollout/episode_steps": 5,  # of the re-rolled ones; the first were counted when they were played
+        "rollout/episode_steps": 5,  # of the new rounds; the first was counted when it was played
         "rollout/num_episodes": 8,
         "rollout/num_steps": 40,
         "rollout/reward": 0.25,
         "rollout/success_rate": 0.25,
         "surplus/num_expired": 0,
         "surplus/num_used": 0,
-        "surplus/num_waiting": 0,  # without a folder nothing is kept
+        "surplus/num_waiting": 0,  # without a folder no rows wait
     }
 
 
@@ -160,7 +157,7 @@ def test_a_rank_fills_its_share_of_the_wanted_groups(tiny_config) -> None:
     assert uids == [2, 3]
 
 
-def test_a_policy_that_never_fails_goes_on_without_rows(tiny_config) -> None:
+def test_a_policy_that_never_fails_continues_without_rows(tiny_config) -> None:
     worker = Rollout(tiny_config("filter.max_rerolls=2"), [[SOLVED, SOLVED]] * 3)
     uids, metrics = sample(worker)
     assert uids == [] and len(worker.asked) == 2 * 2
@@ -170,12 +167,14 @@ def test_a_policy_that_never_fails_goes_on_without_rows(tiny_config) -> None:
 @pytest.mark.parametrize(
     ("outcome", "rate", "cause"), [(SOLVED, "93%", "hardly ever fails"), (FAILED, "7%", "hardly ever succeeds")]
 )
-def test_a_batch_is_never_short_without_a_word(tiny_config, outcome: tuple[int, int], rate: str, cause: str) -> None:
+def test_a_batch_that_stays_short_is_an_error_with_advice(
+    tiny_config, outcome: tuple[int, int], rate: str, cause: str
+) -> None:
     rounds = [[outcome, outcome], [MIXED, outcome], [outcome, outcome], [outcome]]
     worker = Rollout(tiny_config("filter.max_rerolls=3"), rounds)
     with pytest.raises(SamplingError) as caught:
         sample(worker)
     message = str(caught.value)
     assert "2 of 4 rows are kept by filter after filter.max_rerolls=3 rounds" in message
-    assert f"of the 14 episodes {rate} succeeded" in message and cause in message
+    assert f"{rate} of 14 episodes succeeded" in message and cause in message
     assert "Lower filter.num_groups" in message and "rollout.temperature" in message

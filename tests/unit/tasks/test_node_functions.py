@@ -1,4 +1,4 @@
-"""The verbs of the graph, on rows made by hand and on a stand-in for the engine."""
+"""The node functions, on rows made by hand and with a fake engine."""
 
 import math
 from types import SimpleNamespace
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from node_calls import call_of
 
 import tasks
 from embodyflow.algorithms.masked import one_rank
@@ -18,9 +19,8 @@ from embodyflow.errors import ParityError
 from embodyflow.nodes.declarations import declared
 from embodyflow.seeding import derive_seed
 from embodyflow.types import Batch, NodeOutput
-from embodyflow.workers.calls import NodeCall
 
-CALL = NodeCall("node", "tasks:node", iteration=4, seed=7)
+CALL = call_of()
 
 
 def rows(success: list[int], group_id: list[int], num_tokens: list[int] | None = None) -> Batch:
@@ -45,7 +45,7 @@ def numbers(output: NodeOutput) -> dict[str, float]:
     return to_floats(as_metrics(output.metrics))
 
 
-def test_every_verb_is_exported_and_says_what_it_reads_and_writes() -> None:
+def test_every_node_function_is_exported_and_declares_its_columns() -> None:
     verbs = ("generate", "embodied_sampling", "compute_reward", "compute_value", "compute_advantage")
     for name in (*verbs, "train_actor", "train_critic", "train_actor_critic"):
         function = getattr(tasks, name)
@@ -87,7 +87,7 @@ def test_siblings_are_compared_with_each_other_only(tiny_config) -> None:
     assert batch is not None
     output = tasks.compute_advantage(batch, worker=worker)
     assert output.batch is not None
-    # Mean 0.5 and sample deviation 0.5·√2 in the first group; the second has nothing to tell.
+    # Mean 0.5 and sample deviation 0.5·√2 in the first group; the second has no advantages.
     expected = 0.5 / (0.5 * 2**0.5)
     advantages = output.batch["advantages"].flatten(1)
     torch.testing.assert_close(advantages[0], torch.tensor([expected, expected, 0, 0]), atol=1e-5, rtol=0)
@@ -99,7 +99,7 @@ def test_siblings_are_compared_with_each_other_only(tiny_config) -> None:
 @pytest.mark.parametrize(
     ("overrides", "kept"),
     [
-        ((), [10, 11]),  # only the mixed group teaches
+        ((), [10, 11]),  # only the mixed group has advantages
         (("filter.drop_uniform=false",), [10, 11, 12, 13, 14, 15]),
         (("filter.drop_uniform=false", "filter.min_success=0.5"), [10, 11, 12, 13]),
         (("filter.drop_uniform=false", "filter.max_success=0.5"), [10, 11, 14, 15]),
@@ -165,7 +165,7 @@ def test_recorded_log_probs_are_used_as_they_are_and_some_are_recomputed(tiny_co
         tasks.compute_old_log_prob(batch, worker=Trainer(config, policy=2e-3), call=CALL)
 
 
-def test_proximal_log_probs_are_the_trainers_whoever_acted(tiny_config) -> None:
+def test_proximal_log_probs_are_the_trainers_for_all_rows(tiny_config) -> None:
     batch = rows([1, 0], [0, 0], num_tokens=[1, 3])
     batch["policy_version"][1] = -1
     off = torch.tensor([5e-4, 0.5])[:, None, None] * batch["loss_mask"]
@@ -175,13 +175,13 @@ def test_proximal_log_probs_are_the_trainers_whoever_acted(tiny_config) -> None:
     assert output.batch is not None and output.batch["old_log_probs"].equal(batch["log_probs"] + off)
     k3 = (math.exp(0.5) - 1 - 0.5) * 3 + (math.exp(5e-4) - 1 - 5e-4)  # tokens of the policy that acted
     assert numbers(output) == {
-        "parity/log_prob_gap": pytest.approx(5e-4, rel=1e-3),  # of the row that this version made
+        "parity/log_prob_gap": pytest.approx(5e-4, rel=1e-3),  # only the row of this version counts
         "policy/behavior_kl": pytest.approx(k3 / 4, rel=1e-4),
         "policy/num_stale_rows": 1,
     }
 
 
-def test_parity_is_not_told_of_rows_that_are_all_stale(tiny_config) -> None:
+def test_parity_is_not_reported_if_all_rows_are_stale(tiny_config) -> None:
     batch = rows([1, 0], [0, 0])
     batch["policy_version"] -= 1
     worker = Trainer(tiny_config("algorithm.old_log_probs=proximal"), policy=0.5)
@@ -197,7 +197,7 @@ def test_the_distance_to_the_reference_is_a_mean_over_tokens(tiny_config) -> Non
     assert as_metrics(output.metrics)["policy/kl_to_reference"].weight == 4
 
 
-def test_a_distance_that_nothing_depends_on_is_measured_on_some_rows(tiny_config) -> None:
+def test_a_distance_that_no_term_reads_is_measured_on_some_rows(tiny_config) -> None:
     share = "+algorithm.kl.measured_share=0.25"
     for coef, measured in ((0.0, [12, 16]), (0.1, [10, 11, 12, 13, 14, 15, 16, 17, 18, 19])):
         batch = rows([1] * 10, [0] * 10)
@@ -211,7 +211,7 @@ def test_a_distance_that_nothing_depends_on_is_measured_on_some_rows(tiny_config
         assert metric.weight == 4 * len(measured) and metric.value == pytest.approx(np.exp(0.5) - 1.5, rel=1e-5)
 
 
-def test_a_rank_without_rows_has_nothing_to_say_and_does_not_fail(tiny_config) -> None:
+def test_a_rank_without_rows_reports_nothing_and_does_not_fail(tiny_config) -> None:
     worker: Any = Trainer(tiny_config())
     batch = rows([], [])
     for verb in ("compute_reward", "compute_advantage", "compute_old_log_prob", "compute_ref_log_prob"):
@@ -239,11 +239,12 @@ def test_fitting_sees_the_demonstrations_in_one_order_wherever_they_were_recorde
 
 
 @pytest.mark.parametrize(("mode", "draws"), [("greedy", None), ("sampled", (7, "evaluate"))])
-def test_evaluation_reports_a_rate_over_its_goals(mode: str, draws: object) -> None:
+def test_evaluation_reports_a_rate_over_its_goals(mode: str, draws: object, tiny_config) -> None:
     seen: list[object] = []
     played = {"success": np.array([1, 0, 1, 1], bool), "num_steps": np.array([10, 20, 10, 20])}
     played |= {"uid": np.arange(4), "group_id": np.arange(4)}
     worker = SimpleNamespace(
+        config=tiny_config(),
         evaluation_episodes=lambda mode: "goals",
         play=lambda episodes, split, draws: seen.append((episodes, split, draws)) or played,
         fault_metrics=dict,
@@ -255,11 +256,11 @@ def test_evaluation_reports_a_rate_over_its_goals(mode: str, draws: object) -> N
     assert metrics[f"eval/{mode}_episode_steps"].value == 15
 
 
-def test_evaluation_of_several_tasks_reports_each() -> None:
+def test_evaluation_of_several_tasks_reports_each(tiny_config) -> None:
     played = {"success": np.array([1, 0, 1], bool), "num_steps": np.full(3, 10)}
     played |= {"uid": np.arange(3), "group_id": np.arange(3), "env_task_id": np.array([0, 1, 1])}
     worker = SimpleNamespace(
-        config=SimpleNamespace(env=SimpleNamespace(tasks=("reach", "push", "pick"))),
+        config=tiny_config("env.tasks=[reach-v3,push-v3,pick-place-v3]", "rollout.num_groups=3"),
         evaluation_episodes=lambda mode: "goals",
         play=lambda episodes, split, draws: played,
         fault_metrics=dict,
@@ -267,7 +268,7 @@ def test_evaluation_of_several_tasks_reports_each() -> None:
     metrics = as_metrics(tasks.evaluate_policy(None, {"mode": "greedy"}, worker=worker, call=CALL).metrics)
     of_tasks = {name: (m.value, m.weight) for name, m in metrics.items() if name.startswith("eval/") and "e/" in name}
     # This rank plays none of the third task.
-    assert of_tasks == {"eval/greedy_success_rate/reach": (1.0, 1), "eval/greedy_success_rate/push": (0.5, 2)}
+    assert of_tasks == {"eval/greedy_success_rate/reach-v3": (1.0, 1), "eval/greedy_success_rate/push-v3": (0.5, 2)}
 
 
 def test_generating_plays_the_iterations_episodes_with_its_own_draws(tiny_config) -> None:

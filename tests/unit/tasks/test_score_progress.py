@@ -1,4 +1,4 @@
-"""The progress of failures is the same however many ranks look at it."""
+"""The progress of failures is the same on any number of ranks."""
 
 import threading
 from types import SimpleNamespace
@@ -33,7 +33,7 @@ def batch() -> Batch:
 
 
 class Ranks:
-    """Runs the node on several ranks, each a thread, whose sums meet."""
+    """Runs the node on several ranks, each a thread, with a real all-reduce."""
 
     def __init__(self, config, bounds: list[int]) -> None:
         self._config, self._bounds = config, bounds
@@ -77,7 +77,7 @@ def test_rows_do_not_depend_on_the_number_of_ranks(batch: Batch, config, bounds:
         assert torch.equal(torch.cat([output.batch[name] for output in shared]), alone.batch[name]), name
 
 
-def test_it_passes_on_scores_alone_and_says_how_many_successes_there_were(batch: Batch, config) -> None:
+def test_it_passes_on_scores_only_and_reports_unreached_tasks(batch: Batch, config) -> None:
     [output] = Ranks(config, [0, ROWS]).run(batch)
     assert sorted(output.batch.keys()) == ["progress_distance", "scores", "uid"]
     scores = output.batch["scores"]
@@ -90,7 +90,7 @@ def test_it_passes_on_scores_alone_and_says_how_many_successes_there_were(batch:
     assert metrics["progress/failure_score"] == pytest.approx(scores[~batch["success"]].mean().item())
 
 
-def test_a_state_that_is_no_number_names_its_episode(batch: Batch, config) -> None:
+def test_a_state_of_nan_names_its_episode(batch: Batch, config) -> None:
     batch["state"][7, 0, 0] = float("nan")
     worker = SimpleNamespace(config=config, all_reduce=lambda table: table)
     with pytest.raises(RewardError, match="row 107: its embedding is not finite"):

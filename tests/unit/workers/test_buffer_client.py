@@ -1,4 +1,4 @@
-"""What a worker does with real segments of buffers that are processes; only Ray is left out."""
+"""A worker's buffer client with real segments and buffer processes, without Ray."""
 
 import asyncio
 import multiprocessing
@@ -53,7 +53,7 @@ def is_mapped(inode: int) -> bool:
     return any(line.split()[4] == str(inode) for line in Path("/proc/self/maps").read_text().splitlines())
 
 
-def test_a_dead_buffers_memory_is_given_back_once_its_successor_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_buffers_memory_is_released_once_its_successor_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
     addresses: list[bytes] = []
     handle = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: addresses[-1]))
     monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
@@ -77,10 +77,10 @@ def test_a_dead_buffers_memory_is_given_back_once_its_successor_is_written_to(mo
     assert not is_mapped(first) and not is_mapped(second) and is_mapped(third)
 
 
-def test_what_an_interrupted_thread_was_given_is_given_to_others() -> None:
+def test_memory_of_an_interrupted_thread_goes_to_others() -> None:
     with buffer() as address:
         interrupted, other = LocalCaller(address), LocalCaller(address)
         assert interrupted.call("allocate", "1/node/0", 6_000_000) is not None
         assert other.call("allocate", "1/node/1", 6_000_000) is None
-        del interrupted  # with its connection
+        del interrupted  # closes its connection
         assert eventually(lambda: other.call("allocate", "1/node/1", 6_000_000) is not None)

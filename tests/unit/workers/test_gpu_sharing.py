@@ -19,9 +19,7 @@ def test_a_small_run_has_one_gpu_and_a_large_one_has_trainer_and_rollout_side_by
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.floats(0.01, 0.99))
-def test_trainer_ranks_have_a_gpu_each_and_none_is_asked_for_more_than_it_is(
-    rollouts: int, trainers: int, each: float
-) -> None:
+def test_trainer_ranks_have_a_gpu_each_and_no_gpu_is_oversubscribed(rollouts: int, trainers: int, each: float) -> None:
     places = gpu_of_each(shapes(rollouts, trainers), each)
     assert len(set(places["trainer"])) == trainers
     loads = Counter(places["rollout"] + places["trainer"])

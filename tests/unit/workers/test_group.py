@@ -1,4 +1,4 @@
-"""What a group makes of ranks that are gone or fail; the ranks are made by hand, and no process is needed for it."""
+"""How a group handles ranks that die or fail, with fake ranks and no processes."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Iterator
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import ray
+from node_calls import call_of
 
 from embodyflow.config import RunConfig
 from embodyflow.config.run import GroupShape
@@ -17,18 +18,18 @@ from embodyflow.workers import group as group_module
 from embodyflow.workers.calls import NodeCall
 from embodyflow.workers.group import WorkerGroup
 
-CALL = NodeCall("node", "f", 1, 0)
+CALL = call_of(iteration=1)
 OUT_OF_MEMORY = ray.exceptions.OutOfMemoryError("1 worker was killed due to the node running low on memory\nTop 10 …")
 
 
 class Answer:
-    """What a call of a rank returns: it can be awaited, and asked for a future."""
+    """The answer of a rank: it can be awaited, and has a future."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self._task = asyncio.ensure_future(work())
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return asyncio.shield(self._task).__await__()  # whoever gives up waiting leaves the rank at it
+        return asyncio.shield(self._task).__await__()  # the rank keeps working if the caller stops waiting
 
     def future(self) -> Future[Any]:
         answer: Future[Any] = Future()
@@ -47,9 +48,9 @@ class Rank:
     """A rank that does the same in every node.
 
     Args:
-        pid: its process.
-        node: what it does in a node.
-        start: what it does when it is asked whether it is ready.
+        pid: Process id.
+        node: Function that it runs as a node.
+        start: Function that it runs before it answers that it is ready.
     """
 
     def __init__(self, pid: int, node: Callable[[], Any] = lambda: "done", start: Callable[[], Any] = lambda: None):
@@ -57,7 +58,7 @@ class Rank:
         self._node, self._start = node, start
         for method in (self._run_node, self._ready, self._free_address, self._connect):
             setattr(self, method.__name__.removeprefix("_"), SimpleNamespace(remote=self._remote(method)))
-        self._busy = asyncio.Lock()  # with what it does one after the other
+        self._busy = asyncio.Lock()  # held by the calls that run one at a time
         self.run_compute_node = SimpleNamespace(remote=self._remote(self._compute))
         self.stacks = SimpleNamespace(remote=self._remote(self._begin))
 
@@ -93,7 +94,7 @@ class Rank:
 
 
 class Group(WorkerGroup):
-    """A group whose ranks are those it is given, for each rank one after the other."""
+    """A group that spawns the given fake ranks, for each rank one after the other."""
 
     def __init__(self, config: RunConfig, *ranks: list[Rank], is_collective: bool = False) -> None:
         self._waiting, self.connected = [list(each) for each in ranks], 0
@@ -104,7 +105,7 @@ class Group(WorkerGroup):
         return self._waiting[rank].pop(0)
 
     def run(self, *, beside_others: bool = False) -> list[Any]:
-        """Run a node, and wait for a moment: what goes on after it would show."""
+        """Run a node and wait for a moment, so that anything still running would show."""
 
         async def run() -> list[Any]:
             try:
@@ -138,7 +139,7 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Rank]]:
         OUT_OF_MEMORY,
     ],
 )
-def test_a_rank_that_is_gone_is_replaced_whatever_has_ended_it(
+def test_a_rank_is_replaced_whatever_ended_it(
     error: Exception, tiny_config: Callable[..., RunConfig], killed: list[Rank]
 ) -> None:
     lost = Rank(1, failing(error))
@@ -147,7 +148,7 @@ def test_a_rank_that_is_gone_is_replaced_whatever_has_ended_it(
     assert killed == [lost] and group.pids == {0: 2}
 
 
-def test_one_that_is_gone_in_a_group_with_a_model_of_its_own_is_lost(tiny_config: Callable[..., RunConfig]) -> None:
+def test_a_rank_of_a_group_with_a_shared_model_is_lost(tiny_config: Callable[..., RunConfig]) -> None:
     group = Group(tiny_config(), [Rank(1, failing(OUT_OF_MEMORY))], is_collective=True)
     with pytest.raises(WorkerLostError) as caught:
         group.run()
@@ -155,7 +156,7 @@ def test_one_that_is_gone_in_a_group_with_a_model_of_its_own_is_lost(tiny_config
     assert str(caught.value) == said
 
 
-def test_one_that_is_killed_for_memory_while_it_starts_is_lost(
+def test_a_rank_killed_for_memory_while_it_starts_is_lost(
     tiny_config: Callable[..., RunConfig], killed: list[Rank]
 ) -> None:
     group = Group(tiny_config(), [Rank(1, start=failing(OUT_OF_MEMORY))])
@@ -176,7 +177,7 @@ def after(seconds: float, work: Callable[[], Any] = lambda: "done") -> Callable[
     [Rank(1, after(0.03, failing(OUT_OF_MEMORY))), Rank(1, failing(OUT_OF_MEMORY))],
     ids=["lost later", "about to be replaced"],
 )
-def test_a_node_that_fails_on_one_rank_goes_on_on_none(
+def test_a_node_that_fails_on_one_rank_stops_on_all(
     sibling: Rank, tiny_config: Callable[..., RunConfig], killed: list[Rank]
 ) -> None:
     successor = Rank(2, start=after(0.05))
@@ -184,10 +185,10 @@ def test_a_node_that_fails_on_one_rank_goes_on_on_none(
     with pytest.raises(LookupError, match="the drawer"):
         group.run()
     assert successor.num_nodes == 0
-    assert successor.has_started == (sibling in killed)  # begun before, and never given the call
+    assert successor.has_started == (sibling in killed)  # replaced before, so it never got the call
 
 
-def test_nodes_with_a_model_take_turns_and_waiting_is_not_running(
+def test_nodes_with_a_model_take_turns_and_the_limit_excludes_the_wait(
     tiny_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_module, "INTERRUPT_SECONDS", 0.0)
@@ -207,11 +208,11 @@ def test_nodes_with_a_model_take_turns_and_waiting_is_not_running(
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
-def test_a_node_without_a_model_runs_beside_others_unless_it_may_meet_their_sums(
+def test_a_node_without_a_model_runs_beside_others_unless_ranks_communicate(
     num_ranks: int, tiny_config: Callable[..., RunConfig]
 ) -> None:
-    """Ranks add up in one order; side by side, one rank might begin with the one node, one with the other."""
-    running = [0, 0]  # now, and at the most
+    """Ranks must add up in the same order; concurrently, two ranks could start with different nodes."""
+    running = [0, 0]  # current and largest number
 
     async def watch() -> str:
         running[0] += 1
@@ -240,7 +241,7 @@ OUT_OF_STEP = WorkerLostError("the rollout group is out of step: node node faile
 @pytest.mark.parametrize("waits", [True, False], ids=["sibling waits", "sibling has ended"])
 @pytest.mark.parametrize("has_model", [True, False], ids=["with a model", "without"])
 @pytest.mark.parametrize("num_ranks", [1, 2])
-def test_ranks_that_share_a_model_go_on_after_a_failure_once_they_are_in_step(
+def test_ranks_that_share_a_model_continue_after_a_failure_if_they_are_in_step(
     num_ranks: int,
     has_model: bool,
     waits: bool,
@@ -249,10 +250,10 @@ def test_ranks_that_share_a_model_go_on_after_a_failure_once_they_are_in_step(
     tiny_config: Callable[..., RunConfig],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A sibling that waits for the one that failed would take its next node's sums for those of this one.
+    """A sibling that still waits in a collective would mix it up with one of the next node.
 
-    One that has ended has met as often; but a model may have been left half way. A retry is told of a bug by the bug:
-    infrastructure would be mended for it, again and again.
+    Siblings that have ended took part in the same collectives, but may have left a model half trained. A bug is raised
+    again in the next node: as a lost worker it would be retried over and over.
     """
     monkeypatch.setattr(group_module, "ANSWER_SECONDS", 0.1)
     failures = [failure]
@@ -281,7 +282,7 @@ def test_ranks_that_share_a_model_go_on_after_a_failure_once_they_are_in_step(
     assert group.run(beside_others=not has_model) == ["done"] * num_ranks
 
 
-def test_one_that_was_being_replaced_is_known_once_the_group_is_mended(
+def test_a_rank_whose_replacement_was_cancelled_is_known_after_mending(
     tiny_config: Callable[..., RunConfig], killed: list[Rank]
 ) -> None:
     bug = failing(LookupError("the drawer"))

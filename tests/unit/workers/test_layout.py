@@ -1,4 +1,4 @@
-"""Which rows ranks get, planned from reports made by hand: no process is needed for it."""
+"""The rows that ranks get, planned from reports made by hand, without processes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ def rows_of(part: RankInput) -> list[tuple[str, int]]:
 
 
 def read(node: Rows, parts: Sequence[RankInput]) -> list[list[int]]:
-    """Return the positions that each rank reads, as the node's rows have them, which must be those it is told."""
+    """Return the positions that each rank reads, after checking them against the rows it would fetch."""
     rows = [(shard.shard_id, row) for shard in node.shards for row in range(shard.num_rows)]
     known = dict(zip(rows, range(len(rows)) if node.order is None else node.order.tolist(), strict=True))
     ranks = [[known[row] for row in rows_of(part)] for part in parts]
@@ -33,7 +33,7 @@ def read(node: Rows, parts: Sequence[RankInput]) -> list[list[int]]:
 
 
 def passed_on(node_id: str, group: str, parts: Sequence[RankInput]) -> Rows:
-    """Return what a node that changes no number of rows makes of its input."""
+    """Return the report of a node that keeps its rows."""
     shards = tuple(ShardRef(f"{node_id}/{i}", "host", len(part.positions)) for i, part in enumerate(parts))
     return Rows(node_id=node_id, group=group, shards=shards, order=order_of(parts, shards))
 
@@ -50,7 +50,7 @@ def test_long_responses_are_spread_over_the_trainers_ranks() -> None:
     assert sorted(ranks[0] + ranks[1]) == list(range(8))
     loads = [sum(lengths[row] for row in rank) for rank in ranks]
     assert metrics["balance/token_imbalance"].value == pytest.approx(max(loads) / np.mean(loads) - 1)
-    assert max(loads) / min(loads) < 1.03  # cut in the middle: 1100 and 1000, or worse
+    assert max(loads) / min(loads) < 1.03  # cut in the middle it would be 1100 and 1000, or worse
 
 
 def test_siblings_stay_together() -> None:
@@ -68,7 +68,7 @@ def episodes(groups: Sequence[int]) -> RowFacts | None:
     ("sizes", "num_ranks", "cut"),
     [
         ([4, 4, 4], 2, [4, 8]),
-        ([4, 4, 4, 4], 2, [8, 8]),  # as without groups
+        ([4, 4, 4, 4], 2, [8, 8]),  # the same as without groups
         ([1, 1, 1, 1, 1], 3, [1, 2, 2]),
         ([4, 4, 4], 4, [4, 0, 4, 4]),
         ([1, 6, 1], 2, [1, 7]),
@@ -86,7 +86,7 @@ def test_episodes_are_cut_between_their_groups(sizes: list[int], num_ranks: int,
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=24), st.booleans(), st.integers(1, 4), st.integers(1, 4))
 def test_groups_stay_whole_however_often_rows_move(groups: list[int], differ: bool, first: int, second: int) -> None:
-    """Also those whose rows are not side by side, and where the parent that is named first tells no groups."""
+    """Also if a group's rows are not adjacent, and if the first parent reports no groups."""
     facts = RowFacts(np.arange(1, len(groups) + 1), np.array(groups)) if differ else episodes(groups)
     rows = output("rollout", "rollout", [len(groups)], facts)
     progress = output("progress", "rollout", [len(groups)])
@@ -147,7 +147,7 @@ def test_a_parent_that_passes_no_rows_on_is_only_waited_for() -> None:
     assert nothing.slices == () and nothing.total_rows == 0
 
 
-def test_a_filter_begins_a_new_batch() -> None:
+def test_a_filter_starts_a_new_order() -> None:
     rollout = output("rollout", "rollout", [4, 4], responses([5] * 8, group_size=1))
     [parts], _ = plan_inputs("filter", Layout.SPLIT, "trainer", 2, [rollout])
     kept = (ShardRef("filter/0", "host", 3), ShardRef("filter/1", "host", 4))

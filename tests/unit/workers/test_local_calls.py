@@ -26,7 +26,7 @@ def answer(connection: Any) -> None:
 
 @pytest.fixture
 def server() -> Iterator[tuple[Any, bytes]]:
-    """A listening process, and its address."""
+    """A listening process and its address."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=answer, args=(theirs,))
     process.start()
@@ -41,7 +41,7 @@ def test_calls_are_answered_one_after_the_other_for_several_callers(server: tupl
     assert callers[0].call("double", "x" * 100_000) == "x" * 200_000
 
 
-def test_what_a_method_raises_is_raised_in_the_caller_who_may_go_on(server: tuple[Any, bytes]) -> None:
+def test_an_error_is_raised_in_the_caller_which_may_continue(server: tuple[Any, bytes]) -> None:
     caller = LocalCaller(server[1])
     with pytest.raises(KeyError, match="1/node/0"):
         caller.call("fail", "1/node/0")

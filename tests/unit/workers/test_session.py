@@ -1,4 +1,4 @@
-"""What a session makes of its ranks' answers; the ranks are made by hand, and no process is needed for it."""
+"""How a session plans calls and merges answers, with fake ranks and no processes."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -9,15 +9,15 @@ import pytest
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import total
 from embodyflow.data.row_plan import ShardRef
-from embodyflow.workers.calls import LogLine, NodeCall, NodeResult
+from embodyflow.workers.calls import LogLine, NodeCall, NodeReport, NodeResult, NodeWork
 from embodyflow.workers.layout import Layout
-from embodyflow.workers.session import NodeReport, NodeWork, Session
+from embodyflow.workers.session import Session
 
 WEIGHTS = ShardRef("weights/7/0", "host", 1)
 
 
 class Ranks:
-    """Four of them, two for each copy of a model, which pass on the rows they are given."""
+    """Four ranks, two for each copy of a model, which pass on the rows they get."""
 
     ranks_per_copy = 2
 
@@ -45,15 +45,15 @@ class Ranks:
 @pytest.mark.parametrize(
     ("group", "needs_model", "checked"), [("trainer", True, True), ("trainer", False, False), ("rollout", True, False)]
 )
-def test_weights_are_compared_around_the_trainers_own_nodes(
+def test_weights_are_compared_around_nodes_with_the_trainers_model(
     group: str, needs_model: bool, checked: bool, tiny_config: Callable[..., RunConfig]
 ) -> None:
-    """A rollout worker has no hashes of its weights; and beside a node without a model another may train."""
+    """Rollout workers have no hashes of their weights, and beside a node without a model another may train."""
     ranks = Ranks()
     session = Session(tiny_config(), {"rollout": ranks, "trainer": ranks}, {})  # type: ignore[dict-item]
     work = NodeWork("node", "f", group, 1, needs_model=needs_model, only_forward_compute=True)
     asyncio.run(session.run_node(work))
-    assert {call.only_forward_compute for call in ranks.calls} == {checked}
+    assert {call.checks_weights for call in ranks.calls} == {checked}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_weights_are_compared_around_the_trainers_own_nodes(
 def test_new_weights_go_to_rollout_nodes_with_a_model(
     group: str, needs_model: bool, sent: bool, tiny_config: Callable[..., RunConfig]
 ) -> None:
-    """A node without one runs beside others, and two that load weights at the same time would mix them up."""
+    """Nodes without a model run beside others, and two that load weights at once would mix them up."""
     rollout, trainer = Ranks(), Ranks()
     session = Session(tiny_config(), {"rollout": rollout, "trainer": trainer}, {})  # type: ignore[dict-item]
     asyncio.run(session.publish_weights(7))
@@ -72,7 +72,7 @@ def test_new_weights_go_to_rollout_nodes_with_a_model(
     assert {call.policy_version for call in calls} == {7}
 
 
-def test_weights_stay_as_long_as_a_rollout_may_act_with_them(
+def test_weights_are_kept_as_long_as_a_rollout_may_act_with_them(
     tiny_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rollout, freed = Ranks(), []
@@ -98,13 +98,13 @@ def test_weights_stay_as_long_as_a_rollout_may_act_with_them(
     assert freed == []
     asyncio.run(session.publish_weights(12))
     assert freed == ["weights/9/"]
-    with pytest.raises(RuntimeError, match="node node: the weights of version 9 are not kept any more"):
+    with pytest.raises(RuntimeError, match="node node: the weights of version 9 are no longer kept"):
         acted_with(9)
-    asyncio.run(session.publish_weights(12))  # again, by a trainer that has come back
+    asyncio.run(session.publish_weights(12))  # again, by a restored trainer
     assert freed == ["weights/9/"]
 
 
-def test_what_ranks_of_one_copy_answer_counts_once(tiny_config: Callable[..., RunConfig]) -> None:
+def test_answers_of_ranks_with_the_same_rows_count_once(tiny_config: Callable[..., RunConfig]) -> None:
     ranks = Ranks()
     session = Session(tiny_config(), {"trainer": ranks}, {})  # type: ignore[dict-item]
     shards = tuple(ShardRef(f"1/rollout/{rank}", "host", 5) for rank in range(3))
@@ -118,7 +118,7 @@ def test_what_ranks_of_one_copy_answer_counts_once(tiny_config: Callable[..., Ru
     assert (first.digests, first.info) == (("digest 0", "digest 2"), {"rank": 0})
     assert [line.message for line in first.logs] == ["rank 0", "rank 2"]
 
-    asyncio.run(session.run_node(NodeWork("second", "f", "trainer", 1), [first]))  # its rows stay where they are
+    asyncio.run(session.run_node(NodeWork("second", "f", "trainer", 1), [first]))  # its rows stay on their ranks
     holders = [[piece.shard.shard_id for piece in call.parents[0].slices] for call in ranks.calls]
     assert holders == [["1/first/0"], ["1/first/0"], ["1/first/2"], ["1/first/2"]]
     everywhere = NodeWork("everywhere", "f", "trainer", 1, layout=Layout.REPLICATE)

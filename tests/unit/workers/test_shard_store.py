@@ -1,4 +1,4 @@
-"""Real segments, in this process and in others; only Ray is left out."""
+"""The shard store with real segments, in this process and in others, without Ray."""
 
 import multiprocessing
 import os
@@ -24,7 +24,7 @@ from embodyflow.workers.shard_store import ShardStore
 ROWS = 1 << 17  # of one byte: two of the smallest segments
 WRITER = WritableSegments()
 CONNECTION: Future[None] = Future()
-"""Of who writes; it never ends."""
+"""A connection of a writer that never ends."""
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def numbers(store: ShardStore) -> dict[str, float]:
     return {name.removeprefix("buffer/"): value for name, value in to_floats(store.metrics()).items()}
 
 
-def test_a_freed_segment_is_given_to_the_next_writer(store: ShardStore) -> None:
+def test_a_freed_segment_goes_to_the_next_writer(store: ShardStore) -> None:
     first = put(store, "1/a/0", 1)
     assert store.free("1/") == 1 and len(store) == 0
     assert read(first) is None
@@ -66,7 +66,7 @@ def test_a_freed_segment_is_given_to_the_next_writer(store: ShardStore) -> None:
     assert read(first) is None and value_of(second) == 2
 
 
-def test_what_a_reader_still_sees_is_not_given_away(store: ShardStore) -> None:
+def test_a_segment_that_is_still_read_goes_to_no_writer(store: ShardStore) -> None:
     first = put(store, "1/a/0", 1)
     table = read(first)
     store.free("1/")
@@ -76,7 +76,7 @@ def test_what_a_reader_still_sees_is_not_given_away(store: ShardStore) -> None:
     assert put(store, "3/a/0", 3).descriptor == first.descriptor
 
 
-def test_a_reader_may_write_and_nobody_else_sees_it(store: ShardStore) -> None:
+def test_writes_of_a_reader_are_invisible_to_others(store: ShardStore) -> None:
     location = put(store, "1/a/0", 1)
     table = read(location)
     assert table is not None
@@ -84,7 +84,7 @@ def test_a_reader_may_write_and_nobody_else_sees_it(store: ShardStore) -> None:
     assert value_of(location) == 1
 
 
-def test_a_node_that_runs_again_replaces_its_first_shard(store: ShardStore) -> None:
+def test_a_repeated_node_replaces_its_shard(store: ShardStore) -> None:
     first, again = put(store, "1/a/0", 1), put(store, "1/a/0", 2)
     assert read(first) is None and store.locate("1/a/0") == again and value_of(again) == 2
     assert len(store) == 1
@@ -98,7 +98,7 @@ def test_a_prefix_frees_one_iteration_and_an_unknown_shard_is_named(store: Shard
         store.locate("1/a/0")
 
 
-def test_beyond_the_cap_the_oldest_shards_go_to_disk_and_are_read_from_there(store: ShardStore) -> None:
+def test_beyond_the_limit_the_oldest_shards_are_spilled_and_read_from_disk(store: ShardStore) -> None:
     places = [put(store, f"1/a/{rank}", rank) for rank in range(7)]
     assert numbers(store)["num_spills"] == 3 and numbers(store)["memory_bytes"] <= store.capacity
     assert [read(place) is None for place in places] == [True] * 3 + [False] * 4
@@ -117,14 +117,14 @@ def see_what_is_freed(store: ShardStore) -> None:
     assert table is not None and (table["a"] == 7).all()
 
 
-def test_a_reader_keeps_what_it_sees_of_a_shard_on_disk_that_is_freed(store: ShardStore) -> None:
+def test_a_mapping_of_a_spilled_shard_survives_its_release(store: ShardStore) -> None:
     reader = multiprocessing.get_context("fork").Process(target=see_what_is_freed, args=(store,))
-    reader.start()  # elsewhere: a bus error ends the process
+    reader.start()  # in another process, which a bus error would end
     reader.join()
     assert reader.exitcode == 0
 
 
-def test_there_is_no_room_while_everything_is_read_and_again_when_it_is_not(store: ShardStore) -> None:
+def test_there_is_no_room_while_every_shard_is_read(store: ShardStore) -> None:
     tables = [read(put(store, f"1/a/{rank}", rank)) for rank in range(4)]
     assert store.allocate("2/a/0", ROWS - 1024, CONNECTION) is None
     tables.pop()
@@ -145,8 +145,8 @@ def test_a_shard_that_was_not_allocated_cannot_be_committed(store: ShardStore) -
     store.commit("1/a/0", location.key)
 
 
-def test_who_was_given_up_does_not_disturb_who_writes_the_same_shard_now(store: ShardStore) -> None:
-    """Both go on in one process: the first has been given up, and ends when it likes."""
+def test_an_abandoned_writer_does_not_disturb_its_retry(store: ShardStore) -> None:
+    """Both run in one process: the first was abandoned, and may end at any time."""
     packings = [Packing({"a": np.full(ROWS - 1024, value, np.uint8)}) for value in (1, 2)]
     given_up, now = (store.allocate("1/a/0", packing.num_bytes, Future()) for packing in packings)
     assert given_up is not None and now is not None
@@ -166,7 +166,7 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 def hold(config: BufferConfig, connection: Any) -> None:
-    """A buffer's process: put a shard, let a dead writer's allocation lie about, wait to be killed."""
+    """Act as a buffer: put a shard, leave the allocation of a dead writer, wait to be killed."""
     store = ShardStore(config)
     location = put(store, "1/a/0", 7)
     connection.send((location, os.readlink(f"/proc/self/fd/{location.descriptor}")))
@@ -192,7 +192,7 @@ def safe_target(link: Path) -> str:
         return ""
 
 
-def test_nothing_is_found_where_a_descriptor_was_put_to_another_use() -> None:
+def test_a_reused_descriptor_is_not_taken_for_a_shard() -> None:
     with socket.socket() as connection, open(__file__) as other, ExitStack() as stack:
         descriptors = [*os.pipe(), os.eventfd(0), os.open("/", os.O_RDONLY)]
         for descriptor in descriptors:
@@ -201,7 +201,7 @@ def test_nothing_is_found_where_a_descriptor_was_put_to_another_use() -> None:
             assert map_content(Location(os.getpid(), descriptor, 1)) is None
 
 
-def test_a_killed_buffer_leaves_nothing_once_its_readers_are_done(tmp_path: Path) -> None:
+def test_a_killed_buffer_leaves_nothing_behind_once_its_readers_end(tmp_path: Path) -> None:
     ours, theirs = multiprocessing.Pipe()
     config = BufferConfig(spill_folder=str(tmp_path))
     process = multiprocessing.get_context("fork").Process(target=hold, args=(config, theirs))
@@ -211,12 +211,12 @@ def test_a_killed_buffer_leaves_nothing_once_its_readers_are_done(tmp_path: Path
     assert table is not None and users_of(target)
     os.kill(process.pid or 0, signal.SIGKILL)
     process.join()
-    assert (table["a"] == 7).all() and read(location) is None  # whoever maps it keeps it, nobody else finds it
+    assert (table["a"] == 7).all() and read(location) is None  # the mapping stays valid
     del table
     assert users_of(target) == [] and os.listdir(tmp_path) == []
 
 
-def test_what_a_writer_was_given_whose_connection_has_ended_is_taken_back(store: ShardStore) -> None:
+def test_memory_of_a_closed_connection_is_taken_back(store: ShardStore) -> None:
     connection: Future[None] = Future()
     location = store.allocate("1/a/0", ROWS - 1024, connection)
     connection.set_result(None)
@@ -226,8 +226,8 @@ def test_what_a_writer_was_given_whose_connection_has_ended_is_taken_back(store:
         store.commit("1/a/0", location.key)
 
 
-def test_what_a_writer_was_given_before_it_was_interrupted_is_taken_back(store: ShardStore) -> None:
-    for iteration in range(9):  # more than there is room for
+def test_memory_of_an_interrupted_writer_is_taken_back(store: ShardStore) -> None:
+    for iteration in range(9):  # more than fit
         assert store.allocate(f"{iteration}/a/0", ROWS - 1024, CONNECTION) is not None
     assert value_of(put(store, "9/a/0", 9)) == 9
     assert numbers(store)["memory_bytes"] == ROWS

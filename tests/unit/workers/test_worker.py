@@ -1,19 +1,20 @@
-"""What a worker does with the weights it is told to use; Ray, and the engine, are left out."""
+"""A worker's handling of weights and outputs, with a fake engine and without Ray."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from node_calls import call_of
 
 from embodyflow.data.row_plan import ShardRef
 from embodyflow.errors import NodeTimeoutError
-from embodyflow.workers.calls import NodeCall
 from embodyflow.workers.worker import Worker
 
 
 class Engine:
-    """Takes weights over one by one; of version 6 it is interrupted in the middle."""
+    """Loads weights one by one; version 6 is interrupted halfway."""
 
     def __init__(self) -> None:
         self.weights = {"first": 0.0, "last": 0.0}
@@ -25,8 +26,8 @@ class Engine:
             self.weights[name] = float(value)
 
 
-def test_weights_that_were_taken_over_in_part_are_not_used_for_those_before() -> None:
-    """A run goes back to a version that the worker had, where the checkpoint of the newer one is damaged."""
+def test_half_loaded_weights_are_not_taken_for_the_version_before() -> None:
+    """A run goes back to an earlier version if the checkpoint of the newer one is damaged."""
     plain: Any = Worker
     worker = object.__new__(plain.__ray_metadata__.modified_class)
     worker._engine, worker._engine_version = Engine(), -1
@@ -36,7 +37,7 @@ def test_weights_that_were_taken_over_in_part_are_not_used_for_those_before() ->
 
     def load(version: int) -> None:
         shard = ShardRef(f"weights/{version}/0", "here", 1)
-        worker._load_weights(NodeCall("rollout", "tasks:generate", 7, 0, weights=shard, policy_version=version))
+        worker._load_weights(replace(call_of("rollout", policy_version=version), weights=shard))
 
     load(5)
     with pytest.raises(NodeTimeoutError):
@@ -46,7 +47,7 @@ def test_weights_that_were_taken_over_in_part_are_not_used_for_those_before() ->
 
 
 def forgets_to_return(batch: Any, config: Any = None, **kwargs: Any) -> None:
-    """Do the work of a node, and say nothing."""
+    """Do the work of a node, but return nothing."""
 
 
 def test_a_node_function_that_returns_no_output_is_named() -> None:
@@ -55,4 +56,4 @@ def test_a_node_function_that_returns_no_output_is_named() -> None:
     worker._engine = Engine()
     message = f"^node mine: {__name__}:forgets_to_return must return a NodeOutput, gave NoneType$"
     with pytest.raises(TypeError, match=message):
-        worker._run(NodeCall("mine", f"{__name__}:forgets_to_return", 1, 0))
+        worker._run(call_of("mine", function=f"{__name__}:forgets_to_return"))

@@ -1,0 +1,237 @@
+"""What a node function may ask of its rank: the types of its keyword ``worker``.
+
+A rank of a worker group holds an *engine*: environments or prompts with a policy on the rollout group, the models in
+training on the trainer group. A node function names the narrowest protocol that has the methods it calls::
+
+    def sum_steps(batch: Batch, config: Any = None, *, worker: Reducer, call: NodeContext, **kwargs: Any) -> NodeOutput:
+        total = worker.all_reduce(batch["num_steps"].sum())
+
+An engine is a class built as ``Engine(config, rank, world_size)``, named by a kind of job
+(``RunConfig.rollout_engine``, ``RunConfig.trainer_engine``). It inherits from nothing here. ``tests/unit/nodes`` checks
+every engine in its tables against these protocols.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+if TYPE_CHECKING:  # torch, which the flow's process does without
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+    import torch
+
+    from embodyflow.config import RunConfig
+    from embodyflow.config.control import ControlConfig
+    from embodyflow.config.embodied import EmbodiedConfig
+    from embodyflow.config.grouped import GroupedConfig
+    from embodyflow.data.batches import Columns
+    from embodyflow.data.metrics import Metric
+    from embodyflow.data.row_plan import Index
+    from embodyflow.data.rows_file import Journal
+    from embodyflow.rollouts.control_rollout import Finished
+    from embodyflow.rollouts.episode_rows import Episode
+    from embodyflow.types import Batch
+
+    Draws = tuple[int | str, ...]
+    Weights = Mapping[str, np.ndarray]
+
+EpisodeT = TypeVar("EpisodeT")
+"""An engine's own record of an episode, or of a response, that it will play."""
+
+
+class Engine(Protocol):
+    """What every rank holds."""
+
+    @property
+    def config(self) -> RunConfig:
+        """Configuration of the run."""
+
+    @property
+    def rank(self) -> int:
+        """Index of the rank in its group."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks in the group."""
+
+    def close(self) -> None:
+        """Release processes and process groups."""
+
+
+class Reducer(Engine, Protocol):
+    """An engine that can add up over the ranks of its group."""
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the elementwise sum over the ranks; every rank calls it, in the same order.
+
+        Raises:
+            ConfigError: The ranks of this group cannot take sums, and there are several.
+        """
+
+
+class RolloutEngine(Engine, Protocol):
+    """An engine of the rollout group: it acts with published weights."""
+
+    def update_weights(self, weights: Weights, version: int) -> None:
+        """Act with these weights from now on; rows carry ``version`` as their ``policy_version``."""
+
+    def fault_metrics(self) -> dict[str, Metric]:
+        """Return counts of the faults that were recovered from since the last call."""
+
+
+class EpisodeEngine(RolloutEngine, Reducer, Protocol[EpisodeT]):
+    """A rollout engine that plays whole groups: robot episodes, or responses to prompts."""
+
+    @property
+    def config(self) -> GroupedConfig:
+        """Configuration of the run."""
+
+    def training_episodes(self, seed: int, iteration: int, reroll: int = 0) -> Sequence[EpisodeT]:
+        """Return this rank's episodes of an iteration, in whole groups.
+
+        Args:
+            seed: Seed of the run.
+            iteration: Index of the iteration, from 1.
+            reroll: 0 for the iteration's own episodes; from 1 for further rounds of as many.
+        """
+
+    def evaluation_episodes(self, mode: str = "greedy") -> Sequence[EpisodeT]:
+        """Return this rank's share of the evaluation; ``mode`` is ``"greedy"`` or ``"sampled"``."""
+
+    def play(
+        self, episodes: Sequence[EpisodeT], /, split: str, draws: Draws | None, journal: Journal | None = None
+    ) -> Columns:
+        """Play episodes and return their rows (:mod:`embodyflow.types`), in the same order.
+
+        Args:
+            episodes: Episodes to play.
+            split: Split of the goals or prompts: ``"train"`` or ``"eval"``.
+            draws: Name of the random draws, to which each episode's row is appended; ``None`` acts greedily.
+            journal: File that keeps rows as they are made, and may have those of an earlier attempt.
+        """
+
+    def demonstrate(self) -> Columns:
+        """Return this rank's share of the demonstrations for the warm start."""
+
+
+class EmbodiedEngine(EpisodeEngine["Episode"], Protocol):
+    """An episode engine with environments, which can be observed and filmed."""
+
+    @property
+    def config(self) -> EmbodiedConfig:
+        """Configuration of the run."""
+
+    def evaluation_episodes(self, mode: str = "greedy", task: int | None = None) -> Sequence[Episode]:
+        """Return this rank's share of the evaluation, of all tasks or of the one with index ``task``."""
+
+    def first_observations(self) -> dict[str, dict[str, Any]]:
+        """Return a digest of each task's first observation; runs with equal digests observe alike."""
+
+    def record_video(self, path: Path, num_episodes: int) -> str | None:
+        """Film evaluation episodes into an animated picture; return the reason if that is impossible."""
+
+
+@runtime_checkable
+class ResponseJudge(Protocol):
+    """An engine with a reward function: its rows have no ``success`` until it judges them."""
+
+    def judge(self, batch: Batch, split: str) -> tuple[Batch, dict[str, Metric], list[dict[str, Any]]]:
+        """Return the rows with ``success`` and ``scores``, metrics, and a few examples as text.
+
+        Raises:
+            RewardError: The reward function failed; the message names the row's uid.
+        """
+
+
+class ControlEngine(RolloutEngine, Protocol):
+    """A rollout engine that steps its environments a fixed number of times; episodes span iterations."""
+
+    @property
+    def config(self) -> ControlConfig:
+        """Configuration of the run."""
+
+    def collect(self, iteration: int, draws: Draws, folder: Path | None = None) -> tuple[Columns, Finished]:
+        """Step every environment ``rollout.num_steps`` times; return the rows and the episodes that ended.
+
+        Args:
+            iteration: Index of the iteration, from 1.
+            draws: Name of the random draws, to which each environment's number is appended.
+            folder: Folder that keeps the open episodes between iterations; ``None`` keeps them in memory.
+        """
+
+
+class TrainerEngine(Reducer, Protocol):
+    """An engine of the trainer group: policy, reference and, if the advantage needs one, critic.
+
+    All methods are collectives, called on every rank.
+    """
+
+    @property
+    def kl_coef(self) -> float:
+        """Current coefficient of the KL term, which the adaptive controller may have changed."""
+
+    def log_probs(self, batch: Batch, *, reference: bool) -> torch.Tensor:
+        """Return the log-probs of the batch's tokens under the policy or its reference, float32 [N, T, L]."""
+
+    def values(self, batch: Batch) -> torch.Tensor:
+        """Return the critic's value before each decision, float32 [N, T]."""
+
+    def step(
+        self, batch: Batch, *, positions: Index, total_rows: int, seed: int, iteration: int = 1
+    ) -> dict[str, Metric]:
+        """Take the policy's optimizer steps of an iteration.
+
+        Args:
+            batch: Rows of this rank, with ``old_log_probs`` and ``advantages``.
+            positions: Positions of these rows in the whole batch, int64 [N].
+            total_rows: Number of rows in the whole batch.
+            seed: Seed of the mini-batches.
+            iteration: Index of the iteration, from 1; the learning rate may depend on it.
+        """
+
+    def step_critic(
+        self, batch: Batch, *, positions: Index, total_rows: int, seed: int, iteration: int = 1
+    ) -> dict[str, Metric]:
+        """Take the critic's optimizer steps of an iteration, on rows with ``values`` and ``returns``."""
+
+    def step_both(
+        self, batch: Batch, *, positions: Index, total_rows: int, seed: int, iteration: int = 1
+    ) -> dict[str, Metric]:
+        """Train policy and critic in the same optimizer steps."""
+
+    def fit(self, demos: Batch, seed: int) -> dict[str, Metric]:
+        """Fine-tune the policy on demonstrations, then make the result the start of RL."""
+
+    # What the worker and the session ask for; node functions leave it alone.
+
+    def connect(self, address: str) -> None:
+        """Join the process group that rank 0 leads at ``address``; the models are those of the start."""
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return the policy's full weights by name, on rank 0."""
+
+    def probe(self) -> dict[str, np.ndarray]:
+        """Return arrays by which rollout engines check new weights before they use them; may be empty."""
+
+    def fingerprint(self) -> tuple[int, ...]:
+        """Return hashes of this rank's part of all models; they change when a weight does."""
+
+    def save(self, folder: str, whole: bool = True) -> None:
+        """Write models and optimizers to an empty folder; ``whole`` includes weights that are never trained."""
+
+    def load(self, folder: str) -> None:
+        """Restore a state that :meth:`save` wrote."""
+
+    def load_reference(self, folder: str) -> None:
+        """Restore the reference policy from the checkpoint of iteration 0."""
+
+    def load_weights_file(self, path: str) -> None:
+        """Make the full weights in a file the start of RL."""
+
+    def save_weights_file(self, path: str) -> None:
+        """Write the policy's full weights to a file; rank 0 writes."""
+
+    def save_pretrained(self, folder: str) -> None:
+        """Export the policy as a folder that its class can load; rank 0 writes."""

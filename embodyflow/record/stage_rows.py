@@ -1,0 +1,60 @@
+"""Rows of iterations that are not committed yet, so that a resumed run need not repeat the nodes that made them."""
+
+import shutil
+from pathlib import Path
+
+from embodyflow.process.durable_files import flush
+from embodyflow.record.iteration_folders import folder_of, folders_in
+
+
+class StageRows:
+    """The folders in which nodes keep their rows, one per iteration and node.
+
+    A node's folder has one ``<rank>.rows`` per rank; ``.parts`` while it is made; and ``.surplus``, the rows that the
+    previous iteration left over.
+
+    Args:
+        path: Folder of all stages, inside the run's folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def folder(self, iteration: int, node_id: str) -> Path:
+        """Return the folder for the rows of a node."""
+        return folder_of(self.path, iteration) / node_id
+
+    def drop(self, iteration: int, keep: int) -> None:
+        """Remove the rows of a committed iteration.
+
+        Its surplus rows stay as long as a checkpoint is kept from which the iteration may have to be repeated.
+
+        Args:
+            iteration: Index of the iteration.
+            keep: How many of the newest checkpoints are kept.
+        """
+        done = folder_of(self.path, iteration)
+        for path in done.glob("*/*"):
+            if path.suffix != ".surplus":
+                path.unlink()
+        for index, folder in folders_in(self.path).items():
+            if index <= iteration - keep or (folder == done and not any(done.glob("*/*"))):
+                shutil.rmtree(folder)
+
+    def drop_after(self, iteration: int) -> None:
+        """Remove the rows of all later iterations: they were made with weights that no longer exist."""
+        for index, folder in folders_in(self.path).items():
+            if index > iteration:
+                shutil.rmtree(folder)
+
+    def drop_journals_after(self, iteration: int) -> None:
+        """Remove the rows of half-finished nodes of all later iterations, which may now get other weights.
+
+        Surplus rows stay: the iteration that leaves them replaces them.
+        """
+        for index, parent in folders_in(self.path).items():
+            for folder in parent.glob("*"):
+                if index > iteration and (journals := list(folder.glob("*.parts"))):
+                    for journal in journals:
+                        journal.unlink()
+                    flush(folder)
