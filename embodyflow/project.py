@@ -84,8 +84,8 @@ def hides_room(room: str, name: str) -> str:
     found = importlib.util.find_spec(room)
     place = found and (found.origin or next(iter(found.submodule_search_locations or ()), None))
     return (
-        f"{room}:{name}: {place} does not define it; rename that module if it hides the project's room {room}/, or copy "
-        f"the room of embodyflow {__version__} from a new project (`embodyflow init <folder>`)"
+        f"{room}:{name}: {place} does not define it; rename that module if it hides the project's room {room}/, or "
+        f"copy the room of embodyflow {__version__} from a new project (`embodyflow init <folder>`)"
     )
 
 

@@ -62,4 +62,5 @@ def _refuse_existing(folder: Path, files: dict[Path, str]) -> None:
     names = [*(Path(room) for room in ROOMS), *(Path(f"{room}.py") for room in ROOMS)]
     names += [path for path in files if len(path.parts) == 1]
     if found := [str(name) for name in names if (folder / name).exists()]:
-        raise ConfigError(f"{folder}: holds {', '.join(found)} already; allowed is a folder without them")
+        without = "it" if len(found) == 1 else "them"
+        raise ConfigError(f"{folder}: holds {', '.join(found)} already; allowed is a folder without {without}")

@@ -64,9 +64,7 @@ def _add_project_commands(commands: _Commands) -> None:
 
     check = commands.add_parser("check-env", help="check an environment: seeds, determinism, speed; exit 1 on failure")
     check.add_argument("id", help="Gymnasium id, or module:id")
-    check.add_argument(
-        "words", nargs="*", metavar="key=value", help="keys of env: kwargs.size=3, adapter.success_info=…"
-    )
+    check.add_argument("words", nargs="*", metavar="key=value", help="keys of env, such as kwargs.size=3")
     check.set_defaults(command=_check_env)
 
     config = commands.add_parser("config", help="show every key of a run's configuration and what it means")
