@@ -65,7 +65,7 @@ def check_room(room: str, names: Iterable[str] = ()) -> None:
         names: Functions and classes that the room must define.
 
     Raises:
-        ConfigError: the room is missing, or the module found in its place lacks a name.
+        ConfigError: The room is missing, or the module found in its place lacks a name.
     """
     found = importlib.util.find_spec(room)
     if found is None:

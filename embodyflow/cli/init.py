@@ -18,7 +18,7 @@ def init(folder: Path) -> int:
         folder: New folder, or one that holds none of the project's files.
 
     Raises:
-        ConfigError: the folder holds some of them, or cannot be written; nothing was written then.
+        ConfigError: The folder holds some of them, or cannot be written; nothing was written then.
     """
     files = project_files()
     _refuse_existing(folder, files)

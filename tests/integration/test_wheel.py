@@ -1,4 +1,4 @@
-"""A wheel of this tree in a fresh environment: a project of one's own is made, runs, and leaves nothing behind.
+"""A wheel of this tree in a fresh environment: ``embodyflow init`` makes a project that runs and leaves nothing behind.
 
 The fresh environment borrows the other packages from the environment that runs the tests, through a ``.pth`` file: no
 index is needed, and it is made in seconds. A ``.pth`` file adds one folder to the import path and does not read the
