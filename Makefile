@@ -1,13 +1,8 @@
-# make run          install what is missing, run an experiment with a local Ray and Prefect, stop everything
-# make run SEED=3   make run ARGS="iterations=5 trainer.epochs=2"   make run EXPERIMENT=embodied
-# make up, down     the local stack by itself: Ray, Prefect server, Prefect worker, deployments
-# make test, lint   what .ci/run runs
-# make slow         the tests that CI leaves out, some half an hour
-# make chaos        every part of a run killed at every node: 209 tests, some two hours on two cores
-#
-# Needs Python 3.11 or 3.12 with venv and pip, make, git. Everything is installed into .venv.
+# `make` lists the targets. They need Python 3.11 or 3.12 with venv and pip, make and git, and install into .venv.
 
-# The first that fits; PYTHON=<path> names another.
+.DEFAULT_GOAL := help
+
+# The first Python that fits; PYTHON=<path> names another.
 fits := 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))'
 PYTHON ?= $(firstword $(foreach name,python3 python3.12 python3.11,$(shell $(name) -c $(fits) 2>/dev/null && echo $(name))))
 EXTRAS ?= dev
@@ -21,35 +16,41 @@ INSTALLED := .venv/installed-$(EXTRAS)
 # While a run starts and ends it leaves one of two cores idle.
 TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 
-.PHONY: install run up down test slow chaos lint clean rendering
+.PHONY: help install run up down test slow chaos lint clean rendering
 
-install: $(INSTALLED)
+help:  ## list the targets
+	@echo 'Targets; all but help, down and clean install what is missing:'
+	@sed -n "s/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p" $(MAKEFILE_LIST) | expand -t 20
+	@echo 'For example: make run EXPERIMENT=push SEED=3 ARGS="iterations=5 trainer.epochs=2"'
 
-run: install
-	@$(BIN)/embodyflow run --experiment $(EXPERIMENT) $(if $(SEED),--seed $(SEED)) $(if $(ALGORITHM),algorithm=$(ALGORITHM)) $(ARGS)
+install: $(INSTALLED)  ## install into .venv; EXTRAS=dev,libero adds extras
 
-up: install
+run: install  ## run an experiment on a local Ray and Prefect, show the result, stop everything
+	@$(BIN)/embodyflow run --experiment $(EXPERIMENT) $(if $(SEED),--seed $(SEED)) \
+		$(if $(ALGORITHM),algorithm=$(ALGORITHM)) $(ARGS)
+
+up: install  ## start the local stack: Ray, Prefect server, Prefect worker, deployments
 	@$(BIN)/embodyflow up $(ARGS)
 
-down:
+down:  ## stop the local stack
 	@$(BIN)/embodyflow down
 
-test: install
+test: install  ## run the tests that CI runs
 	$(BIN)/python -m pytest tests/unit -m "not slow and not gpu" $(TWO_AT_ONCE)
 	$(BIN)/python -m pytest tests/integration tests/chaos -m "not slow and not gpu" $(TWO_AT_ONCE) --durations=12
 
-slow: install
+slow: install  ## run the tests that CI leaves out, about half an hour
 	$(BIN)/python -m pytest tests/unit tests/integration -m "slow and not gpu" $(TWO_AT_ONCE)
 
-chaos: install
+chaos: install  ## kill every part of a run at every node: 209 tests, about two hours on two cores
 	$(BIN)/python -m pytest tests/chaos --numprocesses 2
 
-lint: install
+lint: install  ## check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-clean:
+clean:  ## stop the stack and remove everything that was installed or built
 	-@$(BIN)/embodyflow down
 	rm -rf .venv .embodyflow build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 

@@ -16,6 +16,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -24,8 +25,9 @@ from pydantic import ValidationError
 from embodyflow.config import RunConfig
 from embodyflow.config.environment import EnvConfig
 from embodyflow.config.jobs import JOBS
+from embodyflow.config.search_path import ProjectConfigs
 from embodyflow.errors import ConfigError
-from embodyflow.project import shipped
+from embodyflow.project import config_folders, shipped
 from embodyflow.references import resolve
 
 ENVIRONMENT_CHECK = "embodyflow.simulation.make_env:check_environment"  # imports Gymnasium
@@ -39,10 +41,11 @@ _USERS_OWN = (
 )
 """Sections whose keys are the user's own."""
 CONFIG_DIR = shipped() / "configs"
+Plugins.instance().register(ProjectConfigs)
 
 
 def experiments() -> list[str]:
-    """Return the names of the shipped experiments."""
+    """Return the names of the experiments: the project's own and the shipped ones."""
     return _options("experiment")
 
 
@@ -216,7 +219,7 @@ def _explain(error: Exception, overrides: Sequence[str]) -> str:
 
 def _options(group: str) -> list[str]:
     """Return the names of a group's files."""
-    return sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
+    return sorted({path.stem for folder in config_folders() for path in (folder / group).glob("*.yaml")})
 
 
 def _nearest(name: str, options: Sequence[str]) -> str:

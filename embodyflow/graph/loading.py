@@ -7,6 +7,7 @@ from embodyflow.errors import ConfigError
 from embodyflow.graph.graph import TaskGraph
 from embodyflow.graph.validation import functions_on_trust
 from embodyflow.graph.yaml_loader import load_yaml
+from embodyflow.project import check_room
 from embodyflow.references import reference_to, resolve
 
 BUILT_IN = {
@@ -39,14 +40,19 @@ def load_pipeline(
     """
     if sum(source is not None for source in (name, custom_fn, yaml)) != 1:
         raise ConfigError("pipeline: exactly one of name, custom_fn and yaml must be set")
+    check_room("tasks")
     if yaml is not None:
         return load_yaml(yaml)
     if custom_fn is not None:
         return _call(custom_fn)
     if name not in BUILT_IN:
         raise ConfigError(f"pipeline.name={name}: allowed are {', '.join(BUILT_IN)}")
+    check_room("pipelines")
     with functions_on_trust():
-        return _call(BUILT_IN[name])
+        graph = _call(BUILT_IN[name])
+    functions = (node.executable_ref.partition(":") for node in graph.nodes.values())
+    check_room("tasks", [name for module, _, name in functions if module == "tasks"])
+    return graph
 
 
 def _call(custom_fn: str) -> TaskGraph:

@@ -20,6 +20,7 @@ from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.env_match import check_fits, policy_sizes
 from embodyflow.policies.observations import entries_of, observation_fields
+from embodyflow.project import check_room, hides_room
 
 ADAPTER_ID = "envs:embodyflow/Adapted-v0"
 EXAMPLE_ENV_ID = "envs:embodyflow/MetaWorld-v0"
@@ -152,7 +153,10 @@ def declared_tasks(env_id: str) -> list[str]:
 def _check_tasks(env: EnvConfig) -> None:
     """Check that the environment exists and has the tasks; an adapter takes any tasks."""
     known = declared_tasks(env.id)  # called first, because it raises for an unknown environment
-    if not env.tasks or env.adapter is not None:
+    if env.adapter is not None:
+        _env_spec(ADAPTER_ID)
+        return
+    if not env.tasks:
         return
     if not known:
         raise ConfigError(
@@ -283,6 +287,8 @@ def _check_observation(env: EnvConfig, instance: gym.Env[Any, Any], observation:
 
 def _env_spec(env_id: str) -> EnvSpec:
     module, _, name = env_id.rpartition(":")
+    if module == "envs":
+        check_room(module)
     try:
         if module:
             importlib.import_module(module)
@@ -290,6 +296,8 @@ def _env_spec(env_id: str) -> EnvSpec:
     except ImportError as error:
         raise ConfigError(f"env.id={env_id}: {error}; install the package or correct the module's name") from error
     except gym.error.Error as error:
+        if module == "envs" and isinstance(error, gym.error.NamespaceNotFound):
+            raise ConfigError(hides_room(module, name)) from error
         raise ConfigError(
             f"env.id={env_id}: {str(error).splitlines()[0].rstrip('.')}; "
             f"allowed are a registered id and module:id, such as {EXAMPLE_ENV_ID} or "

@@ -1,4 +1,4 @@
-"""Whether the user names a database for our Prefect server to use; Prefect knows many ways to do so."""
+"""Detection of a database that the user names for our Prefect server; Prefect reads it from many places."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from embodyflow.errors import ConfigError
 
 
 class _NamedHere(ServerDatabaseSettings):
-    """What the environment, ``.env`` and this folder's TOML files say; a profile is for the user's own server."""
+    """Settings from the environment, ``.env`` and this folder's TOML files; profiles are for the user's own server."""
 
     @classmethod
     def settings_customise_sources(cls, *classes: Any, **sources: Any) -> tuple[Any, ...]:
@@ -17,10 +17,10 @@ class _NamedHere(ServerDatabaseSettings):
 
 
 def is_named() -> bool:
-    """Say whether a database is named, by its URL or by its parts.
+    """Return True if a database is named, by its URL or by its parts.
 
     Raises:
-        ConfigError: by something that Prefect does not take.
+        ConfigError: Prefect rejects a setting.
     """
     try:
         named = _NamedHere()

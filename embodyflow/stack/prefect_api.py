@@ -1,6 +1,6 @@
-"""The few calls we make to a Prefect server's REST API.
+"""A small client for a Prefect server's REST API.
 
-Prefect's own client takes two seconds to import; a launcher that is only to poll and to tidy up should not.
+Prefect's own client takes two seconds to import, too long for a launcher that only polls and cleans up.
 """
 
 import base64
@@ -24,17 +24,17 @@ TERMINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 ERROR_LEVEL = 40
 TIMEOUT = 10.0
 PAUSES = (0.2, 0.8, 3.2)
-"""Seconds before a request is made again that was answered by 503: another one had locked the SQLite database."""
+"""Seconds before each retry of a request that was answered by 503: another request had locked the SQLite database."""
 RESUME_TAG = "resume"
 WORKER_LABEL = "prefect.worker.name"
-"""What Prefect's worker puts on a run that it starts; the process id beside is a bare number, of no machine."""
+"""Label that Prefect's worker puts on a run it starts; the process id that it adds does not identify a machine."""
 
 
 class PrefectApi:
-    """A Prefect server.
+    """A client for one Prefect server.
 
     Args:
-        url: its API's address, such as ``http://127.0.0.1:4200/api``.
+        url: Address of the API, such as ``http://127.0.0.1:4200/api``.
     """
 
     def __init__(self, url: str) -> None:
@@ -42,15 +42,15 @@ class PrefectApi:
 
     @property
     def ui_url(self) -> str:
-        """Where people look at it."""
+        """Address of the web UI."""
         return self.url.removesuffix("/api")
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return the JSON answer to one request, None when it has no body; a server that is busy is asked again.
+        """Return the JSON answer to a request, or None if the answer has no body; retry while the server is busy.
 
         Raises:
-            urllib.error.URLError: the server cannot be reached or refuses; HTTPError carries its answer.
-            ConfigError: what answers is no Prefect API.
+            urllib.error.URLError: The server cannot be reached or refuses; HTTPError carries its answer.
+            ConfigError: The address does not answer as a Prefect API.
         """
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", **_authorization()}
@@ -64,24 +64,24 @@ class PrefectApi:
                 if error.code != HTTPStatus.SERVICE_UNAVAILABLE or pause is None:
                     raise
                 time.sleep(pause)
-            except (ValueError, InvalidURL) as error:  # not JSON, or no address at all
+            except (ValueError, InvalidURL) as error:  # the answer is not JSON, or the address is malformed
                 raise ConfigError(
-                    f"PREFECT_API_URL={self.url}: is no Prefect API; allowed are addresses such as "
+                    f"PREFECT_API_URL={self.url}: is not a Prefect API; allowed are addresses such as "
                     "http://127.0.0.1:4200/api"
                 ) from error
-            except (TimeoutError, HTTPException) as error:  # neither says where it happened
+            except (TimeoutError, HTTPException) as error:  # neither names the address
                 raise urllib.error.URLError(f"{self.url} did not answer: {error}") from error
-        raise AssertionError("the last attempt answers or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def is_healthy(self) -> bool:
-        """Whether the server answers."""
+        """Return True if the server answers."""
         try:
             return bool(self.request("GET", "/health"))
-        except OSError:  # URLError, a refused or broken connection, a time-out
+        except OSError:  # URLError, a refused or broken connection, a timeout
             return False
 
     def create_work_pool(self, name: str) -> None:
-        """Create a work pool of type process, unless there is one of that name."""
+        """Create a work pool of type process, unless one of that name exists."""
         try:
             self.request("POST", "/work_pools/", {"name": name, "type": "process"})
         except urllib.error.HTTPError as error:
@@ -89,11 +89,11 @@ class PrefectApi:
                 raise
 
     def work_pool_is_ready(self, name: str) -> bool:
-        """Whether a worker polls the pool."""
+        """Return True if a worker polls the pool."""
         return bool(self.request("GET", f"/work_pools/{name}")["status"] == "READY")
 
     def flow_run(self, flow_run_id: str) -> dict[str, Any] | None:
-        """Return the flow run as the server knows it; ``None`` where it does not: somebody has deleted it."""
+        """Return the server's record of the flow run, or None if the run was deleted."""
         try:
             run: dict[str, Any] = self.request("GET", f"/flow_runs/{flow_run_id}")
         except urllib.error.HTTPError as error:
@@ -103,7 +103,7 @@ class PrefectApi:
         return run
 
     def flow_runs(self, condition: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the flow runs that meet a condition in the API's filter language, all pages of them."""
+        """Return all flow runs that match a condition in the API's filter language, over all pages."""
         runs: list[dict[str, Any]] = []
         while True:
             page = {"flow_runs": condition, "limit": 200, "offset": len(runs)}
@@ -113,40 +113,40 @@ class PrefectApi:
                 return runs
 
     def kinds_of_states(self, flow_run_id: str) -> list[str]:
-        """Return the types of the states the flow run was in, the newest first."""
+        """Return the types of the states that the flow run has been in, newest first."""
         states = self.request("GET", f"/flow_run_states/?flow_run_id={flow_run_id}")
         return [str(each["type"]) for each in sorted(states, key=lambda each: str(each["timestamp"]), reverse=True)]
 
     def set_state(
         self, flow_run_id: str, kind: str, message: str, *, name: str | None = None, force: bool = True
     ) -> None:
-        """Move a flow run to a state such as CRASHED; concurrency slots that it held are free again."""
+        """Move a flow run to a state such as CRASHED, which frees its concurrency slots."""
         state = {"type": kind, "name": name or kind.capitalize(), "message": message}
         self.request("POST", f"/flow_runs/{flow_run_id}/set_state", {"state": state, "force": force})
 
     def last_error(self, flow_run_id: str) -> str | None:
-        """Return the last message that the flow run logged as an error."""
+        """Return the last error message that the flow run logged, or None."""
         condition = {"flow_run_id": {"any_": [flow_run_id]}, "level": {"ge_": ERROR_LEVEL}}
         logs = self.request("POST", "/logs/filter", {"logs": condition, "sort": "TIMESTAMP_DESC", "limit": 1})
         return str(logs[0]["message"]) if logs else None
 
 
 def end_stale_runs(api: PrefectApi, message: str, *, worker: str | None = None) -> int:
-    """End what a killed stack left behind: runs that look active, and scheduled ones whose hour has passed.
+    """End the flow runs that a killed stack left: runs that look active, and scheduled runs whose time has passed.
 
-    The first would hold their deployment's concurrency slot for ever; the second would all start at once. A run with
-    the tag ``resume`` that nobody has cancelled is not ended but told to go on when there is a worker. So is one that
-    could still say that it crashed, while the server that was to start it again was going too
+    Active ones would hold their deployment's concurrency slot for ever; late ones would all start at once. A run with
+    the tag ``resume`` that was not cancelled is rescheduled instead and resumes once there is a worker. The same holds
+    for a tagged run that reported its crash while the server that should have restarted it was stopping
     (:mod:`embodyflow.orchestration.server.resumption`).
 
     Args:
-        api: the server.
-        message: why, shown with the runs.
-        worker: name of this stack's Prefect worker, which is gone. If given, the server or its database may be shared:
-            only runs that this worker has started are ended, and those within them.
+        api: Client for the server.
+        message: Reason, shown with the runs.
+        worker: Name of this stack's Prefect worker, which is gone. Given when other stacks may share the server or its
+            database: then only runs that this worker started, and their subflow runs, are ended.
 
     Returns:
-        How many runs were ended or told to go on.
+        The number of runs that were ended or rescheduled.
     """
     stale = api.flow_runs({"state": {"type": {"any_": [*ACTIVE, "CRASHED"]}}})
     stale = [run for run in stale if run["state_type"] != "CRASHED" or (_goes_on(run) and run["run_count"] < MAX_RUNS)]
@@ -157,7 +157,7 @@ def end_stale_runs(api: PrefectApi, message: str, *, worker: str | None = None) 
     else:
         now = datetime.now(UTC).isoformat()
         late = api.flow_runs({"state": {"type": {"any_": ["SCHEDULED"]}}, "expected_start_time": {"before_": now}})
-        stale += [run for run in late if run["start_time"] is not None]  # they wait to be run again
+        stale += [run for run in late if run["start_time"] is not None]  # started before, and due for a retry
     for run in stale:
         if _was_cancelled(api, run):
             api.set_state(run["id"], "CANCELLED", message)
@@ -167,7 +167,7 @@ def end_stale_runs(api: PrefectApi, message: str, *, worker: str | None = None) 
             api.set_state(run["id"], "CRASHED", message)
     missed = [run for run in late if run["start_time"] is None]
     for run in missed:
-        api.set_state(run["id"], "CANCELLED", "Its time passed while no stack was up.")
+        api.set_state(run["id"], "CANCELLED", "The scheduled time passed while no stack was up.")
     return len(stale) + len(missed)
 
 
@@ -182,13 +182,13 @@ def _was_cancelled(api: PrefectApi, run: Mapping[str, Any]) -> bool:
 
 
 def _runs_within(api: PrefectApi, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the active runs of iterations and the like, which carry no worker's label."""
+    """Return the active subflow runs, such as iterations, which do not carry a worker's label."""
     parents = {"any_": [run["id"] for run in runs]}
     return api.flow_runs({"parent_flow_run_id": parents, "state": {"type": {"any_": ACTIVE}}})
 
 
 def _authorization() -> dict[str, str]:
-    """The credentials that Prefect's own client would send."""
+    """Return the header with the credentials that Prefect's own client would send."""
     if key := os.environ.get("PREFECT_API_KEY"):
         return {"Authorization": f"Bearer {key}"}
     if secret := os.environ.get("PREFECT_API_AUTH_STRING"):

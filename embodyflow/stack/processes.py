@@ -1,10 +1,9 @@
-"""Child processes that never outlive us.
+"""Child processes that never outlive their launcher.
 
-Three nets, each for what slips through the one before: every child is stopped by its handle; whatever its
-descendants leave behind is adopted by this process (a Linux *subreaper*) and found as ours; and every process
-of a stack carries the stack's name in its environment, so that a watcher
-(:mod:`embodyflow.orchestration.server.orphans`) ends it if we are
-killed, and the next start finds it even if that was killed too.
+Three safety nets, each for the processes that escape the one before. The launcher stops every child by its handle. It
+adopts orphaned descendants (as a Linux *subreaper*) and kills them as its own. And every process of a stack carries the
+stack's name in its environment, so that a watcher (:mod:`embodyflow.orchestration.server.orphans`) kills it if the
+launcher is killed, and the next start finds it if the watcher is killed too.
 """
 
 import ctypes
@@ -30,19 +29,19 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def adopt_orphans() -> None:
-    """Make orphaned descendants children of this process instead of init's. Linux only; nothing elsewhere."""
+    """Make this process the parent of its orphaned descendants, in place of init. Does nothing outside Linux."""
     if _libc is not None:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def exit_on_signals() -> None:
-    """Make SIGINT, SIGTERM and SIGHUP raise ``SystemExit(128 + signum)``: ``with`` blocks stop what runs."""
+    """Make SIGINT, SIGTERM and SIGHUP raise ``SystemExit(128 + signum)``, so that ``with`` blocks clean up."""
     for signum in _STOPPING:
         signal.signal(signum, _exit)
 
 
 def ignore_signals() -> None:
-    """Ignore them from now on: stopping has begun and is a matter of seconds."""
+    """Ignore these signals from now on: the process is stopping and needs a few seconds."""
     for signum in _STOPPING:
         signal.signal(signum, signal.SIG_IGN)
 
@@ -56,14 +55,14 @@ def _exit(signum: int, frame: FrameType | None) -> None:
 def start_process(
     command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path, outlives_us: bool = False
 ) -> psutil.Popen:
-    """Start ``command`` in a session of its own, so that Ctrl-C in the terminal reaches us alone.
+    """Start ``command`` in its own session, so that Ctrl-C in the terminal reaches only the launcher.
 
     Args:
-        command: program and arguments.
-        log: file to which stdout and stderr are appended.
-        env: the whole environment of the child.
-        cwd: its working directory.
-        outlives_us: whether it may live on when this process ends; otherwise it gets SIGTERM (on Linux).
+        command: Program and arguments.
+        log: File to which stdout and stderr are appended.
+        env: Whole environment of the child.
+        cwd: Working directory of the child.
+        outlives_us: True if the child may live on when this process ends; otherwise it gets SIGTERM then (on Linux).
 
     Returns:
         The running process.
@@ -83,8 +82,8 @@ def start_process(
 
 
 def _reset_signals() -> None:
-    # A shell's `&` starts us with SIGINT ignored and children inherit that; Prefect's worker would then
-    # ignore both SIGINT and SIGTERM, because it turns the second into the first.
+    # A command that a shell starts with `&` ignores SIGINT, and its children inherit that. Prefect's worker would then
+    # ignore SIGTERM too, because it turns SIGTERM into SIGINT.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -98,8 +97,8 @@ def stop_processes(processes: Iterable[psutil.Process], *, grace: float) -> None
     """Stop processes and their descendants.
 
     Args:
-        processes: get SIGTERM.
-        grace: seconds after which what is left of them and their descendants gets SIGKILL.
+        processes: Processes to send SIGTERM to.
+        grace: Seconds until the survivors among them and their descendants get SIGKILL.
     """
     roots = list(processes)
     family = [process for root in roots for process in [root, *descendants(root)]]
@@ -119,7 +118,7 @@ def kill_descendants() -> None:
 
 
 def descendants(process: psutil.Process) -> list[psutil.Process]:
-    """Return the living descendants of ``process``; none if it is gone."""
+    """Return the living descendants of ``process``, an empty list if it is gone."""
     try:
         return process.children(recursive=True)
     except psutil.NoSuchProcess:
@@ -137,7 +136,7 @@ def find_process(pid: int, created: float) -> psutil.Process | None:
 
 
 def free_port(preferred: int, *, host: str = "127.0.0.1") -> int:
-    """Return ``preferred`` if nothing listens there, else a free port of the system's choice."""
+    """Return ``preferred`` if it is free, else a free port that the system chooses."""
     for port in (preferred, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -150,19 +149,19 @@ def free_port(preferred: int, *, host: str = "127.0.0.1") -> int:
 
 
 def claim_port(preferred: int) -> tuple[int, socket.socket]:
-    """Choose a port as :func:`free_port` does, of those that no other process of this machine has claimed.
+    """Choose a port as :func:`free_port` does, among those that no other process on this machine has claimed.
 
-    Seconds pass before a server listens there. Without a claim another stack that starts meanwhile would choose the
-    same port, and take the first one's server for its own.
+    A server needs seconds until it listens. Without a claim, another stack that starts meanwhile would choose the same
+    port and mistake the first stack's server for its own.
 
     Returns:
-        The port, and the claim: it holds until it is closed or this process ends.
+        The port, and the claim, which holds until it is closed or this process ends.
     """
     port = free_port(preferred)
     while True:
         claim = socket.socket(socket.AF_UNIX)
         try:
-            claim.bind(f"\0embodyflow port {port}")  # in Linux's abstract namespace: no file to be left behind
+            claim.bind(f"\0embodyflow port {port}")  # Linux's abstract namespace leaves no file
             return port, claim
         except OSError as error:
             claim.close()
@@ -172,9 +171,9 @@ def claim_port(preferred: int) -> tuple[int, socket.socket]:
 
 
 def _wait(processes: Iterable[psutil.Process], *, timeout: float) -> list[psutil.Process]:
-    """Wait until the processes have ended; return those that have not after ``timeout`` seconds.
+    """Wait until the processes have ended; return those still running after ``timeout`` seconds.
 
-    A zombie has ended: psutil's own wait would wait for those whose dead parent never collected them.
+    A zombie counts as ended. psutil's own wait would wait for zombies that their dead parent never reaped.
     """
     deadline = time.monotonic() + timeout
     while (running := [each for each in processes if _is_running(each)]) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""The programs a stack is made of: their commands and their settings."""
+"""The programs of a stack: their commands and their environment variables."""
 
 import os
 import secrets
@@ -11,19 +11,19 @@ from embodyflow.stack.stack_folder import StackFolder
 
 WORK_POOL = "embodyflow"
 
-# An iteration is some 175 kB of the database, two thirds of it events, which are read within the hour: by
-# automations, and by whoever looks at a run's feed. A run's record is its folder; the database may forget.
+# An iteration adds some 175 kB to the database, two thirds of it events. Automations and the UI's feed read events
+# within the hour. The record of a run is its folder, so the database may forget.
 RETENTION = {
     "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "P1D",
     "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
     "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(30 * 24 * 3600),
 }
-"""How long our server keeps events and, after their end, flow runs, in a database of its own."""
+"""How long our server keeps events and finished flow runs in its own database."""
 
 
 def environment(folder: StackFolder) -> dict[str, str]:
-    """Return the environment of every process of the stack, addresses left out."""
-    # The user's own server may need the profile in their home; ours has its home in the project.
+    """Return the environment of every process of the stack, without the addresses of its services."""
+    # The user's own server may need the profile in their home; our server's home is in the project.
     home = {} if os.environ.get("PREFECT_API_URL") else {"PREFECT_HOME": str(folder.prefect_home)}
     return {
         **os.environ,
@@ -31,8 +31,8 @@ def environment(folder: StackFolder) -> dict[str, str]:
         **BATCHED_WRITES,
         **home,
         STACK_VARIABLE: str(folder.root),
-        # A run waits for its worker that long. The default is 10; each query writes to the database, and at 1 the
-        # server's own retries collide on SQLite without end.
+        # The longest time that a submitted run waits for the worker. The default is 10. Each query writes to the
+        # database; at 1 second the server's own retries on SQLite collide endlessly.
         "PREFECT_WORKER_QUERY_SECONDS": "4",
         "PREFECT_CLI_PROMPT": "false",
         "PYTHONUNBUFFERED": "1",
@@ -40,9 +40,9 @@ def environment(folder: StackFolder) -> dict[str, str]:
 
 
 def database_environment(folder: StackFolder) -> dict[str, str]:
-    """Return what has our server keep its data in a file of the stack's, and forget what is old.
+    """Return the variables that make our server keep its data in the stack's own file and forget old data.
 
-    The file is named although it is Prefect's default: that the database is ours to tidy up is then sure.
+    They name the file although it is Prefect's default, so that we never clean up another database.
     """
     url = f"sqlite+aiosqlite:///{folder.prefect_home}/prefect.db"
     kept = {name: os.environ.get(name, value) for name, value in RETENTION.items()}
@@ -50,15 +50,15 @@ def database_environment(folder: StackFolder) -> dict[str, str]:
 
 
 def ray_environment(folder: StackFolder) -> dict[str, str]:
-    """Return what our own Ray cluster and its drivers need in addition; makes the cluster's secret."""
+    """Create the secret of our Ray cluster and return the environment variables of the cluster and its drivers."""
     folder.private.mkdir(exist_ok=True)
     with open(os.open(folder.ray_token, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
     return {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(folder.ray_token),
-        # Ray takes 127.0.0.1 to mean "this machine's address" and listens on every interface. This switch,
-        # its default on macOS and Windows, keeps it on the loopback.
+        # Ray replaces 127.0.0.1 by this machine's address and listens on every interface. With this switch, its
+        # default on macOS and Windows, it stays on the loopback interface.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_DEDUP_LOGS": "0",
     }
@@ -87,7 +87,7 @@ def worker_command(name: str) -> list[str]:
 
 
 def deploy_command(folder: StackFolder) -> list[str]:
-    """Return the command that makes the server know all our deployments."""
+    """Return the command that registers all deployments of the project with the server."""
     return [*_prefect("deploy"), "--all", "--prefect-file", str(folder.prefect_yaml)]
 
 
@@ -95,19 +95,19 @@ def run_command(deployment: str, parameters: str) -> list[str]:
     """Return the command that submits a flow run and waits for its end.
 
     Args:
-        deployment: ``<flow>/<name>``.
-        parameters: the flow's, as JSON.
+        deployment: Name of the deployment, ``<flow>/<name>``.
+        parameters: Parameters of the flow as JSON.
     """
     return [*_prefect("deployment", "run"), deployment, "--params", parameters, "--watch"]
 
 
 def num_cores() -> int:
-    """Return the number of cores this process may use (not those a container hides from it)."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def attached(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """Return the Prefect API and the Ray address the user asks us to use; None for what we are to start."""
+    """Return the Prefect API and the Ray address that the user sets; None for a service that the stack starts."""
     return environ.get("PREFECT_API_URL") or None, environ.get("RAY_ADDRESS") or None
 
 

@@ -1,4 +1,4 @@
-"""The local stack, started and stopped as one: Ray, Prefect server, work pool and Prefect worker."""
+"""The local stack, started and stopped as a whole: Ray, Prefect server, work pool and Prefect worker."""
 
 import hashlib
 import os
@@ -43,28 +43,28 @@ from embodyflow.stack.services import (
 from embodyflow.stack.stack_folder import StackFolder, StackState
 
 START_TIMEOUT = 180.0
-"""Seconds that a part of the stack may take to answer: minutes on a busy machine, the first time."""
+"""Seconds within which a service must answer; the first start on a busy machine takes minutes."""
 
 FLOW_GRACE = 8.0
-"""Seconds that a flow run has to stop its workers and tell the server, when the stack is stopped."""
+"""Seconds that a flow run has to stop its workers and report to the server when the stack stops."""
 
 
 class StackError(RuntimeError):
-    """A part of the stack did not start, or ended by itself."""
+    """A service of the stack did not start, or ended unexpectedly."""
 
 
 class Stack:
-    """Starts on ``with``, stops at its end, whatever ends it.
+    """A context manager that starts the stack and stops it at the end of the ``with`` block, however that ends.
 
-    What the environment names is used and left alone: ``PREFECT_API_URL``, ``RAY_ADDRESS``.
+    Services that ``PREFECT_API_URL`` and ``RAY_ADDRESS`` name are used and neither started nor stopped.
 
     Args:
-        folder: the project's.
-        command: that starts it: ``up`` or ``run``.
+        folder: Folder of the project.
+        command: Command that starts the stack, ``up`` or ``run``.
 
     Raises:
-        ConfigError: a stack is up here already, or starting, or an address in the environment does not answer.
-        StackError: a part of it did not start; the message names its log.
+        ConfigError: A stack is up or starting in this folder, or an address in the environment does not answer.
+        StackError: A service did not start; the message names its log.
     """
 
     def __init__(self, folder: StackFolder, command: str) -> None:
@@ -72,8 +72,8 @@ class Stack:
         self._api_url, self._ray_address = attached(os.environ)
         self._owns_database = False
         self._processes: dict[str, psutil.Popen] = {}
-        self._watcher: subprocess.Popen[bytes] | None = None  # ends what would outlive this process
-        self._held = ExitStack()  # the folder's lock and ports, until all has ended
+        self._watcher: subprocess.Popen[bytes] | None = None  # kills what would outlive this process
+        self._held = ExitStack()  # the folder's lock and the claimed ports, held until everything has ended
 
     def __enter__(self) -> "Stack":
         self._held.enter_context(self.folder.locked())
@@ -92,18 +92,18 @@ class Stack:
         self.stop()
 
     def check(self) -> None:
-        """Raise StackError if a part of the stack has ended."""
+        """Raise StackError if a service of the stack has ended."""
         for name, process in self._processes.items():
             if process.poll() is not None:
                 raise StackError(f"{name} ended with exit code {process.returncode}: see {self.folder.log(name)}")
 
     def stop(self) -> None:
-        """Stop what was started: flow runs first, while there is a server to report to; then all the rest."""
+        """Stop all that was started: flow runs first, while they can report to the server, then the services."""
         ignore_signals()
         try:
             self._stop_flow_runs()
-        except (OSError, ConfigError) as error:  # no answer, or none of Prefect's: the next stack ends what is left
-            print(f"warning: the Prefect server was not told that its runs are over: {error}", file=sys.stderr)
+        except (OSError, ConfigError) as error:  # the next stack ends the runs that are left
+            print(f"warning: could not report the end of the runs to the Prefect server: {error}", file=sys.stderr)
         finally:
             stop_processes(self._processes.values(), grace=5.0)
             kill_descendants()
@@ -119,13 +119,13 @@ class Stack:
             self._end_stale_runs("The stack was stopped.")
 
     def _orphans(self) -> list[psutil.Process]:
-        """Return what parts that are gone have left to us: flow runs, where the Prefect worker died."""
+        """Return the processes that a dead service left to us: flow runs, if the Prefect worker died."""
         parts = {process.pid for process in (*self._processes.values(), self._watcher) if process is not None}
         return [child for child in psutil.Process().children() if child.pid not in parts]
 
     def _start(self) -> None:
         if self._api_url is None:
-            self.folder.check_prefect_toml()  # it is written when all answers
+            self.folder.check_prefect_toml()  # before anything starts; it is written once everything answers
         self._plan()
         self._check_attached()
         self._watcher = start_watcher(STACK_VARIABLE, self.env)
@@ -151,10 +151,10 @@ class Stack:
         self._set_state(replace(self.state, ready=True, processes=pids))
 
     def _plan(self) -> None:
-        """Choose addresses, say where we are to be found, prepare the environment of all that is started."""
+        """Choose the addresses, write the stack's state and prepare the environment of its processes."""
         api_url = self._api_url or f"http://127.0.0.1:{self._claim(4200)}/api"
         ray_address = self._ray_address or f"127.0.0.1:{self._claim(6379)}"
-        # Ray's sockets lie there: a longer path than about 100 characters and it does not start.
+        # Ray keeps its sockets there and does not start if their path has more than about 100 characters.
         temp_dir = None if self._ray_address else tempfile.mkdtemp(prefix="embodyflow-ray-")
         me = psutil.Process()
         self._set_state(StackState(me.pid, me.create_time(), False, api_url, ray_address, temp_dir, {}, self._command))
@@ -164,22 +164,22 @@ class Stack:
             self.env |= ray_environment(self.folder)
 
     def _server_environment(self) -> dict[str, str]:
-        from embodyflow.stack.database import is_named  # Prefect takes a second to import; Ray starts meanwhile
+        from embodyflow.stack.database import is_named  # importing Prefect takes a second, while Ray starts
 
         self._owns_database = not is_named()
         return self.env | (database_environment(self.folder) if self._owns_database else {})
 
     def _claim(self, preferred: int) -> int:
-        """Return a port that is ours until we have stopped."""
+        """Claim a port until the stack has stopped."""
         port, claim = claim_port(preferred)
         self._held.enter_context(claim)
         return port
 
     def _check_attached(self) -> None:
         if self._api_url is not None and not self._api.is_healthy():
-            raise ConfigError(f"PREFECT_API_URL={self._api_url}: no answer; unset it to have a server started")
+            raise ConfigError(f"PREFECT_API_URL={self._api_url}: does not answer; unset it to start a server here")
         if self._ray_address is not None and not _answers(self._ray_address):
-            raise ConfigError(f"RAY_ADDRESS={self._ray_address}: no answer; unset it to have Ray started")
+            raise ConfigError(f"RAY_ADDRESS={self._ray_address}: does not answer; unset it to start Ray here")
 
     def _launch(self, name: str, command: list[str], *, env: dict[str, str] | None = None) -> psutil.Popen:
         log = self.folder.log(name)
@@ -194,7 +194,7 @@ class Stack:
             self.check()
             if time.monotonic() > deadline:
                 log = self.folder.log(name)
-                raise StackError(f"{name} did not answer in {START_TIMEOUT:.0f} s: see {log}")
+                raise StackError(f"{name} did not answer within {START_TIMEOUT:.0f} s: see {log}")
             time.sleep(0.1)
 
     def _deploy(self) -> None:
@@ -203,10 +203,10 @@ class Stack:
         del self._processes["prefect-deploy"]
         if code != 0:
             log = self.folder.log("prefect-deploy")
-            raise StackError(f"{self.folder.prefect_yaml} was refused: see {log}")
+            raise StackError(f"Prefect refused {self.folder.prefect_yaml}: see {log}")
 
     def _end_stale_runs(self, message: str) -> None:
-        """End the runs that our worker has left, whoever else uses the server or its database."""
+        """End the runs that our worker left, and no one else's on a shared server or database."""
         end_stale_runs(self._api, message, worker=None if self._owns_database else self._worker_name())
 
     def _worker_name(self) -> str:
@@ -219,10 +219,10 @@ class Stack:
 
 
 def stop_stack(folder: StackFolder) -> bool:
-    """Stop the stack another process runs in ``folder``, or what is left of one; return whether there was.
+    """Stop the stack that another process runs in ``folder``, or its remains; return True if there was one.
 
     Raises:
-        ConfigError: another one is starting meanwhile.
+        ConfigError: Another stack is starting in the folder.
     """
     state = folder.read_state()
     if state is None:
@@ -235,7 +235,7 @@ def stop_stack(folder: StackFolder) -> bool:
 
 
 def clear_leftovers(folder: StackFolder) -> None:
-    """Remove the processes and files of a stack whose launcher is gone or is us."""
+    """Remove the processes and files of a stack whose launcher is gone or is this process."""
     stop_processes(marked(STACK_VARIABLE, str(folder.root)), grace=3.0)
     state = folder.read_state()
     if state is not None and state.ray_temp_dir is not None:
@@ -245,12 +245,12 @@ def clear_leftovers(folder: StackFolder) -> None:
 
 
 def _answers(address: str) -> bool:
-    """Whether something listens at ``[ray://]host:port``; other forms, such as ``auto``, pass."""
+    """Return True if something listens at ``[ray://]host:port``; other forms, such as ``auto``, pass."""
     host, colon, port = address.rpartition("//")[2].rpartition(":")
     if not colon:
         return True
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
-    except (OSError, ValueError, OverflowError):  # nobody there, no such host, no port
+    except (OSError, ValueError, OverflowError):  # nothing listens, no such host, not a port number
         return False
     return True

@@ -1,4 +1,4 @@
-"""What a stack keeps in the project folder."""
+"""The files that a stack keeps in the folder of its project."""
 
 import json
 import os
@@ -11,6 +11,7 @@ import yaml
 
 from embodyflow.errors import ConfigError
 from embodyflow.process.file_lock import hold_lock
+from embodyflow.project import PREFECT_YAML, is_project
 from embodyflow.stack.processes import find_process
 
 _TOML_MARK = "# Written by `embodyflow up`; removed by `embodyflow down`.\n"
@@ -18,17 +19,17 @@ _TOML_MARK = "# Written by `embodyflow up`; removed by `embodyflow down`.\n"
 
 @dataclass(frozen=True)
 class StackState:
-    """A stack, as others find it in ``.embodyflow/stack.json``.
+    """The description of a stack in ``.embodyflow/stack.json``, by which other processes find it.
 
     Attributes:
-        pid: the launcher, which everything else depends on.
-        created: when that process was created, seconds since the epoch: a pid alone may be another's by now.
-        ready: whether runs can be submitted.
-        api_url: the Prefect server's API.
-        ray_address: the Ray cluster, ``host:port``.
-        ray_temp_dir: Ray's folder for sockets, ours to remove; None when the cluster is not ours.
-        processes: names and pids of what the launcher started; complete once it is ready.
-        command: ``up``, whose stack is for everybody, or ``run``, whose own it is: it ends with the run.
+        pid: Process id of the launcher, on which all other processes depend.
+        created: Creation time of the launcher, seconds since the epoch; the system may reuse its pid.
+        ready: True once runs can be submitted.
+        api_url: Address of the Prefect server's API.
+        ray_address: Address of the Ray cluster, ``host:port``.
+        ray_temp_dir: Ray's folder for sockets, removed with the stack; None if the cluster is the user's.
+        processes: Name to pid of the processes that the launcher started; complete once the stack is ready.
+        command: ``up`` for a stack that all runs share, ``run`` for one that ends with its run.
     """
 
     pid: int
@@ -42,42 +43,45 @@ class StackState:
 
     @property
     def alive(self) -> bool:
-        """Whether the launcher lives."""
+        """True while the launcher runs."""
         return find_process(self.pid, self.created) is not None
 
 
 @dataclass(frozen=True)
 class StackFolder:
-    """The files of the stack of one project.
+    """The files of a project's stack.
 
     Args:
-        root: the project's folder, the one with ``deployments/prefect.yaml``.
+        root: Folder of the project, the one with ``deployments/prefect.yaml``.
     """
 
     root: Path
 
     @classmethod
     def here(cls) -> "StackFolder":
-        """Return that of the current directory.
+        """Return the files of the current directory's project.
 
         Raises:
-            ConfigError: it is no project's folder.
+            ConfigError: The current directory is not a project.
         """
-        folder = cls(Path.cwd().resolve())
-        if not folder.prefect_yaml.is_file():
-            raise ConfigError(f"{folder.root}: has no deployments/prefect.yaml; run this in the project's folder")
-        return folder
+        root = Path.cwd().resolve()
+        if not is_project(root):
+            raise ConfigError(
+                f"{root}: has no {PREFECT_YAML}; run this in a project's folder, or make one with "
+                "`embodyflow init <folder>`"
+            )
+        return cls(root)
 
     @property
     def prefect_yaml(self) -> Path:
-        """The deployments."""
-        return self.root / "deployments" / "prefect.yaml"
+        """File with the deployments."""
+        return self.root / PREFECT_YAML
 
     def deployment(self, flow: str, experiment: str) -> str:
-        """Return ``<flow>/<name>`` of the deployment to run an experiment by: its own, or else the flow's first.
+        """Return the deployment ``<flow>/<name>`` that runs an experiment: its own, or else the first of the flow.
 
         Raises:
-            ConfigError: the flow has none; the message names those that have.
+            ConfigError: The flow has no deployment; the message names the flows that do.
         """
         names: dict[str, list[str]] = {}
         for each in yaml.safe_load(self.prefect_yaml.read_text())["deployments"]:
@@ -88,17 +92,17 @@ class StackFolder:
 
     @property
     def private(self) -> Path:
-        """Everything of the stack that should outlive it: database, cached results, logs."""
+        """Folder for everything that outlives the stack: database, cached results, logs."""
         return self.root / ".embodyflow"
 
     @property
     def prefect_home(self) -> Path:
-        """Prefect's home, so that the user's own is left alone."""
+        """Home of Prefect, separate from the user's own."""
         return self.private / "prefect"
 
     @property
     def ray_token(self) -> Path:
-        """The secret without which nobody may talk to our Ray cluster."""
+        """File with the secret that every client of our Ray cluster needs."""
         return self.private / "ray_token"
 
     def log(self, name: str) -> Path:
@@ -107,10 +111,10 @@ class StackFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other stack from starting here; the lock goes with this process, however it ends.
+        """Keep every other stack from starting here; the lock is released when this process ends, even if killed.
 
         Raises:
-            ConfigError: another process has it; the message names it.
+            ConfigError: Another process holds the lock; the message names it.
         """
         self.private.mkdir(exist_ok=True)
         with hold_lock(
@@ -120,38 +124,38 @@ class StackFolder:
             yield
 
     def read_state(self) -> StackState | None:
-        """Return the stack last started here, alive or not; None if it was stopped properly."""
+        """Return the stack that was last started here, alive or not; None if it was stopped properly."""
         try:
             return StackState(**json.loads(self._state_path.read_text()))
         except FileNotFoundError:
             return None
 
     def write_state(self, state: StackState) -> None:
-        """Let others find the stack; a reader sees the old state or the new one."""
+        """Write the state by which others find the stack, atomically."""
         self.private.mkdir(exist_ok=True)
         aside = self._state_path.with_suffix(f".{os.getpid()}")
         aside.write_text(json.dumps(asdict(state), indent=2))
         aside.replace(self._state_path)
 
     def remove_state(self) -> None:
-        """Say that nothing runs here."""
+        """Remove the state: no stack runs here."""
         self._state_path.unlink(missing_ok=True)
 
     def check_prefect_toml(self) -> None:
-        """Look whether :meth:`write_prefect_toml` can be.
+        """Check that :meth:`write_prefect_toml` may write.
 
         Raises:
-            ConfigError: a ``prefect.toml`` that we have not written is there.
+            ConfigError: The folder has a ``prefect.toml`` of the user's own.
         """
         path = self.root / "prefect.toml"
         if path.exists() and not path.read_text().startswith(_TOML_MARK):
             raise ConfigError(f"{path}: is in the way; move it, or set PREFECT_API_URL to use your own server")
 
     def write_prefect_toml(self, api_url: str) -> None:
-        """Make every ``prefect`` command in this folder talk to the stack.
+        """Point every ``prefect`` command in this folder at the stack.
 
         Raises:
-            ConfigError: a ``prefect.toml`` that we have not written is there.
+            ConfigError: The folder has a ``prefect.toml`` of the user's own.
         """
         self.check_prefect_toml()
         path = self.root / "prefect.toml"
@@ -169,6 +173,6 @@ class StackFolder:
 
 
 def live_stack(folder: StackFolder) -> StackState | None:
-    """Return the stack that runs in ``folder``; None if there is none."""
+    """Return the stack that runs in ``folder``, or None."""
     state = folder.read_state()
     return state if state is not None and state.alive else None

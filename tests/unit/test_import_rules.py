@@ -26,12 +26,12 @@ LAYERS = (
     ("embodyflow.algorithms", "embodyflow.policies", "embodyflow.data", "embodyflow.process"),
     (
         "embodyflow.columns",
-        "embodyflow.errors",
         "embodyflow.project",
         "embodyflow.references",
         "embodyflow.seeding",
         "embodyflow.types",
     ),
+    ("embodyflow.errors",),
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 LEAVES = ("envs", "embodyflow.environments")  # reached by Gymnasium id

@@ -196,7 +196,7 @@ def test_an_address_that_is_no_api_is_told_in_a_line(server: tuple[Server, Prefe
     url = url.format(server=server[1].ui_url)
     with pytest.raises(ConfigError) as refusal:
         PrefectApi(url).is_healthy()
-    assert str(refusal.value).startswith(f"PREFECT_API_URL={url}: is no Prefect API; allowed are")
+    assert str(refusal.value).startswith(f"PREFECT_API_URL={url}: is not a Prefect API; allowed are")
 
 
 def test_a_server_that_does_not_answer_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

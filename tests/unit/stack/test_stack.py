@@ -47,7 +47,7 @@ def test_a_server_that_refuses_is_told_of_and_stopped_all_the_same(
     assert server.poll() is not None
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        "warning: the Prefect server was not told that its runs are over: HTTP Error 503: Service Unavailable"
+        "warning: could not report the end of the runs to the Prefect server: HTTP Error 503: Service Unavailable"
     )
 
 
@@ -56,7 +56,7 @@ def test_a_ray_address_where_nothing_answers_is_refused(
     folder: StackFolder, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(ConfigError, match=f"^RAY_ADDRESS={address}: no answer"), Stack(folder, "up"):
+    with pytest.raises(ConfigError, match=f"^RAY_ADDRESS={address}: does not answer"), Stack(folder, "up"):
         pass
 
 

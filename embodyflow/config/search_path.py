@@ -1,0 +1,16 @@
+"""Where Hydra looks for configuration files: in the project's ``configs/``, then in the shipped ones."""
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+from embodyflow.project import config_folders
+
+
+class ProjectConfigs(SearchPathPlugin):
+    """Put the project's own configurations first, so that a file replaces the shipped file of the same name."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Prepend ``configs/`` of the current folder if that is a project other than the one that ships ours."""
+        *own, _ = config_folders()
+        for folder in own:
+            search_path.prepend("project", f"file://{folder}")
