@@ -78,7 +78,7 @@ def take_turns(first: str) -> None:
     from embodyflow.orchestration.run.stages import Stages
 
     run_folder: Any = importlib.import_module("embodyflow.record.run_folder")
-    work, commit, committed = GraphRun._work, Stages._commit, Stages.committed
+    work, commit, record_commit = GraphRun._work, Stages._commit, Stages.record_commit
     digest, flush = run_folder._flush_and_digest, run_folder.flush
 
     def work_in_turn(self: GraphRun, node: Any) -> Any:
@@ -91,10 +91,10 @@ def take_turns(first: str) -> None:
 
     async def committed_in_turn(self: Stages, iteration: int, facts: dict[str, Any]) -> None:
         if is_durable(iteration, first):
-            await committed(self, iteration, facts)
+            await record_commit(self, iteration, facts)
 
     GraphRun._work = work_in_turn
-    Stages._commit, Stages.committed = commit_in_turn, committed_in_turn
+    Stages._commit, Stages.record_commit = commit_in_turn, committed_in_turn
     run_folder._flush_and_digest = lambda path: digest(path) if IS_DURABLE.get() else ""
     run_folder.flush = lambda path: flush(path) if IS_DURABLE.get() else None
 

@@ -1,7 +1,7 @@
 """Counts sentence shapes that the style guide (CONTRIBUTING.md, Plain English) rules out.
 
-    python tests/support/plain_english.py embodyflow/workers tasks     # lists what to rewrite; nothing means clean
-    python tests/support/plain_english.py --count                      # totals over the whole tree
+python tests/support/plain_english.py embodyflow/workers tasks     # lists what to rewrite; nothing means clean
+python tests/support/plain_english.py --count                      # totals over the whole tree
 """
 
 from __future__ import annotations
