@@ -149,8 +149,8 @@ def _stack(folder: StackFolder, console: Console) -> Iterator[tuple[str, Callabl
             yield stack.state.api_url, stack.check
     elif state.command == "run":
         raise ConfigError(
-            f"{folder.root}: the stack of process {state.pid} belongs to another `embodyflow run`; wait for its end, or "
-            "share one stack by `embodyflow up`"
+            f"{folder.root}: the stack of process {state.pid} belongs to another `embodyflow run`; wait for its end, "
+            "or share one stack by `embodyflow up`"
         )
     elif state.ready:
         console.print(f"Prefect UI: {PrefectApi(state.api_url).ui_url}", soft_wrap=True)

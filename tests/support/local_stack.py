@@ -95,7 +95,7 @@ class Project:
         return psutil.Process(int(str(self.state()["pid"])))
 
     def leftovers(self) -> list[str]:
-        """Return what a stopped stack must not leave: processes of the project, and files of a running stack."""
+        """Return processes and files of the project that must not exist after its stack has stopped."""
         mark = f"={self.root}".encode()
         found = []
         for process in psutil.process_iter():
