@@ -95,9 +95,7 @@ def show(env_id: str, words: Sequence[str]) -> int:
         ConfigError: The environment cannot be built.
     """
     if sys.platform == "linux":
-        os.environ.setdefault(
-            "MUJOCO_GL", "egl"
-        )  # renders without a display; MuJoCo reads it when it is first imported
+        os.environ.setdefault("MUJOCO_GL", "egl")  # renders without a display; read when mujoco is first imported
     warnings.simplefilter("ignore")  # those of Gymnasium at every step; _gymnasium reports those of its checker
     subject = Subject(_config(env_id, words))
     failed = False

@@ -33,7 +33,7 @@ async def evaluate(run: Run, index: int) -> dict[str, float]:
     examples = [{"mode": mode, **row} for mode, report in answered for row in report.info["examples"]]
     if examples:
         run.folder.write_examples(index, examples)
-        run.artifacts.put_table("examples", examples, f"after iteration {index}")
+        run.artifacts.put_table("examples", examples, f"examples after iteration {index}")
     run.folder.append_metrics({"iteration": index, **metrics})
     for tracker in run.trackers:
         tracker.log(index, metrics)

@@ -60,7 +60,7 @@ CURRENT_RUN: ContextVar[Run] = ContextVar("current_run")
 
 
 def _is_informative(record: logging.LogRecord) -> bool:
-    """Drop Prefect's line for a completed task run: its state says so, and the node's last line has the numbers."""
+    """Return False for Prefect's line about a completed task run, which its state already shows."""
     return record.msg != "Finished in state Completed()"
 
 

@@ -72,7 +72,7 @@ async def restore(run: Run) -> int:
         await _restore_and_publish(version, run)
     run.folder.drop_metrics_after(last)
     ahead = last + 1 + run.turns.max_staleness
-    run.folder.drop_journals_after(ahead)  # replayed iterations may use other learning rates
+    run.folder.drop_journals_after(ahead)  # their weights may be retrained with another learning rate
     for index in range(last + 1, ahead + 1):
         await run.session.free(f"{index}/")
     await run.stages.record_commit(last, run.folder.commit_facts(last))

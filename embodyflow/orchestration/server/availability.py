@@ -13,7 +13,7 @@ _UNAVAILABLE = (httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.BAD_GATEWAY, httpx.
 
 
 def is_unavailable(error: BaseException | None) -> bool:
-    """Return True if a request failed because the server is unreachable or temporarily unable to answer any."""
+    """Return True if a request failed because the server is unreachable or temporarily unable to answer."""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code in _UNAVAILABLE
     return isinstance(error, httpx.TransportError)
