@@ -79,7 +79,7 @@ def take_turns(first: str) -> None:
 
     checkpoints: Any = importlib.import_module("embodyflow.record.checkpoints")
     metrics_log: Any = importlib.import_module("embodyflow.record.metrics_log")
-    work, commit, committed = GraphRun._work, Stages._commit, Stages.committed
+    work, commit, record_commit = GraphRun._work, Stages._commit, Stages.record_commit
     digest, flush = checkpoints._flush_and_digest, checkpoints.flush
 
     def work_in_turn(self: GraphRun, node: Any) -> Any:
@@ -92,10 +92,10 @@ def take_turns(first: str) -> None:
 
     async def committed_in_turn(self: Stages, iteration: int, facts: dict[str, Any]) -> None:
         if is_durable(iteration, first):
-            await committed(self, iteration, facts)
+            await record_commit(self, iteration, facts)
 
     GraphRun._work = work_in_turn
-    Stages._commit, Stages.committed = commit_in_turn, committed_in_turn
+    Stages._commit, Stages.record_commit = commit_in_turn, committed_in_turn
     checkpoints._flush_and_digest = lambda path: digest(path) if IS_DURABLE.get() else ""
     checkpoints.flush = metrics_log.flush = lambda path: flush(path) if IS_DURABLE.get() else None
 

@@ -47,7 +47,7 @@ from embodyflow.orchestration.run.cluster import ray_cluster
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run
 from embodyflow.orchestration.run.stages import Stages
 from embodyflow.orchestration.run.turns import Turns
-from embodyflow.orchestration.server.artifacts import showing
+from embodyflow.orchestration.server.artifacts import open_artifacts
 from embodyflow.orchestration.server.iteration_runs import iteration_runs
 from embodyflow.orchestration.server.reporting import report_progress
 from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY
@@ -103,7 +103,7 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
         run_folder, trackers, graph = RunFolder.create(config), open_trackers(config), empty_graph()
         async with (
             iteration_runs(embodyflow.orchestration.run.iteration.iteration) as runs,
-            showing(run_id) as artifacts,
+            open_artifacts(run_id) as artifacts,
         ):
             session = Session(config, groups, buffers)
             stages = Stages(run_folder, Ledger(run_folder.ledger_path), keep_checkpoints=2)
@@ -146,7 +146,7 @@ async def our_iteration(index: int, kind: str, run: Run, spent: dict[str, float]
     spent.clear()
     started, cpu = time.perf_counter(), time.process_time()
     await embodyflow.orchestration.run.iteration.run_iteration(run, index)
-    run.turns.finished(index)
+    run.turns.mark_finished(index)
     total = time.perf_counter() - started
     if kind == "one":
         return {"one": total, "one, beyond Ray and commit": total - spent["run_node"] - spent["commit"]}

@@ -29,10 +29,10 @@ async def evaluate(
     """Evaluate a policy; returns what ``evaluation.json`` holds."""
     from embodyflow.orchestration.evaluation.evaluation_request import EvaluationRequest
     from embodyflow.orchestration.evaluation.evaluation_run import (
-        evaluate_as_asked,  # torch and Ray take seconds to import
+        run_evaluation,  # torch and Ray take seconds to import
     )
 
-    return await evaluate_as_asked(EvaluationRequest(policy, experiment, run_id, overrides))
+    return await run_evaluation(EvaluationRequest(policy, experiment, run_id, overrides))
 
 
 def main() -> None:

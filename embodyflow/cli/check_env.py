@@ -1,4 +1,4 @@
-"""``embodyflow check-env``: whether an environment keeps what reinforcement learning on it relies on."""
+"""``embodyflow check-env``: check that an environment is fit for reinforcement learning."""
 
 import functools
 import gc
@@ -35,12 +35,12 @@ LEAK_MB_PER_RESET = 0.1
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check came to.
+    """The result of a check.
 
     Attributes:
-        verdict: ``ok``; ``note``, worth knowing; ``FAIL``, results would be wrong or runs not repeatable.
-        details: in a few words.
-        advice: what to do, empty if all is well.
+        verdict: ``ok``; ``note`` for a caveat; ``FAIL`` if results would be wrong or not reproducible.
+        details: Short description of the result.
+        advice: Recommended action; may be empty.
     """
 
     verdict: Literal["ok", "note", "FAIL"]
@@ -53,16 +53,16 @@ Check = Callable[["Subject"], Finding]
 
 @dataclass
 class Subject:
-    """The environment under test; every call of :meth:`make` builds another."""
+    """The environment under test."""
 
     config: EnvConfig
 
     def make(self, **kwargs: Any) -> gym.Env[Any, Any]:
-        """Build one."""
+        """Build an instance."""
         return make_env(self.config, first_task(self.config), "train", **kwargs)
 
     def vector(self, num_workers: int) -> VectorEnv:
-        """Build a vector environment of one."""
+        """Build a vector environment with one instance."""
         function = functools.partial(make_env, self.config, first_task(self.config), "train")
         return VectorEnv([function], chunk_size=CHUNK, num_workers=num_workers)
 
@@ -74,7 +74,7 @@ class Subject:
         env.close()
         if not isinstance(space, gym.spaces.Box):
             raise ConfigError(
-                f"env.id={self.config.id}: actions must be a Box, are {space}; a wrapper can make them one"
+                f"env.id={self.config.id}: the action space must be a Box, but is {space}; a wrapper can convert it"
             )
         space.seed(SEED)
         return np.stack([space.sample() for _ in range(NUM_STEPS)])
@@ -85,18 +85,18 @@ def show(env_id: str, words: Sequence[str]) -> int:
 
     Args:
         env_id: Gymnasium id, or ``module:id``.
-        words: ``key=value`` of :class:`~embodyflow.config.EnvConfig`, such as ``kwargs.size=3`` or
+        words: Fields ``key=value`` of :class:`~embodyflow.config.EnvConfig`, such as ``kwargs.size=3`` or
             ``adapter.success_info=is_success``.
 
     Returns:
         1 if a check failed, else 0.
 
     Raises:
-        ConfigError: the environment cannot be made.
+        ConfigError: The environment cannot be built.
     """
     if sys.platform == "linux":
         os.environ.setdefault("MUJOCO_GL", "egl")  # renders without a display; read when mujoco is first imported
-    warnings.simplefilter("ignore")  # Gymnasium's own checks at every step; its checker's are told below
+    warnings.simplefilter("ignore")  # those of Gymnasium at every step; _gymnasium reports those of its checker
     subject = Subject(_config(env_id, words))
     failed = False
     for name, check in CHECKS.items():
@@ -124,7 +124,7 @@ def _config(env_id: str, words: Sequence[str]) -> EnvConfig:
 def _run(check: Check, subject: Subject) -> Finding:
     try:
         return check(subject)
-    except Exception as error:  # whatever it raises is what the check found
+    except Exception as error:  # any error of the environment is a finding
         line = str(error).strip().splitlines()[-1:] or [""]
         return Finding("FAIL", f"{type(error).__name__}: {line[0]}", "the environment raised")
 
@@ -135,11 +135,11 @@ def _gymnasium(subject: Subject) -> Finding:
         warnings.simplefilter("always")
         check_env(env.unwrapped, skip_render_check=True)
     env.close()
-    said = [str(warning.message).replace("\x1b[33mWARN: ", "").replace("\x1b[0m", "") for warning in caught]
-    if said:
-        more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
-        return Finding("note", f"it warns: {said[0].splitlines()[0]}{more}")
-    return Finding("ok", "no complaint")
+    messages = [str(warning.message).replace("\x1b[33mWARN: ", "").replace("\x1b[0m", "") for warning in caught]
+    if messages:
+        more = f" (and {len(messages) - 1} more)" if len(messages) > 1 else ""
+        return Finding("note", f"warning: {messages[0].splitlines()[0]}{more}")
+    return Finding("ok", "no warnings")
 
 
 def _seeded_reset(subject: Subject) -> Finding:
@@ -152,19 +152,19 @@ def _seeded_reset(subject: Subject) -> Finding:
     if not first == again == elsewhere:
         return Finding(
             "FAIL",
-            "reset(seed=7) twice gives two initial states",
-            "draw from self.np_random after super().reset(seed=seed), and give env.kwargs a seed if it takes one",
+            "reset(seed=7) gives different initial states",
+            "draw from self.np_random after super().reset(seed=seed); set a seed in env.kwargs if it accepts one",
         )
     if first == different:
-        return Finding("note", "every seed gives the same initial state", "all groups will play one initial state")
-    return Finding("ok", "same seed, same state; another seed, another state")
+        return Finding("note", "every seed gives the same initial state", "all groups will start from this state")
+    return Finding("ok", "the initial state depends on the seed, and on nothing else")
 
 
 def _goals(subject: Subject) -> Finding:
-    """Try what an environment promises that names its tasks itself; of others the adapter sees to it."""
+    """Check the interface of an environment that names its own tasks; otherwise the adapter provides it."""
     config, task = subject.config, first_task(subject.config)
     if task is None or config.adapter is not None:
-        return Finding("ok", "the adapter's" if task else "none: it names no tasks")
+        return Finding("ok", "provided by the adapter" if task else "not needed: the environment names no tasks")
     starts = {}
     for split in ("train", "eval"):
         env = make_env(config, task, split)
@@ -175,21 +175,23 @@ def _goals(subject: Subject) -> Finding:
         goals = range(min(2, *env.get_wrapper_attr("num_goals").values()))
         starts[split] = [_bytes(env.reset(seed=goal, options={"goal": goal})[0]) for goal in goals]
         info = env.step(subject.actions[0].copy())[-1]
-        goes_on = _goes_on(env, subject)
+        is_too_long = _exceeds_max_steps(env, subject)
         env.close()
     if "success" not in info:
-        return Finding("FAIL", "info has no 'success'", "say so in every step: true where it succeeds")
-    if goes_on:
-        return Finding("FAIL", f"an episode goes on after max_steps={config.max_steps}", "truncate it there")
+        return Finding("FAIL", "info has no 'success'", "set info['success'] in every step, true on success")
+    if is_too_long:
+        return Finding("FAIL", f"an episode continues after max_steps={config.max_steps}", "truncate it there")
     if starts["train"] == starts["eval"]:
         return Finding(
-            "FAIL", "evaluation begins where training does", "choose what reset starts from by split and goal"
+            "FAIL",
+            "evaluation starts from the initial states of training",
+            "choose the initial state by split and goal",
         )
-    return Finding("ok", "evaluation has initial states of its own")
+    return Finding("ok", "evaluation has its own initial states")
 
 
-def _goes_on(env: gym.Env[Any, Any], subject: Subject) -> bool:
-    """Whether an episode is not over after ``max_steps``, which environments with tasks are given to end it."""
+def _exceeds_max_steps(env: gym.Env[Any, Any], subject: Subject) -> bool:
+    """Return True if an episode continues after ``max_steps``; an environment with tasks must truncate it itself."""
     env.reset(seed=SEED)
     for t in range(subject.config.max_steps):
         _, _, terminated, truncated, _ = env.step(subject.actions[t % NUM_STEPS].copy())
@@ -204,8 +206,10 @@ def _determinism(subject: Subject) -> Finding:
     one.close()
     other.close()
     if same:
-        return Finding("ok", f"{NUM_STEPS} steps equal to the bit in two instances")
-    return Finding("FAIL", "the same seed and actions go different ways", "look for draws from random or numpy.random")
+        return Finding("ok", f"{NUM_STEPS} steps are bit-identical in two instances")
+    return Finding(
+        "FAIL", "the same seed and actions give different results", "look for draws from random or numpy.random"
+    )
 
 
 def _restore(subject: Subject) -> Finding:
@@ -216,8 +220,10 @@ def _restore(subject: Subject) -> Finding:
     same = first == _play(env, subject.actions)
     env.close()
     if same:
-        return Finding("ok", "an episode can be repeated from its seed, whatever came before")
-    return Finding("FAIL", "an episode depends on the one before", "restore all in reset: model, warm start, caches")
+        return Finding("ok", "an episode can be repeated from its seed after other episodes")
+    return Finding(
+        "FAIL", "an episode depends on the one before", "restore everything in reset: model, warm start, caches"
+    )
 
 
 def _pickling(subject: Subject) -> Finding:
@@ -228,8 +234,10 @@ def _pickling(subject: Subject) -> Finding:
             start = env.reset(seeds=[SEED])
             seen.append((_bytes(start), _bytes(env.step(subject.actions[None, :CHUNK]).observation)))
     if seen[0] == seen[1]:
-        return Finding("ok", "another process builds it and sees the same")
-    return Finding("FAIL", "another process sees something else", "look for what depends on the process: hash(), time")
+        return Finding("ok", "another process builds it and gets the same results")
+    return Finding(
+        "FAIL", "another process gets other results", "look for state that depends on the process: hash(), time"
+    )
 
 
 def _chunks(subject: Subject) -> Finding:
@@ -245,14 +253,16 @@ def _chunks(subject: Subject) -> Finding:
             done += len(rewards)
             expected = [float(np.float32(reward)) for _, reward in single[done + 1 - len(rewards) : done + 1]]
             if rewards != expected or _bytes({k: v[0] for k, v in step.observation.items()}) != single[done][0]:
-                return Finding("FAIL", "a chunk is not its single steps", "step() must not keep or change its argument")
-    return Finding("ok", f"chunks of {CHUNK} equal single steps")
+                return Finding(
+                    "FAIL", "a chunk differs from its single steps", "step() must not keep or change its argument"
+                )
+    return Finding("ok", f"chunks of {CHUNK} actions equal single steps")
 
 
 def _render(subject: Subject) -> Finding:
     problem = rendering_problem()
     if problem is not None:
-        return Finding("note", f"not tried: {problem}", "see embodyflow doctor")
+        return Finding("note", f"skipped: {problem}", "see embodyflow doctor")
     env = subject.make(render_mode="rgb_array")
     env.reset(seed=SEED)
     started = time.perf_counter()
@@ -263,7 +273,7 @@ def _render(subject: Subject) -> Finding:
     if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
         return Finding("FAIL", f"a frame is {frame.dtype} {frame.shape}", "return uint8 [H, W, 3]")
     if frame.min() == frame.max():
-        return Finding("FAIL", "a frame is of one colour", "see embodyflow doctor")
+        return Finding("FAIL", "a frame has a single color", "see embodyflow doctor")
     return Finding("ok", f"{frame.shape[1]} × {frame.shape[0]} in {milliseconds:.0f} ms")
 
 
@@ -286,7 +296,7 @@ def _leak(subject: Subject) -> Finding:
     env.close()
     details = f"{grown:+.1f} MB over {done} resets"
     if done >= 10 and grown / done > LEAK_MB_PER_RESET:
-        return Finding("FAIL", details, "free what reset makes: renderers, models, handles")
+        return Finding("FAIL", details, "free what reset allocates: renderers, models, handles")
     return Finding("ok", details)
 
 
@@ -312,7 +322,7 @@ def _speed(subject: Subject) -> Finding:
         f"{rate:.0f} steps/s, built in {built:.1f} s, reset in {1000 * reset:.0f} ms, {max(memory, 0):.0f} MB more"
     )
     if reset * rate > 200:
-        return Finding("note", details, "a reset costs more than 200 steps: reset by state rather than by rebuilding")
+        return Finding("note", details, "a reset costs more than 200 steps: restore a state instead of rebuilding")
     return Finding("ok", details)
 
 
@@ -331,7 +341,7 @@ CHECKS: dict[str, Check] = {
 
 
 def _play(env: gym.Env[Any, Any], actions: np.ndarray) -> list[tuple[bytes, float]]:
-    """Play an episode from the seed; return observation and reward of each step, the first reward 0."""
+    """Play an episode from the seed; return observation and reward of each step, starting with the reset and 0."""
     steps = [(_bytes(env.reset(seed=SEED)[0]), 0.0)]
     for action in actions:
         observation, reward, terminated, truncated, _ = env.step(action.copy())

@@ -1,4 +1,4 @@
-"""``embodyflow config``: all keys of a configuration, with their values and what they mean."""
+"""``embodyflow config``: all keys of a configuration, with their values and meanings."""
 
 from collections.abc import Sequence
 
@@ -7,18 +7,18 @@ from embodyflow.orchestration.request.request import check, parse_arguments
 
 
 def show_config(flow: str | None, words: Sequence[str]) -> int:
-    """Print the configuration that a run of these words would have, as YAML.
+    """Print the configuration of a run with these words as YAML.
 
     Args:
         flow: Name of the training flow; ``None`` is the one of the chosen algorithm.
-        words: ``key=value``, as the flow takes them.
+        words: Words ``key=value``, as for the flow.
 
     Raises:
-        ConfigError: one line per mistake, as a run would tell them.
+        ConfigError: One line per mistake, as for a run.
     """
     request = parse_arguments(words, flow)
     config = check(request)
     if request.run_id is None:
-        config = config.model_copy(update={"run_id": None})  # it is chosen anew for each run
+        config = config.model_copy(update={"run_id": None})  # each run gets its own
     print(describe(config), end="")
     return 0

@@ -1,4 +1,4 @@
-"""``embodyflow doctor``: what this machine offers, and what to do where something is missing."""
+"""``embodyflow doctor``: the resources of this machine, and advice if something is missing."""
 
 import importlib.metadata
 import json
@@ -26,7 +26,7 @@ context.make_current()
 renderer = mujoco.Renderer(model, 64, 64)
 renderer.update_scene(data)
 red = renderer.render()[..., 0]
-assert red.max() > red.min(), "the picture is blank"
+assert red.max() > red.min(), "the frame is blank"
 from OpenGL.GL import GL_RENDERER, glGetString
 print((glGetString(GL_RENDERER) or b"?").decode())
 """
@@ -49,18 +49,18 @@ _ENVIRONMENTS: dict[str, tuple[str, dict[str, object], int]] = {
 }
 
 BREAKING = {
-    "sqlalchemy": ("2.1", "Prefect's scheduler stops without a word"),
-    "prefect": ("3.8", "it needs a fastapi that vLLM does not accept"),
-    "fastapi": ("0.137", "vLLM does not accept it"),
-    "mujoco": ("3.9", "Meta-World, robosuite 1.4 and gymnasium-robotics break"),
-    "robosuite": ("1.5", "it lacks modules that LIBERO imports"),
+    "sqlalchemy": ("2.1", "Prefect's scheduler stops silently"),
+    "prefect": ("3.8", "needs a fastapi version that vLLM does not accept"),
+    "fastapi": ("0.137", "not accepted by vLLM"),
+    "mujoco": ("3.9", "breaks Meta-World, robosuite 1.4 and gymnasium-robotics"),
+    "robosuite": ("1.5", "lacks modules that LIBERO imports"),
     "torch": ("2.14", "vLLM is built against 2.13"),
 }
-"""Package to the first version that does not work here, and what happens with it."""
+"""First version of each package that does not work here, and why."""
 
 
 def report() -> str:
-    """Return the report, a line per item."""
+    """Return the report, one line per item."""
     memory, disk = psutil.virtual_memory(), shutil.disk_usage(Path.cwd())
     items = {
         "Python": sys.version.split()[0],
@@ -70,14 +70,14 @@ def report() -> str:
         "torch": _torch(),
         "versions": versions(),
         "rendering": _rendering(),
-        **{name: _environments_that_fit(name, memory.available) for name in _ENVIRONMENTS},
+        **{name: _environment_capacity(name, memory.available) for name in _ENVIRONMENTS},
         "ports": ", ".join(f"{name} {_port(port)}" for name, port in {"Prefect": 4200, "Ray": 6379}.items()),
     }
     return "\n".join(f"{name:<12}{value}" for name, value in items.items())
 
 
 def versions() -> str:
-    """Return which installed versions are known not to work, and why."""
+    """Return the installed versions that are known to break, and why."""
     broken = []
     for package, (bound, why) in BREAKING.items():
         try:
@@ -86,7 +86,7 @@ def versions() -> str:
             continue
         if Version(version) >= Version(bound):
             broken.append(f"{package} {version}: {why}; pip install '{package}<{bound}'")
-    return "; ".join(broken) or "none that is known to break"
+    return "; ".join(broken) or "no version that is known to break"
 
 
 def _torch() -> str:
@@ -97,7 +97,7 @@ def _torch() -> str:
 
 
 def _rendering() -> str:
-    """Draw with the OpenGL back ends in processes of their own: a missing library may end the process."""
+    """Render with each OpenGL back end in a separate process, since a missing library may crash it."""
     asked = os.environ.get("MUJOCO_GL")
     for backend in [asked] if asked else ["egl", "osmesa"]:
         environment = {**os.environ, "MUJOCO_GL": backend, "PYOPENGL_PLATFORM": backend}
@@ -106,26 +106,26 @@ def _rendering() -> str:
                 [sys.executable, "-c", _RENDER], env=environment, capture_output=True, text=True, timeout=60
             )
         except subprocess.TimeoutExpired:
-            return f"MUJOCO_GL={backend} hangs: no picture within 60 s"
+            return f"MUJOCO_GL={backend} hangs: no frame within 60 s"
         if drawn.returncode == 0:
             return f"works: MUJOCO_GL={backend}, {drawn.stdout.strip()}"
-    return "none, so no videos: `apt-get install libegl1 libgles2 libgl1 libosmesa6` brings it"
+    return "does not work, so no videos: `apt-get install libegl1 libgles2 libgl1 libosmesa6` provides it"
 
 
-def _environments_that_fit(name: str, free: int) -> str:
-    """Build a few environments in a process of their own and say how many of them the free memory holds."""
+def _environment_capacity(name: str, free: int) -> str:
+    """Build a few environments in a separate process; return how many fit into the free memory."""
     command = [sys.executable, "-c", _MEMORY, json.dumps(_ENVIRONMENTS[name])]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     if built.returncode != 0:
-        return "not here: " + (built.stderr.strip().splitlines() or [f"exit code {built.returncode}"])[-1]
+        return "not available: " + (built.stderr.strip().splitlines() or [f"exit code {built.returncode}"])[-1]
     first, more = json.loads(built.stdout.strip().splitlines()[-1])
     per_core = max(1 + int((free / num_cores() - first) // max(more, 2**20)), 0)
     return (
-        f"{first / 2**20:.0f} MiB for a process with one, {more / 2**20:.0f} for each more: "
-        f"memory for {per_core} in a process per core"
+        f"{first / 2**20:.0f} MiB for a process with one, {more / 2**20:.0f} MiB for each more: "
+        f"{per_core} fit with one process per core"
     )
 
 
 def _port(port: int) -> str:
     free = free_port(port)
-    return f"{port}" if free == port else f"{port} is taken: another is chosen"
+    return f"{port}" if free == port else f"{port} is in use, so another is chosen"

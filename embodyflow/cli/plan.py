@@ -1,4 +1,4 @@
-"""``embodyflow plan``: where each node of a pipeline would run on a cluster; no cluster is needed to ask."""
+"""``embodyflow plan``: the placement of a pipeline's nodes on a cluster, computed without one."""
 
 import argparse
 import math
@@ -17,17 +17,17 @@ PICTURES = {".svg": to_svg, ".dot": to_dot, ".mmd": to_mermaid}
 
 
 def show_plan(options: argparse.Namespace) -> int:
-    """Print the plan as tables, and write its picture.
+    """Print the plan as tables and as Mermaid; write its picture if ``--picture`` is given.
 
     Raises:
-        ConfigError: the configuration, the graph or the cluster is wrong; one line per mistake.
+        ConfigError: The configuration, the graph or the cluster is wrong; one line per mistake.
     """
     words: Sequence[str] = options.words
     draw = PICTURES.get(options.picture.suffix) if options.picture is not None else None
     if options.picture is not None and draw is None:
         raise ConfigError(f"--picture={options.picture}: allowed are files ending in {', '.join(PICTURES)}")
     if options.device_gib is not None and not options.model:
-        raise ConfigError(f"--device-gib={options.device_gib:g}: needs --model, the parameters to fit in, such as 7B")
+        raise ConfigError(f"--device-gib={options.device_gib:g}: needs --model, the number of parameters, such as 7B")
     if options.device_gib is not None and not 0 < options.device_gib < math.inf:
         raise ConfigError(f"--device-gib={options.device_gib:g}: must be above 0")
     if options.tensor_parallel < 1:
@@ -40,13 +40,13 @@ def show_plan(options: argparse.Namespace) -> int:
     has_adapters = config.trainer.lora is not None
     settings = PlanSettings(
         placement=options.placement,
-        branches="serial",  # as they run: every node on all ranks of its group
+        branches="serial",  # as at run time: every node uses all ranks of its group
         rollout_layout=Layout(tensor=options.tensor_parallel),
         train_layout=Layout(tensor=config.trainer.tensor_parallel_size),
         model=model,
         rollout_bytes=4 if dtype == "float32" else 2,
         has_adapters=has_adapters,
-        is_frozen=has_adapters and config.warm_start is None,  # which trains all of it
+        is_frozen=has_adapters and config.warm_start is None,  # a warm start trains all weights
     )
     graph = load_pipeline(**config.pipeline.source())
     planned = plan(graph, cluster, settings)
@@ -54,7 +54,7 @@ def show_plan(options: argparse.Namespace) -> int:
     print(f"{graph.graph_id} on {options.nodes} × {devices}\n")
     print(to_table(planned))
     if options.model:
-        print("Memory is of weights and optimizers, without activations, adapters, key-value caches and simulators.\n")
+        print("Memory counts weights and optimizers, without activations, adapters, key-value caches and simulators.\n")
     print(to_mermaid(graph, planned))
     if draw is not None:
         drawn = draw(graph, planned)

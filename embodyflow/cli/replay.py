@@ -1,4 +1,4 @@
-"""``embodyflow episodes`` and ``embodyflow replay``: what a run's episodes were, and one of them played again."""
+"""``embodyflow episodes`` and ``embodyflow replay``: the recorded episodes of a run, and the replay of one."""
 
 import os
 import sys
@@ -20,14 +20,15 @@ from embodyflow.record.episode_record import Episodes, find_episode, read_episod
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.rollouts.replay import film, first_difference
 
-WIDEST = 1000
+FILE_WIDTH = 1000
+"""Columns of a table that is written to a file or a pipe, so that no line wraps."""
 
 
 def show_episodes(path: Path) -> int:
-    """Print a run's kept episodes, a line each.
+    """Print the recorded episodes of a run, one per line.
 
     Raises:
-        ConfigError: there is no run of episodes in that folder, or it keeps none.
+        ConfigError: The folder does not hold a run with episodes, or none is kept.
     """
     folder, config = _open(path)
     names = ("uid", "iteration", "task", "goal", "outcome", "steps", "return", "score", "advantage")
@@ -53,13 +54,13 @@ def show_episodes(path: Path) -> int:
 
 
 def replay(path: Path, uid: int) -> int:
-    """Play an episode of a run again; print whether it is the one on record and what was learned from it.
+    """Replay an episode of a run, compare it with the record and print how it was trained on.
 
     Returns:
-        0, or 1 where it is not what is on record.
+        0 if the replay is bit-identical to the record, else 1.
 
     Raises:
-        ConfigError: there is no such run or no such episode.
+        ConfigError: There is no such run or episode.
     """
     folder, config = _open(path)
     iteration, episodes, row = find_episode(folder, uid)
@@ -69,9 +70,9 @@ def replay(path: Path, uid: int) -> int:
         console.print(_decisions(config, episode, _kl_coef(folder, config, iteration)))
     difference = first_difference(config, episode)
     if difference is not None:
-        print(f"replay: not what is on record; {difference}", file=sys.stderr)
+        print(f"replay: differs from the record; {difference}", file=sys.stderr)
         return 1
-    print(f"replay: equal to the bit, {episode['num_steps']} steps, observations, return and outcome")
+    print(f"replay: bit-identical in {episode['num_steps']} steps: observations, return and outcome")
     video = folder.subfolder("videos") / f"episode-{uid}.gif"
     problem = film(config, episode, video)
     print(f"video: {problem or video}")
@@ -79,18 +80,18 @@ def replay(path: Path, uid: int) -> int:
 
 
 def _console() -> Console:
-    """Return where tables are printed; a file or a pipe gets them whole, and not what 80 columns hold of them."""
+    """Return the console for tables. A file or a pipe gets full lines instead of 80 columns."""
     console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=WIDEST)
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=FILE_WIDTH)
 
 
 def _open(path: Path) -> tuple[RunFolder, EmbodiedConfig]:
     if not (path / "config.yaml").is_file():
-        raise ConfigError(f"{path}: holds no config.yaml; name the folder of a run, such as runs/mine")
+        raise ConfigError(f"{path}: has no config.yaml; name the folder of a run, such as runs/mine")
     folder = RunFolder(path)
     config = validate_config(folder.config())
     if not isinstance(config, EmbodiedConfig):
-        raise ConfigError(f"{path}: is a run with job={config.job}; allowed is embodied, whose rows are whole episodes")
+        raise ConfigError(f"{path}: is a run with job={config.job}; allowed is embodied, which records whole episodes")
     return folder, config
 
 
@@ -103,12 +104,12 @@ def _score(episode: dict[str, Any]) -> float | None:
 
 
 def _advantage(episode: dict[str, Any]) -> float | None:
-    """Return the mean over the episode's tokens: estimators without a critic give all of them the same."""
+    """Return the mean advantage over the episode's tokens; without a critic it is the same for all of them."""
     return float(episode["advantages"][episode["loss_mask"]].mean()) if episode["trained"] else None
 
 
 def _facts(config: EmbodiedConfig, iteration: int, episodes: Episodes, episode: dict[str, Any]) -> Table:
-    """Return what the episode was, beside its siblings."""
+    """Return a table of the episode's facts, in comparison with its group."""
     table = Table(f"episode {episode['uid']}", "", box=None)
     siblings = episodes["group_id"] == episode["group_id"]
     facts = {
@@ -116,48 +117,48 @@ def _facts(config: EmbodiedConfig, iteration: int, episodes: Episodes, episode: 
         "policy version": episode["policy_version"],
         "task": config.env.tasks[episode["env_task_id"]],
         "goal": episode["goal"],
-        "seed of its draws": episode["seed"],
+        "sampling seed": episode["seed"],
         "outcome": f"{'success' if episode['success'] else 'failure'} after {episode['num_steps']} steps",
-        "return of the environment": f"{episode['episode_return']:.6g}",
-        "group": f"{episode['group_id']}: {episodes['success'][siblings].sum()} of {siblings.sum()} succeed",
+        "environment return": f"{episode['episode_return']:.6g}",
+        "group": f"{episode['group_id']}: {episodes['success'][siblings].sum()} of {siblings.sum()} succeeded",
     }
     if "progress_distance" in episode:
-        facts["distance to success"] = f"{episode['progress_distance']:.4g} deviations"
+        facts["distance to success"] = f"{episode['progress_distance']:.4g} standard deviations"
     if episode["trained"]:
         scores = episodes["rewards"][siblings & episodes["trained"]].sum(axis=(1, 2))
         facts |= {
             "reward": f"{_score(episode):.4g}",
-            "rewards of the group": f"mean {scores.mean():.4g}, deviation {scores.std(ddof=1):.4g}",
+            "group rewards": f"mean {scores.mean():.4g}, standard deviation {scores.std(ddof=1):.4g}",
             f"advantage ({config.algorithm.advantage})": f"{_advantage(episode):.4g}",
         }
     else:
-        facts["trained on"] = "no: its group was dropped (filter)"
+        facts["trained on"] = "no: its group was filtered out"
     for name, value in facts.items():
         table.add_row(name, str(value))
     return table
 
 
 def _kl_coef(folder: RunFolder, config: EmbodiedConfig, iteration: int) -> float:
-    """Return the KL term's coefficient in an iteration; where it was adapted it is among the iteration's metrics."""
+    """Return the KL coefficient of an iteration, from its metrics if the coefficient is adaptive."""
     of_iteration = (line for line in folder.metrics.read() if line["iteration"] == iteration)
-    coefs = (line["policy/kl_coef"] for line in of_iteration if "policy/kl_coef" in line)  # evaluations have a line too
+    coefs = (line["policy/kl_coef"] for line in of_iteration if "policy/kl_coef" in line)  # skips evaluations
     return float(next(coefs, config.algorithm.kl.coef))
 
 
 def _decisions(config: EmbodiedConfig, episode: dict[str, Any], kl_coef: float) -> Table:
-    """Return reward, advantage and loss decision by decision, as the first optimizer step met them: at a ratio of 1."""
+    """Return a table of reward, advantage and loss per decision, as in the first optimizer step, at ratio 1."""
     algorithm = config.algorithm
     mask = torch.from_numpy(episode["loss_mask"])
     old, advantages = (torch.from_numpy(episode[name]) for name in ("old_log_probs", "advantages"))
     columns = {"reward": torch.from_numpy(episode["rewards"]), "advantage": advantages, "log-prob": old}
-    if "ref_log_probs" in episode:  # a graph of the user's may have no reference
+    if "ref_log_probs" in episode:  # a custom graph may have no reference
         reference = torch.from_numpy(episode["ref_log_probs"])
         columns["KL to reference"] = estimate_kl(old, reference, algorithm.kl.estimator)
     columns[f"loss ({algorithm.loss})"] = _policy_loss(config, old, advantages, mask)
     if algorithm.old_log_probs == "proximal":
         proximal, acted, seen = (each.reshape(1, -1) for each in (old, torch.from_numpy(episode["log_probs"]), mask))
         columns["weight"] = behavior_weights(proximal, acted, seen, algorithm).view_as(old)
-        columns["weighed"] = columns["weight"] * columns[f"loss ({algorithm.loss})"]
+        columns["weighted loss"] = columns["weight"] * columns[f"loss ({algorithm.loss})"]
     if algorithm.kl.coef > 0:
         columns[f"{kl_coef:g} x KL"] = kl_coef * columns["KL to reference"]
     table = Table(
@@ -165,7 +166,7 @@ def _decisions(config: EmbodiedConfig, episode: dict[str, Any], kl_coef: float) 
         "tokens",
         *columns,
         box=None,
-        title="sums over the tokens of a decision; of advantages and weights means",
+        title="per decision: sums over its tokens; means for advantage and weight",
     )
     for t in np.flatnonzero(episode["loss_mask"].any(axis=-1)).tolist():
         sums = {name: values[t][mask[t]].sum() for name, values in columns.items()}
@@ -178,9 +179,9 @@ def _decisions(config: EmbodiedConfig, episode: dict[str, Any], kl_coef: float) 
 def _policy_loss(
     config: EmbodiedConfig, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
-    """Return the policy loss of each token before the first step, when the policy is still the one that acted.
+    """Return the loss of each token before the first step, when the policy still equals the behavior policy.
 
-    Losses that treat some tokens of the mini-batch apart are shown as they treat all others.
+    Losses that treat selected tokens of a mini-batch differently are shown without that selection.
     """
     shape = mask.shape
     inputs = LossInputs(

@@ -1,4 +1,4 @@
-"""``embodyflow run``: one experiment from start to end, with or without a stack that is already up."""
+"""``embodyflow run``: run one experiment, on the stack that is up or on a temporary one."""
 
 import json
 import re
@@ -19,99 +19,99 @@ from embodyflow.stack.services import environment, run_command
 from embodyflow.stack.stack import Stack
 from embodyflow.stack.stack_folder import StackFolder, live_stack
 
-LOOK_EVERY = 5.0
-"""Seconds between two looks at a flow run's state, beside the events that the watch receives."""
+POLL_SECONDS = 5.0
+"""Interval at which the flow run's state is polled, in case the watch misses an event."""
 
-CRASH_SECONDS = 30.0
-"""Seconds that a crashed run has to be resumed by the Prefect worker before it counts as over."""
+RESUME_SECONDS = 30.0
+"""How long to wait for the Prefect worker to resume a crashed run before it counts as finished."""
 
 
 class FlowRun:
-    """A flow run submitted to a deployment, watched by the ``prefect`` command.
+    """A flow run of a deployment, submitted and watched by the ``prefect`` command.
 
     Args:
-        folder: the project's.
-        api_url: of the server.
-        deployment: ``<flow>/<name>``.
-        parameters: the flow's.
+        folder: Stack folder of the project.
+        api_url: Address of the server's API.
+        deployment: Deployment, ``<flow>/<name>``.
+        parameters: Parameters of the flow.
     """
 
     def __init__(self, folder: StackFolder, api_url: str, deployment: str, parameters: dict[str, object]) -> None:
         self._api = PrefectApi(api_url)
         self._run_id = parameters["run_id"]
         self._log = folder.log(f"watch-{self._run_id}")
-        self._log.unlink(missing_ok=True)  # an earlier flow run of this run_id is not this one
+        self._log.unlink(missing_ok=True)  # may hold an earlier flow run with the same run_id
         command = run_command(deployment, json.dumps(parameters))
         env = environment(folder) | {"PREFECT_API_URL": api_url}
         self._watch: psutil.Popen = start_process(command, log=self._log, env=env, cwd=folder.root)
-        self._next_look = 0.0
+        self._next_poll = 0.0
         self._over_since: float | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code: 0 completed, 1 not; None while the run lasts.
+        """Return the exit code: 0 if the run completed, 1 if not, ``None`` while it is running.
 
-        The watch ends on an event, and a busy server may lose one. A run that the server has known to be over for
-        some seconds is over, and one that somebody has deleted; one that crashed is given time to be taken up again.
+        The watch ends on an event, which a busy server may lose. So a run is also over if the server has reported a
+        terminal state for some seconds, or if the run was deleted. A crashed run is given time to be resumed.
         """
         code: int | None = self._watch.poll()
         if code == 0 or (code is not None and self.id is None):
             return code
-        if self.id is None or time.monotonic() < self._next_look:
+        if self.id is None or time.monotonic() < self._next_poll:
             return None
-        self._next_look = time.monotonic() + LOOK_EVERY
+        self._next_poll = time.monotonic() + POLL_SECONDS
         try:
             run = self._api.flow_run(self.id)
-        except OSError:  # the server is away; a watch that runs waits for it to come back
+        except OSError:  # the server is unavailable; a live watch waits for it
             return code
         kind = "DELETED" if run is None else run["state_type"]
         if kind not in (*TERMINAL, "DELETED"):
             self._over_since = None
             return None
         self._over_since = self._over_since or time.monotonic()
-        patience = CRASH_SECONDS if kind == "CRASHED" else LOOK_EVERY if code is None else 0.0
-        if time.monotonic() < self._over_since + patience:
+        grace = RESUME_SECONDS if kind == "CRASHED" else POLL_SECONDS if code is None else 0.0
+        if time.monotonic() < self._over_since + grace:
             return None
         stop_processes([self._watch], grace=1.0)
         return 0 if kind == "COMPLETED" else 1
 
     @property
     def id(self) -> str | None:
-        """The flow run's id; None if it was not submitted (yet)."""
+        """The flow run's id; ``None`` if it is not submitted (yet)."""
         found = re.search(r"UUID: ([0-9a-f-]{36})", self._log.read_text())
         return found.group(1) if found else None
 
     def cancel(self) -> None:
-        """Ask the Prefect worker to end the run, which it does within seconds, and stop watching."""
+        """Ask the Prefect worker to cancel the run, which takes seconds, and stop the watch."""
         try:
             if self._watch.poll() is None and self.id is not None and self._api.is_healthy():
                 self._api.set_state(self.id, "CANCELLING", "Cancelled by `embodyflow run`.", force=False)
         except OSError as error:
-            print(f"warning: the Prefect server was not told to cancel the run: {error}", file=sys.stderr)
+            print(f"warning: the run was not cancelled on the Prefect server: {error}", file=sys.stderr)
         finally:
             stop_processes([self._watch], grace=1.0)
 
     def failure(self) -> str:
-        """Return why the run failed, or was not even accepted."""
+        """Return the reason why the run failed or was not accepted."""
         if self.id is None:
             return self._log.read_text().strip()
         if (run := self._api.flow_run(self.id)) is None:
-            return f"the flow run was deleted; resume={self._run_id} goes on after the last commit"
+            return f"the flow run was deleted; resume={self._run_id} continues after the last commit"
         state = run["state"]
-        if state["type"] == "FAILED":  # an exception in the flow, told by Prefect in the state
+        if state["type"] == "FAILED":  # Prefect puts the flow's exception into the state
             return str(state["message"])
         return self._api.last_error(self.id) or str(state["message"])
 
 
 def run_experiment(flow: str | None, words: Sequence[str]) -> int:
-    """Run an experiment and show it; return the exit code.
+    """Run an experiment and show its progress; return the exit code.
 
     Args:
         flow: Name of the flow, such as ``grpo``; ``None`` is the one of the chosen algorithm.
-        words: ``key=value``: the flow's parameters, among them the experiment, and Hydra overrides.
+        words: Words ``key=value``: parameters of the flow, including the experiment, and Hydra overrides.
 
     Raises:
-        ConfigError: one line that names what is wrong and what is allowed; nothing was started.
-        StackError: the local stack did not start.
+        ConfigError: One line that names the mistake and what is allowed; nothing was started.
+        StackError: The local stack did not start.
     """
     from embodyflow.orchestration.request.request import check, parse_arguments  # takes seconds to import
 
@@ -140,7 +140,7 @@ def run_experiment(flow: str | None, words: Sequence[str]) -> int:
 
 @contextmanager
 def _stack(folder: StackFolder, console: Console) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Use the stack that ``up`` runs in this folder, or one of our own; yield its API's address and its check."""
+    """Use the stack of ``embodyflow up`` or start a temporary one; yield its API address and health check."""
     state = live_stack(folder)
     if state is None:
         console.print("starting Ray and Prefect …")
@@ -149,12 +149,12 @@ def _stack(folder: StackFolder, console: Console) -> Iterator[tuple[str, Callabl
             yield stack.state.api_url, stack.check
     elif state.command == "run":
         raise ConfigError(
-            f"{folder.root}: the stack of process {state.pid} ends with its `embodyflow run`; wait for it, or have "
-            "several runs share the stack of `embodyflow up`"
+            f"{folder.root}: the stack of process {state.pid} belongs to another `embodyflow run`; wait for its end, "
+            "or share one stack by `embodyflow up`"
         )
     elif state.ready:
         console.print(f"Prefect UI: {PrefectApi(state.api_url).ui_url}", soft_wrap=True)
-        yield state.api_url, lambda: None  # whoever started it looks after it
+        yield state.api_url, lambda: None  # `embodyflow up` checks its own stack
     else:
         raise ConfigError(f"{folder.root}: the stack of process {state.pid} is still starting; try again shortly")
 

@@ -1,4 +1,4 @@
-"""``embodyflow up`` and ``status``: a stack of its own, in the foreground or the background."""
+"""``embodyflow up`` and ``status``: a local stack in the foreground or the background."""
 
 import os
 import sys
@@ -14,21 +14,21 @@ from embodyflow.stack.stack_folder import StackFolder, StackState, live_stack
 
 
 def foreground() -> int:
-    """Start the stack and keep it until a signal comes; return the exit code."""
+    """Start the stack and keep it until a signal arrives; return the exit code."""
     with Stack(StackFolder.here(), "up") as stack:
         print(_describe(stack.state), flush=True)
-        print(*_offers(stack.folder), sep="\n", end="", flush=True)
+        print(*_resume_commands(stack.folder), sep="\n", end="", flush=True)
         print("Ctrl-C, or `embodyflow down` in another terminal, stops everything", flush=True)
         try:
             while True:
                 stack.check()
                 time.sleep(0.5)
-        except SystemExit:  # the signal handler's: this is how a stack is meant to end
+        except SystemExit:  # raised by the signal handler: the normal end of a stack
             return 0
 
 
 def detached() -> int:
-    """Start the stack in the background, wait until it is ready; return the exit code."""
+    """Start the stack in the background and wait until it is ready; return the exit code."""
     folder = StackFolder.here()
     log = folder.log("stack")
     log.unlink(missing_ok=True)
@@ -44,12 +44,12 @@ def detached() -> int:
         stop_processes([launcher], grace=30.0)
         raise
     print(_describe(state))
-    print(*_offers(folder), sep="\n", end="")
+    print(*_resume_commands(folder), sep="\n", end="")
     return 0
 
 
 def status() -> int:
-    """Print what runs; exit code 0 if a stack is ready, 1 otherwise."""
+    """Print the state of the stack; return exit code 0 if it is ready, else 1."""
     state = live_stack(StackFolder.here())
     if state is None:
         print("down")
@@ -58,20 +58,20 @@ def status() -> int:
     return 0 if state.ready and PrefectApi(state.api_url).is_healthy() else 1
 
 
-def _offers(folder: StackFolder) -> list[str]:
-    """Return a command for each of the latest runs that can go on, and a blank line at the end of them."""
+def _resume_commands(folder: StackFolder) -> list[str]:
+    """Return lines with a command for each of the latest unfinished runs, and a blank line after them."""
     lines = []
     for run in unfinished_runs(folder.root / "runs")[-3:]:
         config = run.config()
         done = f"{run.checkpoints.committed()[-1]} of {config['iterations']} iterations"
-        lines.append(f"{'to resume':<12}{_resumption(folder, run.path.name, config)}  ({done})")
+        lines.append(f"{'to resume':<12}{_resume_command(folder, run.path.name, config)}  ({done})")
     return [*lines, ""] if lines else []
 
 
-def _resumption(folder: StackFolder, run_id: str, config: dict[str, Any]) -> str:
+def _resume_command(folder: StackFolder, run_id: str, config: dict[str, Any]) -> str:
     try:
         deployment = folder.deployment(config["flow"], config["experiment"])
-    except ConfigError:  # a flow of the user's own
+    except ConfigError:  # a custom flow without a deployment
         return f"python -m flows.{config['flow']} resume={run_id}"
     return f"prefect deployment run {deployment} -p experiment={config['experiment']} -p resume={run_id}"
 

@@ -16,7 +16,7 @@ from types import TracebackType
 import psutil
 
 from embodyflow.errors import ConfigError
-from embodyflow.orchestration.server.orphans import marked, start_watcher
+from embodyflow.orchestration.server.orphans import marked_processes, start_watcher
 from embodyflow.stack.prefect_api import PrefectApi, end_stale_runs
 from embodyflow.stack.processes import (
     STACK_VARIABLE,
@@ -236,7 +236,7 @@ def stop_stack(folder: StackFolder) -> bool:
 
 def clear_leftovers(folder: StackFolder) -> None:
     """Remove the processes and files of a stack whose launcher is gone or is this process."""
-    stop_processes(marked(STACK_VARIABLE, str(folder.root)), grace=3.0)
+    stop_processes(marked_processes(STACK_VARIABLE, str(folder.root)), grace=3.0)
     state = folder.read_state()
     if state is not None and state.ray_temp_dir is not None:
         shutil.rmtree(state.ray_temp_dir, ignore_errors=True)

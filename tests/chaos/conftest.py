@@ -1,17 +1,20 @@
-"""A module's job, disturbed and left in peace."""
+"""Runs of a module's job, with and without faults."""
 
 import pytest
-from disturbed import Disturbed, Outcome
+from faulty_runs import FaultyRuns, Outcome
 
 
 @pytest.fixture(scope="module")
-def disturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Disturbed:
-    """Disturb runs of the module's ``JOB``."""
+def faulty_runs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, prefect_api: str
+) -> FaultyRuns:
+    """Runs of the module's ``JOB``."""
     job = request.module.JOB
-    return Disturbed(tmp_path_factory.mktemp(f"{job}-chaos"), prefect_api, job)
+    return FaultyRuns(tmp_path_factory.mktemp(f"{job}-chaos"), prefect_api, job)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(disturbed: Disturbed) -> Outcome:
-    disturbed.run("undisturbed")
-    return disturbed.outcome("undisturbed")
+def undisturbed(faulty_runs: FaultyRuns) -> Outcome:
+    """The outcome of a run without faults."""
+    faulty_runs.run("undisturbed")
+    return faulty_runs.outcome("undisturbed")

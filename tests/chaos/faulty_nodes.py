@@ -1,15 +1,15 @@
-"""The nodes of the default pipelines, at which a plan has a part of the run die.
+"""The nodes of the default pipelines, with planned faults.
 
-The workers of such a run import this module. The plan is a JSON file, named by ``EMBODYFLOW_FAULTS``: a list of faults,
-each of which happens once in a run::
+The workers of a run import this module. The plan is a JSON file, named by ``EMBODYFLOW_FAULTS``, with a list of faults,
+each of which happens once per run::
 
     {"iteration": 2, "node": "train_actor", "part": "trainer/0", "signal": "SIGKILL", "delay": 0.02}
 
-``part`` is a name in the run's ``processes.json``, with ``"below": true`` a process that this one has started; or
-``exception``: the node's own function raises as a lost worker would; or ``bug``: it raises as a mistake in it would. A
-process that is not the run's own is named by its ``pid``. ``delay`` is in seconds after the node began; without it the
-part is gone before the node begins. Beside the graph's nodes there is ``commit``, which begins when the trainer is
-about to write a checkpoint.
+``part`` names the process to signal, as in the run's ``processes.json``; with ``"below": true`` its first child process
+is meant. Two other values make the node's function raise: ``exception`` raises as for a lost worker, ``bug`` as for a
+mistake in the function. A process outside the run is given by its ``pid``. ``delay`` is in seconds after the start of
+the node; without it the process ends before the node starts. Besides the graph's nodes there is ``commit``, which
+starts when the trainer is about to write a checkpoint.
 """
 
 import contextlib
@@ -36,21 +36,21 @@ COMMIT = "commit"
 
 
 def graph() -> TaskGraph:
-    """Return the default graph over the nodes of this module."""
-    return _over_these(embodied_grpo())
+    """Return the default graph with the nodes of this module."""
+    return _with_faulty_nodes(embodied_grpo())
 
 
 def control_graph() -> TaskGraph:
-    """Return the graph of control over the nodes of this module."""
-    return _over_these(ppo_control())
+    """Return the graph of control jobs with the nodes of this module."""
+    return _with_faulty_nodes(ppo_control())
 
 
 def language_graph() -> TaskGraph:
-    """Return the graph of language models over the nodes of this module."""
-    return _over_these(language_grpo())
+    """Return the graph of language jobs with the nodes of this module."""
+    return _with_faulty_nodes(language_grpo())
 
 
-def _over_these(whole: TaskGraph) -> TaskGraph:
+def _with_faulty_nodes(whole: TaskGraph) -> TaskGraph:
     faulty = TaskGraph(whole.graph_id, whole.description)
     for node in whole.nodes.values():
         name = node.executable_ref.partition(":")[2]
@@ -58,12 +58,12 @@ def _over_these(whole: TaskGraph) -> TaskGraph:
     return faulty
 
 
-def _strike(call: Any, worker: Any) -> None:
+def _inject_faults(call: Any, worker: Any) -> None:
     if getattr(worker, "rank", 0) != 0:
         return
     plan = Path(os.environ["EMBODYFLOW_FAULTS"])
     for index, fault in enumerate(json.loads(plan.read_text())):
-        if (fault["iteration"], fault["node"]) == (call.iteration, call.node_id) and _first(plan, index):
+        if (fault["iteration"], fault["node"]) == (call.iteration, call.node_id) and _claim(plan, index):
             if fault["part"] == "exception":
                 raise WorkerLostError("planted")
             if fault["part"] == "bug":
@@ -74,7 +74,7 @@ def _strike(call: Any, worker: Any) -> None:
                 _kill(fault, worker.config)
 
 
-def _first(plan: Path, index: int) -> bool:
+def _claim(plan: Path, index: int) -> bool:
     try:
         plan.with_name(f"{plan.name}.{index}").touch(exist_ok=False)
     except FileExistsError:
@@ -83,15 +83,15 @@ def _first(plan: Path, index: int) -> bool:
 
 
 def _kill(fault: dict[str, Any], config: Any) -> None:
-    with contextlib.suppress(psutil.NoSuchProcess):  # gone: of an earlier fault, or between one look and the next
-        process = _victim(fault, config)
+    with contextlib.suppress(psutil.NoSuchProcess):  # it ended by an earlier fault, or just now
+        process = _process_of(fault, config)
         process.send_signal(signal.Signals[fault["signal"]])
         if fault["signal"] == "SIGKILL" and process.pid != os.getpid():
             while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                 time.sleep(0.001)
 
 
-def _victim(fault: dict[str, Any], config: Any) -> psutil.Process:
+def _process_of(fault: dict[str, Any], config: Any) -> psutil.Process:
     if "pid" in fault:
         return psutil.Process(fault["pid"])
     pids = json.loads((config.run_dir / "processes.json").read_text())
@@ -104,12 +104,12 @@ def _watch_commits(worker: Any) -> None:
     if hasattr(worker, "save") and "save" not in vars(worker):
         save = worker.save
 
-        def save_or_die(folder: str, *arguments: Any) -> None:
+        def save_with_faults(folder: str, *arguments: Any) -> None:
             iteration = int(folder.rpartition("-")[2])
-            _strike(SimpleNamespace(iteration=iteration, node_id=COMMIT), worker)
+            _inject_faults(SimpleNamespace(iteration=iteration, node_id=COMMIT), worker)
             save(folder, *arguments)
 
-        worker.save = save_or_die
+        worker.save = save_with_faults
 
 
 def _faulty(name: str) -> Any:
@@ -118,7 +118,7 @@ def _faulty(name: str) -> Any:
     @functools.wraps(function)
     def run(batch: Any, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
         _watch_commits(worker)
-        _strike(call, worker)
+        _inject_faults(call, worker)
         output: NodeOutput = function(batch, config, worker=worker, call=call, **kwargs)
         return output
 

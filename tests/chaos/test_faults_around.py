@@ -1,4 +1,4 @@
-"""Prefect's server or worker dies or hangs at a node: the run ends as if neither had, and the server knows it."""
+"""Prefect's server or worker dies or hangs at a node: the outcome stays bit-identical, and the server learns of it."""
 
 import json
 import time
@@ -9,8 +9,8 @@ from typing import Any
 
 import psutil
 import pytest
-from disturbed import HERE, ITERATIONS, JOBS, WORDS, Disturbed, Outcome, fault, outcome_of
 from faulty_nodes import COMMIT, LANGUAGE_NODES, NODES
+from faulty_runs import HERE, ITERATIONS, JOBS, WORDS, FaultyRuns, Outcome, fault, outcome_of
 from local_stack import ROOT, Project, all_gone, post
 from servers import PrefectServer
 from waiting import eventually
@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 NODES_OF = {"embodied": (*NODES, COMMIT), "language": (*LANGUAGE_NODES, COMMIT)}
 EXPERIMENTS = {"embodied": "embodied", "language": "math"}
-AWAY_SECONDS, SILENT_SECONDS = 5.0, 20.0
-PATIENCE = 200.0
+DOWN_SECONDS, SILENT_SECONDS = 5.0, 20.0
+TIMEOUT = 200.0
 
 at_each_node = pytest.mark.parametrize(
     ("job", "node"), [(job, node) for job, nodes in NODES_OF.items() for node in nodes]
@@ -40,28 +40,28 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
 
 
 @pytest.fixture(scope="module")
-def disturbed(tmp_path_factory: pytest.TempPathFactory, server: PrefectServer) -> dict[str, Disturbed]:
+def faulty_runs(tmp_path_factory: pytest.TempPathFactory, server: PrefectServer) -> dict[str, FaultyRuns]:
     """Runs of each job."""
-    return {job: Disturbed(tmp_path_factory.mktemp(f"{job}-around"), server.url, job) for job in NODES_OF}
+    return {job: FaultyRuns(tmp_path_factory.mktemp(f"{job}-around"), server.url, job) for job in NODES_OF}
 
 
 @pytest.fixture(scope="module")
-def undisturbed(disturbed: dict[str, Disturbed]) -> dict[str, Outcome]:
-    for runs in disturbed.values():
+def undisturbed(faulty_runs: dict[str, FaultyRuns]) -> dict[str, Outcome]:
+    for runs in faulty_runs.values():
         runs.run("undisturbed")
-    return {job: runs.outcome("undisturbed") for job, runs in disturbed.items()}
+    return {job: runs.outcome("undisturbed") for job, runs in faulty_runs.items()}
 
 
 @at_each_node
 def test_the_prefect_server_dies_at_a_node(
-    server: PrefectServer, disturbed: dict[str, Disturbed], undisturbed: dict[str, Outcome], job: str, node: str
+    server: PrefectServer, faulty_runs: dict[str, FaultyRuns], undisturbed: dict[str, Outcome], job: str, node: str
 ) -> None:
     run_id, death = f"{job}-{node}-server", fault(node, pid=server.process.pid)
-    # The server must be started here: it dies with the thread that started it.
+    # Start the server in this thread, because it dies with the thread that started it.
     with ThreadPoolExecutor(1) as thread:
-        run = thread.submit(disturbed[job].outlives, undisturbed[job], run_id, death)
-        assert eventually(lambda: all_gone([server.process]) or run.done(), PATIENCE)
-        time.sleep(AWAY_SECONDS)
+        run = thread.submit(faulty_runs[job].assert_recovers, undisturbed[job], run_id, death)
+        assert eventually(lambda: all_gone([server.process]) or run.done(), TIMEOUT)
+        time.sleep(DOWN_SECONDS)
         server.start()
         run.result()
     assert ended_as(server, run_id) == ["COMPLETED"]
@@ -69,15 +69,15 @@ def test_the_prefect_server_dies_at_a_node(
 
 @pytest.mark.parametrize("node", ["rollout", "train_actor", COMMIT])
 @pytest.mark.parametrize("job", NODES_OF)
-def test_nothing_comes_back_from_the_prefect_server(
-    server: PrefectServer, disturbed: dict[str, Disturbed], undisturbed: dict[str, Outcome], job: str, node: str
+def test_the_prefect_server_does_not_answer(
+    server: PrefectServer, faulty_runs: dict[str, FaultyRuns], undisturbed: dict[str, Outcome], job: str, node: str
 ) -> None:
-    """As where a network loses every packet: connections are neither refused nor closed, and nothing is answered."""
+    """As on a network that drops all packets: connections are neither refused nor closed."""
     run_id, silence = f"{job}-{node}-silence", fault(node, pid=server.process.pid, signal="SIGSTOP")
     with ThreadPoolExecutor(1) as thread:
-        run = thread.submit(disturbed[job].outlives, undisturbed[job], run_id, silence)
+        run = thread.submit(faulty_runs[job].assert_recovers, undisturbed[job], run_id, silence)
         try:
-            assert eventually(lambda: server.process.status() == psutil.STATUS_STOPPED or run.done(), PATIENCE)
+            assert eventually(lambda: server.process.status() == psutil.STATUS_STOPPED or run.done(), TIMEOUT)
             time.sleep(SILENT_SECONDS)
         finally:
             server.process.resume()
@@ -86,16 +86,16 @@ def test_nothing_comes_back_from_the_prefect_server(
 
 
 @pytest.mark.parametrize("job", NODES_OF)
-def test_the_prefect_server_is_away_while_the_run_ends(
-    server: PrefectServer, disturbed: dict[str, Disturbed], undisturbed: dict[str, Outcome], job: str
+def test_the_prefect_server_is_down_while_the_run_ends(
+    server: PrefectServer, faulty_runs: dict[str, FaultyRuns], undisturbed: dict[str, Outcome], job: str
 ) -> None:
-    """Evaluation, export and all that the UI shows of the whole run come after its last commit."""
+    """The evaluation, the export and the final artifacts come after the last commit."""
     run_id, death = f"{job}-end-server", fault(COMMIT, iteration=3, pid=server.process.pid)
     with ThreadPoolExecutor(1) as thread:
-        run = thread.submit(disturbed[job].outlives, undisturbed[job], run_id, death)
-        summary = disturbed[job].runs.root / run_id / "summary.json"
-        assert eventually(lambda: summary.exists() or run.done(), PATIENCE)
-        time.sleep(AWAY_SECONDS)
+        run = thread.submit(faulty_runs[job].assert_recovers, undisturbed[job], run_id, death)
+        summary = faulty_runs[job].runs.root / run_id / "summary.json"
+        assert eventually(lambda: summary.exists() or run.done(), TIMEOUT)
+        time.sleep(DOWN_SECONDS)
         assert all_gone([server.process]) and not run.done()
         server.start()
         run.result()
@@ -120,7 +120,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 @pytest.mark.timeout(600)
 @at_each_node
-def test_the_prefect_worker_dies_at_a_node_and_the_next_stack_ends_the_run(
+def test_the_prefect_worker_dies_at_a_node_and_the_next_stack_completes_the_run(
     project: Project, undisturbed: dict[str, Outcome], job: str, node: str
 ) -> None:
     run_id = f"{job}-{node}"
@@ -134,8 +134,8 @@ def test_the_prefect_worker_dies_at_a_node_and_the_next_stack_ends_the_run(
     parameters = {"run_id": run_id, "experiment": EXPERIMENTS[job], "overrides": words}
     project.prefect("deployment", "run", "grpo/embodied-nightly", "--params", json.dumps(parameters))
 
-    assert eventually(lambda: not project.leftovers(), PATIENCE), project.leftovers()
+    assert eventually(lambda: not project.leftovers(), TIMEOUT), project.leftovers()
     assert plan.with_name(f"{plan.name}.0").exists()
     assert project.embodyflow("up", "--detach").returncode == 0
-    assert eventually(lambda: project.flow_run("COMPLETED", run_id), PATIENCE), project.log()
+    assert eventually(lambda: project.flow_run("COMPLETED", run_id), TIMEOUT), project.log()
     assert outcome_of(RunFolder(project.root / "runs" / run_id)) == undisturbed[job]

@@ -1,4 +1,4 @@
-"""Artifacts on a real Prefect server that is away for a while."""
+"""Artifacts on a real Prefect server that is temporarily unavailable."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from servers import PrefectServer
 
 from embodyflow.orchestration.server import artifacts as module
-from embodyflow.orchestration.server.artifacts import showing
+from embodyflow.orchestration.server.artifacts import open_artifacts
 
 pytestmark = pytest.mark.integration
 
@@ -29,8 +29,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
         server.stop()
 
 
-def shown(server: PrefectServer, run_id: str) -> dict[str, list[Any]]:
-    """Return the data of a run's artifacts, each as often as it was put up, by name."""
+def published(server: PrefectServer, run_id: str) -> dict[str, list[Any]]:
+    """Return the data of a run's artifacts by name, one entry per publication."""
     found: dict[str, list[Any]] = {}
     for each in sorted(post(f"{server.url}/artifacts/filter", {}), key=lambda artifact: str(artifact["created"])):
         key = str(each["key"])
@@ -39,36 +39,36 @@ def shown(server: PrefectServer, run_id: str) -> dict[str, list[Any]]:
     return found
 
 
-def test_what_was_put_up_while_the_server_was_away_is_shown_when_it_is_back(
+def test_updates_during_an_outage_are_published_after_it(
     server: PrefectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.2)
 
     @flow
-    async def leaves_early() -> None:
-        async with showing("Away_1") as artifacts:
+    async def ends_during_an_outage() -> None:
+        async with open_artifacts("Away_1") as artifacts:
             server.stop()
-            artifacts.put_table("numbers", [{"iteration": 1}], "old news by the time it can be shown")
+            artifacts.put_table("numbers", [{"iteration": 1}], "outdated before it can be published")
             await asyncio.sleep(0.5)
             artifacts.put_table("numbers", lambda: [{"iteration": 2, "rate": 0.123456}], "")
             artifacts.put_progress(40.0, "")
-            artifacts.put_picture("curve", lambda: b"a PNG", "over iterations")
+            artifacts.put_picture("curve", lambda: b"a PNG", "learning curve")
             asyncio.get_running_loop().call_later(0.5, server.start)
 
-    asyncio.run(leaves_early())
-    assert shown(server, "away-1") == {
+    asyncio.run(ends_during_an_outage())
+    assert published(server, "away-1") == {
         "numbers": ['[{"iteration": 2, "rate": "0.1235"}]'],
         "progress": [40.0],
-        "curve": ["![over iterations](data:image/png;base64,YSBQTkc=)"],
+        "curve": ["![learning curve](data:image/png;base64,YSBQTkc=)"],
     }
 
 
-def test_what_the_server_refuses_is_said_and_keeps_nothing_else_from_being_shown(
+def test_a_refused_update_is_logged_and_the_others_are_published(
     server: PrefectServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     @flow
     async def loses_its_progress() -> None:
-        async with showing("lost") as artifacts:
+        async with open_artifacts("lost") as artifacts:
             artifacts.put_progress(10.0, "")
             async with get_client() as client:
                 while not (found := [each for each in await client.read_artifacts() if each.key == "lost-progress"]):
@@ -79,18 +79,18 @@ def test_what_the_server_refuses_is_said_and_keeps_nothing_else_from_being_shown
 
     asyncio.run(loses_its_progress())
     assert "refuses the artifact progress" in caplog.text
-    assert shown(server, "lost") == {"summary": ["it **ended**"]}
+    assert published(server, "lost") == {"summary": ["it **ended**"]}
 
 
-def test_a_picture_is_drawn_no_oftener_than_asked_but_at_the_end(
+def test_a_picture_is_drawn_at_the_given_interval_and_at_the_end(
     server: PrefectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "NEWS_SECONDS", 0.01)
+    monkeypatch.setattr(module, "UPDATE_SECONDS", 0.01)
     drawn: list[int] = []
 
     @flow
-    async def hurries() -> None:
-        async with showing("often") as artifacts:
+    async def updates_often() -> None:
+        async with open_artifacts("often") as artifacts:
             for index in range(5):
                 artifacts.put_picture("curve", lambda index=index: drawn.append(index) or b"png", "", every=60.0)
                 started = time.monotonic()
@@ -98,14 +98,14 @@ def test_a_picture_is_drawn_no_oftener_than_asked_but_at_the_end(
                     await asyncio.sleep(0.05)
                 await asyncio.sleep(0.05)
 
-    asyncio.run(hurries())
+    asyncio.run(updates_often())
     assert drawn == [0, 4]
 
 
-def test_contents_that_cannot_be_made_end_the_run(server: PrefectServer, tmp_path: Path) -> None:
+def test_an_error_while_drawing_fails_the_run(server: PrefectServer, tmp_path: Path) -> None:
     @flow
     async def cannot_draw() -> None:
-        async with showing("broken") as artifacts:
+        async with open_artifacts("broken") as artifacts:
             artifacts.put_picture("curve", (tmp_path / "none.png").read_bytes, "")
             await asyncio.sleep(0.5)
 

@@ -1,4 +1,4 @@
-"""The command line as a process of its own; mistakes are in ``tests/unit/config/test_bad_input.py``."""
+"""The command line in a separate process. Most mistakes are in ``tests/unit/config/test_bad_input.py``."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("words", "answer"), MISTAKES.items())
-def test_a_mistake_is_answered_at_once_and_starts_nothing(words: str, answer: str, tmp_path: Path) -> None:
+def test_a_mistake_is_reported_and_starts_nothing(words: str, answer: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     started = time.monotonic()
@@ -41,7 +41,7 @@ def test_a_mistake_is_answered_at_once_and_starts_nothing(words: str, answer: st
 
 
 def test_the_console_script_finds_a_module_in_the_current_folder(tmp_path: Path) -> None:
-    """As the commands do that are started by ``python -m``; a script's own folder is another."""
+    """As ``python -m`` does. For a script, Python adds the script's folder to the path instead."""
     script = tmp_path / "bin" / "embodyflow"
     script.parent.mkdir()
     script.write_text("import sys\nfrom embodyflow.cli.main import main\nsys.exit(main())\n")

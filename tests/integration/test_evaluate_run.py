@@ -1,4 +1,4 @@
-"""A run of SRPO, its episodes played again and its policy evaluated; by the commands that people type."""
+"""A run of SRPO, the replay of its episodes and the evaluation of its policy, by their commands."""
 
 import json
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import Runs
+from small_runs import Runs, assert_trained
 
 from embodyflow.cli.replay import replay
 from embodyflow.record.episode_record import read_episodes
@@ -25,12 +25,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str, ray_env: di
 
 @pytest.fixture(scope="module")
 def mine(runs: Runs) -> Path:
-    words = ("iterations=3", "seed=7", "rollout.keep_episodes=2", "filter.drop_uniform=false", "evaluation.num_goals=8")
-    runs.run("mine", "env.max_steps=80", *words, flow="srpo")  # time enough for some to succeed
+    words = ("iterations=3", "rollout.keep_episodes=2", "filter.drop_uniform=false", "evaluation.num_goals=8")
+    runs.run("mine", *words, flow="srpo")
+    assert_trained(runs.metrics("mine"))
     return runs.root / "mine"
 
 
-def test_the_newest_episodes_are_kept_and_play_again_as_they_were(
+def test_the_newest_episodes_are_kept_and_replay_bit_identically(
     mine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = dict(read_episodes(RunFolder(mine)))
@@ -42,14 +43,14 @@ def test_the_newest_episodes_are_kept_and_play_again_as_they_were(
         assert (episodes["scores"][~episodes["success"]] < 0.8).all()
     for row in (0, 15):
         assert replay(mine, int(kept[3]["uid"][row])) == 0
-        assert "replay: equal to the bit" in capsys.readouterr().out
+        assert "replay: bit-identical" in capsys.readouterr().out
 
 
-def started(runs: Runs, run: Path, run_id: str) -> subprocess.Popen[str]:
+def start(runs: Runs, run: Path, run_id: str) -> subprocess.Popen[str]:
     return runs.start(f"policy={run}", f"run_id={run_id}", flow="evaluate")
 
 
-def assert_says_what_training_said(runs: Runs, run_id: str, output: str) -> None:
+def assert_agrees_with_training(runs: Runs, run_id: str, output: str) -> None:
     result: dict[str, Any] = json.loads((runs.root / run_id / "evaluation.json").read_text())
     [after] = [r for r in runs.metrics("mine") if r["iteration"] == 3 and "eval/greedy_success_rate" in r]
     for mode in ("greedy", "sampled"):
@@ -61,17 +62,17 @@ def assert_says_what_training_said(runs: Runs, run_id: str, output: str) -> None
     assert result["weights_digest"] == runs.summary("mine")["weights_digest"]
 
 
-def test_an_evaluation_says_what_training_said(runs: Runs, mine: Path) -> None:
-    process = started(runs, mine, "evaluated")
+def test_an_evaluation_agrees_with_training(runs: Runs, mine: Path) -> None:
+    process = start(runs, mine, "evaluated")
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output[-4000:]
-    assert_says_what_training_said(runs, "evaluated", output)
+    assert_agrees_with_training(runs, "evaluated", output)
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_is_killed_goes_on(runs: Runs, mine: Path) -> None:
+def test_a_killed_evaluation_continues(runs: Runs, mine: Path) -> None:
     ledger = runs.root / "killed" / "ledger.jsonl"
-    first = started(runs, mine, "killed")
+    first = start(runs, mine, "killed")
     deadline = time.monotonic() + 120
     while not ledger.exists() and first.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -79,8 +80,8 @@ def test_an_evaluation_that_is_killed_goes_on(runs: Runs, mine: Path) -> None:
     first.communicate(timeout=60)
     runs.assert_nothing_runs(seconds=30)
     known = [entry.facts["node_id"] for entry in Ledger(ledger).entries]
-    second = started(runs, mine, "killed")
+    second = start(runs, mine, "killed")
     output, _ = second.communicate(timeout=200)
     assert second.returncode == 0, output[-4000:]
     assert known and all(f"{node_id} was done before" in output for node_id in known)
-    assert_says_what_training_said(runs, "killed", output)
+    assert_agrees_with_training(runs, "killed", output)

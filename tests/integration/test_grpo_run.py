@@ -1,4 +1,4 @@
-"""The whole of it: real flows, real Ray, a real simulator, at the smallest size that still trains."""
+"""Complete runs of GRPO with real flows, Ray and simulator, at the smallest size that still trains."""
 
 import os
 import random
@@ -12,7 +12,7 @@ from small_runs import SMALL, TWO_WORKERS, Runs
 
 pytestmark = pytest.mark.integration
 
-WORDS = ("iterations=3", "seed=7", TWO_WORKERS)
+WORDS = ("iterations=3", TWO_WORKERS)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def first(runs: Runs) -> str:
 
 def test_a_run_leaves_its_records_and_no_process(runs: Runs, first: str) -> None:
     lines = first.strip().splitlines()
-    assert any(line.startswith("success_rate before=") and "seed=7" in line for line in lines)
+    assert any(line.startswith("success_rate before=") and "seed=1" in line for line in lines)
     assert any(line == f"run_dir={runs.root / 'first'}" for line in lines)
     summary = runs.summary("first")
     needed = {"run_id", "success_rate_before", "success_rate_after", "num_goals", "seed", "train_seconds"}
@@ -42,9 +42,8 @@ def test_a_run_leaves_its_records_and_no_process(runs: Runs, first: str) -> None
 
 def test_same_seed_same_weights_and_metrics(runs: Runs, first: str, prefect_api: str, ray_env: dict[str, str]) -> None:
     runs.served_by(prefect_api, **ray_env).run("again", *WORDS)
-    assert runs.summary("again")["weights_digest"] == runs.summary("first")["weights_digest"]
+    runs.assert_same_training("again", "first")
     assert runs.metrics("again") == runs.metrics("first")
-    assert len({record.get("weights_digest") for record in runs.metrics("first")}) > 2, "the weights never changed"
 
 
 def test_two_trainer_ranks_agree_with_one(runs: Runs, first: str, prefect_api: str, ray_env: dict[str, str]) -> None:
@@ -55,7 +54,7 @@ def test_two_trainer_ranks_agree_with_one(runs: Runs, first: str, prefect_api: s
     assert max(abs(one[name] - two[name]).max() for name in one) < 1e-4
 
 
-def test_resumed_run_ends_like_an_uninterrupted_one(runs: Runs, first: str, prefect_api: str) -> None:
+def test_a_resumed_run_gives_the_same_result(runs: Runs, first: str, prefect_api: str) -> None:
     process = runs.start(*SMALL, f"run_root={runs.root}", "run_id=killed", *WORDS)
     checkpoint = runs.root / "killed" / "checkpoints" / "iteration-000001"
     deadline = time.monotonic() + 200
@@ -66,7 +65,7 @@ def test_resumed_run_ends_like_an_uninterrupted_one(runs: Runs, first: str, pref
     assert checkpoint.exists()
     runs.assert_nothing_runs(seconds=30)
     runs.served_by(prefect_api).resume("killed", f"run_root={runs.root}")
-    assert runs.summary("killed")["weights_digest"] == runs.summary("first")["weights_digest"]
+    runs.assert_same_training("killed", "first")
     assert runs.metrics("killed") == runs.metrics("first")
 
 
@@ -78,29 +77,29 @@ def test_resumed_run_ends_like_an_uninterrupted_one(runs: Runs, first: str, pref
 def test_a_signal_ends_every_process(
     runs: Runs, send: Callable[[int, signal.Signals], None], number: signal.Signals
 ) -> None:
-    """A terminal sends Ctrl-C to all of its foreground processes, the server that Prefect started among them."""
+    """A terminal sends Ctrl-C to all of its foreground processes, including the server that Prefect started."""
     run_id = f"stopped-{number.name.lower()}"
-    words = (f"run_root={runs.root}", f"run_id={run_id}", "iterations=50", "seed=1")
+    words = (f"run_root={runs.root}", f"run_id={run_id}", "iterations=50")
     process = runs.start(*SMALL, *words, process_group=0)
     deadline = time.monotonic() + 200
     while not (runs.root / run_id / "checkpoints" / "iteration-000000").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert process.poll() is None, "the run ended before it was signalled"
+    assert process.poll() is None, "the run ended before the signal"
     send(process.pid, number)
     process.communicate(timeout=15)
-    # Prefect ends a flow that gets SIGTERM with a code of its own, 15.
+    # After SIGTERM, Prefect may end a flow with its own exit code, 15.
     assert process.returncode in {signal.SIGINT: (130,), signal.SIGTERM: (15, 130, 143)}[number]
     runs.assert_nothing_runs(seconds=10)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
-def test_ctrl_c_leaves_nothing_whenever_it_comes(runs: Runs, seed: int) -> None:
-    """While Python imports, Ray or Prefect's server starts, demonstrations are played, or iterations run."""
+def test_ctrl_c_leaves_nothing_at_any_time(runs: Runs, seed: int) -> None:
+    """During imports, the start of Ray or Prefect's server, demonstrations, or iterations."""
     words = (f"run_root={runs.root}", f"run_id=stopped-{seed}", "iterations=50")
     process = runs.start(*SMALL, *words, process_group=0)
     time.sleep(random.Random(seed).uniform(0.2, 25.0))
-    assert process.poll() is None, "the run ended before it was signalled"
+    assert process.poll() is None, "the run ended before the signal"
     os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=15)
     assert process.returncode != 0
@@ -120,8 +119,8 @@ def test_a_failing_node_fails_the_run_and_leaves_no_process(runs: Runs, tmp_path
         "    return p.build()\n"
     )
     words = ["pipeline.custom_fn=broken_pipeline:graph", "iterations=1"]
-    mine = runs.served_by(prefect_api, PYTHONPATH=str(tmp_path))
-    process = mine.start(*SMALL, f"run_root={runs.root}", "run_id=broken", *words)
+    own_runs = runs.served_by(prefect_api, PYTHONPATH=str(tmp_path))
+    process = own_runs.start(*SMALL, f"run_root={runs.root}", "run_id=broken", *words)
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 1
     assert "ZeroDivisionError" in output and "planted" in output

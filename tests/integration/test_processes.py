@@ -12,7 +12,7 @@ import psutil
 from local_stack import all_gone
 from waiting import eventually
 
-from embodyflow.orchestration.server.orphans import marked
+from embodyflow.orchestration.server.orphans import marked_processes
 from embodyflow.stack.processes import (
     STACK_VARIABLE,
     claim_port,
@@ -119,11 +119,11 @@ def test_processes_of_a_stack_are_found_by_their_mark(tmp_path: Path) -> None:
     mine = start(tmp_path, "import time; time.sleep(60)", **{STACK_VARIABLE: "mine"})
     other = start(tmp_path, "import time; time.sleep(60)", **{STACK_VARIABLE: "other"})
     try:
-        assert eventually(lambda: mine.pid in [process.pid for process in marked(STACK_VARIABLE, "mine")])
-        assert other.pid not in [process.pid for process in marked(STACK_VARIABLE, "mine")]
+        assert eventually(lambda: mine.pid in [process.pid for process in marked_processes(STACK_VARIABLE, "mine")])
+        assert other.pid not in [process.pid for process in marked_processes(STACK_VARIABLE, "mine")]
     finally:
         stop_processes([mine, other], grace=1.0)
-    assert eventually(lambda: marked(STACK_VARIABLE, "mine") == [])
+    assert eventually(lambda: marked_processes(STACK_VARIABLE, "mine") == [])
 
 
 def test_a_reused_pid_is_not_taken_for_the_process() -> None:

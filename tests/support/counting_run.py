@@ -1,4 +1,4 @@
-"""A run whose weights count their updates, without Ray: it writes the files that a run writes."""
+"""A run without Ray that writes the files of a real one, and whose weights count their updates."""
 
 import asyncio
 import hashlib
@@ -27,7 +27,7 @@ NUM_GROUPS = 2
 
 
 class Ranks:
-    """A rollout rank that writes the files a worker writes, and a trainer whose weights count their updates."""
+    """A session with one rollout rank, which writes a worker's files, and a trainer whose weights count updates."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {"updates": 0, "rows": ""}
@@ -44,7 +44,9 @@ class Ranks:
             await asyncio.sleep(0)
         waiting = [int(table["uid"][0]) for table in surplus[0].read()]
         rows = rows_of(work.iteration, *range(NUM_GROUPS), *waiting)
-        rows["tokens"] += int(self._published[work.policy_version][:8], 16)  # they tell which weights acted
+        rows["tokens"] += int(
+            self._published[work.policy_version][:8], 16
+        )  # so rows depend on the weights of the rollout
         surplus[1].replace(rows_of(work.iteration, 7))
         write_rows(Path(str(work.stage)) / "0.rows", rows)
         journal._path.unlink()
@@ -105,31 +107,31 @@ def run_in(folder: RunFolder, config: RunConfig) -> Any:
 
 
 def work_of(run: Any, index: int) -> NodeWork:
-    here, there = (run.stages.place(each, "rollout") for each in (index, index + 1))
+    here, there = (run.stages.path(each, "rollout") for each in (index, index + 1))
     version = run.turns.rollout_version(index)
     return NodeWork("rollout", "", "rollout", index, stage=here, next_stage=there, policy_version=version)
 
 
 async def iterate(run: Any, index: int) -> None:
-    """Do an iteration as :mod:`embodyflow.orchestration.run.iteration` does it."""
+    """Run an iteration as :mod:`embodyflow.orchestration.run.iteration` does."""
     nodes.CURRENT_RUN.set(run)
     report = await nodes._run_or_recall(work_of(run, index), [])
-    run.turns.rolled_out(index)
-    await run.turns.to_train(index)
+    run.turns.mark_rolled_out(index)
+    await run.turns.wait_to_train(index)
     run.session.train(report)
     await iteration.commit(index, {"loss": 1 / index}, {"rollout": list(report.digests)})
 
 
-async def go_on(run: Any, last: int) -> None:
+async def run_after(run: Any, last: int) -> None:
     """Train from a commit to the end as :mod:`embodyflow.orchestration.run.training` does."""
     iterations = run.config.iterations
-    lookahead = Lookahead(partial(training._iterate, run), run.turns.max_staleness, iterations)
+    lookahead = Lookahead(partial(training._run_in_turn, run), run.turns.max_staleness, iterations)
     for index in range(last, iterations + 1):
-        await recovery.surviving(run, f"iteration {index}", partial(training._reach, run, lookahead, index))
-    await run.stages.settle()
+        await recovery.with_recovery(run, f"iteration {index}", partial(training._run_until, run, lookahead, index))
+    await run.stages.drain()
 
 
 async def begin(run: Any) -> None:
     nodes.CURRENT_RUN.set(run)
-    await iteration.hand_over(0)
-    iteration.begin_to_count(0)
+    await iteration.publish_and_save(0)
+    iteration.begin_commit(0)

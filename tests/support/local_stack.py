@@ -1,4 +1,4 @@
-"""A project with a local stack of its own, for tests."""
+"""A project folder with its own local stack, for tests."""
 
 import json
 import os
@@ -17,8 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOYMENTS = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
 NAMES = sorted(each["name"] for each in DEPLOYMENTS)
 
-# Stands in for the real flows: same parameters, same files in the run's folder, no learning. A run of three iterations
-# is killed in its second, once; one with overrides fails, once; a run that is taken up again has two iterations left.
+# Stands in for the real flows, with the same parameters and the same files in the run's folder, but without learning. A
+# run of three iterations is killed once, in its second. A run with overrides fails once. A resumed run has two more
+# iterations.
 FLOW = """
 import asyncio, json, os
 from pathlib import Path
@@ -50,8 +51,8 @@ class Project:
     """A folder with the real deployments and the ``embodyflow`` command.
 
     Args:
-        root: the folder, to be made.
-        trains: whether it has the real flow ``grpo`` as well; every other name is that of the flow above.
+        root: Folder to create.
+        trains: True for the real flow ``grpo``; all other flows are copies of ``FLOW``.
     """
 
     def __init__(self, root: Path, *, trains: bool = False) -> None:
@@ -94,7 +95,7 @@ class Project:
         return psutil.Process(int(str(self.state()["pid"])))
 
     def leftovers(self) -> list[str]:
-        """Everything that a stopped stack must not leave: processes that know the project, files that say it is up."""
+        """Return processes and files of the project that must not exist after its stack has stopped."""
         mark = f"={self.root}".encode()
         found = []
         for process in psutil.process_iter():
@@ -109,29 +110,29 @@ class Project:
         return found + [str(path) for path in files if path.exists()]
 
     def log(self) -> str:
-        """What the Prefect worker and the flows that it runs have printed since the stack was started."""
+        """Return the output of the Prefect worker and its flows since the stack started."""
         return (self.root / ".embodyflow" / "logs" / "prefect-worker.log").read_text()
 
     def api(self, path: str, body: dict[str, object]) -> Any:
-        """Return the Prefect server's answer."""
+        """POST to the Prefect server; return its answer."""
         return post(f"{self.state()['api_url']}{path}", body)
 
     def flow_run(self, state: str, name: str) -> dict[str, Any] | None:
-        """Return the flow run of a name in a state; ``None`` where there is none."""
+        """Return the flow run with this name and state, or ``None``."""
         wanted = {"state": {"type": {"any_": [state]}}, "name": {"any_": [name]}}
         runs: list[dict[str, Any]] = self.api("/flow_runs/filter", {"flow_runs": wanted})
         return runs[0] if runs else None
 
 
 def all_gone(processes: list[psutil.Process]) -> bool:
-    """Whether all have ended; one that its parent has not collected yet has."""
+    """Return True if all processes have ended. A zombie has ended."""
     return not any(_is_alive(each) for each in processes)
 
 
 def _is_alive(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:  # it went between the two questions
+    except psutil.NoSuchProcess:  # it ended between the two calls
         return False
 
 

@@ -1,7 +1,7 @@
-"""What a power failure may leave of a folder, after every step that a process took in it.
+"""A simulation of the folders that a power failure may leave, after any step of a process.
 
-The disk is as unkind as POSIX allows: what a file holds is certain as far as it was fsynced, what a folder calls its
-files as far as the folder was. Everything else may be there, or not, or in part, in any order.
+The disk guarantees no more than POSIX does: the content of a file is certain once the file was fsynced, and the names
+in a folder once the folder was. Everything else may be on disk or not, completely or partially, in any order.
 """
 
 import os
@@ -16,12 +16,12 @@ import pytest
 
 ROOT = 0
 Tree = dict[str, bytes | None]
-"""What every path holds; ``None`` for a folder."""
+"""Content of each path; ``None`` for a folder."""
 
 
 @dataclass(frozen=True)
 class Name:
-    """A name in a folder comes to mean another file, or none; a rename takes away the one it had ``before``."""
+    """A name in a folder now refers to another file, or is removed. A rename also removes the name ``before``."""
 
     folder: int
     name: str
@@ -32,7 +32,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Write:
-    """A file holds something else."""
+    """A file has new content."""
 
     node: int
     content: bytes
@@ -40,14 +40,14 @@ class Write:
 
 @dataclass(frozen=True)
 class Sync:
-    """What a file holds, or a folder calls its files, is on the disk."""
+    """The content of a file, or the names in a folder, are on disk."""
 
     node: int
 
 
 @dataclass(frozen=True)
 class Promise:
-    """From here on something counts."""
+    """From here on the process relies on something being on disk."""
 
     what: Any
 
@@ -56,12 +56,12 @@ Step = Name | Write | Sync | Promise
 
 
 class Recorder:
-    """Notes what this process does below a folder, in order; nothing is flushed in earnest.
+    """Records the steps of this process below a folder, in order, without real flushes.
 
-    What is written to files is seen when the next step is taken, so writes in a row count as one, which may be torn.
+    The content of files is compared at each step, so consecutive writes count as one, which may be torn.
 
     Args:
-        root: the folder.
+        root: Folder to record.
     """
 
     def __init__(self, root: Path) -> None:
@@ -72,30 +72,30 @@ class Recorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record until the block is left."""
+        """Record until the block exits."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "truncate", self._noted(os.truncate))
-            patch.setattr(os, "unlink", self._noted(os.unlink, self._remove))
-            patch.setattr(os, "rmdir", self._noted(os.rmdir, self._remove))
-            patch.setattr(os, "replace", self._noted(os.replace, self._rename))
+            patch.setattr(os, "truncate", self._recorded(os.truncate))
+            patch.setattr(os, "unlink", self._recorded(os.unlink, self._remove))
+            patch.setattr(os, "rmdir", self._recorded(os.rmdir, self._remove))
+            patch.setattr(os, "replace", self._recorded(os.replace, self._rename))
             patch.setattr(os, "fsync", self._sync)
             yield
-            self._look()
+            self._scan()
 
     def promise(self, what: Any) -> None:
-        """Note that something counts from now on."""
-        self._look()
+        """Record that the process relies on something from now on."""
+        self._scan()
         self.steps.append(Promise(what))
 
-    def _noted(self, do: Callable[..., None], note: Callable[..., None] | None = None) -> Callable[..., None]:
-        def noted(path: Any, *args: Any, dir_fd: int | None = None, **kwargs: Any) -> None:
-            self._look()
+    def _recorded(self, do: Callable[..., None], note: Callable[..., None] | None = None) -> Callable[..., None]:
+        def recorded(path: Any, *args: Any, dir_fd: int | None = None, **kwargs: Any) -> None:
+            self._scan()
             do(path, *args, **kwargs, **({} if dir_fd is None else {"dir_fd": dir_fd}))
             where = self._find(path, dir_fd)
             if where is not None and note is not None:
                 note(*where, *args)
 
-        return noted
+        return recorded
 
     def _remove(self, folder: int, name: str) -> None:
         del self._names[folder][name]
@@ -108,7 +108,7 @@ class Recorder:
         self.steps.append(Name(folder, where[1], node, before=before))
 
     def _sync(self, descriptor: int) -> None:
-        self._look()
+        self._scan()
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         if path == str(self._root):
             self.steps.append(Sync(ROOT))
@@ -117,7 +117,7 @@ class Recorder:
             self.steps.append(Sync(self._names[folder][name]))
 
     def _find(self, path: Any, dir_fd: int | None) -> tuple[int, str] | None:
-        """Return folder and name of a path; ``None`` outside of the root."""
+        """Return folder and name of a path; ``None`` outside the root."""
         whole = Path(os.readlink(f"/proc/self/fd/{dir_fd}"), path) if dir_fd is not None else Path(path).absolute()
         if self._root not in whole.parents:
             return None
@@ -127,10 +127,10 @@ class Recorder:
             node = self._names[node][folder]
         return node, name
 
-    def _look(self) -> None:
-        self._look_into(self._root, ROOT)
+    def _scan(self) -> None:
+        self._scan_folder(self._root, ROOT)
 
-    def _look_into(self, path: str | Path, folder: int) -> None:
+    def _scan_folder(self, path: str | Path, folder: int) -> None:
         with os.scandir(path) as entries:
             for entry in sorted(entries, key=lambda each: each.name):
                 names = self._names[folder]
@@ -143,7 +143,7 @@ class Recorder:
                     self.steps.append(Name(folder, entry.name, node, is_folder=entry.is_dir()))
                 node = names[entry.name]
                 if entry.is_dir():
-                    self._look_into(entry.path, node)
+                    self._scan_folder(entry.path, node)
                 elif (content := Path(entry.path).read_bytes()) != self._content[node]:
                     self._content[node] = content
                     self.steps.append(Write(node, content))
@@ -151,7 +151,7 @@ class Recorder:
 
 @dataclass
 class Disk:
-    """What is certain, and what has been done since."""
+    """The certain state of the disk, and the uncertain steps since."""
 
     kept: dict[int, bytes] = field(default_factory=dict)
     content: dict[int, bytes] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class Disk:
     pending: dict[int, list[Name]] = field(default_factory=dict)
 
     def take(self, step: Step) -> None:
-        """Take a step."""
+        """Apply a step."""
         if isinstance(step, Name):
             self.pending.setdefault(step.folder, []).append(step)
             if step.is_folder and step.node is not None:
@@ -173,11 +173,11 @@ class Disk:
                 self.kept[step.node] = self.content[step.node]
 
     def left(self, has_name: Callable[[], bool], part: Callable[[bytes, bytes], bytes]) -> Tree:
-        """Return what is there after a power failure.
+        """Return the tree after a power failure.
 
         Args:
-            has_name: says of the next uncertain name whether it is on the disk.
-            part: what is left of a file that certainly held the first and was made to hold the second.
+            has_name: Returns True if the next uncertain change of a name is on disk.
+            part: Returns the remaining content of a file, given its certain and its latest content.
         """
         tree: Tree = {}
         self._fill(tree, ROOT, "", has_name, part)
@@ -207,13 +207,13 @@ def _apply(change: Name, names: dict[str, int]) -> None:
 
 
 def trees_after(disk: Disk, rng: random.Random, num_draws: int) -> list[Tree]:
-    """Return what a power failure now may leave: the extremes, and some draws."""
+    """Return trees that a power failure now may leave: the extremes and ``num_draws`` random ones."""
 
     def torn(kept: bytes, content: bytes) -> bytes:
         return content[: rng.randint(_certain(kept, content), len(content))]
 
     def holed(kept: bytes, content: bytes) -> bytes:
-        """Blocks reach the disk in any order: the end is there, what comes before it is not."""
+        """Blocks reach the disk in any order: the end is there, the part before it is not."""
         start = _certain(kept, content)
         end = rng.randint(start, len(content))
         return content[:start] + bytes(end - start) + content[end:]
@@ -233,12 +233,12 @@ def trees_after(disk: Disk, rng: random.Random, num_draws: int) -> list[Tree]:
 
 
 def _certain(kept: bytes, content: bytes) -> int:
-    """Return how many bytes of what a file was made to hold are certain: those that were appended to, or none."""
+    """Return how many bytes of the latest content are certain: the old content if it was appended to, else 0."""
     return len(kept) if content.startswith(kept) else 0
 
 
 def lay_out(tree: Tree, root: Path) -> None:
-    """Make the folder that a power failure left."""
+    """Create the folder that a power failure left."""
     root.mkdir()
     for path, content in tree.items():
         if content is None:

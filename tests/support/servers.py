@@ -15,11 +15,11 @@ from embodyflow.stack.services import server_command
 
 
 class PrefectServer:
-    """A server with its home in a folder, which may be started again when it is gone: it has the same address then.
+    """A server with its home in a folder. A restarted server keeps its address.
 
     Args:
-        folder: its home.
-        port: it listens on; without one, a free one.
+        folder: Home of Prefect.
+        port: Port to listen on; the default is a free one.
     """
 
     def __init__(self, folder: Path, port: int | None = None) -> None:
@@ -31,7 +31,7 @@ class PrefectServer:
         self.process: psutil.Process
 
     def start(self) -> None:
-        """Start it; return when it answers."""
+        """Start the server and wait until it answers."""
         log = self._folder / "server.log"
         self.process = start_process(server_command(self._port), log=log, env=self._env, cwd=self._folder)
         deadline = time.monotonic() + 120
@@ -49,7 +49,7 @@ class PrefectServer:
 
 @contextmanager
 def prefect_server(folder: Path, port: int | None = None) -> Iterator[str]:
-    """Run a server; give the address of its API."""
+    """Run a server; yield the address of its API."""
     server = PrefectServer(folder, port)
     try:
         server.start()

@@ -1,4 +1,4 @@
-"""Ways to spoil a checkpoint's folder."""
+"""Damage to a checkpoint's folder."""
 
 import json
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def rewritten(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
-    """Return what changes the content of a folder's JSON file."""
+    """Return a function that changes the content of a JSON file in a folder."""
 
     def rewrite(folder: Path) -> None:
         content = json.loads((folder / name).read_text())

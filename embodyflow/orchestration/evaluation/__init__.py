@@ -1,1 +1,1 @@
-"""Evaluations, and the episodes that a run keeps of them."""
+"""Evaluations, and the records and pictures of a run's episodes."""

@@ -1,4 +1,4 @@
-"""Pictures of episodes that succeeded and that failed, in the run's folder and in the UI."""
+"""Contact sheets of successful and failed episodes, in the run's folder and in the UI."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from embodyflow.workers.calls import NodeReport, NodeWork
 from embodyflow.workers.layout import Layout
 
 
-async def draw_played(run: Run, task: str, report: NodeReport) -> None:
-    """Draw an evaluation's episodes of one task."""
+async def draw_evaluation(run: Run, task: str, report: NodeReport) -> None:
+    """Draw the episodes of one task of an evaluation."""
     await _draw(run, f"episodes-{task.replace('/', '-')}", {"split": "eval"}, [report])
 
 
-async def draw_trained_on(run: Run, index: int) -> None:
-    """Draw the episodes of an iteration as far as the run has kept them."""
-    await run.stages.settle()
+async def draw_training(run: Run, index: int) -> None:
+    """Draw the training episodes of an iteration if the run has kept them."""
+    await run.stages.drain()
     folder = run.folder.episodes.kept().get(index)
     if folder is not None:
         await _draw(run, "episodes", {"split": "train", "episodes": str(folder.absolute())}, [])
@@ -30,7 +30,7 @@ async def _draw(run: Run, name: str, config: dict[str, Any], parents: Sequence[N
     work = NodeWork("contact_sheet", "tasks:contact_sheet", "rollout", 0, config, layout=Layout.REPLICATE)
     problem = (await submit_node(work, parents)).info["problem"]
     if problem:
-        get_run_logger().warning("no pictures of episodes: %s", problem)
+        get_run_logger().warning("no contact sheet of episodes: %s", problem)
     else:
         picture = await asyncio.to_thread(path.read_bytes)
-        run.artifacts.put_picture(name, picture, "successes and failures, each from its first frame to its last")
+        run.artifacts.put_picture(name, picture, "successful and failed episodes, from first to last frame")

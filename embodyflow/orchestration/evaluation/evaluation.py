@@ -1,4 +1,4 @@
-"""How good the policy is now, on goals it was never trained on."""
+"""Evaluation during training, on goals of the evaluation split."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from prefect.logging import get_run_logger
 
 from embodyflow.data.confidence_intervals import wilson_interval
 from embodyflow.data.metrics import merge_metrics, to_floats
-from embodyflow.orchestration.evaluation.contact_sheets import draw_trained_on
+from embodyflow.orchestration.evaluation.contact_sheets import draw_training
 from embodyflow.orchestration.run.nodes import Run, submit_node
 from embodyflow.process.durable_files import write_atomically
 from embodyflow.workers.calls import NodeWork
@@ -16,7 +16,7 @@ NUM_FILMED = 4
 
 
 async def evaluate(run: Run, index: int) -> dict[str, float]:
-    """Evaluate greedily and sampled, and record the rates with their Wilson intervals; show examples in a table."""
+    """Evaluate greedily and sampled; record success rates with Wilson intervals, and examples if there are any."""
     run.folder.write_status("evaluate", index, run.config.iterations)
     reports = [
         await submit_node(NodeWork(f"evaluate_{mode}", "tasks:evaluate_policy", "rollout", index, {"mode": mode}))
@@ -33,7 +33,7 @@ async def evaluate(run: Run, index: int) -> dict[str, float]:
     examples = [{"mode": mode, **row} for mode, report in answered for row in report.info["examples"]]
     if examples:
         run.folder.write_examples(index, examples)
-        run.artifacts.put_table("examples", examples, f"after iteration {index}")
+        run.artifacts.put_table("examples", examples, f"examples after iteration {index}")
     run.folder.metrics.append({"iteration": index, **metrics})
     for tracker in run.trackers:
         tracker.log(index, metrics)
@@ -41,31 +41,32 @@ async def evaluate(run: Run, index: int) -> dict[str, float]:
 
 
 async def film(run: Run, index: int) -> None:
-    """Record an episode video, and draw episodes that were trained on, where this machine can render.
+    """Record a video of episodes and draw training episodes, if this machine can render.
 
-    The video has its name when all is done; what cannot be rendered leaves a note of the reason in its place.
+    The video gets its name last, so that its presence means that everything is done. If rendering is not possible, a
+    text file with the reason takes its place.
     """
-    path = _video(run, index)
+    path = _video_path(run, index)
     aside = path.with_name(f".{path.name}")
     config = {"path": str(aside.absolute()), "num_episodes": NUM_FILMED}
     report = await submit_node(NodeWork("record_video", "tasks:record_video", "rollout", index, config))
-    await draw_trained_on(run, index)
+    await draw_training(run, index)
     if problem := report.info["problem"]:
         get_run_logger().warning("no episode video: %s", problem)
-        write_atomically(_note(path), f"{problem}\n")
+        write_atomically(_reason_path(path), f"{problem}\n")
     else:
         aside.rename(path)
 
 
-def filmed(run: Run, index: int) -> bool:
-    """Say whether :func:`film` has been done, or found that it cannot be: who removes its note has it tried again."""
-    path = _video(run, index)
-    return path.exists() or _note(path).exists()
+def is_filmed(run: Run, index: int) -> bool:
+    """Return True if :func:`film` has recorded a video or a reason why not. Remove the reason's file to retry."""
+    path = _video_path(run, index)
+    return path.exists() or _reason_path(path).exists()
 
 
-def _video(run: Run, index: int) -> Path:
+def _video_path(run: Run, index: int) -> Path:
     return run.folder.subfolder("videos") / f"iteration-{index:06d}.gif"
 
 
-def _note(video: Path) -> Path:
+def _reason_path(video: Path) -> Path:
     return video.with_suffix(".txt")

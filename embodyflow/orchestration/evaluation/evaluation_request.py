@@ -1,4 +1,4 @@
-"""What an evaluation is asked for, checked before anything is started."""
+"""The request for an evaluation, checked before any process starts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ from prefect.runtime import flow_run
 from embodyflow.config.compose import compose_config, validate_config
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
-from embodyflow.orchestration.evaluation.kept_checkpoint import chosen, keep
+from embodyflow.orchestration.evaluation.pinned_checkpoint import pin_checkpoint, pinned_iteration
 from embodyflow.orchestration.request.request import split_word
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.references import resolve
@@ -26,11 +26,11 @@ class EvaluationRequest:
     """The parameters of the flow ``evaluate``.
 
     Attributes:
-        policy: folder of a run, whose own configuration holds, or of an exported policy.
-        experiment: of an exported policy, what it is evaluated in.
-        run_id: names the evaluation's folder; by custom it is made of the policy's name, and of the checkpoint's
-            iteration or, where no command line has settled that, of the flow run's id.
-        overrides: ``key=value``, such as ``evaluation.num_goals=50``.
+        policy: Folder of a run, which brings its own configuration, or of an exported policy.
+        experiment: Experiment to evaluate an exported policy in.
+        run_id: Name of the evaluation's folder. The default is the policy's name with the checkpoint's iteration, or
+            with the flow run's id if the request does not come from a command line.
+        overrides: Configuration overrides ``key=value``, such as ``evaluation.num_goals=50``.
     """
 
     policy: str
@@ -39,18 +39,18 @@ class EvaluationRequest:
     overrides: Sequence[str] = field(default_factory=tuple)
 
     def parameters(self) -> dict[str, Any]:
-        """Return the request as parameters of its flow."""
+        """Return the request as parameters of the flow."""
         values = {"policy": self.policy, "experiment": self.experiment, "run_id": self.run_id}
         return values | {"overrides": list(self.overrides)}
 
 
 @dataclass(frozen=True)
 class EvaluatedPolicy:
-    """Where the weights come from.
+    """The source of the weights.
 
     Attributes:
-        path: of the run or of the export.
-        iteration: whose checkpoint of the run it is; ``None`` for an export.
+        path: Folder of the run or of the export.
+        iteration: Iteration of the run's checkpoint; ``None`` for an export.
     """
 
     path: Path
@@ -58,10 +58,10 @@ class EvaluatedPolicy:
 
 
 def parse_evaluation(words: Sequence[str]) -> EvaluationRequest:
-    """Read a command line of ``key=value`` words.
+    """Parse a command line of ``key=value`` words.
 
     Raises:
-        ConfigError: a word is not of that form, or there is no policy among them.
+        ConfigError: A word has another form, or ``policy`` is missing.
     """
     named: dict[str, str] = {}
     overrides = []
@@ -78,10 +78,10 @@ def parse_evaluation(words: Sequence[str]) -> EvaluationRequest:
     return EvaluationRequest(**named, overrides=tuple(overrides))
 
 
-def of_this_flow_run(request: EvaluationRequest) -> EvaluationRequest:
-    """Name an evaluation without a ``run_id`` after the Prefect flow run that executes it.
+def bind_to_flow_run(request: EvaluationRequest) -> EvaluationRequest:
+    """Name an evaluation without ``run_id`` after its Prefect flow run.
 
-    A flow run that Prefect retries is to find what it has played, whatever the run has committed meanwhile.
+    So a retried flow run finds the episodes it has played, even if the evaluated run has committed since.
     """
     if request.run_id is not None:
         return request
@@ -89,53 +89,53 @@ def of_this_flow_run(request: EvaluationRequest) -> EvaluationRequest:
 
 
 def check_evaluation(request: EvaluationRequest) -> tuple[EmbodiedConfig, EvaluatedPolicy]:
-    """Return the configuration to evaluate with, and what; writes nothing.
+    """Return the configuration and the policy of an evaluation. Writes nothing.
 
     Raises:
-        ConfigError: one line per mistake.
+        ConfigError: One line per mistake.
     """
     path = Path(request.policy)
     if (path / "config.yaml").is_file():
-        config, policy = _of_run(request, RunFolder(path))
+        config, policy = _check_run(request, RunFolder(path))
     elif (path / WEIGHTS).is_file():
         config = compose_config([f"experiment={request.experiment or 'embodied'}", *request.overrides])
         policy = EvaluatedPolicy(path, None)
     else:
         raise ConfigError(
-            f"policy={path}: holds neither config.yaml, as runs do, nor {WEIGHTS}, as exported policies do"
+            f"policy={path}: must be the folder of a run, with config.yaml, or of an exported policy, with {WEIGHTS}"
         )
     if not isinstance(config, EmbodiedConfig):
-        raise ConfigError(f"policy={path}: is of job={config.job}; allowed is embodied")
+        raise ConfigError(f"policy={path}: belongs to job={config.job}; allowed is embodied")
     suffix = "" if policy.iteration is None else f"-{policy.iteration:06d}"
     run_id = request.run_id or f"evaluate-{path.absolute().name}{suffix}"
     config = EmbodiedConfig.model_validate(config.model_dump() | {"run_id": run_id})
     _check_folder(config)
-    if (begun_with := chosen(config.run_dir)) is not None:
-        policy = EvaluatedPolicy(path, begun_with)
+    if (pinned := pinned_iteration(config.run_dir)) is not None:
+        policy = EvaluatedPolicy(path, pinned)
     return config, policy
 
 
 def open_evaluation(config: EmbodiedConfig, policy: EvaluatedPolicy) -> RunFolder:
-    """Return the evaluation's folder: a new one, or that of an earlier attempt, to go on where it ended.
+    """Create the evaluation's folder, or open that of an earlier attempt to continue it.
 
-    What it plays is settled then, and stays there whatever becomes of the run.
+    The checkpoint is pinned in the folder, so the evaluation plays the same weights even if the run removes it.
 
     Raises:
-        ConfigError: the run has removed the checkpoint meanwhile, or another process is at work on the evaluation.
+        ConfigError: The run has removed the checkpoint meanwhile, or another process works on the evaluation.
     """
     folder = RunFolder(config.run_dir) if config.run_dir.exists() else RunFolder.create(config)
     if policy.iteration is not None:
         with folder.locked():
-            keep(folder, RunFolder(policy.path), policy.iteration)
+            pin_checkpoint(folder, RunFolder(policy.path), policy.iteration)
     return folder
 
 
-def _of_run(request: EvaluationRequest, run: RunFolder) -> tuple[Any, EvaluatedPolicy]:
+def _check_run(request: EvaluationRequest, run: RunFolder) -> tuple[Any, EvaluatedPolicy]:
     values = run.config()
     if request.experiment not in (None, values["experiment"]):
         raise ConfigError(
-            f"experiment={request.experiment}: the run {run.path} is of {values['experiment']}; leave it out, or name "
-            f"the run's export, policy={run.path}/policy"
+            f"experiment={request.experiment}: the run {run.path} has experiment={values['experiment']}; leave it out, "
+            f"or name the run's export, policy={run.path}/policy"
         )
     done = run.checkpoints.committed()
     if not done:
@@ -150,7 +150,7 @@ def _of_run(request: EvaluationRequest, run: RunFolder) -> tuple[Any, EvaluatedP
 
 
 def _check_folder(config: EmbodiedConfig) -> None:
-    """Refuse a folder that something else is in."""
+    """Refuse a folder that holds something else."""
     folder = config.run_dir
     if not folder.exists():
         return

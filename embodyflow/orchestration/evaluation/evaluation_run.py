@@ -1,4 +1,4 @@
-"""The life of an evaluation: a policy plays every task's goals, greedily and sampled; what it has played is kept."""
+"""The lifecycle of an evaluation: a policy plays the goals of every task, greedily and sampled."""
 
 import json
 from typing import Any
@@ -9,34 +9,34 @@ from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.data.confidence_intervals import wilson_interval
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
-from embodyflow.orchestration.evaluation.contact_sheets import draw_played
+from embodyflow.orchestration.evaluation.contact_sheets import draw_evaluation
 from embodyflow.orchestration.evaluation.evaluation import MODES
 from embodyflow.orchestration.evaluation.evaluation_request import (
     EvaluatedPolicy,
     EvaluationRequest,
+    bind_to_flow_run,
     check_evaluation,
-    of_this_flow_run,
     open_evaluation,
 )
-from embodyflow.orchestration.evaluation.kept_checkpoint import drop, kept
+from embodyflow.orchestration.evaluation.pinned_checkpoint import pinned_run, unpin_checkpoint
 from embodyflow.orchestration.run.nodes import Run, submit_node
-from embodyflow.orchestration.run.opened_run import opened
+from embodyflow.orchestration.run.open_run import open_run
 from embodyflow.orchestration.run.parity import check_parity, observe
 from embodyflow.process.durable_files import write_durably
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.workers.calls import NodeReport, NodeWork
 
 
-async def evaluate_as_asked(request: EvaluationRequest) -> dict[str, Any]:
-    """Evaluate as the request says; return what ``evaluation.json`` holds.
+async def run_evaluation(request: EvaluationRequest) -> dict[str, Any]:
+    """Evaluate as requested; return the content of ``evaluation.json``.
 
-    An evaluation that was stopped goes on: what was played is read from its folder.
+    An evaluation that was stopped continues: episodes that it has played are read from its folder.
     """
-    config, policy = check_evaluation(of_this_flow_run(request))
+    config, policy = check_evaluation(bind_to_flow_run(request))
     folder = open_evaluation(config, policy)
     get_run_logger().info("evaluation %s in %s", config.run_id, folder.path)
     with folder.locked():
-        async with opened(folder, config, load_pipeline(**config.pipeline.source())) as run:
+        async with open_run(folder, config, load_pipeline(**config.pipeline.source())) as run:
             return await _evaluate(run, config, policy)
 
 
@@ -49,9 +49,11 @@ async def _evaluate(run: Run, config: EmbodiedConfig, policy: EvaluatedPolicy) -
     played: dict[str, dict[str, NodeReport]] = {}
     for number, task in enumerate(config.env.tasks):
         played[task] = {mode: await _play(run, number, mode) for mode in MODES}
-        await draw_played(run, task, played[task]["greedy"])
-        run.artifacts.put_table("evaluation", _rows(played), f"{len(played)} of {len(config.env.tasks)} tasks")
-    await run.stages.settle()
+        await draw_evaluation(run, task, played[task]["greedy"])
+        run.artifacts.put_table(
+            "evaluation", _rows(played), f"success rates of {len(played)} of {len(config.env.tasks)} tasks"
+        )
+    await run.stages.drain()
     result = {
         "policy": str(policy.path),
         "iteration": policy.iteration,
@@ -61,22 +63,22 @@ async def _evaluate(run: Run, config: EmbodiedConfig, policy: EvaluatedPolicy) -
         "mean_success_rate": {mode: _mean(played, mode) for mode in MODES},
     }
     run.folder.write_evaluation(result)
-    drop(run.folder)
+    unpin_checkpoint(run.folder)
     run.folder.write_status("done", config.iterations, config.iterations)
     return result
 
 
 async def _load(run: Run, policy: EvaluatedPolicy) -> str:
-    """Bring the workers to the policy's weights; return their digest.
+    """Load the policy's weights into the workers; return their digest.
 
     Raises:
-        DamageError: the checkpoint is not what was written.
-        ConfigError: an earlier part was played by other weights.
+        DamageError: The checkpoint is damaged.
+        ConfigError: An earlier attempt used other weights.
     """
     if policy.iteration is None:
         await run.session.load_weights(policy.path / "model.safetensors")
     else:
-        trained = kept(run.folder)
+        trained = pinned_run(run.folder)
         for iteration in (0, policy.iteration):
             trained.checkpoints.verify(iteration)
         await run.session.load_reference(trained.checkpoints.folder(0))
@@ -87,7 +89,7 @@ async def _load(run: Run, policy: EvaluatedPolicy) -> str:
         write_durably(note, digest)
     if note.read_text() != digest:
         raise ConfigError(
-            f"run_id={run.config.run_id}: was begun with other weights than those of {policy.path}; choose another"
+            f"run_id={run.config.run_id}: was started with other weights than {policy.path} has; choose another"
         )
     return digest
 
@@ -95,8 +97,8 @@ async def _load(run: Run, policy: EvaluatedPolicy) -> str:
 async def _play(run: Run, number: int, mode: str) -> NodeReport:
     node_id = f"{mode}-{number}"
     config = {"mode": mode, "task": number}
-    place = run.stages.place(0, node_id)
-    return await submit_node(NodeWork(node_id, "tasks:play_evaluation", "rollout", 0, config, stage=place))
+    stage = run.stages.path(0, node_id)
+    return await submit_node(NodeWork(node_id, "tasks:play_evaluation", "rollout", 0, config, stage=stage))
 
 
 def _rate(report: NodeReport) -> dict[str, float]:
@@ -119,12 +121,14 @@ def _rows(played: dict[str, dict[str, NodeReport]]) -> list[dict[str, Any]]:
 
 
 def evaluation_lines(result: dict[str, Any]) -> str:
-    """Return an evaluation's result for a terminal: a line per task and mode."""
+    """Format an evaluation's result for a terminal: a line per task and mode, then the means."""
     lines = [
         f"{task} {mode}: {rate['successes']}/{rate['episodes']} = {rate['success_rate']:.3f} "
         f"[{rate['low']:.3f}, {rate['high']:.3f}] in {rate['mean_steps']:.0f} steps"
         for task, modes in result["tasks"].items()
         for mode, rate in modes.items()
     ]
-    stand_in = ["stand-in assets: not the published benchmark"] if result["stand_in_assets"] else []
+    stand_in = (
+        ["stand-in assets: results are not comparable to the published benchmark"] if result["stand_in_assets"] else []
+    )
     return "\n".join([*lines, f"mean {json.dumps(result['mean_success_rate'])}", *stand_in])

@@ -1,4 +1,4 @@
-"""The record of an iteration's episodes: how they were played, what they were worth and what was learned from them."""
+"""The record of an iteration's episodes: observations, actions, rewards and advantages."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from embodyflow.workers.calls import NodeReport, NodeWork
 
 
 async def keep_episodes(run: Run, index: int, reports: Mapping[str, NodeReport]) -> None:
-    """Have the workers write an iteration's episodes to the run's folder; its commit makes them count.
+    """Make the workers write an iteration's episodes to the run's folder. They become valid with its commit.
 
     Args:
-        run: that played them.
-        index: of the iteration.
-        reports: of its nodes; their rows are in the buffers.
+        run: Run that played the episodes.
+        index: Index of the iteration.
+        reports: Reports of its nodes, whose rows are in the buffers.
     """
     order = [node_id for node_id in run.graph.get_execution_order() if reports[node_id].shards]
     played = [node_id for node_id in order if group_of(run.graph.nodes[node_id]) == "rollout"]
@@ -31,11 +31,11 @@ async def keep_episodes(run: Run, index: int, reports: Mapping[str, NodeReport])
         await run.session.run_node(work, [reports[node_id]])
 
     parts = (*(keep(node_id, trained=False) for node_id in played), keep(order[-1], trained=True))
-    # All are waited for: whoever still writes would leave a part of what is dropped.
+    # Wait for all parts: one that is still being written would survive the removal below.
     errors = [error for error in await asyncio.gather(*parts, return_exceptions=True) if error is not None]
     for error in errors:
         if not isinstance(error, ShardLostError):
             raise error
-    if errors:  # the rows have served their purpose; nothing is played again for a record of them
+    if errors:  # training no longer needs the rows, so they are not replayed for the record
         get_run_logger().warning("the episodes of iteration %d are not kept: %s", index, errors[0])
         run.folder.episodes.discard(index)

@@ -18,7 +18,7 @@ from rich.console import Console
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.request.request import check, parse_arguments
 from embodyflow.orchestration.request.usage import answer_help
-from embodyflow.orchestration.server.orphans import watch_over_flow_process
+from embodyflow.orchestration.server.orphans import start_flow_watcher
 from embodyflow.orchestration.server.progress_bar import RunProgress
 from embodyflow.record.run_folder import RunFolder
 
@@ -72,7 +72,7 @@ def run_to_its_end(
         run_dir: folder of the run.
         if_stopped: what to say after a signal.
     """
-    watch_over_flow_process()
+    start_flow_watcher()
     logging.getLogger("prefect.flow_runs").addFilter(_without_traceback)
 
     def leave() -> None:

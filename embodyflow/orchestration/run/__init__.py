@@ -1,1 +1,1 @@
-"""The life of a training run: start, iterations, recovery, commit, export."""
+"""The lifecycle of a training run: start, iterations, recovery, commit, export."""

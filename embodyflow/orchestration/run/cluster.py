@@ -1,4 +1,4 @@
-"""The Ray cluster of a run: the user's own, or one for the length of the run."""
+"""The Ray cluster of a run: the user's, or one that lives as long as the run."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ import ray
 from embodyflow.config import RunConfig
 
 NUM_STARTS = 3
-"""Ray gives a node 30 s to start, whatever the machine is busy with, and has no setting for it."""
+"""Attempts to start Ray. It gives a node 30 s to start, however busy the machine is, and has no setting for that."""
 
 
 def _start_local(options: dict[str, Any]) -> None:
@@ -28,10 +28,10 @@ def _start_local(options: dict[str, Any]) -> None:
 
 @contextmanager
 def ray_cluster(config: RunConfig) -> Iterator[None]:
-    """Connect to the cluster at ``RAY_ADDRESS``, or start one here; whoever starts a cluster stops it.
+    """Connect to the cluster at ``RAY_ADDRESS``, or start a local one and stop it at the end.
 
-    Worker processes belong to this connection: Ray ends them when it is closed or this process dies, whatever the
-    way it dies.
+    Worker processes belong to this connection: Ray ends them when the connection closes or this process dies, even
+    by SIGKILL.
     """
     address = os.environ.get("RAY_ADDRESS")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -1,4 +1,4 @@
-"""One pass over a graph: every node as soon as its parents are done, and again where its rows were lost."""
+"""One pass over a graph: each node runs once its parents are done, and reruns if its rows are lost."""
 
 import asyncio
 import logging
@@ -15,26 +15,26 @@ from embodyflow.workers.calls import NodeReport, NodeWork
 RunNode = Callable[..., Coroutine[Any, Any, NodeReport]]
 
 MAX_LOSSES = 3
-"""How often a node is tried again because rows were lost, before the run ends."""
+"""How often a node is retried after lost rows before the pass fails."""
 
 
 class GraphRun:
-    """Runs a graph once. Independent branches run at the same time.
+    """Runs a graph once. Independent branches run concurrently.
 
-    The nodes that need nothing of the trainer come first; the others wait until it is the iteration's turn to train.
+    Nodes that do not depend on the trainer run first; the others wait until it is this iteration's turn to train.
 
-    When a buffer dies, the rows it held are made again: the node that wrote them runs on its recorded inputs, which
-    gives the same rows, and so do the nodes above it as far as their rows are lost too. Whoever missed the rows then
-    runs again. A node that changes weights is never run twice, nor one that uses the trainer's once those may have
-    changed: their rows would be others. Such a loss ends the pass, to be done again from the last commit.
+    When a buffer dies, the rows it held are recreated: the node that wrote them reruns on its recorded inputs, which
+    gives the same rows, and so do its ancestors if their rows are lost too. Then the reader of the lost rows reruns.
+    A node that changes weights never runs twice. A node that reads the trainer's weights does not rerun once they may
+    have changed, because its rows would differ. Such a loss ends the pass, and the run returns to its last commit.
 
     Args:
-        graph: the nodes.
-        iteration: index of the iteration.
-        run_node: runs one, given its work, its parents' reports and ``retries``.
-        publish_weights: makes the weights of the present version readable again.
-        place: the folder for the rows of a node, given the iteration and its id.
-        turns: of this iteration and of those under way beside it.
+        graph: Nodes to run.
+        iteration: Index of the iteration.
+        run_node: Runs a node, given its work, its parents' reports and ``retries``.
+        publish_weights: Publishes the weights of the current version again.
+        stage_path: Returns the folder for a node's rows, given the iteration and the node's id.
+        turns: Order of this iteration and of those in flight with it.
     """
 
     def __init__(
@@ -43,21 +43,21 @@ class GraphRun:
         iteration: int,
         run_node: RunNode,
         publish_weights: Callable[[], Coroutine[Any, Any, object]],
-        place: Callable[[int, str], str],
+        stage_path: Callable[[int, str], str],
         turns: Turns,
     ) -> None:
         self._graph, self._iteration, self._turns = graph, iteration, turns
-        self._run_node, self._publish_weights, self._place = run_node, publish_weights, place
+        self._run_node, self._publish_weights, self._stage_path = run_node, publish_weights, stage_path
         self._rollout = rollout_nodes(graph)
         self._reports: dict[str, NodeReport] = {}
         self._has_trained = False
-        self._making: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._rerun_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def run(self) -> dict[str, NodeReport]:
         """Return the nodes' reports, by node id.
 
         Raises:
-            ExceptionGroup: what the nodes that failed raised.
+            ExceptionGroup: The errors of the nodes that failed.
         """
         running: dict[str, asyncio.Task[None]] = {}
 
@@ -65,10 +65,10 @@ class GraphRun:
             for parent in node.dependencies:
                 await running[parent]
             if node.node_id not in self._rollout:
-                await self._turns.to_train(self._iteration)
+                await self._turns.wait_to_train(self._iteration)
             self._reports[node.node_id] = await self._run(node)
             if self._rollout <= self._reports.keys():
-                self._turns.rolled_out(self._iteration)
+                self._turns.mark_rolled_out(self._iteration)
 
         async with asyncio.TaskGroup() as group:
             for node_id in self._graph.get_execution_order():
@@ -76,10 +76,10 @@ class GraphRun:
         return self._reports
 
     async def _run(self, node: Node, lost: ShardLostError | None = None) -> NodeReport:
-        """Run a node, or run it again because of what was lost; what it misses is made again first."""
+        """Run a node; recreate the rows it misses and retry. ``lost`` is the loss that makes a finished node rerun."""
         for attempt in range(MAX_LOSSES + 1):
             parents = {parent: self._reports[parent] for parent in node.dependencies}
-            self._has_trained |= node.changes_weights  # from here on: it may fail with its step taken
+            self._has_trained |= node.changes_weights  # from here on: it may fail after its optimizer step
             try:
                 report = await self._run_node(self._work(node), list(parents.values()), retries=node.retries)
             except ShardLostError as error:
@@ -87,32 +87,32 @@ class GraphRun:
                     raise
                 lost = error
                 logging.getLogger(__name__).warning("%s misses rows: %s", node.node_id, lost)
-                await self._make_again(lost, node, parents)
+                await self._recreate(lost, node, parents)
             else:
-                if lost is not None and self._would_differ(node):  # another branch may have trained meanwhile
+                if lost is not None and self._may_differ(node):  # another branch may have trained meanwhile
                     raise lost
                 return report
         raise AssertionError("unreachable")
 
-    def _would_differ(self, node: Node) -> bool:
-        """Say whether the node, run again, may see other weights than the first time."""
+    def _may_differ(self, node: Node) -> bool:
+        """Return True if a rerun of the node may see other weights than its first run."""
         return node.changes_weights or (self._has_trained and group_of(node) == "trainer")
 
-    async def _make_again(self, lost: ShardLostError, reader: Node, read: dict[str, NodeReport]) -> None:
-        """Make the lost shard again, unless another branch has done so since ``read``."""
+    async def _recreate(self, lost: ShardLostError, reader: Node, read: dict[str, NodeReport]) -> None:
+        """Recreate the lost shard, unless another branch has replaced the reports ``read`` by newer ones."""
         kind, _, rest = lost.shard_id.partition("/")
         if kind == "weights":
-            # The trainer's weights are others by now, or may be: other iterations are under way.
+            # The trainer may hold other weights by now: this iteration has trained, or another one in flight has.
             if self._has_trained or self._turns.max_staleness > 0:
                 raise lost
             await self._publish_weights()
             return
         node = self._graph.nodes[rest.rpartition("/")[0]]
-        if self._would_differ(node):
+        if self._may_differ(node):
             raise lost
         if node is reader:  # its own output did not reach the buffer
             return
-        async with self._making[node.node_id]:
+        async with self._rerun_locks[node.node_id]:
             if self._reports[node.node_id] is read[node.node_id]:
                 self._reports[node.node_id] = await self._run(node, lost)
 
@@ -128,13 +128,13 @@ class GraphRun:
             only_forward_compute=node.only_uses_weights,
             trains=node.changes_weights,
             timeout=node.timeout_seconds,
-            stage=self._place(self._iteration, node.node_id) if kept else None,
-            next_stage=self._place(self._iteration + 1, node.node_id) if kept else None,
+            stage=self._stage_path(self._iteration, node.node_id) if kept else None,
+            next_stage=self._stage_path(self._iteration + 1, node.node_id) if kept else None,
             policy_version=self._turns.rollout_version(self._iteration) if node.node_id in self._rollout else None,
         )
 
 
 def rollout_nodes(graph: TaskGraph) -> frozenset[str]:
-    """Return the nodes that rollout workers run and that come after none of the trainer's."""
+    """Return the ids of nodes that run on rollout workers and have no ancestor on the trainer."""
     there = {node_id for node_id in graph.nodes if runs_on(graph, node_id) == "rollout"}
     return frozenset(node_id for node_id in there if there.issuperset(graph.ancestors(node_id)))

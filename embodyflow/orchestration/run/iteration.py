@@ -1,4 +1,4 @@
-"""One RL iteration: the graph's nodes, then the commit; each a task run, or all in one."""
+"""One RL iteration: the graph's nodes, then the commit; as one task run per node, or as a single task run."""
 
 import asyncio
 import time
@@ -18,41 +18,41 @@ Digests = Mapping[str, list[str]]
 
 
 async def run_iteration(run: Run, index: int) -> dict[str, float]:
-    """Run an iteration as ``pipeline.task_runs`` says; the numbers are the same. Returns the iteration's metrics."""
+    """Run an iteration and return its metrics. ``pipeline.task_runs`` chooses its form in the UI, not its numbers."""
     if run.config.pipeline.task_runs == "iteration":
-        return await iteration_in_one(index)
+        return await iteration_as_task_run(index)
     return await run.iterations.run(index)
 
 
 @flow(name="iteration", persist_result=False, validate_parameters=False)
 async def iteration(index: int) -> dict[str, float]:
-    """Run the graph once and commit what it learned, as a flow run with a task run for each node.
+    """Run the graph once and commit the result, as a flow run with one task run per node.
 
     Args:
-        index: of the iteration, from 1.
+        index: Index of the iteration, from 1.
     """
     run = CURRENT_RUN.get()
-    following = index + 1 + run.turns.max_staleness  # the one that begins when this one is finished
+    following = index + 1 + run.turns.max_staleness  # the iteration that starts when this one finishes
     at_once = following <= run.config.iterations and not run.config.evaluates_after(index)
     if at_once:
         run.iterations.announce(following)
     metrics, digests = await run_nodes(index, submit_node)
     if at_once:
         run.iterations.open(following)
-    await commit_run(index, metrics, digests)
+    await commit_as_task_run(index, metrics, digests)
     return metrics
 
 
 @task(name="iteration", task_run_name="iteration-{index}", cache_policy=NO_CACHE, persist_result=False)
-async def iteration_in_one(index: int) -> dict[str, float]:
-    """Do what :func:`iteration` does as a task run of the training flow, without asking the server for anything."""
+async def iteration_as_task_run(index: int) -> dict[str, float]:
+    """Do the same as :func:`iteration`, as one task run of the training flow and without requests to the server."""
     metrics, digests = await run_nodes(index, run_node_as_event)
     await commit(index, metrics, digests)
     return metrics
 
 
 async def run_nodes(index: int, run_node: RunNode) -> tuple[dict[str, float], Digests]:
-    """Run the graph once; return what its nodes measured, and the digests of their rows."""
+    """Run the graph once; return its metrics and the digests of its rows, by node id."""
     run = CURRENT_RUN.get()
     started = time.perf_counter()
     reports = await run_graph(index, run_node)
@@ -60,7 +60,7 @@ async def run_nodes(index: int, run_node: RunNode) -> tuple[dict[str, float], Di
     metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))
     metrics |= {f"perf/{node_id}_seconds": report.seconds for node_id, report in reports.items()}
     metrics |= to_floats(await run.session.buffer_metrics())
-    began = max(started, run.turns.finished_at)  # what it shared with the one before is that one's
+    began = max(started, run.turns.finished_at)  # time in flight with the previous iteration counts for that one
     metrics["perf/wait_for_rollout_seconds"] = max(run.turns.rolled_out_at[index] - began, 0.0)
     metrics["perf/iteration_seconds"] = time.perf_counter() - began
     return metrics, {node_id: list(report.digests) for node_id, report in reports.items() if report.digests}
@@ -71,32 +71,32 @@ async def run_graph(index: int, run_node: RunNode) -> dict[str, NodeReport]:
     run = CURRENT_RUN.get()
     version = run.session.policy_version
     publish = partial(run.session.publish_weights, version)
-    return await GraphRun(run.graph, index, run_node, publish, run.stages.place, run.turns).run()
+    return await GraphRun(run.graph, index, run_node, publish, run.stages.path, run.turns).run()
 
 
 @task(name="commit", task_run_name="commit", cache_policy=NO_CACHE, persist_result=False)
-async def commit_run(index: int, metrics: Mapping[str, float], digests: Digests) -> None:
-    """Commit, as a task run."""
+async def commit_as_task_run(index: int, metrics: Mapping[str, float], digests: Digests) -> None:
+    """Call :func:`commit` as a task run."""
     await commit(index, metrics, digests)
 
 
 async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> None:
-    """Make the iteration count: new weights published, checkpoint and metrics on disk, its rows freed."""
+    """Commit the iteration: publish its weights, write its metrics and checkpoint, free its rows."""
     run = CURRENT_RUN.get()
-    await hand_over(index)
+    await publish_and_save(index)
     line = {"iteration": index, "weights_digest": run.session.weights_digest, "digests": digests, **metrics}
-    # Before the checkpoint counts: a line too many is dropped on resume, a line too few would be lost.
+    # Before the checkpoint is committed: a resume drops a line too many, but could not restore a missing one.
     run.folder.metrics.append(line)
-    begin_to_count(index, digests)
+    begin_commit(index, digests)
     for tracker in run.trackers:
         tracker.log(index, metrics)
     run.folder.write_status("train", index, run.config.iterations)
 
 
-async def hand_over(index: int) -> None:
-    """Publish the trainer's weights as those of the iteration, and write its state to a checkpoint's files.
+async def publish_and_save(index: int) -> None:
+    """Publish the trainer's weights as version ``index``, write a checkpoint's files and free the iteration's rows.
 
-    The iteration's rows are freed. All of it is asked for together: the workers do one after the other.
+    All three are requested at once; the workers execute them one after the other.
     """
     run = CURRENT_RUN.get()
     async with asyncio.TaskGroup() as group:
@@ -105,12 +105,12 @@ async def hand_over(index: int) -> None:
         group.create_task(run.session.free(f"{index}/"))
 
 
-def begin_to_count(index: int, digests: Digests | None = None) -> None:
-    """Begin to make the iteration's checkpoint count: it does as soon as it is on disk.
+def begin_commit(index: int, digests: Digests | None = None) -> None:
+    """Start to commit the iteration's checkpoint. The commit is valid once its files are on disk.
 
     Args:
-        index: of the iteration.
-        digests: of its nodes' rows.
+        index: Index of the iteration.
+        digests: Digests of its nodes' rows.
     """
     run = CURRENT_RUN.get()
     facts = {
@@ -122,5 +122,5 @@ def begin_to_count(index: int, digests: Digests | None = None) -> None:
 
 
 async def _save(run: Run, index: int) -> None:
-    await run.stages.settle()  # of the iteration before
+    await run.stages.drain()  # the writes of the previous iteration
     await run.session.save(run.folder.checkpoints.begin(index), whole=index == 0)

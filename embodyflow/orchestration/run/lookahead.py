@@ -1,4 +1,4 @@
-"""The iterations of a run that are under way at the same time, each a task of this process."""
+"""The iterations of a run that are in flight, each an asyncio task of this process."""
 
 import asyncio
 import logging
@@ -9,29 +9,29 @@ _logger = logging.getLogger(__name__)
 
 
 class Lookahead:
-    """Begins iterations in order, and some ahead of the one that is waited for.
+    """Starts iterations in order, some of them ahead of the one that the caller waits for.
 
     Args:
-        iterate: does an iteration, given its index; it waits for its turns itself.
-        ahead: how many iterations may have begun after the one that is waited for.
-        last: index of the last iteration.
+        iterate: Runs an iteration, given its index, and waits for its turns itself.
+        ahead: How many iterations may start ahead of the one that the caller waits for.
+        last: Index of the last iteration.
     """
 
     def __init__(self, iterate: Callable[[int], Coroutine[Any, Any, None]], ahead: int, last: int) -> None:
         self._iterate, self._ahead, self._last = iterate, ahead, last
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
-    async def reach(self, index: int, after: int) -> None:
-        """Wait until an iteration is done; whatever comes before it is, too.
+    async def run_until(self, index: int, after: int) -> None:
+        """Wait until an iteration and all before it are done.
 
-        Where one fails all others are given up, and are begun again by the next call.
+        If one fails, the others in flight are cancelled, and the next call starts them again.
 
         Args:
-            index: of the iteration.
-            after: the last that is done.
+            index: Index of the iteration.
+            after: Index of the last iteration that is done.
 
         Raises:
-            Exception: what the iteration raised that failed; a group, where several did.
+            Exception: The error of the iteration that failed, or a group if several failed.
         """
         for each in range(after + 1, min(index + self._ahead, self._last) + 1):
             if each not in self._tasks:
@@ -45,11 +45,11 @@ class Lookahead:
                 raise errors[0] if len(errors) == 1 else BaseExceptionGroup("several iterations failed", errors)
 
     async def stop(self) -> None:
-        """Give up whatever is under way, and wait until all of it has ended."""
+        """Cancel the iterations in flight and wait until they have ended."""
         tasks, self._tasks = self._tasks, {}
         for task in tasks.values():
             task.cancel()
         ends = await asyncio.gather(*tasks.values(), return_exceptions=True)
         for index, error in zip(tasks, ends, strict=True):
-            if isinstance(error, Exception):  # it is not what the run fails with, and is told all the same
-                _logger.warning("iteration %d was given up, and failed", index, exc_info=error)
+            if isinstance(error, Exception):  # the run fails with another error, so this one is only logged
+                _logger.warning("iteration %d was cancelled and failed", index, exc_info=error)

@@ -1,4 +1,4 @@
-"""A node of the graph as a Prefect task."""
+"""The nodes of a graph as Prefect task runs, and the state that a run's flows share."""
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
@@ -29,17 +29,17 @@ from embodyflow.workers.session import Session
 
 @dataclass(frozen=True)
 class Run:
-    """What the flows of one run share in this process; it never becomes a Prefect parameter.
+    """The state that the flows of one run share in this process. It is never passed as a Prefect parameter.
 
     Attributes:
-        session: the run's worker groups.
-        folder: the run's folder.
-        trackers: the run's metric sinks.
-        graph: what an iteration runs.
-        iterations: their flow runs.
-        stages: rows kept on disk.
-        artifacts: what the Prefect UI shows of it.
-        turns: when iterations that are under way at the same time go on.
+        session: Worker groups.
+        folder: Folder on disk.
+        trackers: Metric sinks.
+        graph: Graph that an iteration runs.
+        iterations: Flow runs of the iterations.
+        stages: Rows and commits on their way to disk.
+        artifacts: Artifacts in the Prefect UI.
+        turns: Order of the iterations in flight.
     """
 
     session: Session
@@ -60,18 +60,18 @@ class Run:
 CURRENT_RUN: ContextVar[Run] = ContextVar("current_run")
 
 
-def _says_something(record: logging.LogRecord) -> bool:
-    """Leave out that a task run is completed: its state tells it, and a node's last line how it went."""
+def _is_informative(record: logging.LogRecord) -> bool:
+    """Return False for Prefect's line about a completed task run, which its state already shows."""
     return record.msg != "Finished in state Completed()"
 
 
-logging.getLogger("prefect.task_runs").addFilter(_says_something)
+logging.getLogger("prefect.task_runs").addFilter(_is_informative)
 
 
-# Inputs are not a key to what a node does: the weights it acts with are not among them. So nothing is cached here.
+# No caching: a node's result also depends on the weights, which are not among its inputs.
 @task(name="node", cache_policy=NO_CACHE, persist_result=False)
 async def run_node(work: NodeWork, parents: Sequence[NodeReport]) -> NodeReport:
-    """Run a node on its worker group; show its logs and numbers in this task run."""
+    """Run a node on its worker group; log its lines and metrics in this task run."""
     logger = get_run_logger()
     report = await _run_or_recall(work, parents)
     for line in report.logs:
@@ -82,20 +82,20 @@ async def run_node(work: NodeWork, parents: Sequence[NodeReport]) -> NodeReport:
 
 
 async def _run_or_recall(work: NodeWork, parents: Sequence[NodeReport]) -> NodeReport:
-    """Run a node, unless its rows are on disk from an earlier time."""
+    """Run a node, or read its rows from disk if an earlier process kept them."""
     run = CURRENT_RUN.get()
     kept = await run.stages.recall(run.session, work)
     if kept is not None:
         get_run_logger().info("%s was done before: %d rows read from disk", work.node_id, kept.num_rows)
         return kept
     report = await run.session.run_node(work, parents)
-    if work.stage is not None and report.shards:  # it may pass no rows on
+    if work.stage is not None and report.shards:  # some nodes pass no rows on
         run.stages.keep(work, report)
     return report
 
 
 async def run_node_as_event(work: NodeWork, parents: Sequence[NodeReport] = (), *, retries: int = 0) -> NodeReport:
-    """Run a node within the present task run; an event of the flow run tells its numbers and its time."""
+    """Run a node within the current task run; emit an event with its metrics and its seconds."""
     for attempt in range(retries + 1):
         try:
             report = await _run_or_recall(work, parents)
@@ -103,12 +103,12 @@ async def run_node_as_event(work: NodeWork, parents: Sequence[NodeReport] = (), 
         except Exception:
             if attempt == retries:
                 raise
-            get_run_logger().warning("%s failed and is run again", work.node_id, exc_info=True)
+            get_run_logger().warning("%s failed and is retried", work.node_id, exc_info=True)
     logger = get_run_logger()
     for line in report.logs:
         logger.log(line.level, "%s: %s", work.node_id, line.message)
     context = TaskRunContext.get()
-    assert context is not None, "events belong to the task run that all nodes run in"
+    assert context is not None, "nodes emit events within the task run of their iteration"
     emit_event(
         event="embodyflow.node.completed",
         resource={
@@ -129,8 +129,8 @@ async def run_node_as_event(work: NodeWork, parents: Sequence[NodeReport] = (), 
 
 
 async def submit_node(work: NodeWork, parents: Sequence[NodeReport] = (), *, retries: int = 0) -> NodeReport:
-    """Run a node as a Prefect task run of its name."""
-    # Opaque: Prefect finds the task run that each report is from, and does not walk through its every metric.
+    """Run a node as a Prefect task run with its name."""
+    # Opaque: Prefect links each report to its task run without traversing all of its metrics.
     return await _named_task(work.node_id, retries)(opaque(work), [opaque(parent) for parent in parents])
 
 

@@ -1,4 +1,4 @@
-"""Training and evaluation must see alike: what the policy is shown first of each task, compared by digest."""
+"""A check that training and evaluation see the same: the digests of each task's first observation are compared."""
 
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.run.nodes import Run, submit_node
@@ -9,25 +9,28 @@ Observations = dict[str, dict[str, str | bool]]
 
 
 async def observe(run: Run) -> Observations:
-    """Ask a rollout worker what the policy sees of each task before its first decision."""
+    """Ask a rollout worker for the first observation of each task; return their digests by task."""
     return (await submit_node(NodeWork("observe", "tasks:observe", "rollout", 0))).info
 
 
 def check_parity(trained: RunFolder, seen: Observations) -> None:
-    """Compare what is seen now with what the run saw at its start, for the tasks of both.
+    """Check that the tasks which the run and the evaluation share look as they did when the run started.
+
+    Args:
+        trained: Folder of the run.
+        seen: First observations of the evaluation's tasks.
 
     Raises:
-        ConfigError: it differs; or the run made no note of it.
+        ConfigError: An observation differs, or the run did not record any.
     """
     recorded = trained.observations()
     if recorded is None:
         raise ConfigError(
-            f"policy={trained.path}: holds no observations.json; evaluate its export, {trained.path}/policy"
+            f"policy={trained.path}: has no observations.json; evaluate its export, policy={trained.path}/policy"
         )
     other = [task for task in seen.keys() & recorded.keys() if seen[task]["digest"] != recorded[task]["digest"]]
     if other:
         raise ConfigError(
-            f"policy={trained.path}: it would see {', '.join(sorted(other))} otherwise than in training: env or the "
-            "simulator's version is not the same; to evaluate it all the same name its export, "
-            f"policy={trained.path}/policy"
+            f"policy={trained.path}: first observations of {', '.join(sorted(other))} differ from training, so env or "
+            f"the simulator's version has changed; to evaluate anyway, name its export, policy={trained.path}/policy"
         )

@@ -1,9 +1,8 @@
-"""What a run does about parts that fail: it replaces them, goes back to the last commit and does the step again.
+"""Recovery from infrastructure failures: replace the parts that failed, restore the last commit, retry the step.
 
-A rollout worker that dies and rows that are lost are mended where that happens, in the middle of an iteration
-(:mod:`embodyflow.workers.group`,
-:mod:`embodyflow.orchestration.run.graph_run`). All else ends here. Bugs do not: the same again would only
-repeat them, so they end the run, with its last commit intact.
+The loss of a rollout worker or of rows is repaired within the iteration (:mod:`embodyflow.workers.group`,
+:mod:`embodyflow.orchestration.run.graph_run`). All other infrastructure failures are handled here. Bugs are not
+retried, since they would only repeat: they end the run, and its last commit stays intact.
 """
 
 import asyncio
@@ -21,18 +20,16 @@ T = TypeVar("T")
 FIRST_PAUSE_SECONDS = 0.5
 
 
-async def surviving(run: Run, what: str, step: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Do a step; where infrastructure fails, mend it, restore the last commit and do the step again.
+async def with_recovery(run: Run, name: str, step: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a step; after a failure of infrastructure recover and retry it, with backoff.
 
     Args:
-        run: whose workers do it.
-        what: for the log.
-        step: what is to be done; it starts from the commit that the workers are at, which after a failure may be an
-            earlier one than before.
+        run: Run whose workers execute the step.
+        name: Name of the step in the log.
+        step: Starts from the commit that the workers hold, which after a recovery may be an earlier one than before.
 
     Raises:
-        Exception: whatever the step raised that is no failure of infrastructure, or the last such failure after
-            ``cluster.max_recoveries`` attempts to recover.
+        Exception: The step's error if it is not retryable, or its last one after ``cluster.max_recoveries`` recoveries.
     """
     failures = 0
     while True:
@@ -43,75 +40,76 @@ async def surviving(run: Run, what: str, step: Callable[[], Coroutine[Any, Any, 
             return await step()
         except Exception as error:
             failures += 1
-            if not is_infrastructure(error) or failures > run.config.cluster.max_recoveries:
+            if not is_retryable(error) or failures > run.config.cluster.max_recoveries:
                 raise
-            get_run_logger().warning("%s failed and is done again: %s", what, "; ".join(map(str, _leaves(error))))
+            get_run_logger().warning("%s failed and is retried: %s", name, "; ".join(map(str, _leaves(error))))
 
 
 async def recover(run: Run) -> None:
-    """Replace what is gone, and bring workers and folder back to the last commit."""
-    await run.stages.settle()
+    """Replace lost workers, and restore workers and folder to the last commit."""
+    await run.stages.drain()
     await run.session.mend()
-    await note_processes(run)
+    await record_processes(run)
     if run.folder.checkpoints.committed():
         await restore(run)
 
 
-async def note_processes(run: Run) -> None:
-    """Write down which process is what."""
+async def record_processes(run: Run) -> None:
+    """Write the process ids of the driver and the workers to the run's folder."""
     run.folder.write_processes({"driver": os.getpid(), **await run.session.processes()})
 
 
 async def restore(run: Run) -> int:
-    """Bring workers and folder back to the last commit whose checkpoint is intact; return its iteration.
+    """Restore workers and folder to the last commit whose checkpoint is intact; return its iteration.
 
     Raises:
-        DamageError: no checkpoint is intact.
-        RuntimeError: a checkpoint holds other weights than it says.
+        DamageError: No checkpoint is intact.
+        RuntimeError: The weights in a checkpoint do not have the digest recorded with them.
     """
-    last = newest_intact(run)
+    last = newest_intact_commit(run)
     await run.session.load_reference(run.folder.checkpoints.folder(0))
-    for version in _acted_with_after(last, run):
-        await _publish(version, run)
+    for version in _rollout_versions_after(last, run):
+        await _restore_and_publish(version, run)
     run.folder.metrics.drop_after(last)
     ahead = last + 1 + run.turns.max_staleness
-    run.folder.stages.drop_journals_after(ahead)  # which may learn at another rate this time
+    run.folder.stages.drop_journals_after(ahead)  # their weights may be retrained with another learning rate
     for index in range(last + 1, ahead + 1):
         await run.session.free(f"{index}/")
-    await run.stages.committed(last, run.folder.checkpoints.facts(last))
-    run.turns.begin_after(last)
+    await run.stages.record_commit(last, run.folder.checkpoints.facts(last))
+    run.turns.reset(last)
     return last
 
 
-def _acted_with_after(iteration: int, run: Run) -> range:
-    """Return the versions whose weights rollouts after an iteration act with, up to its own."""
+def _rollout_versions_after(iteration: int, run: Run) -> range:
+    """Return the policy versions that rollouts after a commit may still use, up to its own."""
     return range(run.turns.rollout_version(iteration + 1), iteration + 1)
 
 
-async def _publish(version: int, run: Run) -> None:
-    """Bring the trainer to a checkpoint, and publish its weights."""
+async def _restore_and_publish(version: int, run: Run) -> None:
+    """Restore the trainer from a checkpoint and publish its weights."""
     await run.session.restore(run.folder.checkpoints.folder(version))
     digest = await run.session.publish_weights(version)
     if digest != run.folder.checkpoints.facts(version)["weights_digest"]:
         raise RuntimeError(
-            f"checkpoint {run.folder.checkpoints.folder(version)} holds weights {digest[:12]}, not those it says"
+            f"checkpoint {run.folder.checkpoints.folder(version)}: its weights have digest {digest[:12]}, not the "
+            "recorded one"
         )
 
 
-def newest_intact(run: Run) -> int:
-    """Return the last committed iteration from which the run can go on; the damaged one after it is dropped.
+def newest_intact_commit(run: Run) -> int:
+    """Return the last committed iteration from which the run can continue; drop damaged commits after it.
 
-    Its own checkpoint is what was written, and so are those whose weights the next rollouts act with.
+    Its own checkpoint is intact, and so are those of the versions that the next rollouts use.
     """
-    run.folder.checkpoints.verify(0)  # the reference policy: nothing stands in for it
+    run.folder.checkpoints.verify(0)  # the reference policy, which nothing can replace
     while True:
         committed = run.folder.checkpoints.committed()
         try:
-            for version in reversed(_acted_with_after(committed[-1], run)):
+            for version in reversed(_rollout_versions_after(committed[-1], run)):
                 damaged = version
                 run.folder.checkpoints.verify(version)
         except DamageError as error:
-            get_run_logger().warning("%s: the iteration is done again", error)
+            get_run_logger().warning("%s: the run returns to an earlier commit", error)
             for iteration in [each for each in committed if each >= damaged]:
                 run.folder.checkpoints.drop(iteration)
             run.folder.stages.drop_after(damaged + run.turns.max_staleness)
@@ -119,8 +117,8 @@ def newest_intact(run: Run) -> int:
             return committed[-1]
 
 
-def is_infrastructure(error: BaseException) -> bool:
-    """Say whether the same again may succeed: all that failed is infrastructure."""
+def is_retryable(error: BaseException) -> bool:
+    """Return True if a retry may succeed: every error, in a group too, is a failure of infrastructure."""
     return all(isinstance(each, InfrastructureError) for each in _leaves(error))
 
 

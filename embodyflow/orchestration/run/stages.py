@@ -1,11 +1,11 @@
-"""What of a run is brought to disk beside its work: rows of nodes, and commits.
+"""Writes to disk in the background of a run: rows of nodes, and commits.
 
-Episodes are what an iteration spends its time on. As soon as a rollout node is done its rows are in the run's folder
-and in the ledger; a later process reads them back instead of playing again. Every other node is made again from them,
-which gives the same rows.
+An iteration spends most of its time on rollouts. So once a rollout node is done, its rows go to the run's folder and
+its report to the ledger, and a later process reads them instead of replaying the episodes. All other nodes rerun on
+these rows, which gives the same results.
 
-The next iteration begins while the files of a checkpoint are flushed. Should the machine stop meanwhile, the iteration
-before was the last that counts, and the same is done again.
+The next iteration starts while the files of a checkpoint are flushed. If the machine stops in between, the previous
+commit is the last valid one and the iteration is replayed.
 """
 
 import asyncio
@@ -28,73 +28,73 @@ class Stages:
     """The kept rows and the commits of one run.
 
     Args:
-        folder: of the run.
-        ledger: of the run.
-        keep_checkpoints: how many of the newest checkpoints to keep.
-        kept_iterations: how many iterations' episodes to keep.
+        folder: Folder of the run.
+        ledger: Ledger of the run.
+        keep_checkpoints: How many of the newest checkpoints to keep.
+        kept_iterations: How many of the newest iterations to keep episodes of.
     """
 
     def __init__(self, folder: RunFolder, ledger: Ledger, keep_checkpoints: int, kept_iterations: int = 0) -> None:
         self._folder, self._ledger = folder, ledger
         self._keep_checkpoints, self._kept_iterations = keep_checkpoints, kept_iterations
-        self._turn = asyncio.Lock()
-        self._writing: list[asyncio.Task[None]] = []
+        self._lock = asyncio.Lock()
+        self._writes: list[asyncio.Task[None]] = []
 
-    def place(self, iteration: int, node_id: str) -> str:
-        """Return the folder that a node's rows go to."""
+    def path(self, iteration: int, node_id: str) -> str:
+        """Return the absolute path of the folder for a node's rows."""
         return str(self._folder.stages.folder(iteration, node_id).absolute())
 
     async def recall(self, session: Session, work: NodeWork) -> NodeReport | None:
-        """Return what an earlier process made of the node, its rows in the buffers; ``None`` where there is nothing."""
+        """Load a node's rows that an earlier process kept into the buffers; return its report, or ``None``."""
         facts = None if work.stage is None else self._ledger.newest("stage", work.iteration, work.node_id)
         if facts is None:
             return None
         try:
             return await session.recall(work, _report_of(work, facts))
         except (FileNotFoundError, DamageError) as error:
-            get_run_logger().warning("%s is run again: %s", work.node_id, error)
+            get_run_logger().warning("%s reruns: %s", work.node_id, error)
             return None
 
     def keep(self, work: NodeWork, report: NodeReport) -> None:
-        """Begin to have the node's rows on disk, and then in the ledger."""
-        self._writing.append(asyncio.create_task(self._keep(work, report)))
+        """Start to flush the node's rows and then to append its report to the ledger."""
+        self._writes.append(asyncio.create_task(self._keep(work, report)))
 
     def commit(self, iteration: int, facts: dict[str, Any]) -> None:
-        """Begin to make a checkpoint count whose files are written.
+        """Start to commit a checkpoint whose files are written.
 
         Args:
-            iteration: its index.
-            facts: written beside it: ``policy_version``, ``weights_digest`` and ``digests`` of the nodes' rows.
+            iteration: Index of the iteration.
+            facts: Facts to store with it: ``policy_version``, ``weights_digest`` and the ``digests`` of nodes' rows.
         """
-        self._writing.append(asyncio.create_task(self._commit(iteration, facts)))
+        self._writes.append(asyncio.create_task(self._commit(iteration, facts)))
 
-    async def settle(self) -> None:
-        """Wait until all that was begun is on disk.
+    async def drain(self) -> None:
+        """Wait until all pending writes are on disk.
 
-        Who gives up waiting, since something else failed meanwhile, does not stop it: a commit is finished or awaited.
+        Cancelling the caller does not cancel the writes: a commit that has started always completes.
 
         Raises:
-            OSError: something could not be written.
+            OSError: A write failed.
         """
-        while self._writing:
-            await asyncio.wait(self._writing)
-            done = [task for task in self._writing if task.done()]
-            self._writing = [task for task in self._writing if not task.done()]
+        while self._writes:
+            await asyncio.wait(self._writes)
+            done = [task for task in self._writes if task.done()]
+            self._writes = [task for task in self._writes if not task.done()]
             if errors := [error for task in done if (error := task.exception()) is not None]:
                 for other in errors[1:]:
                     errors[0].add_note(f"and at the same time: {other}")
                 raise errors[0]
 
-    async def committed(self, iteration: int, facts: dict[str, Any]) -> None:
-        """Have the ledger say that the iteration counts, unless it does; of its rows the record of episodes is left.
+    async def record_commit(self, iteration: int, facts: dict[str, Any]) -> None:
+        """Append the commit to the ledger unless it is there; keep the iteration's episodes and drop its other rows.
 
         Args:
-            iteration: its index.
-            facts: of its checkpoint, from which a line is made up that a kill came before.
+            iteration: Index of the iteration.
+            facts: Facts stored with its checkpoint. They restore a ledger entry that a kill prevented.
         """
         known = {key: facts[key] for key in ("policy_version", "weights_digest", "digests")}
         known["checkpoint"] = self._folder.checkpoints.folder(iteration).name
-        async with self._turn:
+        async with self._lock:
             if self._ledger.newest("commit", iteration) != known:
                 await asyncio.to_thread(self._ledger.append, "commit", iteration, known)
             await asyncio.to_thread(self._folder.stages.drop, iteration, self._keep_checkpoints)
@@ -102,15 +102,15 @@ class Stages:
                 await asyncio.to_thread(self._folder.episodes.commit, iteration, self._kept_iterations)
 
     async def _commit(self, iteration: int, facts: dict[str, Any]) -> None:
-        async with self._turn:
+        async with self._lock:
             await asyncio.to_thread(self._folder.checkpoints.commit, iteration, facts, self._keep_checkpoints)
-        await self.committed(iteration, facts)
+        await self.record_commit(iteration, facts)
 
     async def _keep(self, work: NodeWork, report: NodeReport) -> None:
         folder = self._folder.stages.folder(work.iteration, work.node_id)
         facts = _facts_of(report)
-        async with self._turn:
-            # Rows that were there before and were lost are new files: they are flushed in any case.
+        async with self._lock:
+            # Flush even if the ledger has this entry: rows that were lost and recreated are new files.
             await asyncio.to_thread(_flush, folder)
             await asyncio.to_thread(_flush, self._folder.stages.folder(work.iteration + 1, work.node_id))
             if self._ledger.newest("stage", work.iteration, work.node_id) != facts:
@@ -118,14 +118,14 @@ class Stages:
 
 
 def _flush(folder: Path) -> None:
-    """Bring a node's rows to the disk, those left over for it, and the names on the way to them."""
+    """Flush a node's rows, its surplus rows and the folders that lead to them."""
     for path in (*folder.glob("*.rows"), *folder.glob("*.surplus"), folder, *folder.parents[:3]):
-        if path.exists():  # few nodes leave rows over
+        if path.exists():  # few nodes leave surplus rows
             flush(path)
 
 
 def _facts_of(report: NodeReport) -> dict[str, Any]:
-    """Return what the ledger says of a node; timings differ from run to run and are left out."""
+    """Return the ledger's facts of a node, without timings, which differ from run to run."""
     metrics = {
         name: [metric.reduction, metric.value, metric.weight, *metric.samples]
         for name, metric in report.metrics.items()
@@ -146,7 +146,7 @@ def _report_of(work: NodeWork, facts: dict[str, Any]) -> NodeReport:
         name: Metric(Reduction(reduction), value, weight, tuple(samples))
         for name, (reduction, value, weight, *samples) in facts["metrics"].items()
     }
-    order = facts.get("order")  # a version before did not write it
+    order = facts.get("order")  # entries of earlier versions lack it
     return NodeReport(
         node_id=work.node_id,
         group=facts["group"],

@@ -1,4 +1,4 @@
-"""Warm start: supervised fine-tuning on demonstrations, done once per configuration."""
+"""Warm start: supervised fine-tuning on demonstrations, cached per configuration."""
 
 import hashlib
 import json
@@ -18,8 +18,8 @@ from embodyflow.workers.layout import Layout
 
 
 def warm_start_key(config: RunConfig) -> str:
-    """Return the name of a warm start: the digest of all that its weights depend on."""
-    files = [_content(Path(name).expanduser()) for name in config.warm_start_files]
+    """Return the cache key of a warm start: a digest of everything that its weights depend on."""
+    files = [_fingerprint(Path(name).expanduser()) for name in config.warm_start_files]
     parts = config.warm_start_facts() | {"version": embodyflow.__version__, "files": files}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -30,11 +30,11 @@ def _cache_key(context: TaskRunContext, parameters: dict[str, Any]) -> str:
 
 @task(name="warm_start", task_run_name="warm_start", cache_key_fn=_cache_key, persist_result=True)
 async def warm_start(key: str, path: str) -> dict[str, Any]:
-    """Collect demonstrations, fit the policy to them, write its weights to ``path``.
+    """Collect demonstrations, fit the policy to them and write its weights to ``path``.
 
     Returns:
-        The file's SHA-256 and the fit's metrics; Prefect keeps them under the key, so the next run of the same
-        configuration finds the file instead.
+        The file's SHA-256 and the metrics of the fit. Prefect caches them under the key, so the next run with the same
+        configuration reuses the file.
     """
     session, logger = CURRENT_RUN.get().session, get_run_logger()
     demos = await session.run_node(NodeWork("demonstrate", "tasks:demonstrate", "rollout", 0))
@@ -49,23 +49,23 @@ async def warm_start(key: str, path: str) -> dict[str, Any]:
 
 @flow(name="sft", flow_run_name="sft-{key}", persist_result=False)
 async def sft(key: str) -> dict[str, Any]:
-    """Bring the trainer to the warm-started weights, from the cache where they have been made before."""
+    """Load the warm-started weights into the trainer, from the cache if possible; return the metrics of the fit."""
     run = CURRENT_RUN.get()
     path = str(Path(run.config.run_root).absolute() / ".warm_start" / f"{key}.safetensors")
     result = await warm_start(key, path)
     if not Path(path).is_file() or _sha256(path) != result["sha256"]:
-        get_run_logger().warning("%s is missing or damaged: made again", path)
+        get_run_logger().warning("%s is missing or damaged; repeating the warm start", path)
         result = await warm_start.with_options(refresh_cache=True)(key, path)
     await run.session.load_weights(Path(path))
     metrics: dict[str, Any] = result["metrics"]
     return metrics
 
 
-def _content(path: Path) -> Any:
-    """Return what tells a file, or a folder, from what it was before; ``None`` for what is neither."""
+def _fingerprint(path: Path) -> Any:
+    """Return a value that changes when a file or folder changes; ``None`` if there is neither at the path."""
     if path.is_file():
         return _sha256(str(path))
-    # A model's folder may be many GB: that its files are the same is told by their sizes and times.
+    # A model's folder may have many GB, so its files are compared by size and modification time.
     files = sorted(file for file in path.rglob("*") if file.is_file())
     stats = [(str(file.relative_to(path)), file.stat()) for file in files]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats] or None

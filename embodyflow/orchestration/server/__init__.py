@@ -1,1 +1,1 @@
-"""What the Prefect server is told and asked, and what is left when it is away."""
+"""Communication with the Prefect server. A run continues while the server is unavailable."""

@@ -1,4 +1,4 @@
-"""A run's artifacts in the Prefect UI: put up beside the work, and never in its way."""
+"""A run's artifacts in the Prefect UI, published in the background and without delaying the run."""
 
 import asyncio
 import base64
@@ -23,41 +23,46 @@ from prefect.artifacts import (
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
-from embodyflow.orchestration.server.absence import FAREWELL_SECONDS, PAUSE_SECONDS, means_away
+from embodyflow.orchestration.server.availability import FINAL_TIMEOUT_SECONDS, RETRY_SECONDS, is_unavailable
 
-NEWS_SECONDS = 2.0
-"""How often what is new is put up: faster than that nobody reads."""
+UPDATE_SECONDS = 2.0
+"""Interval between updates. Nobody reads faster than that."""
 
 Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class _Notice:
-    """What is to be shown: ``show`` asks the server to, given the artifact's key; every so many seconds at most."""
+class _Update:
+    """A pending update of an artifact.
 
-    show: Callable[[str], Awaitable[object]]
+    Attributes:
+        publish: Sends it to the server, given the artifact's key.
+        every: Minimum number of seconds between two updates of this artifact.
+    """
+
+    publish: Callable[[str], Awaitable[object]]
     every: float
 
 
 class Artifacts:
-    """Shows artifacts of a flow run, the newest of each name, as soon as the server takes them.
+    """Publishes the artifacts of a flow run, the newest of each name, as soon as the server accepts them.
 
-    Contents that take time to make are given as functions, which are called only for what is shown.
+    Content that takes time to compute may be given as a function, which is called only for updates that are published.
 
     Args:
-        run_id: which the artifacts' keys begin with.
+        run_id: Prefix of the artifacts' keys.
     """
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self._waiting: dict[str, _Notice] = {}
-        self._shown_at: dict[str, float] = {}
-        self._news = asyncio.Event()
-        self._progress: UUID | None = None
+        self._pending: dict[str, _Update] = {}
+        self._published_at: dict[str, float] = {}
+        self._has_updates = asyncio.Event()
+        self._progress_id: UUID | None = None
 
     def put_progress(self, percent: float, description: str) -> None:
-        """Show how far the run is."""
-        self._put("progress", partial(self._show_progress, percent, description))
+        """Show the progress of the run in percent."""
+        self._put("progress", partial(self._publish_progress, percent, description))
 
     def put_link(self, name: str, uri: str, text: str, description: str) -> None:
         """Show a link."""
@@ -68,75 +73,80 @@ class Artifacts:
         self._put(name, lambda key: acreate_markdown_artifact(markdown, key=key, description=description))
 
     def put_table(self, name: str, rows: Rows | Callable[[], Rows], description: str) -> None:
-        """Show a table; its numbers are shortened."""
+        """Show a table, its floats with four significant digits."""
 
-        def show(key: str) -> Awaitable[object]:
-            table = [{column: short(value) for column, value in row.items()} for row in _made(rows)]
+        def publish(key: str) -> Awaitable[object]:
+            table = [{column: short(value) for column, value in row.items()} for row in _evaluate(rows)]
             return acreate_table_artifact(table, key=key, description=description)
 
-        self._put(name, show)
+        self._put(name, publish)
 
     def put_picture(
         self, name: str, picture: bytes | Callable[[], bytes], description: str, *, every: float = 0.0
     ) -> None:
-        """Show a PNG; a function that draws it is called in a thread, every so many seconds at most."""
+        """Show a PNG. A function that draws it is called in a thread, at most once per ``every`` seconds."""
 
-        async def show(key: str) -> None:
-            png = await asyncio.to_thread(_made, picture)
-            # As Markdown: under an artifact of type image the UI prints its address, which is the whole picture.
+        async def publish(key: str) -> None:
+            png = await asyncio.to_thread(_evaluate, picture)
+            # As Markdown: for an artifact of type image the UI prints its URL, which would be the whole picture.
             markdown = f"![{description}](data:image/png;base64,{base64.b64encode(png).decode()})"
             await acreate_markdown_artifact(markdown, key=key, description=description)
 
-        self._put(name, show, every)
+        self._put(name, publish, every)
 
-    async def keep_up(self) -> None:
-        """Show what is new, for as long as nobody cancels it."""
+    async def publish_updates(self) -> None:
+        """Publish updates until cancelled."""
         while True:
-            await self._news.wait()
-            self._news.clear()
-            await self._show(name for name, notice in self._waiting.items() if self._is_due(name, notice))
-            await asyncio.sleep(NEWS_SECONDS)
-            if self._waiting:
-                self._news.set()
+            await self._has_updates.wait()
+            self._has_updates.clear()
+            await self._publish(name for name, update in self._pending.items() if self._is_due(name, update))
+            await asyncio.sleep(UPDATE_SECONDS)
+            if self._pending:
+                self._has_updates.set()
 
-    async def show_rest(self) -> None:
-        """Show all that was put up, unless the server does not answer for two minutes."""
+    async def publish_pending(self) -> None:
+        """Publish all pending updates; give up after two minutes if the server does not answer."""
         try:
-            async with asyncio.timeout(FAREWELL_SECONDS):
-                while self._waiting:
-                    if not await self._show(self._waiting):
-                        await asyncio.sleep(PAUSE_SECONDS)
+            async with asyncio.timeout(FINAL_TIMEOUT_SECONDS):
+                while self._pending:
+                    if not await self._publish(self._pending):
+                        await asyncio.sleep(RETRY_SECONDS)
         except TimeoutError:
-            get_run_logger().warning("the Prefect server does not answer: not shown are %s", ", ".join(self._waiting))
+            get_run_logger().warning(
+                "the Prefect server does not answer; artifacts not published: %s", ", ".join(self._pending)
+            )
 
-    def _put(self, name: str, show: Callable[[str], Awaitable[object]], every: float = 0.0) -> None:
-        self._waiting[name] = _Notice(show, every)
-        self._news.set()
+    def _put(self, name: str, publish: Callable[[str], Awaitable[object]], every: float = 0.0) -> None:
+        self._pending[name] = _Update(publish, every)
+        self._has_updates.set()
 
-    def _is_due(self, name: str, notice: _Notice) -> bool:
-        return time.monotonic() - self._shown_at.get(name, -math.inf) >= notice.every
+    def _is_due(self, name: str, update: _Update) -> bool:
+        return time.monotonic() - self._published_at.get(name, -math.inf) >= update.every
 
-    async def _show(self, names: Iterable[str]) -> bool:
-        """Show these; say whether the server was there. What it refuses is not offered again."""
+    async def _publish(self, names: Iterable[str]) -> bool:
+        """Publish these updates, each once even if the server refuses it; return False if it is unavailable."""
         for name in list(names):
-            notice = self._waiting[name]
+            update = self._pending[name]
             try:
-                await notice.show(self._key(name))
+                await update.publish(self._key(name))
             except (httpx.HTTPError, PrefectException) as error:
-                if means_away(error):
-                    get_run_logger().warning("the artifacts in the UI are behind the run: %s", error or repr(error))
+                if is_unavailable(error):
+                    get_run_logger().warning(
+                        "the Prefect server is unavailable, so artifacts in the UI lag behind the run: %s",
+                        error or repr(error),
+                    )
                     return False
                 get_run_logger().warning("the Prefect server refuses the artifact %s", name, exc_info=True)
-            self._shown_at[name] = time.monotonic()
-            if self._waiting[name] is notice:  # and not a newer one
-                del self._waiting[name]
+            self._published_at[name] = time.monotonic()
+            if self._pending[name] is update:  # not yet replaced by a newer one
+                del self._pending[name]
         return True
 
-    async def _show_progress(self, percent: float, description: str, key: str) -> None:
-        if self._progress is None:
-            self._progress = await acreate_progress_artifact(percent, key=key, description=description)
+    async def _publish_progress(self, percent: float, description: str, key: str) -> None:
+        if self._progress_id is None:
+            self._progress_id = await acreate_progress_artifact(percent, key=key, description=description)
         else:
-            await aupdate_progress_artifact(self._progress, percent)
+            await aupdate_progress_artifact(self._progress_id, percent)
 
     def _key(self, name: str) -> str:
         # Prefect allows lower-case letters, digits and dashes.
@@ -144,26 +154,26 @@ class Artifacts:
 
 
 def short(value: Any) -> Any:
-    """Return a value as a table shows it: floats to four digits, lists in a line."""
+    """Format a value for a table: floats with four significant digits, lists joined by commas."""
     if isinstance(value, list):
         return ", ".join(str(short(each)) for each in value)
     return f"{value:.4g}" if isinstance(value, float) else value
 
 
-def _made(content: Any) -> Any:
+def _evaluate(content: Any) -> Any:
     return content() if callable(content) else content
 
 
 @asynccontextmanager
-async def showing(run_id: str) -> AsyncIterator[Artifacts]:
-    """Give the artifacts of the flow run this is called in; all of them are shown when the block is left in peace."""
+async def open_artifacts(run_id: str) -> AsyncIterator[Artifacts]:
+    """Yield the artifacts of the current flow run, and publish those that are pending when the block exits."""
     artifacts = Artifacts(run_id)
-    keeping_up = asyncio.create_task(artifacts.keep_up())
+    publishing = asyncio.create_task(artifacts.publish_updates())
     try:
         yield artifacts
     finally:
-        keeping_up.cancel()
-        await asyncio.wait([keeping_up])
-    if not keeping_up.cancelled():
-        keeping_up.result()  # raises what ended it early
-    await artifacts.show_rest()
+        publishing.cancel()
+        await asyncio.wait([publishing])
+    if not publishing.cancelled():
+        publishing.result()  # raises the error that ended it
+    await artifacts.publish_pending()

@@ -1,19 +1,19 @@
-"""What the course of a flow run's states tells."""
+"""The history of a flow run's states."""
 
 from collections.abc import Iterable
 
 
-def was_cancelled(kinds: Iterable[str]) -> bool:
-    """Say whether somebody has cancelled the run since it last began.
+def was_cancelled(state_types: Iterable[str]) -> bool:
+    """Return True if the flow run has been cancelled since it last started.
 
-    Prefect ends the process of a run that is cancelled, which it reports as a crash.
+    Prefect ends the process of a cancelled run and then reports a crash.
 
     Args:
-        kinds: types of its states, such as ``"CRASHED"``, the newest first.
+        state_types: Types of its states, such as ``"CRASHED"``, newest first.
     """
-    for kind in kinds:
-        if kind in ("CANCELLING", "CANCELLED"):
+    for state_type in state_types:
+        if state_type in ("CANCELLING", "CANCELLED"):
             return True
-        if kind == "RUNNING":
+        if state_type == "RUNNING":
             return False
     return False

@@ -1,9 +1,9 @@
-"""A watcher that ends what a killed process would leave behind.
+"""A watcher process that ends what a killed process would leave behind.
 
-Ray ends its workers when the process that started them dies. Prefect does not end the server that it starts for a flow
-without one, if that flow is killed without a word (SIGKILL, out of memory). Nor does everything end that is merely told
-to when the launcher of a stack is killed. The watcher holds one end of a pipe; when the other end closes, whatever the
-reason, it ends every process that carries the watched one's mark in its environment.
+Ray ends its workers when the process that started them dies. But when a flow is killed (SIGKILL, out of memory),
+Prefect leaves the server that it started for this flow running; and when the launcher of a stack is killed, some of
+its processes outlive a SIGTERM. The watcher holds the read end of a pipe. When the watched process dies, the pipe
+closes, and the watcher ends every process with the same mark in its environment.
 """
 
 import os
@@ -17,25 +17,25 @@ import psutil
 FLOW_VARIABLE = "EMBODYFLOW_FLOW_PROCESS"
 
 
-def watch_over_flow_process() -> None:
-    """Start the watcher of this process, which runs a flow by itself; it ends with it."""
+def start_flow_watcher() -> None:
+    """Start the watcher of this process, which runs a flow without a stack."""
     os.environ[FLOW_VARIABLE] = uuid.uuid4().hex
     start_watcher(FLOW_VARIABLE, os.environ)
 
 
 def start_watcher(variable: str, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a watcher of this process: when this ends, it ends all that carry the same mark as itself.
+    """Start a watcher of this process. When this process ends, the watcher ends all processes with its own mark.
 
     Args:
-        variable: name of the environment variable that is the mark.
-        env: the watcher's environment, mark included.
+        variable: Environment variable that holds the mark.
+        env: Environment of the watcher, with the mark.
 
     Returns:
-        The watcher. It ends by itself, after the others, or by any signal.
+        The watcher. It exits after the other processes, or by any signal.
     """
     return subprocess.Popen(
         [sys.executable, "-m", "embodyflow.orchestration.server.orphans", variable],
-        stdin=subprocess.PIPE,  # its write end is ours alone: child processes do not inherit it
+        stdin=subprocess.PIPE,  # only this process holds the write end: child processes do not inherit it
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=dict(env),
@@ -43,20 +43,20 @@ def start_watcher(variable: str, env: Mapping[str, str]) -> subprocess.Popen[byt
     )
 
 
-def end_marked(variable: str, mark: str, grace: float = 3.0) -> None:
-    """End every process whose ``variable`` is ``mark``, this one left out: SIGTERM, SIGKILL after ``grace`` seconds."""
-    left = marked(variable, mark)
+def end_marked_processes(variable: str, mark: str, grace: float = 3.0) -> None:
+    """End all other processes with the mark by SIGTERM, and by SIGKILL after ``grace`` seconds."""
+    left = marked_processes(variable, mark)
     for process in left:
         _signal(process, kill=False)
     psutil.wait_procs(left, timeout=grace)
-    while left := marked(variable, mark):  # some may have been started meanwhile
+    while left := marked_processes(variable, mark):  # some may have started meanwhile
         for process in left:
             _signal(process, kill=True)
         psutil.wait_procs(left, timeout=grace)
 
 
-def marked(variable: str, mark: str) -> list[psutil.Process]:
-    """Return this user's processes, this one left out, whose environment variable ``variable`` is ``mark``."""
+def marked_processes(variable: str, mark: str) -> list[psutil.Process]:
+    """Return this user's other processes whose environment variable ``variable`` is ``mark``."""
     others = [process for process in psutil.process_iter() if process.pid != os.getpid()]
     return [process for process in others if _value(process, variable) == mark]
 
@@ -64,7 +64,7 @@ def marked(variable: str, mark: str) -> list[psutil.Process]:
 def _value(process: psutil.Process, variable: str) -> str | None:
     try:
         value: str | None = process.environ().get(variable)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone meanwhile, or another user's
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # it ended meanwhile, or is another user's
         return None
     return value
 
@@ -78,4 +78,4 @@ def _signal(process: psutil.Process, *, kill: bool) -> None:
 
 if __name__ == "__main__":
     sys.stdin.read()
-    end_marked(sys.argv[1], os.environ[sys.argv[1]])
+    end_marked_processes(sys.argv[1], os.environ[sys.argv[1]])

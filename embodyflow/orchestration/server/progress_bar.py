@@ -1,4 +1,4 @@
-"""What a run tells the terminal while it runs: one bar on a terminal, a line per iteration elsewhere."""
+"""The progress of a run: a bar on a terminal, a line per iteration elsewhere."""
 
 import json
 import os
@@ -19,7 +19,7 @@ SHOWN = {
     "policy/entropy": "entropy",
     "perf/env_steps_per_second": "steps/s",
 }
-"""Metric names and how they are called in the bar."""
+"""Metrics in the bar, with their labels."""
 
 STAGES = {
     "start": "starting workers",
@@ -31,19 +31,19 @@ STAGES = {
 
 
 class RunProgress:
-    """Follows a run's folder: ``status.json`` and the lines added to ``metrics.jsonl``.
+    """Follows ``status.json`` and ``metrics.jsonl`` in a run's folder.
 
     Args:
-        run_dir: the folder; it need not exist yet.
-        console: where to draw.
+        run_dir: Folder of the run, which need not exist yet.
+        console: Console to draw on.
     """
 
     def __init__(self, run_dir: Path, console: Console) -> None:
         self._run_dir = run_dir
         self._console = console
-        self._file, self._offset = 0, 0  # the inode of what was read, and how far
-        self._new_records()  # a resumed run: only what is new
-        self._shown = max(RunFolder(run_dir).checkpoints.committed(), default=-1)  # what comes after is done (again)
+        self._file, self._offset = 0, 0  # inode of the file that was read, and bytes read
+        self._new_records()  # skips the lines of a run that is resumed
+        self._shown = max(RunFolder(run_dir).checkpoints.committed(), default=-1)  # later iterations are replayed
         self._progress = Progress(
             TextColumn("{task.description:<28}"),
             BarColumn(bar_width=20),
@@ -66,7 +66,7 @@ class RunProgress:
         self._progress.stop()
 
     def update(self) -> None:
-        """Show what is new since the last call."""
+        """Show changes since the last call."""
         self._show_stage()
         for record in self._new_records():
             if record["iteration"] > self._shown:
@@ -91,16 +91,16 @@ class RunProgress:
             self._console.print(f"iteration {record['iteration']}  {numbers}", soft_wrap=True)
 
     def _new_records(self) -> list[dict[str, Any]]:
-        """Return the records that were added; all of them where another file has taken the place of the one read."""
+        """Return the records since the last call, or all of them if the file was replaced."""
         try:
             with (self._run_dir / "metrics.jsonl").open("rb") as file:
                 facts = os.fstat(file.fileno())
-                if facts.st_ino != self._file or facts.st_size < self._offset:  # what was not committed is dropped
+                if facts.st_ino != self._file or facts.st_size < self._offset:  # uncommitted lines were dropped
                     self._file, self._offset = facts.st_ino, 0
                 file.seek(self._offset)
                 content = file.read()
         except FileNotFoundError:
             return []
-        complete = content[: content.rfind(b"\n") + 1]  # the rest of a line comes with the next call
+        complete = content[: content.rfind(b"\n") + 1]  # the next call reads the rest of an incomplete line
         self._offset += len(complete)
         return [json.loads(line) for line in complete.splitlines()]

@@ -1,4 +1,4 @@
-"""What people look at in the Prefect UI: progress, numbers, the learning curve."""
+"""The run in the Prefect UI: progress, metrics, learning curve, summary."""
 
 import io
 from collections.abc import Sequence
@@ -22,32 +22,34 @@ SHOWN = (
     "perf/iteration_seconds",
 )
 CURVE_SECONDS = 10.0
-"""How often the curve is drawn again."""
+"""Minimum interval between two drawings of the curve."""
 
 
 def report_start(run: Run) -> None:
-    """Show the progress bar and the link to the run's folder."""
+    """Show the progress bar and a link to the run's folder."""
     report_progress(run, 0)
     path = run.folder.path
-    run.artifacts.put_link("folder", path.absolute().as_uri(), str(path), "numbers, checkpoints, pictures, the policy")
+    run.artifacts.put_link("folder", path.absolute().as_uri(), str(path), "metrics, checkpoints, pictures, policy")
 
 
 def report_progress(run: Run, index: int) -> None:
-    """Show that the iteration is committed, and what was measured so far."""
+    """Show the progress and the metrics up to a committed iteration."""
     run.artifacts.put_progress(100.0 * index / run.config.iterations, f"{run.config.iterations} iterations")
     if index > 0:
-        run.artifacts.put_table("metrics", lambda: latest_numbers(run.folder.metrics.read()), "latest iterations")
-        run.artifacts.put_picture("learning-curve", lambda: _curve(run), "over iterations", every=CURVE_SECONDS)
+        run.artifacts.put_table(
+            "metrics", lambda: latest_numbers(run.folder.metrics.read()), "metrics of the latest iterations"
+        )
+        run.artifacts.put_picture("learning-curve", lambda: _curve(run), "learning curve", every=CURVE_SECONDS)
 
 
 def report_end(run: Run, summary: dict[str, Any]) -> None:
-    """Show the last numbers, the summary and the whole curve."""
+    """Show the final progress, metrics, curve and summary."""
     report_progress(run, run.config.iterations)
-    run.artifacts.put_text("summary", summary_table(summary), "what training has changed")
+    run.artifacts.put_text("summary", summary_table(summary), "results before and after training")
 
 
 def latest_numbers(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what the table shows of the last twenty iterations."""
+    """Return the rows of the metrics table: the last twenty training iterations."""
     trained = [record for record in records if "rollout/num_episodes" in record]
     return [
         {"iteration": record["iteration"], **{name: record.get(name) for name in SHOWN}} for record in trained[-20:]
@@ -61,14 +63,20 @@ def _curve(run: Run) -> bytes:
 
 
 def draw_curve(records: list[dict[str, Any]], title: str) -> bytes:
-    """Return a PNG of success, groups with both outcomes and entropy over iterations.
+    """Draw the success rate or reward, the mixed groups and the entropy over iterations; return a PNG.
 
     Args:
-        records: lines of ``metrics.jsonl``.
-        title: of the picture.
+        records: Lines of ``metrics.jsonl``.
+        title: Title of the picture.
     """
     figure = Figure(figsize=(7, 3.2), dpi=110)
-    margins = {"left": 0.08, "right": 0.985, "bottom": 0.15, "top": 0.9, "wspace": 0.24}  # a layout engine draws twice
+    margins = {
+        "left": 0.08,
+        "right": 0.985,
+        "bottom": 0.15,
+        "top": 0.9,
+        "wspace": 0.24,
+    }  # fixed: a layout engine would draw twice
     axes = figure.subplots(1, 2, width_ratios=(2, 1), gridspec_kw=margins)
     training = [r for r in records if "rollout/num_episodes" in r]
     goal = "success_rate" if any("rollout/success_rate" in r for r in training) else "reward"
@@ -98,7 +106,7 @@ def draw_curve(records: list[dict[str, Any]], title: str) -> bytes:
 
 
 def summary_table(summary: dict[str, Any]) -> str:
-    """Return Markdown: what was measured before and after side by side, then everything else."""
+    """Return a Markdown table of values before and after training, then one of all others."""
     stems = [name.removesuffix("_before") for name in summary if name.endswith("_before")]
     pairs = {stem: (summary[f"{stem}_before"], summary[f"{stem}_after"]) for stem in stems}
     rest = {name: (value,) for name, value in summary.items() if name.rpartition("_")[0] not in pairs}

@@ -1,4 +1,4 @@
-"""The checks of ``embodyflow check-env`` on environments that break one promise each."""
+"""The checks of ``embodyflow check-env`` on environments that violate one requirement each."""
 
 import mmap
 from typing import Any
@@ -16,7 +16,7 @@ LEAKED: list[mmap.mmap] = []
 
 
 class Point(gym.Env):
-    """Keeps every promise, unless told to break one."""
+    """An environment that meets all requirements but the one in ``breaks``."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
 
@@ -33,13 +33,13 @@ class Point(gym.Env):
         if self.breaks != "restore by seed":
             self.pushed = 0.0
         if self.breaks == "leak":
-            LEAKED.append(mmap.mmap(-1, 2**18))  # not from the heap, which may have room from earlier tests
+            LEAKED.append(mmap.mmap(-1, 2**18))  # not on the heap, which may have free space from earlier tests
             LEAKED[-1].write(b"x" * 2**18)
         return np.array([self.x], np.float32), {}
 
     def step(self, action: np.ndarray):
         if self.breaks == "chunks":
-            action[:] = self.pushed  # writes into the caller's array: the next action is another
+            action[:] = self.pushed  # writes into the caller's array and so changes the next action
         self.pushed += float(action[0])
         self.x += 0.01 * self.pushed + (np.random.random() if self.breaks == "determinism" else 0.0)
         return np.array([self.x], np.float32), self.x, False, False, {}
@@ -54,7 +54,7 @@ gym.register("tests/Point-v0", Point, max_episode_steps=100)
 
 
 class Guided(Point):
-    """One that names its tasks."""
+    """A variant that names its tasks."""
 
     tasks = ("go",)
     instruction = "push"
@@ -81,10 +81,10 @@ gym.register("tests/Guided-v0", Guided)
 @pytest.mark.parametrize(
     ("breaks", "verdict", "details"),
     [
-        ("", "ok", "evaluation has initial states of its own"),
-        ("splits", "FAIL", "evaluation begins where training does"),
+        ("", "ok", "evaluation has its own initial states"),
+        ("splits", "FAIL", "evaluation starts from the initial states of training"),
         ("success", "FAIL", "info has no 'success'"),
-        ("truncation", "FAIL", "an episode goes on after max_steps=30"),
+        ("truncation", "FAIL", "an episode continues after max_steps=30"),
         (
             "goals",
             "FAIL",
@@ -93,7 +93,7 @@ gym.register("tests/Guided-v0", Guided)
         ),
     ],
 )
-def test_what_an_environment_with_tasks_promises_is_tried(breaks: str, verdict: str, details: str) -> None:
+def test_the_interface_of_an_environment_with_tasks_is_checked(breaks: str, verdict: str, details: str) -> None:
     config = EnvConfig(id=f"{__name__}:tests/Guided-v0", tasks=("go",), kwargs={"breaks": breaks}, max_steps=30)
     finding = CHECKS["goals"](Subject(config))
     assert (finding.verdict, finding.details) == (verdict, details)
@@ -106,7 +106,7 @@ def run(check: str, breaks: str):
 
 
 @pytest.mark.parametrize("check", ["seeded reset", "determinism", "restore by seed", "render", "leak"])
-def test_a_broken_promise_is_found_and_a_kept_one_passes(check: str) -> None:
+def test_a_violation_is_found_and_a_correct_environment_passes(check: str) -> None:
     if check == "render" and run(check, "").verdict == "note":
         pytest.skip("no rendering here")
     assert run(check, "").verdict == "ok"
@@ -115,11 +115,11 @@ def test_a_broken_promise_is_found_and_a_kept_one_passes(check: str) -> None:
     assert broken.verdict == "FAIL" and broken.advice
 
 
-def test_one_initial_state_for_all_seeds_is_worth_a_note() -> None:
+def test_one_initial_state_for_all_seeds_is_a_note() -> None:
     assert run("seeded reset", "variety").verdict == "note"
 
 
-def test_seeds_as_large_as_those_of_control_jobs_are_tried() -> None:
+def test_seeds_as_large_as_in_control_jobs_are_tried() -> None:
     assert run("restore by seed", "large seeds").verdict == "ok"
     with pytest.raises(ValueError, match="Seed must be between"):
         run("seeded reset", "large seeds")
@@ -129,7 +129,7 @@ def test_chunks_in_another_process_equal_single_steps() -> None:
     assert run("chunks", "").verdict == run("pickling", "").verdict == "ok"
 
 
-def test_the_exit_code_tells_whether_a_check_failed(
+def test_the_exit_code_is_1_if_a_check_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chosen = {name: CHECKS[name] for name in ("seeded reset", "determinism")}

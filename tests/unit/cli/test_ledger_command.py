@@ -1,4 +1,4 @@
-"""``embodyflow ledger``: what a run has on record."""
+"""``embodyflow ledger`` shows the ledger of a run and verifies its checkpoints."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from embodyflow.record.run_folder import RunFolder
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
-    """The folder of a run that has committed three iterations."""
+    """The folder of a run with three commits."""
     folder, ledger = RunFolder(tmp_path), Ledger(tmp_path / "ledger.jsonl")
     for iteration in range(3):
         (folder.checkpoints.begin(iteration) / "weights").write_text(str(iteration))
@@ -23,7 +23,7 @@ def run(tmp_path: Path) -> RunFolder:
     return folder
 
 
-def test_what_is_on_record_is_shown_and_damage_is_told(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_ledger_is_shown_and_damage_is_reported(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ledger", str(run.path)]) == 0
     assert capsys.readouterr().out.splitlines()[-3:] == [f"checkpoint of iteration {i}: intact" for i in range(3)]
     (run.checkpoints.folder(1) / "weights").write_text("other")
@@ -31,7 +31,7 @@ def test_what_is_on_record_is_shown_and_damage_is_told(run: RunFolder, capsys: p
     assert capsys.readouterr().err == f"{run.checkpoints.folder(1)}/weights is missing or damaged\n"
 
 
-def test_a_checkpoint_that_a_run_replaces_meanwhile_is_no_damage(
+def test_a_checkpoint_that_an_active_run_replaces_is_not_damage(
     run: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verify = Checkpoints.verify
@@ -47,7 +47,7 @@ def test_a_checkpoint_that_a_run_replaces_meanwhile_is_no_damage(
     assert "iteration 1: intact" not in shown.out and "iteration 2: intact" in shown.out and not shown.err
 
 
-def test_a_reader_that_has_seen_enough_is_no_failure_of_a_server(tmp_path: Path) -> None:
+def test_a_closed_output_is_not_reported_as_a_server_failure(tmp_path: Path) -> None:
     (tmp_path / "deployments").mkdir()
     (tmp_path / "deployments" / "prefect.yaml").touch()
     command = [sys.executable, "-c", "import sys, embodyflow.cli.main; sys.exit(embodyflow.cli.main.main(['down']))"]

@@ -1,4 +1,4 @@
-"""``embodyflow plan`` answers without a cluster."""
+"""``embodyflow plan`` works without a cluster."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def test_a_plan_is_a_table_and_a_picture(tmp_path: Path, capsys: pytest.CaptureF
     assert "train_critic<br/>tasks:train_critic<br/>ranks 4-7" in picture.read_text()
 
 
-def test_the_trainer_is_planned_as_it_is_configured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_trainer_is_planned_as_configured(capsys: pytest.CaptureFixture[str]) -> None:
     split = ["experiment=math", "trainer.num_ranks=4", "trainer.tensor_parallel_size=2"]
     assert main(["plan", "--gpus", "4", *split]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -36,7 +36,7 @@ def test_the_trainer_is_planned_as_it_is_configured(capsys: pytest.CaptureFixtur
 
 
 def test_branches_are_planned_as_they_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every node has all ranks of its group, and memory is what its dtype takes."""
+    """Every node uses all ranks of its group, and memory follows from the dtype."""
     path = tmp_path / "branches.yaml"
     path.write_text(BRANCHES)
     words = [f"pipeline.yaml={path}", "experiment=math", "rollout.generation.dtype=bfloat16"]
@@ -51,7 +51,7 @@ def test_branches_are_planned_as_they_run(tmp_path: Path, capsys: pytest.Capture
     assert "without activations" in out
 
 
-def test_adapters_take_less_memory_unless_a_warm_start_trains_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_adapters_need_less_memory_unless_a_warm_start_trains_all_weights(capsys: pytest.CaptureFixture[str]) -> None:
     def gib(*words: str) -> float:
         assert main(["plan", "--gpus", "2", "--model", "1B", "experiment=math", *words]) == 0
         lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -62,7 +62,7 @@ def test_adapters_take_less_memory_unless_a_warm_start_trains_all(capsys: pytest
         return round(num_bytes / 2**30, 2)
 
     assert gib() == rounded(4e9 + 16e9 / 2 + 4e9 / 2)
-    assert gib("trainer.lora.rank=4") == rounded(4e9 + 16e9 / 2), "the policy without them is the reference"
+    assert gib("trainer.lora.rank=4") == rounded(4e9 + 16e9 / 2), "the policy without adapters serves as reference"
     assert gib("trainer.lora.rank=4", "warm_start=null") == rounded(4e9 + 4e9 / 2)
 
 
@@ -70,7 +70,7 @@ def test_adapters_take_less_memory_unless_a_warm_start_trains_all(capsys: pytest
     ("words", "answer"),
     [
         (["--device-gib", "80", "--model", "seven"], "--model"),
-        (["--device-gib", "80"], "--device-gib=80: needs --model, the parameters to fit in, such as 7B"),
+        (["--device-gib", "80"], "--device-gib=80: needs --model, the number of parameters, such as 7B"),
         (["--cpus", "0"], "cluster: num_nodes and cpus_per_node must be at least 1"),
         (["--picture", "plan.jpeg"], "--picture=plan.jpeg: allowed are files ending in .svg, .dot, .mmd"),
         (["--device-gib", "0", "--model", "7B"], "--device-gib=0: must be above 0"),
@@ -82,9 +82,7 @@ def test_adapters_take_less_memory_unless_a_warm_start_trains_all(capsys: pytest
         (["--placement", "disaggregated", "--cpus", "1"], "placement=disaggregated: chain"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_in_a_line(
-    words: list[str], answer: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_refused_in_one_line(words: list[str], answer: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *words]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert answer in line

@@ -1,4 +1,4 @@
-"""A run's record of episodes: what is kept, listed and played again."""
+"""A run's record of episodes: what it keeps, its listing, and replay."""
 
 import shutil
 from pathlib import Path
@@ -31,14 +31,14 @@ def config(tiny_config, tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
 
 @pytest.fixture(scope="module")
 def run(config: RunConfig) -> Path:
-    """The folder of a run of one iteration, of which the second group was not trained on."""
+    """The folder of a run with one iteration, in which the second group was filtered out."""
     torch.manual_seed(0)
     rollout = EmbodiedRollout(config, 0, 1)
     rollout.update_weights({name: w.numpy() for name, w in rollout.policy.model.state_dict().items()}, version=3)
     folder = RunFolder.create(config)
     batch = to_batch(rollout.play(rollout.training_episodes(0, 1), "train", (0, 1, "rollout")))
     rollout.close()
-    batch["success"][:2] = torch.tensor([True, False])  # so that there is something to compare
+    batch["success"][:2] = torch.tensor([True, False])  # a mixed group, which has advantages
     worker = SimpleNamespace(rank=0, config=config, all_reduce=one_rank)
     place = {"folder": str(folder.episodes.begin(1))}
     batch["image"] = torch.zeros(4, 4, 8, 8, 3, dtype=torch.uint8)
@@ -51,7 +51,7 @@ def run(config: RunConfig) -> Path:
     return folder.path
 
 
-def test_what_was_played_and_what_was_learned_are_joined_by_uid(run: Path) -> None:
+def test_rollout_and_training_columns_are_joined_by_uid(run: Path) -> None:
     [(iteration, episodes)] = read_episodes(RunFolder(run))
     assert iteration == 1
     assert episodes["trained"].tolist() == [True, True, False, False]
@@ -63,7 +63,7 @@ def test_what_was_played_and_what_was_learned_are_joined_by_uid(run: Path) -> No
     assert find_episode(RunFolder(run), uid)[2] == 2
 
 
-def test_an_episode_is_listed_by_what_it_was(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+def test_episodes_are_listed_with_their_facts(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "150")
     assert show_episodes(run) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -73,7 +73,7 @@ def test_an_episode_is_listed_by_what_it_was(run: Path, capsys: pytest.CaptureFi
     assert [line.split()[-1] for line in lines[1:]] == ["0.7071", "-0.7071", "dropped", "dropped"]
 
 
-def test_a_file_gets_the_list_whole(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+def test_a_file_gets_full_lines(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     words = "pick up the alphabet soup and place it in the basket"
     folder, config = module._open(run)
@@ -84,7 +84,7 @@ def test_a_file_gets_the_list_whole(run: Path, capsys: pytest.CaptureFixture[str
     assert len(lines) == 5 and all(words in line for line in lines[1:])
 
 
-def test_an_iteration_that_a_run_drops_meanwhile_is_left_out(run: Path, tmp_path: Path) -> None:
+def test_an_iteration_that_a_run_drops_meanwhile_is_skipped(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "mine")
     folder = RunFolder(tmp_path / "mine")
     for iteration in (2, 3):
@@ -100,19 +100,19 @@ def test_an_iteration_that_a_run_drops_meanwhile_is_left_out(run: Path, tmp_path
         list(read_episodes(folder))
 
 
-def test_an_episode_played_again_is_the_one_on_record(run: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replayed_episode_is_bit_identical(run: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "150")
     monkeypatch.setattr(engine, "rendering_problem", lambda: "no renderer here")
     uids = read_uids(run)
     assert replay(run, uids[1]) == 0
     out = capsys.readouterr().out
-    assert "replay: equal to the bit, 20 steps" in out and "video: no renderer here" in out
+    assert "replay: bit-identical in 20 steps" in out and "video: no renderer here" in out
     assert "advantage (grpo)" in out and "-0.7071" in out
     # Four decisions of 20 tokens: A = -1/√2 at a ratio of 1 makes a loss of 20/√2, and a KL of (e^-0.1 - 1 + 0.1)·20.
     [line] = [line.split() for line in out.splitlines() if line.split()[:2] == ["3", "20"]]
     assert [line[3], line[5], line[6]] == ["-0.7071", "0.09675", "14.14"]
     assert main(["replay", str(run), str(uids[3])]) == 0
-    assert "no: its group was dropped" in capsys.readouterr().out
+    assert "no: its group was filtered out" in capsys.readouterr().out
 
 
 def test_the_kl_is_shown_with_the_coefficient_of_its_iteration(run: Path, capsys, monkeypatch) -> None:
@@ -123,7 +123,7 @@ def test_the_kl_is_shown_with_the_coefficient_of_its_iteration(run: Path, capsys
     assert "0.1 x KL" in capsys.readouterr().out
     try:
         RunFolder(run).metrics.append({"iteration": 1, "policy/kl_coef": 0.25})
-        RunFolder(run).metrics.append({"iteration": 1, "eval/success_rate": 1.0})  # of its evaluation
+        RunFolder(run).metrics.append({"iteration": 1, "eval/success_rate": 1.0})  # from the evaluation after it
         assert replay(run, uid) == 0
     finally:
         RunFolder(run).metrics.path.unlink()
@@ -171,29 +171,29 @@ def test_the_first_difference_is_named(config, run: Path, name: str, where: tupl
     assert difference is not None and difference.startswith(said)
 
 
-def test_another_outcome_than_on_record_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", str(run), str(read_uids(run)[0])]) == 1  # its record says success, as the fixture had it
-    assert "replay: not what is on record; success: False now, True on record" in capsys.readouterr().err
+def test_a_difference_from_the_record_is_reported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(run), str(read_uids(run)[0])]) == 1  # the fixture recorded it as a success
+    assert "replay: differs from the record; success: False now, True on record" in capsys.readouterr().err
 
 
-def test_what_is_not_there_is_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_run_or_episode_is_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(run), "99"]) == 2
     assert main(["replay", str(tmp_path), "0"]) == 2
     assert main(["episodes", str(tmp_path)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
     assert lines[0].startswith(f"uid=99: {run} has no such episode; it keeps those of iterations 1 to 1")
-    assert "holds no config.yaml" in lines[1] and "holds no config.yaml" in lines[2]
+    assert "has no config.yaml" in lines[1] and "has no config.yaml" in lines[2]
 
 
-def test_the_oldest_are_removed_and_what_was_not_committed_does_not_count(config, tmp_path: Path) -> None:
+def test_old_episodes_are_removed_and_uncommitted_ones_ignored(config, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     for iteration in (1, 2, 3):
         folder.episodes.begin(iteration)
         folder.episodes.commit(iteration, keep=2)
     (folder.episodes.begin(4) / "x").write_text("")
     assert list(folder.episodes.kept()) == [2, 3]
-    assert not any(folder.episodes.begin(4).iterdir())  # begun again
+    assert not any(folder.episodes.begin(4).iterdir())  # cleared for the next attempt
     folder.episodes.commit(3, keep=2)
     assert list(folder.episodes.kept()) == [2, 3]
 

@@ -1,4 +1,4 @@
-"""A flow run is over when its watch says so, or when the server has said so for a while."""
+"""A flow run is over when its watch says so, or when the server has reported that for a while."""
 
 import io
 import sys
@@ -22,7 +22,7 @@ SUBMITTED = f"print('UUID: {RUN_ID}', flush=True)"
 
 
 class Api:
-    """A server that knows one run."""
+    """A server with one flow run."""
 
     kind = "RUNNING"
     message = ""
@@ -45,7 +45,7 @@ class Api:
 
 
 class Watched:
-    """Makes flow runs whose watch is a program of ours."""
+    """Creates flow runs whose watch is a Python program."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = StackFolder(tmp_path)
@@ -64,8 +64,8 @@ class Watched:
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     monkeypatch.setattr(module, "PrefectApi", Api)
-    monkeypatch.setattr(module, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(module, "CRASH_SECONDS", 0.1)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(module, "RESUME_SECONDS", 0.1)
     made = Watched(tmp_path, monkeypatch)
     yield made
     for each in made.runs:
@@ -80,12 +80,12 @@ def outcome(run: FlowRun, seconds: float) -> int | None:
 
 
 @pytest.mark.parametrize(("code", "kind"), [(0, "RUNNING"), (1, "FAILED")])
-def test_the_watch_tells_the_outcome(watched: Watched, code: int, kind: str) -> None:
+def test_the_watch_gives_the_exit_code(watched: Watched, code: int, kind: str) -> None:
     assert outcome(watched.start(f"{SUBMITTED}; raise SystemExit({code})", kind), 10.0) == code
 
 
-def test_a_run_that_crashed_is_given_time_to_be_taken_up_again(watched: Watched) -> None:
-    watched.patch.setattr(module, "CRASH_SECONDS", 60.0)
+def test_a_crashed_run_is_given_time_to_be_resumed(watched: Watched) -> None:
+    watched.patch.setattr(module, "RESUME_SECONDS", 60.0)
     run = watched.start(f"{SUBMITTED}; raise SystemExit(1)", "CRASHED")
     assert outcome(run, 2.0) is None
     watched.patch.setattr(Api, "kind", "RUNNING")
@@ -99,23 +99,23 @@ def test_a_watch_that_missed_the_end_is_ended(watched: Watched, kind: str, code:
     assert outcome(watched.start(f"{SUBMITTED}; import time; time.sleep(60)", kind), 10.0) == code
 
 
-def test_a_run_that_somebody_has_deleted_is_over(watched: Watched) -> None:
+def test_a_deleted_run_is_over(watched: Watched) -> None:
     run = watched.start(f"{SUBMITTED}; import time; time.sleep(60)", "DELETED")
     assert outcome(run, 10.0) == 1
-    assert run.failure() == "the flow run was deleted; resume=mine goes on after the last commit"
+    assert run.failure() == "the flow run was deleted; resume=mine continues after the last commit"
 
 
-def test_a_run_goes_on_as_long_as_neither_says_it_is_over(watched: Watched) -> None:
+def test_a_run_is_active_while_neither_reports_its_end(watched: Watched) -> None:
     assert outcome(watched.start(f"{SUBMITTED}; import time; time.sleep(60)"), 1.0) is None
 
 
-def test_a_refused_submission_is_told_in_the_commands_words(watched: Watched) -> None:
+def test_a_refused_submission_shows_the_commands_output(watched: Watched) -> None:
     run = watched.start("print('iterations: not an integer'); raise SystemExit(1)")
     assert outcome(run, 10.0) == 1
     assert run.failure() == "iterations: not an integer"
 
 
-def test_a_resumed_run_is_not_taken_for_the_flow_run_before_it(watched: Watched) -> None:
+def test_a_resumed_run_is_not_confused_with_its_previous_flow_run(watched: Watched) -> None:
     before = "3fbcd7e8-d274-45f4-bd12-000000000000"
     first = watched.start(f"print('UUID: {before}')")
     assert eventually(lambda: first._watch.poll() is not None)
@@ -126,7 +126,7 @@ def test_a_resumed_run_is_not_taken_for_the_flow_run_before_it(watched: Watched)
     assert outcome(resumed, 0.5) is None
 
 
-def test_an_exception_is_told_by_the_state_and_a_crash_by_the_log(watched: Watched) -> None:
+def test_an_exception_is_read_from_the_state_and_a_crash_from_the_log(watched: Watched) -> None:
     ends = f"{SUBMITTED}; raise SystemExit(1)"
     failed = watched.start(ends, "FAILED", "ConfigError: seed: must be ≥ 0", logged="Traceback …")
     assert outcome(failed, 10.0) == 1
@@ -136,7 +136,7 @@ def test_an_exception_is_told_by_the_state_and_a_crash_by_the_log(watched: Watch
     assert crashed.failure() == "out of memory"
 
 
-def test_a_stack_is_shared_unless_it_is_another_runs_own(tmp_path: Path) -> None:
+def test_a_stack_is_shared_unless_it_belongs_to_another_run(tmp_path: Path) -> None:
     folder, console, me = StackFolder(tmp_path), Console(file=io.StringIO()), psutil.Process()
     shared = StackState(me.pid, me.create_time(), True, "http://127.0.0.1:4200/api", "127.0.0.1:6379", None, {}, "up")
     folder.write_state(shared)

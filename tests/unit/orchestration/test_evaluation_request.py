@@ -1,4 +1,4 @@
-"""What an evaluation is asked for: a run or an export, and what does not fit either."""
+"""Evaluation requests: for a run or an export, continued evaluations, and mistakes."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ from embodyflow.orchestration.evaluation.evaluation_request import (
     open_evaluation,
     parse_evaluation,
 )
-from embodyflow.orchestration.evaluation.kept_checkpoint import drop, kept
+from embodyflow.orchestration.evaluation.pinned_checkpoint import pinned_run, unpin_checkpoint
 from embodyflow.orchestration.request import command_line
 from embodyflow.orchestration.request.request import RunRequest, check
 from embodyflow.record.run_folder import RunFolder
@@ -27,7 +27,7 @@ SMALL = ("env.max_steps=20", "evaluation.num_goals=4")
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run with commits of iterations 0 and 2."""
+    """The folder of a run with commits of iterations 0 and 2."""
     config = check(RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}", *SMALL)))
     folder = RunFolder.create(config)
     for iteration in (0, 2):
@@ -44,7 +44,7 @@ def ask(*words: str):
     return check_evaluation(parse_evaluation(words))
 
 
-def test_a_run_is_evaluated_as_it_was_trained_but_for_what_is_asked(run: Path) -> None:
+def test_a_run_is_evaluated_with_its_own_configuration_and_overrides(run: Path) -> None:
     config, policy = ask(f"policy={run}", "evaluation.num_goals=8")
     assert (config.env.max_steps, config.evaluation.num_goals) == (20, 8)
     assert (config.run_id, config.run_dir.parent) == ("evaluate-mine-000002", run.parent)
@@ -58,7 +58,7 @@ def test_an_export_is_evaluated_in_an_experiment(run: Path) -> None:
     assert (config.experiment, config.run_id, policy.iteration) == ("embodied", "of-export", None)
 
 
-def test_the_same_again_goes_on_and_something_else_is_refused(run: Path) -> None:
+def test_the_same_evaluation_continues_and_a_different_one_is_refused(run: Path) -> None:
     config, policy = ask(f"policy={run}")
     folder = open_evaluation(config, policy)
     again, _ = ask(f"policy={run}")
@@ -68,13 +68,13 @@ def test_the_same_again_goes_on_and_something_else_is_refused(run: Path) -> None
 
 
 def weights(folder: RunFolder, iteration: int) -> str:
-    kept(folder).checkpoints.verify(iteration)
-    return (kept(folder).checkpoints.folder(iteration) / "weights").read_text()
+    pinned_run(folder).checkpoints.verify(iteration)
+    return (pinned_run(folder).checkpoints.folder(iteration) / "weights").read_text()
 
 
 @pytest.mark.parametrize("run_id", [(), ("run_id=other",)])
 @pytest.mark.parametrize("linked", [True, False])
-def test_a_run_that_goes_on_takes_nothing_from_its_evaluation(
+def test_a_run_that_continues_removes_nothing_from_its_evaluation(
     run: Path, monkeypatch: pytest.MonkeyPatch, run_id: tuple[str, ...], linked: bool
 ) -> None:
     if not linked:
@@ -83,14 +83,14 @@ def test_a_run_that_goes_on_takes_nothing_from_its_evaluation(
     folder = open_evaluation(config, policy)
     commit(RunFolder(run), 4)
     assert RunFolder(run).checkpoints.committed() == [0, 4]
-    again, same = ask(f"policy={run}", f"run_id={config.run_id}")  # what the flow is asked that the command starts
+    again, same = ask(f"policy={run}", f"run_id={config.run_id}")  # as the command asks its flow
     assert (again, same) == (config, policy) and policy.iteration == 2
     assert open_evaluation(again, same).path == folder.path
     assert [weights(folder, iteration) for iteration in (0, 2)] == ["of iteration 0", "of iteration 2"]
     if not run_id:
         newer, policy = ask(f"policy={run}")
         assert (newer.run_id, policy.iteration) == ("evaluate-mine-000004", 4)
-    drop(folder)  # complete; asked for once more, its checkpoint is gone
+    unpin_checkpoint(folder)  # as a complete evaluation does; its checkpoint is gone now
     with pytest.raises(
         ConfigError, match=f"policy={run}: the checkpoint of iteration 2 is gone; choose another run_id"
     ):
@@ -98,22 +98,20 @@ def test_a_run_that_goes_on_takes_nothing_from_its_evaluation(
 
 
 class OpenedError(Exception):
-    """Of an evaluation, with its folder, where workers would start."""
+    """Raised with an evaluation's folder and iteration where workers would start."""
 
 
-def test_a_retried_flow_run_goes_on_with_the_checkpoint_it_began_with(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def opened_instead(config: Any, policy: Any) -> None:
+def test_a_retried_flow_run_keeps_its_first_checkpoint(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_opened(config: Any, policy: Any) -> None:
         folder = open_evaluation(config, policy)
         raise OpenedError(folder.path, policy.iteration)
 
-    monkeypatch.setattr(evaluation_run, "open_evaluation", opened_instead)
+    monkeypatch.setattr(evaluation_run, "open_evaluation", raise_opened)
 
     def attempt(flow_run_id: str) -> tuple[Path, int]:
         monkeypatch.setattr(evaluation_request, "flow_run", SimpleNamespace(id=flow_run_id))
         with pytest.raises(OpenedError) as opened:
-            asyncio.run(evaluation_run.evaluate_as_asked(EvaluationRequest(str(run))))
+            asyncio.run(evaluation_run.run_evaluation(EvaluationRequest(str(run))))
         return opened.value.args
 
     first = attempt("0123456789abcdef")
@@ -123,7 +121,7 @@ def test_a_retried_flow_run_goes_on_with_the_checkpoint_it_began_with(
     assert attempt("fedcba9876543210") == (run.parent / "evaluate-mine-fedcba98", 4)
 
 
-def test_who_stops_an_evaluation_is_told_what_goes_on_with_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_evaluation_names_the_command_that_continues_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(flow: Any, parameters: Any, run_dir: Path, if_stopped: Any) -> None:
         raise SystemExit(if_stopped())
 
@@ -133,7 +131,7 @@ def test_who_stops_an_evaluation_is_told_what_goes_on_with_it(run: Path, monkeyp
         evaluate.main()
 
 
-def test_a_checkpoint_that_is_being_removed_is_not_taken(run: Path) -> None:
+def test_a_checkpoint_that_is_being_removed_is_not_pinned(run: Path) -> None:
     (RunFolder(run).checkpoints.folder(2) / "weights").unlink()
     config, policy = ask(f"policy={run}", "run_id=other")
     with pytest.raises(ConfigError, match="the checkpoint of iteration 2 is gone"):
@@ -148,13 +146,19 @@ def test_a_checkpoint_that_is_being_removed_is_not_taken(run: Path) -> None:
     [
         ((), "policy: must be set to the folder of a run"),
         (("mine",), "mine: must be of the form key=value, such as policy=runs/mine"),
-        (("policy={root}/none",), "policy={root}/none: holds neither config.yaml, as runs do, nor model.safetensors"),
-        (("policy={root}/mine", "experiment=libero"), "experiment=libero: the run {root}/mine is of embodied; leave"),
+        (
+            ("policy={root}/none",),
+            "policy={root}/none: must be the folder of a run, with config.yaml, or of an exported",
+        ),
+        (
+            ("policy={root}/mine", "experiment=libero"),
+            "experiment=libero: the run {root}/mine has experiment=embodied;",
+        ),
         (("policy={root}/mine", "evaluation.num_goal=3"), "evaluation.num_goal: no such key; did you mean"),
         (("policy={root}/mine", "evaluation.num_goals=999"), "evaluation.num_goals=999: allowed are 1 to 256"),
         (("policy={root}/mine", "env.tasks=[raech-v3]"), "env.tasks: 'raech-v3' is unknown"),
         (("policy={root}/new",), "policy={root}/new: the run has no committed checkpoint"),
-        (("policy={root}/math",), "policy={root}/math: is of job=language; allowed is embodied"),
+        (("policy={root}/math",), "policy={root}/math: belongs to job=language; allowed is embodied"),
     ],
 )
 def test_a_mistake_is_one_line(run: Path, words: tuple[str, ...], answer: str) -> None:

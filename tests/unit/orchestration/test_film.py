@@ -1,4 +1,4 @@
-"""An evaluation that is due is made once, and filmed once, whatever fails between the two."""
+"""A due evaluation runs once and is filmed once, even if a failure interrupts it."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ LOST = WorkerLostError("a worker of the rollout group is gone")
 
 
 class Studio:
-    """Evaluates and films, and notes what it did; fails where it is told to, once."""
+    """Stands in for evaluation and film, logs their steps, and fails once at a given step."""
 
     def __init__(self, failing: str, problem: str | None) -> None:
         self._failing, self._problem = failing, problem
@@ -56,7 +56,7 @@ class Studio:
     ("failing", "done"),
     [("film", ["evaluated", "filmed", "filmed", "drawn"]), ("drawing", ["evaluated", *["filmed", "drawn"] * 2])],
 )
-def test_a_film_that_failed_is_made_after_all_and_once(
+def test_a_film_that_failed_is_retried_and_made_once(
     tiny_config: Callable[..., RunConfig],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -68,7 +68,7 @@ def test_a_film_that_failed_is_made_after_all_and_once(
     run, studio = run_in(RunFolder.create(config), config), Studio(failing, problem)
     monkeypatch.setattr(training, "evaluate", studio.evaluate)
     monkeypatch.setattr(evaluation, "submit_node", studio.submit)
-    monkeypatch.setattr(evaluation, "draw_trained_on", studio.draw)
+    monkeypatch.setattr(evaluation, "draw_training", studio.draw)
     monkeypatch.setattr(evaluation, "get_run_logger", lambda: logging.getLogger("film"))
     with pytest.raises(WorkerLostError):
         asyncio.run(training._evaluate_if_due(run, 0))

@@ -1,4 +1,4 @@
-"""A run that goes back to an earlier commit than it came from does all of it again, once, and ends the same."""
+"""A run that returns to an earlier commit replays every iteration since once, and gives the same result."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counting_run import begin, go_on, iterate, rows_of, run_in
+from counting_run import begin, iterate, rows_of, run_after, run_in
 
 from embodyflow.config import RunConfig
 from embodyflow.data.rows_file import Journal
@@ -43,8 +43,8 @@ def config_of(tiny_config: Callable[..., RunConfig], root: Path, run_id: str) ->
     return tiny_config(*words, f"evaluation.every={EVALUATED}", "evaluation.video=false")
 
 
-def started(config: RunConfig, monkeypatch: pytest.MonkeyPatch, disturb: Disturb) -> Any:
-    """Return a run that is about to begin; ``disturb`` is called when an iteration begins, and may raise."""
+def new_run(config: RunConfig, monkeypatch: pytest.MonkeyPatch, disturb: Disturb) -> Any:
+    """Return a run that is about to start; ``disturb`` is called at the start of each iteration and may raise."""
     run = run_in(RunFolder.create(config), config)
     run.session.mend = nothing
 
@@ -54,23 +54,23 @@ def started(config: RunConfig, monkeypatch: pytest.MonkeyPatch, disturb: Disturb
 
     monkeypatch.setattr(training, "run_iteration", run_iteration)
     monkeypatch.setattr(training, "evaluate", evaluate)
-    monkeypatch.setattr(recovery, "note_processes", nothing)
+    monkeypatch.setattr(recovery, "record_processes", nothing)
     return run
 
 
-async def live(run: Any, first: int = 0) -> tuple[Any, ...]:
-    """Train to the end; return what came of it."""
-    await go_on(run, first)
+async def finish(run: Any, first: int = 0) -> tuple[Any, ...]:
+    """Train to the end; return the outcome."""
+    await run_after(run, first)
     lines = [(line["iteration"], "loss" in line) for line in run.folder.metrics.read()]
     return run.session.state, run.session.weights_digest, run.stages._ledger.digest(), lines
 
 
-def lived(config: RunConfig, monkeypatch: pytest.MonkeyPatch, disturb: Disturb) -> tuple[Any, ...]:
-    run = started(config, monkeypatch, disturb)
+def outcome_of(config: RunConfig, monkeypatch: pytest.MonkeyPatch, disturb: Disturb) -> tuple[Any, ...]:
+    run = new_run(config, monkeypatch, disturb)
 
     async def whole() -> tuple[Any, ...]:
         await begin(run)
-        return await live(run)
+        return await finish(run)
 
     return asyncio.run(whole())
 
@@ -80,13 +80,13 @@ async def undisturbed(run: Any, index: int) -> None:
 
 
 def once(index: int, do: Callable[[Any], None]) -> Disturb:
-    """Return what does something when an iteration begins for the first time, and then fails it."""
+    """Return a function that acts at the first start of an iteration and then makes it fail."""
     waiting = [index]
 
     async def disturb(run: Any, at: int) -> None:
         if waiting == [at]:
             waiting.clear()
-            await run.stages.settle()
+            await run.stages.drain()
             do(run)
             raise LOST
 
@@ -99,35 +99,35 @@ def damage(run: Any, *iterations: int) -> None:
 
 
 @pytest.mark.parametrize("damaged", [(2,), (3, 2)], ids=["the last", "the last two"])
-def test_what_a_damaged_checkpoint_held_is_done_again(
+def test_iterations_of_damaged_checkpoints_are_replayed(
     tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: tuple[int, ...]
 ) -> None:
-    straight = lived(config_of(tiny_config, tmp_path, "straight"), monkeypatch, undisturbed)
+    straight = outcome_of(config_of(tiny_config, tmp_path, "straight"), monkeypatch, undisturbed)
     assert straight[0]["updates"] == ITERATIONS
     assert straight[3] == [(0, False), (1, True), (2, True), (2, False), (3, True), (4, True), (4, False)]
     disturb = once(damaged[0] + 1, lambda run: damage(run, *damaged))
-    assert lived(config_of(tiny_config, tmp_path, "disturbed"), monkeypatch, disturb) == straight
+    assert outcome_of(config_of(tiny_config, tmp_path, "disturbed"), monkeypatch, disturb) == straight
 
 
-def test_a_new_process_does_again_what_a_damaged_checkpoint_held(
+def test_a_new_process_replays_iterations_of_damaged_checkpoints(
     tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(tiny_config, tmp_path, "mine")
-    straight = lived(config, monkeypatch, undisturbed)
+    straight = outcome_of(config, monkeypatch, undisturbed)
     run = run_in(RunFolder(config.run_dir), config)
     damage(run, 4, 3)
 
     async def in_a_new_process() -> tuple[Any, ...]:
-        return await live(run, await recovery.restore(run))
+        return await finish(run, await recovery.restore(run))
 
     assert asyncio.run(in_a_new_process()) == straight
 
 
 @pytest.mark.parametrize("slow", range(ITERATIONS))
-def test_a_commit_that_is_being_written_counts_before_anything_is_done_again(
+def test_a_commit_in_progress_completes_before_a_retry(
     tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: int
 ) -> None:
-    straight = lived(config_of(tiny_config, tmp_path, "straight"), monkeypatch, undisturbed)
+    straight = outcome_of(config_of(tiny_config, tmp_path, "straight"), monkeypatch, undisturbed)
     commit_checkpoint = Checkpoints.commit
 
     def slowly(checkpoints: Checkpoints, iteration: int, *rest: Any) -> None:
@@ -148,26 +148,26 @@ def test_a_commit_that_is_being_written_counts_before_anything_is_done_again(
 
     failed: list[int] = []
     monkeypatch.setattr(Checkpoints, "commit", slowly)
-    assert lived(config_of(tiny_config, tmp_path, "disturbed"), monkeypatch, lose_the_next_weights) == straight
+    assert outcome_of(config_of(tiny_config, tmp_path, "disturbed"), monkeypatch, lose_the_next_weights) == straight
     assert failed == [slow + 1]
 
 
-def test_rows_that_wait_are_kept_no_longer_than_checkpoints(
+def test_surplus_rows_are_kept_as_long_as_checkpoints(
     tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(tiny_config, tmp_path, "mine")
-    lived(config, monkeypatch, undisturbed)
+    outcome_of(config, monkeypatch, undisturbed)
     kept = sorted(path.relative_to(config.run_dir / "stages") for path in config.run_dir.glob("stages/*/*/*"))
     assert [str(path.parent.parent) for path in kept] == [f"iteration-00000{index}" for index in (2, 3, 4, 5)]
     assert {path.name for path in kept} == {"0.surplus"}
 
 
-def test_half_a_rollout_is_kept_only_where_the_same_weights_play_the_rest(
+def test_half_a_rollout_is_kept_only_if_the_same_weights_play_the_rest(
     tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process ends while a commit is flushed and the next rollout has begun; a new one may learn at another rate."""
+    """A process ends during a commit, after the next rollout has started; its successor may train other weights."""
     config = config_of(tiny_config, tmp_path, "mine")
-    lived(config, monkeypatch, undisturbed)
+    outcome_of(config, monkeypatch, undisturbed)
     stages_of = [config.run_dir / "stages" / f"iteration-{index:06d}" / "rollout" for index in (5, 6)]
     for index, folder in enumerate(stages_of, start=5):
         Journal(folder / "0.0.parts").append(rows_of(index, 0))
@@ -178,7 +178,7 @@ def test_half_a_rollout_is_kept_only_where_the_same_weights_play_the_rest(
     assert kept == [{"0.0.parts", "0.surplus"}, {"0.surplus"}]
 
 
-def test_all_that_could_not_be_written_is_told(
+def test_every_failed_write_is_reported(
     tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_in(RunFolder(tmp_path), config_of(tiny_config, tmp_path, "mine"))
@@ -189,7 +189,7 @@ def test_all_that_could_not_be_written_is_told(
     async def commit_twice() -> None:
         run.stages.commit(1, {})
         run.stages.commit(2, {})
-        await run.stages.settle()
+        await run.stages.drain()
 
     monkeypatch.setattr(Checkpoints, "commit", refuse)
     with pytest.raises(OSError, match="no room for 1") as failure:

@@ -1,4 +1,4 @@
-"""Which nodes run again where rows were lost; they are run by hand, and no process is needed for it."""
+"""Which nodes rerun after lost rows. The nodes are stubs, so no process is needed."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -26,11 +26,11 @@ def graph_of(**nodes: tuple[Sequence[str], dict[str, Any]]) -> TaskGraph:
 
 
 class Pass:
-    """One pass, in which the first run of ``reader`` finds the rows of ``old_log_prob`` lost.
+    """One pass over a graph, in which the first run of ``reader`` finds the rows of ``old_log_prob`` lost.
 
     Attributes:
-        ran: the nodes, as they began.
-        works: what each was asked to do.
+        ran: Node ids in the order of their starts.
+        works: Work of each of these runs.
     """
 
     def __init__(self, reader: str, seconds: Callable[[str, int], float] = lambda name, count: 0.0) -> None:
@@ -55,14 +55,14 @@ class Pass:
         return NodeReport(node_id=work.node_id, group="trainer", shards=(), **nothing)
 
 
-def test_rows_are_made_again_with_the_weights_they_were_made_with() -> None:
+def test_lost_rows_are_recreated_with_the_same_weights() -> None:
     graph = graph_of(old_log_prob=((), FORWARD), report=(["old_log_prob"], HERE), train=(["report"], TRAIN))
     passed = Pass("report")
     passed.over(graph)
     assert passed.ran == ["old_log_prob", "report", "old_log_prob", "report", "train"]
 
 
-def test_rows_of_weights_that_have_been_trained_since_are_not_made_again() -> None:
+def test_rows_of_weights_that_were_trained_since_are_not_recreated() -> None:
     graph = graph_of(
         old_log_prob=((), FORWARD), train=(["old_log_prob"], TRAIN), report=(["old_log_prob", "train"], HERE)
     )
@@ -74,7 +74,7 @@ def test_rows_of_weights_that_have_been_trained_since_are_not_made_again() -> No
 
 
 @pytest.mark.parametrize("slow", [("train", 1), ("old_log_prob", 2)], ids=["in training", "trained before it ends"])
-def test_nor_while_another_branch_trains(slow: tuple[str, int]) -> None:
+def test_rows_are_not_recreated_while_another_branch_trains(slow: tuple[str, int]) -> None:
     graph = graph_of(
         old_log_prob=((), FORWARD),
         train=(["old_log_prob", "wait"], TRAIN),
@@ -89,8 +89,8 @@ def test_nor_while_another_branch_trains(slow: tuple[str, int]) -> None:
     assert passed.ran.count("report") == 1
 
 
-def test_a_training_node_that_misses_its_rows_is_not_run_again() -> None:
-    """A rank that was called to train and did not refuses to go on until the last commit is restored."""
+def test_a_training_node_that_misses_its_rows_does_not_rerun() -> None:
+    """Ranks refuse to continue after a failed training call until the last commit is restored."""
     graph = graph_of(old_log_prob=((), FORWARD), train=(["old_log_prob"], TRAIN))
     passed = Pass("train")
     with pytest.raises(ExceptionGroup):
@@ -98,7 +98,7 @@ def test_a_training_node_that_misses_its_rows_is_not_run_again() -> None:
     assert passed.ran == ["old_log_prob", "train"]
 
 
-def test_the_reference_is_made_again_by_a_node_that_is_held_to_leave_it_alone() -> None:
+def test_a_reference_node_reruns_and_must_not_change_weights() -> None:
     reference = TRAIN | {"node_role": NodeRole.REFERENCE, "retries": 1}
     graph = graph_of(old_log_prob=((), reference), report=(["old_log_prob"], HERE))
     passed = Pass("report")
@@ -107,10 +107,10 @@ def test_the_reference_is_made_again_by_a_node_that_is_held_to_leave_it_alone() 
     assert [(work.trains, work.only_forward_compute) for work in passed.works[:2]] == [(False, True), (False, False)]
 
 
-@pytest.mark.parametrize(("node_type", "is_held"), [("MODEL_INFERENCE", True), ("MODEL_TRAIN", False)])
-def test_a_node_that_does_not_say_that_it_trains_is_held_to_leave_weights_alone(node_type: str, is_held: bool) -> None:
-    """It may be run again, which would train twice."""
+@pytest.mark.parametrize(("node_type", "is_forward_only"), [("MODEL_INFERENCE", True), ("MODEL_TRAIN", False)])
+def test_a_node_must_be_declared_to_train(node_type: str, is_forward_only: bool) -> None:
+    """An undeclared node may rerun, and would then train twice."""
     passed = Pass("nobody")
     passed.over(graph_of(train=((), TRAIN | {"node_type": NodeType(node_type)})))
     [work] = passed.works
-    assert (work.only_forward_compute, work.trains) == (is_held, not is_held)
+    assert (work.only_forward_compute, work.trains) == (is_forward_only, not is_forward_only)

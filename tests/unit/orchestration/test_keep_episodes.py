@@ -1,4 +1,4 @@
-"""A record of episodes is whole or there is none, whichever of its parts is lost."""
+"""A record of episodes is complete or missing, never partial."""
 
 import asyncio
 import logging
@@ -30,11 +30,11 @@ def write(rank: int, config: Any) -> None:
 
 
 class Session:
-    """Two ranks write what was played, of which the first misses its rows; another is slow to write what was learned.
+    """Writes the part ``trained`` slowly, while the part ``played-rollout`` fails on the first of two ranks.
 
     Attributes:
-        written: the parts.
-        late: what the second rank, which nobody waits for any more, has yet to write.
+        written: Parts that are complete.
+        late: Configuration of the part that the second rank still has to write when the first has failed.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -49,7 +49,7 @@ class Session:
         self.written.append(work.config["part"])
 
 
-def kept(folder: RunFolder, error: Exception) -> Session:
+def keep(folder: RunFolder, error: Exception) -> Session:
     nothing: dict[str, Any] = {"metrics": {}, "info": {}, "digests": (), "seconds": 0.0, "logs": ()}
     shards = (ShardRef("1/rollout/0", "here", 2),)
     reports = {"rollout": NodeReport(node_id="rollout", group="rollout", shards=shards, **nothing)}
@@ -61,15 +61,15 @@ def kept(folder: RunFolder, error: Exception) -> Session:
     return session
 
 
-def test_a_part_that_is_lost_takes_the_others_with_it(tmp_path: Path) -> None:
-    session = kept(folder := RunFolder(tmp_path), ShardLostError("1/rollout/0", "here"))
-    assert session.written == ["trained"], "it was not waited for"
+def test_a_lost_part_removes_the_record(tmp_path: Path) -> None:
+    session = keep(folder := RunFolder(tmp_path), ShardLostError("1/rollout/0", "here"))
+    assert session.written == ["trained"], "the other part must complete first"
     with pytest.raises(FileNotFoundError):
         write(1, session.late)
     folder.episodes.commit(1, keep=2)
     assert folder.episodes.kept() == {} and not any((tmp_path / "episodes").iterdir())
 
 
-def test_a_bug_is_told(tmp_path: Path) -> None:
+def test_other_errors_are_raised(tmp_path: Path) -> None:
     with pytest.raises(LookupError, match="the drawer"):
-        kept(RunFolder(tmp_path), LookupError("the drawer"))
+        keep(RunFolder(tmp_path), LookupError("the drawer"))

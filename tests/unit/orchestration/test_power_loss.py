@@ -1,4 +1,4 @@
-"""Whatever a power failure leaves of a run, after whichever write: what counted counts, and the run ends the same."""
+"""A power failure after any write: commits survive, and the resumed run gives the same result."""
 
 import asyncio
 import functools
@@ -26,18 +26,18 @@ from embodyflow.record.run_folder import RunFolder
 ITERATIONS = 2
 
 
-async def go_on(run: Any, last: int) -> None:
-    """Do the iterations after ``last``."""
+async def run_after(run: Any, last: int) -> None:
+    """Run the iterations after ``last``."""
 
     async def in_turn(index: int) -> None:
-        await run.turns.to_roll_out(index)
+        await run.turns.wait_to_roll_out(index)
         await iterate(run, index)
-        run.turns.finished(index)
+        run.turns.mark_finished(index)
 
     lookahead = Lookahead(in_turn, run.turns.max_staleness, ITERATIONS)
     for index in range(last + 1, ITERATIONS + 1):
-        await lookahead.reach(index, run.turns.last_finished)
-    await run.stages.settle()
+        await lookahead.run_until(index, run.turns.last_finished)
+    await run.stages.drain()
 
 
 def outcome(run: Any) -> tuple[Any, ...]:
@@ -47,8 +47,8 @@ def outcome(run: Any) -> tuple[Any, ...]:
     return run.session.weights_digest, ledger.digest(), run.folder.metrics.read()
 
 
-async def mend(run: Any, promised: set[tuple[str, int]]) -> tuple[Any, ...]:
-    """Take a run up again, as a new process does; hold what is there against what counted."""
+async def resume(run: Any, promised: set[tuple[str, int]]) -> tuple[Any, ...]:
+    """Resume a run as a new process does; check that everything promised before the failure is there."""
     last = await recovery.restore(run)
     assert last >= max((index for kind, index in promised if kind == "commit"), default=0)
     assert run.session.state["updates"] == last
@@ -56,13 +56,13 @@ async def mend(run: Any, promised: set[tuple[str, int]]) -> tuple[Any, ...]:
     for kind, index in promised:
         if kind == "stage" and index > last:
             assert await run.stages.recall(run.session, work_of(run, index)) is not None
-    await go_on(run, last)
+    await run_after(run, last)
     return outcome(run)
 
 
 @pytest.fixture
 def in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What flows do beside each other is done in turns, the same each time."""
+    """Replace threads by inline calls, so that every run takes the same steps."""
 
     async def inline(do: Callable[..., Any], *args: Any) -> Any:
         await asyncio.sleep(0)
@@ -75,14 +75,14 @@ def in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def in_memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder that is made and removed fast, hundreds of times."""
+    """A folder in memory, which is created and removed hundreds of times."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as folder:
         yield Path(folder)
 
 
-def lived(root: Path, config: RunConfig) -> tuple[Recorder, tuple[Any, ...]]:
-    """Return all steps of a run from its first to its last, and what came of it."""
+def recorded_run(root: Path, config: RunConfig) -> tuple[Recorder, tuple[Any, ...]]:
+    """Run to the end; return the recorded steps on disk and the outcome."""
     root.mkdir()
     recorder, append = Recorder(root), Ledger.append
 
@@ -96,7 +96,7 @@ def lived(root: Path, config: RunConfig) -> tuple[Recorder, tuple[Any, ...]]:
 
         async def live() -> None:
             await begin(run)
-            await go_on(run, 0)
+            await run_after(run, 0)
 
         asyncio.run(live())
     return recorder, outcome(run)
@@ -113,7 +113,7 @@ def test_a_power_failure_after_any_write(
 ) -> None:
     words = (f"run_root={tmp_path}/disk/runs", "run_id=mine", f"iterations={ITERATIONS}", "trainer.keep_checkpoints=1")
     config = tiny_config(*words, *ahead)
-    recorder, undisturbed = lived(tmp_path / "disk", config)
+    recorder, undisturbed = recorded_run(tmp_path / "disk", config)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     disk, rng, promised, seen = Disk(), random.Random(0), set[tuple[str, int]](), set[int]()
     for step in recorder.steps:
@@ -125,7 +125,7 @@ def test_a_power_failure_after_any_write(
             if key not in seen:
                 seen.add(key)
                 lay_out(tree, in_memory / "disk")
-                assert_goes_on(in_memory / "disk", config, promised, undisturbed)
+                assert_resumes(in_memory / "disk", config, promised, undisturbed)
                 shutil.rmtree(in_memory / "disk")
     assert len(promised) == 2 * ITERATIONS + 1 and len(seen) > 200, len(seen)
 
@@ -137,10 +137,10 @@ class FlowRun:
         self.run_count, self.id = run_count, "0123456789abcdef"
 
 
-def test_a_power_failure_before_anything_counted(
+def test_a_power_failure_before_the_first_commit(
     tmp_path: Path, in_memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flow run makes its folder, is tried again and makes another: its next attempt begins, whatever was left."""
+    """Attempts of a flow run replace the folder of the attempt before, whatever a power failure left of it."""
 
     def begin_in(root: Path, run_count: int) -> RunFolder:
         monkeypatch.setattr(request, "flow_run", FlowRun(run_count))
@@ -152,7 +152,7 @@ def test_a_power_failure_before_anything_counted(
         begin_in(tmp_path, run_count=1).metrics.append({"iteration": 0})
         begin_in(tmp_path, run_count=2)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    compose = functools.cache(lambda *words: compose_config(words))  # the same words each time
+    compose = functools.cache(lambda *words: compose_config(words))  # the words are always the same
     monkeypatch.setattr(request, "compose_config", lambda words: compose(*words))
     disk, rng, seen = Disk(), random.Random(0), set[int]()
     for step in recorder.steps:
@@ -168,10 +168,10 @@ def test_a_power_failure_before_anything_counted(
     assert len(seen) > 20, len(seen)
 
 
-def assert_goes_on(root: Path, config: RunConfig, promised: set[tuple[str, int]], undisturbed: tuple[Any, ...]) -> None:
+def assert_resumes(root: Path, config: RunConfig, promised: set[tuple[str, int]], undisturbed: tuple[Any, ...]) -> None:
     folder = RunFolder(root / "runs" / "mine")
     if not promised and not folder.checkpoints.committed():
-        return  # nothing counted, and the run is started anew
+        return  # nothing was committed, so the run starts from scratch
     assert RunFolder.open(str(root / "runs"), "mine").path == folder.path
     run = run_in(folder, config)
-    assert asyncio.run(mend(run, promised)) == undisturbed
+    assert asyncio.run(resume(run, promised)) == undisturbed

@@ -1,4 +1,4 @@
-"""What the terminal shows of a run."""
+"""The progress of a run on the terminal."""
 
 import io
 import json
@@ -35,7 +35,7 @@ def test_without_a_terminal_each_stage_and_iteration_is_a_line(tmp_path: Path) -
     ]
 
 
-def test_a_resumed_run_shows_what_is_new(tmp_path: Path) -> None:
+def test_a_resumed_run_shows_new_iterations(tmp_path: Path) -> None:
     output = io.StringIO()
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text('{"iteration": 1, "rollout/reward": 1.0}\n')
@@ -50,7 +50,7 @@ def lines(*iterations: int) -> str:
     return "".join(json.dumps({"iteration": each, "rollout/reward": each}) + "\n" for each in iterations)
 
 
-def test_iterations_that_are_dropped_and_done_again_are_shown_once(tmp_path: Path) -> None:
+def test_replayed_iterations_are_shown_once(tmp_path: Path) -> None:
     output = io.StringIO()
     metrics = tmp_path / "metrics.jsonl"
     with RunProgress(tmp_path, Console(file=output)) as progress:
@@ -61,12 +61,12 @@ def test_iterations_that_are_dropped_and_done_again_are_shown_once(tmp_path: Pat
         with metrics.open("a") as file:
             file.write('{"iteration": 3, "perf/seconds": 1.25, "rollout/reward": 3}\n' + lines(4))
         progress.update()
-        write_atomically(metrics, lines(1, 2, 3, 4, 5))  # longer already than what was read
+        write_atomically(metrics, lines(1, 2, 3, 4, 5))  # longer than the part that was read
         progress.update()
     assert output.getvalue().splitlines() == [f"iteration {n}  reward {n}" for n in (1, 2, 3, 4, 5)]
 
 
-def test_a_resumed_run_shows_what_it_does_again(tmp_path: Path) -> None:
+def test_a_resumed_run_shows_replayed_iterations(tmp_path: Path) -> None:
     """The run was killed between the line of its iteration 2 and the commit."""
     output = io.StringIO()
     metrics = tmp_path / "metrics.jsonl"
@@ -82,7 +82,7 @@ def test_a_resumed_run_shows_what_it_does_again(tmp_path: Path) -> None:
     assert output.getvalue() == "iteration 2  reward 2\n"
 
 
-def test_on_a_terminal_the_bar_carries_the_numbers(tmp_path: Path) -> None:
+def test_on_a_terminal_the_bar_shows_the_metrics(tmp_path: Path) -> None:
     output = io.StringIO()
     with RunProgress(tmp_path, Console(file=output, force_terminal=True, color_system=None, width=120)) as progress:
         write_status(tmp_path, "train", 2)

@@ -1,4 +1,4 @@
-"""What is done again and what is not, and from where."""
+"""Which failures are retried, and from which commit."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "is_infrastructure"),
+    ("error", "is_retryable"),
     [
         (LOST, True),
         (NodeTimeoutError("late"), True),
@@ -36,12 +36,12 @@ def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
         (RewardError(7, "raised"), False),
     ],
 )
-def test_only_what_may_go_well_the_next_time_is_done_again(error: Exception, is_infrastructure: bool) -> None:
-    assert recovery.is_infrastructure(error) is is_infrastructure
+def test_only_failures_of_infrastructure_are_retryable(error: Exception, is_retryable: bool) -> None:
+    assert recovery.is_retryable(error) is is_retryable
 
 
 class Step:
-    """Fails so many times, each time with the same error; a run that notes what is done about it."""
+    """A step that fails a number of times with the same error, and counts attempts and recoveries."""
 
     def __init__(self, error: Exception, failures: int, limit: int = 3) -> None:
         self.error, self.failures, self.tried, self.recovered = error, failures, 0, 0
@@ -57,35 +57,37 @@ class Step:
         assert run is self.run
         self.recovered += 1
 
-    def survive(self, monkeypatch: pytest.MonkeyPatch) -> str:
+    def run_with_recovery(self, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setattr(recovery, "recover", self.recover)
-        return asyncio.run(recovery.surviving(self.run, "it", self.step))
+        return asyncio.run(recovery.with_recovery(self.run, "it", self.step))
 
 
-def test_each_failure_is_recovered_from_before_the_step_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_failure_is_followed_by_recovery_and_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     step = Step(LOST, failures=3)
-    assert step.survive(monkeypatch) == "done" and (step.tried, step.recovered) == (4, 3)
+    assert step.run_with_recovery(monkeypatch) == "done" and (step.tried, step.recovered) == (4, 3)
 
 
 @pytest.mark.parametrize(("error", "failures", "tried"), [(LOST, 4, 4), (ValueError("a bug"), 1, 1)])
-def test_what_fails_for_ever_ends(error: Exception, failures: int, tried: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permanent_failures_are_raised(
+    error: Exception, failures: int, tried: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     step = Step(error, failures)
     with pytest.raises(type(error)):
-        step.survive(monkeypatch)
+        step.run_with_recovery(monkeypatch)
     assert step.tried == tried
 
 
-def test_the_newest_intact_checkpoint_counts(tmp_path: Path) -> None:
+def test_the_newest_intact_commit_is_restored(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     for iteration in range(4):
         (folder.checkpoints.begin(iteration) / "state").write_text(f"weights {iteration}")
         folder.checkpoints.commit(iteration, {}, keep=9)
     run: Any = SimpleNamespace(folder=folder, turns=Turns(0))
-    assert recovery.newest_intact(run) == 3
+    assert recovery.newest_intact_commit(run) == 3
     (folder.checkpoints.folder(3) / "state").write_text("weights 4")
     (folder.checkpoints.folder(2) / "state").unlink()
-    assert recovery.newest_intact(run) == 1
+    assert recovery.newest_intact_commit(run) == 1
     assert folder.checkpoints.committed() == [0, 1]
     (folder.checkpoints.folder(0) / "commit.json").write_text("{")
     with pytest.raises(DamageError, match=r"iteration-000000/commit\.json is missing or damaged"):
-        recovery.newest_intact(run)
+        recovery.newest_intact_commit(run)

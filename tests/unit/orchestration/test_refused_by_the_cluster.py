@@ -1,4 +1,4 @@
-"""A mistake that only the cluster can tell is a line too, and leaves nothing behind."""
+"""A mistake that only the cluster can detect is one line too, and leaves nothing behind."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ from flows.grpo import grpo
 ANSWER = "cluster.gpus_per_worker=1: 3 workers need 3 GPUs, the Ray cluster has 0"
 
 
-def test_it_is_the_last_line_of_the_command(
+def test_the_message_is_the_last_line_of_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> None:
@@ -37,25 +37,23 @@ def test_it_is_the_last_line_of_the_command(
 
 
 @pytest.mark.parametrize(("error", "is_kept"), [(ConfigError(ANSWER), False), (RuntimeError("a bug"), True)])
-def test_prefects_log_has_no_traceback_of_it(error: Exception, is_kept: bool) -> None:
+def test_prefects_log_has_no_traceback_of_a_mistake(error: Exception, is_kept: bool) -> None:
     record = logging.LogRecord("prefect.flow_runs", logging.ERROR, "", 0, "raised %r", (error,), (None, error, None))  # type: ignore[arg-type]
     assert embodyflow.orchestration.request.command_line._without_traceback(record)
     assert (record.exc_info is not None) is is_kept
 
 
 @pytest.mark.parametrize("done", [None, 1], ids=["nothing-committed", "committed"])
-def test_the_name_of_a_refused_run_is_free_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int | None
-) -> None:
+def test_the_run_id_of_a_refused_run_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int | None) -> None:
     @asynccontextmanager
-    async def opened(*_: Any) -> AsyncIterator[None]:
+    async def open_run(*_: Any) -> AsyncIterator[None]:
         raise ConfigError(ANSWER)
         yield
 
     flow_run = SimpleNamespace(id="0123456789abcdef", run_count=1)
     monkeypatch.setattr(request_module, "flow_run", flow_run)
     monkeypatch.setattr(training, "get_run_logger", lambda: logging.getLogger(__name__))
-    monkeypatch.setattr(training, "opened", opened)
+    monkeypatch.setattr(training, "open_run", open_run)
     request = RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}",))
     if done is not None:
         folder = open_folder(request, check(request))

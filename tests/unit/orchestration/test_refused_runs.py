@@ -1,4 +1,4 @@
-"""What a server refuses of iterations' runs is no failure of the training."""
+"""Refusals of the Prefect server do not fail the training."""
 
 import asyncio
 import logging
@@ -62,7 +62,7 @@ def refusal(status: int) -> httpx.HTTPStatusError:
     ],
     ids=["deleted", "refused", "never created"],
 )
-def test_a_run_that_cannot_be_closed_fails_nothing(
+def test_a_flow_run_that_cannot_be_closed_fails_nothing(
     creating: Exception | None,
     closing: Exception | None,
     asked: list[str],

@@ -1,9 +1,9 @@
-"""What is shown of a run."""
+"""The summary of a run in the Prefect UI."""
 
 from embodyflow.orchestration.server.reporting import summary_table
 
 
-def test_what_was_measured_twice_stands_side_by_side() -> None:
+def test_values_before_and_after_stand_side_by_side() -> None:
     summary = {
         "run_id": "mine",
         "success_rate_before": 0.25,
@@ -25,5 +25,5 @@ def test_what_was_measured_twice_stands_side_by_side() -> None:
     ]
 
 
-def test_what_was_measured_once_is_one_table() -> None:
+def test_single_values_are_one_table() -> None:
     assert summary_table({"return_first": -8.5}) == "|  |  |\n| --- | --- |\n| return first | -8.5 |\n"

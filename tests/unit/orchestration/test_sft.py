@@ -1,4 +1,4 @@
-"""A warm start is made again when anything has changed that its weights depend on."""
+"""A warm start is repeated if anything changed that its weights depend on."""
 
 import json
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def key(files: Path, *overrides: str) -> str:
     return warm_start_key(language_config(*data, "data.response_column=answer", *model, *overrides))
 
 
-def test_demonstrations_that_were_edited_are_learned_anew(files: Path) -> None:
+def test_edited_demonstrations_change_the_key(files: Path) -> None:
     before = key(files)
     assert key(files) == before
     rows = files / "rows.jsonl"
@@ -43,7 +43,7 @@ def test_demonstrations_that_were_edited_are_learned_anew(files: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "more/added.json"])
-def test_another_model_of_the_same_name_is_warm_started_anew(name: str, files: Path) -> None:
+def test_another_model_in_the_same_folder_changes_the_key(name: str, files: Path) -> None:
     before = key(files)
     file = files / "model" / name
     file.parent.mkdir(exist_ok=True)
@@ -51,13 +51,13 @@ def test_another_model_of_the_same_name_is_warm_started_anew(name: str, files: P
     assert key(files) != before
 
 
-def test_a_limit_that_leaves_out_demonstrations_tells_warm_starts_apart(files: Path) -> None:
+def test_a_limit_that_skips_demonstrations_changes_the_key(files: Path) -> None:
     longer = "rollout.max_prompt_tokens=17"
     assert key(files, "data.too_long=skip") != key(files, "data.too_long=skip", longer)
-    assert key(files) == key(files, longer), "what is too long is an error, and none is left out"
+    assert key(files) == key(files, longer), "too long is an error here, so no demonstration is skipped"
 
 
-def test_a_scene_that_was_edited_is_demonstrated_anew(tiny_config: Callable[..., RunConfig], tmp_path: Path) -> None:
+def test_an_edited_scene_changes_the_key(tiny_config: Callable[..., RunConfig], tmp_path: Path) -> None:
     scene, config = tmp_path / "scene.xml", tiny_config()
     env = config.env.model_copy(update={"kwargs": {"xml": str(scene)}})  # type: ignore[attr-defined]
     config = config.model_copy(update={"env": env})
@@ -77,7 +77,7 @@ def test_a_scene_that_was_edited_is_demonstrated_anew(tiny_config: Callable[...,
     ],
     ids=["expert", "wrapper", "environment"],
 )
-def test_an_expert_or_environment_that_was_edited_demonstrates_anew(
+def test_an_edited_expert_or_environment_changes_the_key(
     tiny_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: Any, edited: str
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)

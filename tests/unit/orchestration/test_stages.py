@@ -1,4 +1,4 @@
-"""What a later process knows of a node whose rows an earlier one kept."""
+"""A later process reads the kept rows of a node as the earlier one wrote them."""
 
 import asyncio
 from dataclasses import replace
@@ -25,13 +25,13 @@ def stages_in(path: Path) -> Stages:
 
 
 def positions_in(report: NodeReport) -> list[list[int]]:
-    """Return which rows each rank reads of a node's."""
+    """Return the positions of the node's rows that each rank reads."""
     [ranks], _ = plan_inputs("reader", Layout.SPLIT, "rollout", 2, [report])
     return [rank.positions.tolist() for rank in ranks]
 
 
-@pytest.mark.parametrize("order", [None, np.array([2, 0, 3, 1])], ids=["as they stand", "spread by their length"])
-def test_kept_rows_are_the_same_of_the_whole_batch(order: Index | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", [None, np.array([2, 0, 3, 1])], ids=["in order", "spread by length"])
+def test_kept_rows_keep_their_positions_in_the_batch(order: Index | None, tmp_path: Path) -> None:
     nothing: dict[str, Any] = {"metrics": {}, "info": {}, "digests": ("a", "b"), "seconds": 0.0, "logs": ()}
     report = NodeReport(node_id="rollout", group="rollout", shards=SHARDS, order=order, **nothing)
     work = NodeWork("rollout", "f", "rollout", 1, stage="there")
@@ -39,7 +39,7 @@ def test_kept_rows_are_the_same_of_the_whole_batch(order: Index | None, tmp_path
     async def keep() -> None:
         stages = stages_in(tmp_path)
         stages.keep(work, report)
-        await stages.settle()
+        await stages.drain()
 
     async def recall(work: NodeWork, kept: NodeReport) -> NodeReport:
         return replace(kept, shards=SHARDS)

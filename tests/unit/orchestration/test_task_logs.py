@@ -1,4 +1,4 @@
-"""What a task run tells in the log of its end."""
+"""The log line at the end of a task run."""
 
 import logging
 from types import SimpleNamespace
@@ -7,15 +7,15 @@ import pytest
 from prefect.states import Completed, Failed, State
 from prefect.task_engine import AsyncTaskRunEngine
 
-import embodyflow.orchestration.run.nodes  # noqa: F401 which leaves it out
+import embodyflow.orchestration.run.nodes  # noqa: F401 installs the filter
 
 
 @pytest.mark.parametrize(
-    ("state", "is_told"),
+    ("state", "is_logged"),
     [(Completed(), False), (Failed(message="no"), True), (Completed(name="Cached"), True)],
     ids=str,
 )
-def test_all_but_that_it_is_completed_is_told(state: State, is_told: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_plain_completion_is_not_logged(state: State, is_logged: bool, caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("prefect.task_runs")
     logger.addHandler(caplog.handler)
     try:
@@ -24,4 +24,4 @@ def test_all_but_that_it_is_completed_is_told(state: State, is_told: bool, caplo
             AsyncTaskRunEngine.log_finished_message(engine)  # type: ignore[arg-type]
     finally:
         logger.removeHandler(caplog.handler)
-    assert bool(caplog.messages) is is_told
+    assert bool(caplog.messages) is is_logged

@@ -7,7 +7,7 @@ from flows.evaluate import evaluate
 from flows.grpo import grpo
 
 
-def test_parameters_are_told_with_what_they_take() -> None:
+def test_parameters_are_listed_with_their_descriptions() -> None:
     lines = usage(grpo, "Others are overrides.").splitlines()
     assert lines[0] == "usage: python -m flows.grpo [key=value …]"
     assert any(line.startswith("  experiment  ") and "drawer_open, embodied" in line for line in lines)
@@ -18,9 +18,9 @@ def test_parameters_are_told_with_what_they_take() -> None:
 
 
 @pytest.mark.parametrize("word", ["-h", "--help"])
-def test_help_ends_the_command_well(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_exits_with_code_0(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         answer_help(grpo, ["experiment=push", word], "Others are overrides.")
     assert end.value.code == 0
     assert capsys.readouterr().out.startswith("usage: ")
-    answer_help(grpo, ["experiment=push"], "")  # nothing is asked
+    answer_help(grpo, ["experiment=push"], "")  # without a request for help it returns

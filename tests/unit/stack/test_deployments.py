@@ -199,4 +199,4 @@ def test_a_run_is_offered_to_be_resumed_by_what_can_do_so(
     (run / "checkpoints" / "iteration-000002").mkdir(parents=True)
     (run / "ledger.jsonl").touch()
     (run / "config.yaml").write_text(yaml.safe_dump({"flow": flow, "experiment": experiment, "iterations": 9}))
-    assert up._offers(StackFolder(tmp_path)) == [f"to resume   {command}  (2 of 9 iterations)", ""]
+    assert up._resume_commands(StackFolder(tmp_path)) == [f"to resume   {command}  (2 of 9 iterations)", ""]

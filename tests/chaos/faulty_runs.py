@@ -1,10 +1,10 @@
-"""Runs in which a plan has parts die, and what must not differ between such a run and one left in peace."""
+"""Runs with planned faults, and the outcome that must equal that of a run without faults."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from small_runs import SMALL, SMALL_CONTROL, SMALL_LANGUAGE, TWO_WORKERS, Runs
+from small_runs import SMALL, SMALL_CONTROL, SMALL_LANGUAGE, TWO_WORKERS, Runs, assert_trained
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
@@ -13,17 +13,17 @@ from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
 
 HERE = Path(__file__).parent
-WORDS = ("seed=7", "cluster.node_timeout=20")
-JOBS = {  # training flow, and its words
+WORDS = ("cluster.node_timeout=20",)
+JOBS = {  # training flow and words of each job
     "embodied": ("grpo", (*SMALL, TWO_WORKERS, "pipeline.custom_fn=faulty_nodes:graph")),
     "language": (
         "grpo",
-        (*SMALL_LANGUAGE, "rollout.groups_per_call=2", "pipeline.custom_fn=faulty_nodes:language_graph"),
+        (*SMALL_LANGUAGE, "seed=7", "rollout.groups_per_call=2", "pipeline.custom_fn=faulty_nodes:language_graph"),
     ),
-    "control": ("ppo", (*SMALL_CONTROL, "pipeline.custom_fn=faulty_nodes:control_graph")),
+    "control": ("ppo", (*SMALL_CONTROL, "seed=7", "pipeline.custom_fn=faulty_nodes:control_graph")),
 }
 PARTS = ("rollout/0", "rollout/1", "trainer/0", "buffer", "driver", "exception")
-"""What dies at every node of a job."""
+"""Parts that fail at every node of a job."""
 
 Outcome = tuple[Any, ...]
 ITERATIONS = ("iterations=3",)
@@ -33,17 +33,17 @@ KILLED = -9
 def fault(
     node: str, part: str | None = None, iteration: int = 2, signal: str = "SIGKILL", **more: Any
 ) -> dict[str, Any]:
-    """Return a line of a plan; see :mod:`faulty_nodes`."""
+    """Return an entry of a plan; see :mod:`faulty_nodes`."""
     return {"iteration": iteration, "node": node, "part": part, "signal": signal, **more}
 
 
-class Disturbed:
-    """Runs of a job in which a plan has parts die.
+class FaultyRuns:
+    """Runs of a job with planned faults.
 
     Args:
-        folder: for plans and runs.
-        api_url: of a Prefect server.
-        job: key of ``JOBS``.
+        folder: Folder for plans and runs.
+        api_url: Address of a Prefect server's API.
+        job: Key of ``JOBS``.
     """
 
     def __init__(self, folder: Path, api_url: str, job: str = "embodied") -> None:
@@ -52,7 +52,7 @@ class Disturbed:
         self._plans = folder
 
     def run(self, run_id: str, *faults: dict[str, Any], words: tuple[str, ...] = ITERATIONS) -> str:
-        """Run it, and resume it as often as its driver dies; return all that was printed."""
+        """Run the job with faults, and resume it each time its driver is killed; return the output."""
         plan = self._plans / f"{run_id}.json"
         plan.write_text(json.dumps(faults))
         runs = self.runs.served_by(self.runs.env["PREFECT_API_URL"], EMBODYFLOW_FAULTS=str(plan))
@@ -71,34 +71,36 @@ class Disturbed:
     def outlives(
         self, undisturbed: tuple[Any, ...], run_id: str, *faults: dict[str, Any], words: tuple[str, ...] = ITERATIONS
     ) -> str:
-        """Run it with faults that all happen, and hold its outcome against that of a run left in peace."""
+        """Run the job with faults; check that all of them happened and that the outcome equals the undisturbed one."""
         output = self.run(run_id, *faults, words=words)
-        assert self.happened(run_id) == len(faults)
+        assert self.num_faults(run_id) == len(faults)
         assert self.outcome(run_id) == undisturbed
         return output
 
-    def happened(self, run_id: str) -> int:
-        """Return how many faults of a run's plan there were."""
+    def num_faults(self, run_id: str) -> int:
+        """Return how many faults of a run's plan have happened."""
         return len(list(self._plans.glob(f"{run_id}.json.*")))
 
     def outcome(self, run_id: str) -> Outcome:
-        """Return all of a run that a disturbance must not change."""
+        """Return everything of a run that a fault must not change."""
         return outcome_of(RunFolder(self.runs.root / run_id))
 
 
 def outcome_of(folder: RunFolder) -> Outcome:
-    """Return all that a disturbance must not change: weights, ledger and metrics.
+    """Return everything that a fault must not change: weights, ledger and metrics.
 
-    The optimizer has counted as many updates as the iterations say they made: none was taken twice or never.
+    Also check that the run trained in every iteration, and that the optimizer counted as many updates as the metrics
+    report, so none was repeated or skipped.
     """
     metrics = [{k: v for k, v in record.items() if not k.startswith("perf/")} for record in folder.metrics.read()]
     updates = sum(record.get("train/optimizer_steps", 0) for record in metrics)
-    assert updates > 0 and updates_counted(folder.checkpoints.folder(folder.checkpoints.committed()[-1])) == {updates}
+    assert_trained(metrics)
+    assert updates_counted(folder.checkpoints.folder(folder.checkpoints.committed()[-1])) == {updates}
     return json.loads(folder.summary_path.read_text())["weights_digest"], Ledger(folder.ledger_path).digest(), metrics
 
 
 def updates_counted(checkpoint: Path) -> set[int]:
-    """Return how many updates AdamW counted for the parameters in a checkpoint."""
+    """Return the numbers of updates that AdamW counted for the parameters in a checkpoint."""
     state: dict[str, Any] = {}
     reader, planner = FileSystemReader(checkpoint), _EmptyStateDictLoadPlanner()
     _load_state_dict(state, storage_reader=reader, planner=planner, no_dist=True)
