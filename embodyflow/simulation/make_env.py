@@ -18,7 +18,7 @@ from embodyflow.config.control import ControlConfig
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
-from embodyflow.policies.env_match import check_fits, policy_sizes
+from embodyflow.policies.env_match import check_match, policy_sizes
 from embodyflow.policies.observations import entries_of, observation_fields
 
 ADAPTER_ID = "envs:embodyflow/Adapted-v0"
@@ -49,7 +49,7 @@ def check_control(config: ControlConfig) -> None:
         ConfigError: one line that names the key and what is allowed.
     """
     made = _made(config.env, first_task(config.env))
-    check_fits(config.policy, made)
+    check_match(config.policy, made)
     _try_a_step(config.env, made)
     made.close()
 
@@ -62,7 +62,7 @@ def check_embodied(config: EmbodiedConfig) -> None:
     """
     env = config.env
     made = _made(env, first_task(env))
-    check_fits(config.policy, made)
+    check_match(config.policy, made)
     fields = observation_fields(made.observation_space)
     taken = COLUMNS | {FINAL + name for name in fields}
     for name in sorted(taken & fields.keys()):

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from spoiled_files import rewritten
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.env_match import check_fits
+from embodyflow.policies.env_match import check_match
 
 
 def test_a_folder_of_lerobots_acts_by_its_weights_and_statistics(models: ModuleType, tmp_path: Path) -> None:
@@ -142,10 +142,10 @@ def test_the_prompt_must_fit(models: ModuleType) -> None:
 
 
 def test_the_environment_must_show_what_the_policy_looks_at(models: ModuleType) -> None:
-    check_fits(models.new_config(), Room(image=(64, 64, 3), wrist_image=(32, 48, 3)))
+    check_match(models.new_config(), Room(image=(64, 64, 3), wrist_image=(32, 48, 3)))
     with pytest.raises(ConfigError, match=r"policy.cameras: the environment shows no 'wrist_image', but image, state"):
-        check_fits(models.new_config(), Room(image=(64, 64, 3)))
+        check_match(models.new_config(), Room(image=(64, 64, 3)))
     with pytest.raises(ConfigError, match=r"policy.state_dim=4: the environment's state has \(5,\)"):
-        check_fits(models.new_config(state_dim=4), Room(image=(64, 64, 3), wrist_image=(32, 32, 3)))
+        check_match(models.new_config(state_dim=4), Room(image=(64, 64, 3), wrist_image=(32, 32, 3)))
     with pytest.raises(ConfigError, match=r"policy.action_dim=2: the environment's actions have \(3,\)"):
-        check_fits(models.new_config(action_dim=2), Room(image=(64, 64, 3), wrist_image=(32, 32, 3)))
+        check_match(models.new_config(action_dim=2), Room(image=(64, 64, 3), wrist_image=(32, 32, 3)))

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from spoiled_files import rewritten
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.env_match import check_fits
+from embodyflow.policies.env_match import check_match
 from embodyflow.policies.openvla.checkpoint_openvla import Description, check_checkpoint
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
 from embodyflow.policies.openvla.modeling_openvla import AutoregressiveOpenVLA
@@ -188,8 +188,8 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
 
 def test_the_environment_must_show_what_the_policy_looks_at() -> None:
     config = new_config(cameras=("image", "wrist_image"))
-    check_fits(config, Room(image=(64, 64, 3), wrist_image=(32, 48, 3)))
+    check_match(config, Room(image=(64, 64, 3), wrist_image=(32, 48, 3)))
     with pytest.raises(ConfigError, match=r"policy.cameras: the environment shows no 'wrist_image', but image, state"):
-        check_fits(config, Room(image=(64, 64, 3)))
+        check_match(config, Room(image=(64, 64, 3)))
     with pytest.raises(ConfigError, match=r"policy.cameras: the environment has its image in \(64, 64\); set"):
-        check_fits(config, Room(image=(64, 64), wrist_image=(32, 32, 3)))
+        check_match(config, Room(image=(64, 64), wrist_image=(32, 32, 3)))
