@@ -1,4 +1,4 @@
-"""What the configurations of policies have in common whose weights are a model of the Hugging Face hub, or random."""
+"""Base of the configurations of policies whose weights are a Hugging Face model, or random."""
 
 from typing import Self
 
@@ -9,7 +9,7 @@ from embodyflow.references import resolve
 
 
 class PretrainedConfig(PolicyConfig):
-    """Where weights and tokenizer come from; each policy's own configuration gives ``scratch`` its type."""
+    """Source of weights and tokenizer; each policy's configuration gives ``scratch`` its own type."""
 
     path: str | None = Field(None, description="Folder, or name on the Hugging Face hub; null for random weights.")
     scratch: BaseModel | None = Field(None, description="Sizes of the model of random weights.")

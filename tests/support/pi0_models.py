@@ -67,7 +67,7 @@ def new_critic() -> PI0Critic:
     return PI0Critic(new_config(), "cpu")
 
 
-def unread() -> tuple[str, ...]:
+def unused() -> tuple[str, ...]:
     """Return how the names of weights begin that nothing is read from."""
     text = "model.paligemma_with_expert.paligemma.model.language_model"
     layer = ("self_attn.q_proj", "self_attn.o_proj", "post_attention_layernorm", "mlp.")

@@ -49,7 +49,7 @@ def new_critic() -> SmolVLACritic:
     return SmolVLACritic(new_config(), "cpu")
 
 
-def unread() -> tuple[str, ...]:
+def unused() -> tuple[str, ...]:
     """Return how the names of weights begin that nothing is read from."""
     text = "model.vlm_with_expert.vlm.model.text_model"
     layer = ("self_attn.q_proj", "self_attn.o_proj", "post_attention_layernorm", "mlp.")

@@ -8,7 +8,7 @@ from embodyflow.policies.policy_config import EmbodiedPolicyConfig, Shape
 
 
 class TinyVLAConfig(EmbodiedPolicyConfig):
-    """Configuration of :class:`TinyVLA`; saved beside the weights as ``config.json``."""
+    """Sizes of :class:`~embodyflow.policies.tiny_vla.modeling_tiny_vla.TinyVLA`, saved as ``config.json``."""
 
     name: Literal["tiny_vla"] = "tiny_vla"
     state_dim: int = Field(30, ge=0, le=4096, description="S, features of the state; 0 reads images alone.")

@@ -176,7 +176,7 @@ MISTAKES = {
     "VLA without weights": ("policy=openvla", "policy.path: Missing mandatory value"),
     "VLA that is not there": (
         "policy=openvla policy.path=/no/folder policy.action_dim=4 +env.kwargs.image_size=64",
-        "policy.path=/no/folder: is no folder here, and not to be had from the hub: ",
+        "policy.path=/no/folder: is no local folder, and cannot be fetched from the hub: ",
     ),
     "VLA decoded in no known way": (
         "policy=tiny_openvla policy.decoding=diffusion",
@@ -186,7 +186,7 @@ MISTAKES = {
     "SmolVLA that is not there": (
         "policy=smolvla policy.path=/no/folder policy.state_dim=30 policy.action_dim=4 env.max_steps=80 "
         "+env.kwargs.image_size=64",
-        "policy.path=/no/folder: is no folder here, and not to be had from the hub: ",
+        "policy.path=/no/folder: is no local folder, and cannot be fetched from the hub: ",
     ),
     "statistics of demonstrations that there are none of": (
         "policy=smolvla policy.path=/no/folder policy.normalization=demonstrations warm_start=null env.max_steps=80",
@@ -199,7 +199,7 @@ MISTAKES = {
     "π0 that is not there": (
         "policy=pi0 policy.path=/no/folder policy.state_dim=30 policy.action_dim=4 env.max_steps=80 "
         "+env.kwargs.image_size=64",
-        "policy.path=/no/folder: is no folder here, and not to be had from the hub: ",
+        "policy.path=/no/folder: is no local folder, and cannot be fetched from the hub: ",
     ),
     "π0 with features that do not turn": (
         "policy=tiny_pi0 policy.scratch.head_dim=15",

@@ -93,7 +93,7 @@ def test_every_trained_weight_has_a_gradient_and_what_is_not_used_is_frozen(
     if policy.config.train_expert_only:
         assert frozen == {name for name, _ in policy.model.named_parameters() if models.VLM in name}
     else:
-        assert frozen == {name for name, _ in policy.model.named_parameters() if name.startswith(models.unread())}
+        assert frozen == {name for name, _ in policy.model.named_parameters() if name.startswith(models.unused())}
 
 
 def test_states_and_actions_are_standardised_by_demonstrations(models: ModuleType) -> None:
@@ -101,11 +101,11 @@ def test_states_and_actions_are_standardised_by_demonstrations(models: ModuleTyp
     rng = torch.Generator().manual_seed(0)
     states, actions = (3 + 2 * torch.randn(500, size, generator=rng) for size in (5, 3))
     policy.set_normalization(states, actions)
-    standard = policy.model.statistics.standard("state", states, 8)
+    standard = policy.model.statistics.standardise("state", states, 8)
     assert standard.shape == (500, 8) and not standard[:, 5:].any()
     torch.testing.assert_close(standard[:, :5].mean(0), torch.zeros(5), atol=1e-4, rtol=0)
     torch.testing.assert_close(standard[:, :5].std(0), torch.ones(5), atol=1e-4, rtol=0)
-    padded = policy.model.statistics.standard("action", actions, 8)
+    padded = policy.model.statistics.standardise("action", actions, 8)
     torch.testing.assert_close(policy.model.statistics.actions(padded), actions)
     policy.set_normalization(states[:1], actions[:1])  # one demonstration of one step
     torch.testing.assert_close(policy.model.statistics.state_std, torch.full((5,), 0.01))

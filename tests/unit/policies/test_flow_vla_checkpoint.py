@@ -66,7 +66,7 @@ def test_a_pretrained_model_is_given_other_sizes_and_the_demonstrations_statisti
 
 
 SPOILED = {
-    "not there": (shutil.rmtree, {}, "policy.path=.*: is no folder here, and not to be had from the hub: "),
+    "not there": (shutil.rmtree, {}, "policy.path=.*: is no local folder, and cannot be fetched from the hub: "),
     "no config": (lambda folder: (folder / "config.json").unlink(), {}, "policy.path=.*; it has no config.json"),
     "another policy": (
         rewritten("config.json", lambda config: config.update(type="act")),
@@ -94,7 +94,7 @@ SPOILED = {
     "no language model": (
         lambda folder: shutil.rmtree(folder / "vlm"),
         {},
-        "its vision-language model vlm: is no folder here, and not to be had from the hub: ",
+        "its vision-language model vlm: is no local folder, and cannot be fetched from the hub: ",
     ),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), {}, "has no model.safetensors"),
 }

@@ -123,7 +123,7 @@ def test_what_is_exported_loads_as_it_was(tmp_path: Path, kind: str) -> None:
 
 
 SPOILED = {
-    "not there": (shutil.rmtree, {}, "policy.path=.*: is no folder here, and not to be had from the hub: "),
+    "not there": (shutil.rmtree, {}, "policy.path=.*: is no local folder, and cannot be fetched from the hub: "),
     "no config": (lambda folder: (folder / "config.json").unlink(), {}, "policy.path=.*; it has no config.json"),
     "another model": (
         rewritten("config.json", lambda config: config.update(model_type="llama")),

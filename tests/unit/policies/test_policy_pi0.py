@@ -11,7 +11,7 @@ from embodyflow.policies.flow_vla.images_flow_vla import prepare_images
 from embodyflow.policies.pi0.policy_pi0 import PI0Policy
 
 
-def exported(folder: Path) -> Path:
+def export_policy(folder: Path) -> Path:
     policy = new_policy()
     policy.export({name: value.numpy() for name, value in policy.model.state_dict().items()}, folder)
     return folder
@@ -19,7 +19,7 @@ def exported(folder: Path) -> Path:
 
 def loaded(folder: Path, **keys: object) -> PI0Policy:
     means = {"scratch": None, "tokenizer": None, "normalization": "checkpoint", "noise_level": 1e-6}
-    return PI0Policy(new_config(path=str(exported(folder)), **means, **keys), "cpu")
+    return PI0Policy(new_config(path=str(export_policy(folder)), **means, **keys), "cpu")
 
 
 def test_of_a_whole_chunk_the_first_actions_are_executed(tmp_path: Path) -> None:
