@@ -63,7 +63,7 @@ def load_weights(
         state = {name: value.float() for name, value in (translate(stored) if translate else stored).items()}
         wrong = [name for name, value in state.items() if expected.get(name) != value.shape]
         if wrong:
-            raise ConfigError(f"policy.path: {file.name} has {wrong[0]}, which is no parameter of this model")
+            raise ConfigError(f"policy.path: {file.name} has {wrong[0]}, which is not a parameter of this model")
         model.load_state_dict(state, strict=False, assign=True)
         found |= set(state)
     missing = sorted(set(expected) - found)

@@ -46,7 +46,7 @@ def check_unit_bounds(config: ActingPolicyConfig, env: gym.Env[Any, Any]) -> Non
     if (space.low != -1).any() or (space.high != 1).any():
         raise ConfigError(
             f"policy.name={config.name}: acts in [-1, 1], the environment in [{space.low.min()}, {space.high.max()}]; "
-            "scale it by env.adapter or Gymnasium's RescaleAction"
+            "scale actions by env.adapter or Gymnasium's RescaleAction"
         )
 
 
@@ -71,7 +71,7 @@ def _mismatch(policy: str, name: str, wanted: Shape, shapes: Mapping[str, tuple[
     shape, size = shapes.get(name), wanted[0]
     if name == "state":
         return f"policy.state_dim={size}: the environment's state has {shape}"
-    found = f"shows no {name!r}, but {', '.join(shapes)}" if shape is None else f"has its {name} in {shape}"
+    found = f"has no {name!r}, only {', '.join(shapes)}" if shape is None else f"has {name!r} in {shape}"
     if len(wanted) != 3:
         return f"policy.name={policy}: reads {name!r} in {wanted}, the environment {found}"
     key = "policy.cameras" if size is None else f"policy.image_size={size}"
@@ -84,7 +84,7 @@ def _mismatch(policy: str, name: str, wanted: Shape, shapes: Mapping[str, tuple[
 def _action_box(env: gym.Env[Any, Any]) -> gym.spaces.Box:
     space = env.action_space
     if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
-        raise ConfigError(f"env: actions must be a Box of one dimension, are {space}; a wrapper can make them")
+        raise ConfigError(f"env: actions must be a one-dimensional Box, not {space}; a wrapper can convert them")
     if not np.issubdtype(space.dtype, np.floating):  # a policy's fractions would be cut off
-        raise ConfigError(f"env: actions must be a Box of floats, are {space}; a wrapper can make them")
+        raise ConfigError(f"env: actions must be a Box of floats, not {space}; a wrapper can convert them")
     return space

@@ -23,7 +23,7 @@ def observation_fields(space: gym.Space[Any]) -> dict[str, tuple[tuple[int, ...]
     for key, entry in entries.items():
         if entry.shape is None or entry.dtype is None:
             raise ConfigError(
-                f"env: observation_space[{key!r}] must be an array of numbers, is {entry}; flatten it by a wrapper in "
+                f"env: observation_space[{key!r}] must be an array of numbers, not {entry}; flatten it by a wrapper in "
                 "env.adapter.wrappers"
             )
         fields[key] = (entry.shape, entry.dtype)

@@ -39,7 +39,7 @@ class PolicyEntry:
     Attributes:
         config: Configuration class, which says by its base class what kind of job the policy is for.
         policy: Policy class, built by ``(config, device)``.
-        critic: Critic class, built likewise; ``None`` where there is none.
+        critic: Critic class, built likewise; ``None`` for a policy without one.
         check: Function of ``(config, env)`` that refuses a configuration, such as one of a checkpoint of other sizes;
             ``None`` where there is nothing to check but the shapes that the configuration states.
         imitates: Whether a policy that acts can start from demonstrations.

@@ -267,7 +267,7 @@ def _check_sizes(config: FlowVLAConfig, described: Mapping[str, Any]) -> None:
             raise ConfigError(f"policy.{key}={getattr(config, key)}: the checkpoint's {name} has {size}")
     images = [name for name in features if name.startswith(IMAGES)]
     if len(config.cameras) > len(images):
-        raise ConfigError(f"policy.cameras={list(config.cameras)}: the checkpoint sees {', '.join(images)} alone")
+        raise ConfigError(f"policy.cameras={list(config.cameras)}: the checkpoint has only {', '.join(images)}")
 
 
 def _statistics(key: str, folder: Path) -> dict[str, Tensor]:

@@ -66,7 +66,7 @@ class FlowVLAConfig(PretrainedConfig, EmbodiedPolicyConfig):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len({*self.cameras, "state"}) <= len(self.cameras):
-            raise ValueError(f"cameras={list(self.cameras)}: each only once, none named state")
+            raise ValueError(f"cameras={list(self.cameras)}: must name each camera once, none state")
         if self.scratch is None:
             return self
         if self.normalization == "checkpoint":

@@ -111,7 +111,7 @@ def statistics_of(config: OpenVLAConfig, description: Description) -> Mapping[st
     """Return the statistics that scale the actions.
 
     Raises:
-        ConfigError: There are none by that name, or they have another number of dimensions.
+        ConfigError: There are no statistics of that name, or they have another number of dimensions.
     """
     known = description.statistics
     key = next(iter(known)) if config.unnorm_key is None and len(known) == 1 else str(config.unnorm_key)
@@ -141,12 +141,12 @@ def check_checkpoint(config: OpenVLAConfig) -> None:
     if any(name.startswith("action_head") for name in names):
         raise ConfigError(
             f"policy.path={config.path}: predicts actions by a regression head (action_head…), which has no "
-            "probabilities to learn by; allowed are checkpoints fine-tuned on action tokens"
+            "probabilities to train on; allowed are checkpoints fine-tuned on action tokens"
         )
     if names and not any(name.endswith(".safetensors") for name in names):
         raise ConfigError(f"policy.path={config.path}: has no weights in safetensors")
     if names and config.tokenizer is None and "tokenizer.json" not in names:
-        raise ConfigError(f"policy.path={config.path}: has no tokenizer.json; name one that has by policy.tokenizer")
+        raise ConfigError(f"policy.path={config.path}: has no tokenizer.json; set policy.tokenizer to one that has")
 
 
 def _file_names(path: str) -> list[str]:

@@ -66,5 +66,5 @@ class OpenVLAConfig(PretrainedConfig, EmbodiedPolicyConfig):
     @model_validator(mode="after")
     def _cameras_differ(self) -> Self:
         if len(set(self.cameras)) < len(self.cameras):
-            raise ValueError(f"cameras={list(self.cameras)}: each only once")
+            raise ValueError(f"cameras={list(self.cameras)}: must name each camera once")
         return self

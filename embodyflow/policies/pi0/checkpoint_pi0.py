@@ -92,7 +92,7 @@ class PI0Layout(Layout):
         """Refuse images that are not square, and unknown variants."""
         height, width = described["image_resolution"]
         if height != width:
-            raise ConfigError(f"{key}: its image_resolution must be a square, is {described['image_resolution']}")
+            raise ConfigError(f"{key}: its image_resolution must be square, not {described['image_resolution']}")
         names = ("paligemma_variant", "action_expert_variant")
         if [described[name] for name in names] == [SCRATCH, SCRATCH]:
             return

@@ -39,5 +39,5 @@ class TinyVLAConfig(EmbodiedPolicyConfig):
         if self.state_dim == 0 and self.image_size is None:
             raise ValueError("state_dim=0 needs image_size: a policy must observe something")
         if len({*self.cameras, "state"}) <= len(self.cameras) or any("." in camera for camera in self.cameras):
-            raise ValueError(f"cameras={list(self.cameras)}: each only once, none named state, no dots")
+            raise ValueError(f"cameras={list(self.cameras)}: must name each camera once, without dots, none state")
         return self

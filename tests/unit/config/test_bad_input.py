@@ -170,9 +170,9 @@ MISTAKES = {
     "policy that looks": ("policy.image_size=64", "set +env.kwargs.image_size=64"),
     "camera that is not there": (
         "policy.image_size=64 policy.cameras=[image,wrist_image] +env.kwargs.image_size=64",
-        "policy.image_size=64: the environment shows no 'wrist_image', but",
+        "policy.image_size=64: the environment has no 'wrist_image', only",
     ),
-    "VLA without images": ("policy=tiny_openvla", "policy.cameras: the environment shows no 'image', but state; set"),
+    "VLA without images": ("policy=tiny_openvla", "policy.cameras: the environment has no 'image', only state; set"),
     "VLA without weights": ("policy=openvla", "policy.path: Missing mandatory value"),
     "VLA that is not there": (
         "policy=openvla policy.path=/no/folder policy.action_dim=4 +env.kwargs.image_size=64",

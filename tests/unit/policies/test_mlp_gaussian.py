@@ -1,4 +1,4 @@
-"""The Gaussian policy: its density, its draws, its critic; numbers from torch.distributions."""
+"""The Gaussian policy against torch.distributions: its density, its samples and its critic."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def batch(num_rows, num_decisions, mask):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
-def test_log_probs_and_entropy_are_those_of_the_normal_distribution(policy, temperature):
+def test_log_probs_and_entropy_match_the_normal_distribution(policy, temperature):
     mask = [[True, True], [True, False]]
     rows = batch(2, 2, mask)
     log_probs, entropy = policy.evaluate(rows, temperature)
@@ -44,7 +44,7 @@ def test_log_probs_and_entropy_are_those_of_the_normal_distribution(policy, temp
     torch.testing.assert_close(entropy[..., 0], normal.entropy().sum(-1) * keep)
 
 
-def test_draws_follow_the_density_and_are_what_is_evaluated(policy):
+def test_samples_follow_the_density_that_evaluate_uses(policy):
     state = np.tile(np.array([[0.3, -1.0, 2.0]], np.float32), (20_000, 1))
     decision = policy.act({"state": state}, np.random.default_rng(0).random((20_000, 2)), 1.0)
     mean, log_std = policy.model(torch.from_numpy(state[:1]))

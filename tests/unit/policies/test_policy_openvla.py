@@ -19,7 +19,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @each_kind
-def test_logits_are_those_of_a_slow_model_in_numpy(kind: dict[str, Any]) -> None:
+def test_logits_match_a_slow_model_in_numpy(kind: dict[str, Any]) -> None:
     policy = new_policy(**kind)
     observation = observe(policy, 4)
     decision = policy.act(observation, uniforms_for(policy, 4), 1.0)
@@ -58,7 +58,7 @@ def test_padding_of_the_prompt_makes_no_difference() -> None:
 
 
 @each_kind
-def test_everything_seen_is_heeded(kind: dict[str, Any]) -> None:
+def test_every_input_has_an_effect(kind: dict[str, Any]) -> None:
     policy = new_policy(**kind)
     observation = observe(policy, 1)
     before = policy.act(observation, None, 1.0).log_probs
@@ -69,7 +69,7 @@ def test_everything_seen_is_heeded(kind: dict[str, Any]) -> None:
         assert np.abs(after - before).max() > 1e-3, name
 
 
-def test_a_token_is_chosen_by_those_before_it_and_in_parallel_by_none() -> None:
+def test_a_token_depends_on_earlier_ones_only_without_parallel_decoding() -> None:
     for kind, follows in zip(KINDS[:2], (True, False), strict=True):
         policy = new_policy(**kind)
         observation, uniforms = observe(policy, 1), uniforms_for(policy, 1)
@@ -81,7 +81,7 @@ def test_a_token_is_chosen_by_those_before_it_and_in_parallel_by_none() -> None:
 
 
 @each_kind
-def test_every_trained_weight_has_a_gradient_and_what_is_not_used_is_frozen(kind: dict[str, Any]) -> None:
+def test_trained_weights_have_gradients_and_unused_ones_are_frozen(kind: dict[str, Any]) -> None:
     policy = new_policy(**kind)
     observation = observe(policy, 2)
     batch = as_batch(policy, observation, policy.act(observation, None, 1.0).tokens)
@@ -95,11 +95,11 @@ def test_every_trained_weight_has_a_gradient_and_what_is_not_used_is_frozen(kind
 
 
 @each_kind
-def test_the_imitation_loss_is_minus_the_log_probs_of_the_experts_tokens(kind: dict[str, Any]) -> None:
+def test_the_imitation_loss_is_the_negative_log_prob_of_expert_tokens(kind: dict[str, Any]) -> None:
     policy = new_policy(**kind)
     observation = observe(policy, 2)
     decision = policy.act(observation, uniforms_for(policy, 2), 1.0)
-    decision.tokens[:] = np.minimum(decision.tokens, 254)  # 255 is another word for the same action
+    decision.tokens[:] = np.minimum(decision.tokens, 254)  # 255 means the same action as 254
     log_probs, _ = policy.evaluate(as_batch(policy, observation, decision.tokens), 1.0)
     seen = {name: torch.from_numpy(values) for name, values in observation.items()}
     actions, size = torch.from_numpy(decision.actions), policy.config.chunk_size

@@ -87,8 +87,8 @@ MISTAKES = {
     ),
     "an observation that the environment lacks": (
         "policy=own_policy_models:ReadsProprioception warm_start=null",
-        "policy.name=own_policy_models:ReadsProprioception: reads 'proprioception' in (7,), the environment shows no "
-        "'proprioception', but state",
+        "policy.name=own_policy_models:ReadsProprioception: reads 'proprioception' in (7,), the environment has no "
+        "'proprioception', only state",
     ),
     "no demonstrations": (
         "policy=own_policy_models:Embodied",
