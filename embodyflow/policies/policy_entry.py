@@ -103,9 +103,7 @@ def import_entry(name: str) -> PolicyEntry:
 
 def _entry_of_class(name: str, found: Any) -> PolicyEntry:
     if not inspect.isclass(found):
-        raise ConfigError(
-            f"policy.name={name}: is a {type(found).__name__}; allowed are a policy class and a PolicyEntry"
-        )
+        raise ConfigError(f"policy.name={name}: must be a policy class or a PolicyEntry, not {type(found).__name__}")
     return PolicyEntry(
         config=f"{name}.config_class",
         policy=name,

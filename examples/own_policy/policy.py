@@ -6,7 +6,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -65,9 +65,9 @@ class Critic:
     """Values the state, for algorithms that need values, such as PPO."""
 
     def __init__(self, config: Config, device: str) -> None:
-        self.model = Network(config, 1).to(device)
-        self.blocks = list(self.model.blocks)
-        self._device = device
+        network = Network(config, 1).to(device)
+        self.model: nn.Module = network
+        self.blocks, self._device = list(network.blocks), device
 
     def evaluate(self, batch: TensorDict) -> Tensor:
         """Return the value before each decision, float32 ``[N, T]``; zero where no decision was taken."""
@@ -89,11 +89,11 @@ class Policy:
     num_imitation_draws = 0
 
     def __init__(self, config: Config, device: str) -> None:
-        self.config, self._device = config, device
+        self.config, self.horizon = config, config.chunk_size
         self.num_tokens = self.num_draws = config.num_action_tokens
-        self.horizon = config.chunk_size
-        self.model = Network(config, self.num_tokens * config.num_bins).to(device)
-        self.blocks = list(self.model.blocks)
+        network = Network(config, self.num_tokens * config.num_bins).to(device)
+        self.model: nn.Module = network
+        self.blocks, self._device = list(network.blocks), device
 
     @staticmethod
     def check(config: Config, env: gym.Env[Any, Any]) -> None:
@@ -127,8 +127,9 @@ class Policy:
 
     def set_normalization(self, states: Tensor, actions: Tensor) -> None:
         """Standardise by the mean and standard deviation of demonstrated states, float32 ``[n, S]``."""
-        self.model.mean.copy_(states.mean(0))
-        self.model.std.copy_(states.std(0, correction=0).clamp(min=1e-2))
+        network = cast(Network, self.model)
+        network.mean.copy_(states.mean(0))
+        network.std.copy_(states.std(0, correction=0).clamp(min=1e-2))
 
     def imitation_loss(
         self, observation: dict[str, Tensor], actions: Tensor, mask: Tensor, sigma: float, uniforms: Tensor

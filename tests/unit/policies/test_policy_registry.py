@@ -43,7 +43,7 @@ MISTAKES = {
     ),
     "no class but a number": (
         "policy=own_policy_models:A_NUMBER",
-        "policy.name=own_policy_models:A_NUMBER: is a int; allowed are a policy class and a PolicyEntry",
+        "policy.name=own_policy_models:A_NUMBER: must be a policy class or a PolicyEntry, not int",
     ),
     "no configuration": (
         "policy=own_policy_models:NoConfig",
