@@ -27,6 +27,9 @@ from embodyflow.config.environment import EnvConfig
 from embodyflow.config.jobs import JOBS
 from embodyflow.config.search_path import ProjectConfigs
 from embodyflow.errors import ConfigError
+from embodyflow.policies.policy_config import PolicyConfig
+from embodyflow.policies.policy_registry import shipped_configs, unknown_policy_file
+from embodyflow.policies.policy_section import as_section, config_class_of, open_sizes
 from embodyflow.project import config_folders, shipped
 from embodyflow.references import resolve
 
@@ -141,7 +144,9 @@ def validate_environment(values: dict[str, Any]) -> EnvConfig:
 def _compose(overrides: Sequence[str]) -> dict[str, Any]:
     GlobalHydra.instance().clear()
     try:
+        overrides = [as_section(override) for override in overrides]
         kinds = [override for override in overrides if _names_its_kind(override)]
+        kinds += [override for override in overrides if _is_within(override, kinds)]
         words = [_set_or_add(each) for each in overrides if each not in kinds]
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             composed = compose("config", overrides=words)
@@ -188,6 +193,11 @@ def _names_its_kind(override: str) -> bool:
     return value.startswith("{") and "name:" in value and f"{key}.name" in _known_keys()
 
 
+def _is_within(override: str, kinds: Sequence[str]) -> bool:
+    """Return True if the override sets a key of a section that another override replaces as a whole."""
+    return override.startswith(tuple(f"{kind.partition('=')[0]}." for kind in kinds))
+
+
 def _set_or_add(override: str) -> str:
     """Let a key that the models know be set as it is, also where the YAML leaves it at its default."""
     key = override.partition("=")[0]
@@ -201,6 +211,8 @@ def _explain(error: Exception, overrides: Sequence[str]) -> str:
         return f"{error.override}: is not in Hydra's grammar; allowed is key=value, special characters in quotes"
     if isinstance(error, MissingConfigException):
         group, _, name = str(error.missing_cfg_file).rpartition("/")
+        if group.startswith("policy"):
+            return unknown_policy_file(str(error.missing_cfg_file).removeprefix("policy/"), _options("policy"))
         options = _options(group)
         return f"{group}={name}: allowed are {', '.join(options)} (configs/{group}){_nearest(name, options)}"
     if isinstance(error, OmegaConfBaseException):
@@ -227,11 +239,15 @@ def _nearest(name: str, options: Sequence[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _hint(key: str) -> str:
+def _hint(key: str, known: Sequence[str] = ()) -> str:
     if key.startswith(_USERS_OWN):
         return f"; write +{key}=… to add it"
-    near = difflib.get_close_matches(key, _known_keys(), n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(near)}?" if near else f"; allowed are {', '.join(RunConfig.model_fields)}"
+    near = difflib.get_close_matches(key, known or _known_keys(), n=3, cutoff=0.5)
+    return (
+        f"; did you mean {' or '.join(near)}?"
+        if near
+        else f"; allowed are {', '.join(known or RunConfig.model_fields)}"
+    )
 
 
 @functools.cache
@@ -247,16 +263,25 @@ def _keys_of(model: Any, prefix: str = "", choice: str = "") -> list[tuple[str, 
     keys = []
     for name, field in model.model_fields.items():
         keys.append((prefix + name, choice))
-        for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
+        for kind in _kinds_of(field.annotation):
             if hasattr(kind, "model_fields"):
                 keys += _keys_of(kind, f"{prefix}{name}.", choice)
     return keys
 
 
-def _forbidden(key: str, job: str | None) -> str:
+def _kinds_of(annotation: Any) -> Sequence[Any]:
+    """Return the types that a field's value may have, of a policy those of the shipped ones."""
+    if isinstance(annotation, type) and issubclass(annotation, PolicyConfig):
+        return shipped_configs(annotation)
+    return (annotation, *getattr(annotation, "__args__", ()))
+
+
+def _forbidden(key: str, values: dict[str, Any]) -> str:
     """Say of a key that does not belong here where it does, or what is like it."""
     choices = {name: [choice for known, choice in _keys_of(kind) if known == key] for name, kind in JOBS.items()}
-    if here := choices.get(job or ""):
+    if key.startswith("policy.") and ":" in str(values["policy"].get("name")):
+        return f"no such key{_hint(key, [own for own, _ in _keys_of(config_class_of(values['policy']), 'policy.')])}"
+    if here := choices.get(values.get("job", "")):
         return f"allowed with {' or '.join(dict.fromkeys(here))}"
     if jobs := [name for name, found in choices.items() if found]:
         return f"only {' and '.join(jobs)} jobs have it"
@@ -269,7 +294,9 @@ def _line(mistake: Any, values: dict[str, Any]) -> str:
     if mistake["type"] == "value_error":
         return f"{key}: {message}" if key else message
     if mistake["type"] == "extra_forbidden":
-        return f"{key}: {_forbidden(key, values.get('job'))}"
+        return f"{key}: {_forbidden(key, values)}"
+    if mistake["type"] == "config_error":
+        return str(message)
     if mistake["type"] == "union_tag_invalid":
         return f"{key}.name={mistake['ctx']['tag']}: allowed are {mistake['ctx']['expected_tags']}"
     if mistake["type"] == "string_type" and isinstance(mistake["input"], int | float):
@@ -298,7 +325,7 @@ def _key(loc: Sequence[str | int], values: Any) -> str:
 def _with_sizes(values: dict[str, Any]) -> dict[str, Any]:
     """Fill in the sizes of the policy that are null: those of the environment."""
     policy = values.get("policy")
-    null = [key for key in ("state_dim", "action_dim") if isinstance(policy, dict) and policy.get(key, 0) is None]
+    null = open_sizes(policy) if isinstance(policy, dict) else []
     if not isinstance(policy, dict) or not null:
         return values
     sizes = dict.fromkeys(null, 1)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import model_validator
+from pydantic import SerializeAsAny, model_validator
 
 from embodyflow.config.base import PositiveInt
 from embodyflow.config.environment import EnvConfig, SteppingConfig
@@ -35,7 +35,7 @@ class ControlConfig(RunConfig):
     pipelines: ClassVar[tuple[str, ...]] = ("ppo_control",)
     check: ClassVar[str] = "embodyflow.simulation.make_env:check_control"
 
-    policy: ControlPolicyConfig
+    policy: SerializeAsAny[ControlPolicyConfig]
     env: EnvConfig
     rollout: StepRolloutConfig
     warm_start: None = None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
 from embodyflow.config.base import Fraction, PositiveInt
 from embodyflow.config.environment import EnvConfig, SteppingConfig
@@ -72,7 +72,7 @@ class EmbodiedConfig(GroupedConfig):
     notes_observations: ClassVar[bool] = True
     warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "env", "policy", "warm_start"})
 
-    policy: EmbodiedPolicyConfig = Field(discriminator="name")
+    policy: SerializeAsAny[EmbodiedPolicyConfig]
     env: EnvConfig
     rollout: EpisodeRolloutConfig
     warm_start: ExpertWarmStartConfig | None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
 from embodyflow.config.base import PositiveFloat, PositiveInt
 from embodyflow.config.generation import MIN_TEMPERATURE, GenerationConfig, RemoteConfig, VLLMConfig
@@ -11,7 +11,7 @@ from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary
 from embodyflow.config.trainer import check_tolerance
-from embodyflow.policies.policy_config import LanguagePolicyConfig
+from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.prompts.prompt_config import PromptConfig, RowsConfig
 from embodyflow.rewards.reward_config import RewardConfig
 
@@ -88,7 +88,7 @@ class LanguageConfig(GroupedConfig):
     splits_models: ClassVar[bool] = True
     warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "data", "policy", "warm_start"})
 
-    policy: LanguagePolicyConfig
+    policy: SerializeAsAny[CausalLMConfig]
     data: PromptConfig
     reward: RewardConfig
     rollout: ResponseRolloutConfig

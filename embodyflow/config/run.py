@@ -8,9 +8,9 @@ refused with the key named.
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, get_args
+from typing import Annotated, Any, ClassVar, NamedTuple
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
@@ -18,7 +18,10 @@ from embodyflow.config.base import Config, PositiveFloat, PositiveInt, RunName
 from embodyflow.config.cluster import ClusterConfig, TrackingConfig
 from embodyflow.config.pipeline import FilterConfig, PipelineConfig
 from embodyflow.config.trainer import CriticConfig, TrainerConfig, check_tolerance
+from embodyflow.errors import ConfigError
 from embodyflow.policies.policy_config import PolicyConfig
+from embodyflow.policies.policy_registry import check_training, validate_policy
+from embodyflow.references import source_files
 from embodyflow.rewards.progress.progress_config import ProgressConfig
 
 Records = Sequence[Mapping[str, Any]]
@@ -125,7 +128,7 @@ class RunConfig(Config):
     algorithm: AlgorithmConfig
     filter: FilterConfig = FilterConfig()
     progress: ProgressConfig | None = None
-    policy: PolicyConfig
+    policy: SerializeAsAny[PolicyConfig]
     rollout: RolloutConfig
     trainer: TrainerConfig
     critic: CriticConfig = CriticConfig()
@@ -136,13 +139,18 @@ class RunConfig(Config):
 
     @field_validator("policy", mode="before")
     @classmethod
-    def _policy_of_this_job(cls, value: Any) -> Any:
-        annotation: Any = cls.model_fields["policy"].annotation
-        names = [kind.model_fields["name"].default for kind in get_args(annotation) or (annotation,)]
-        if isinstance(value, Mapping) and value.get("name") not in names:
-            facts = {"tag": value.get("name"), "expected_tags": f"{', '.join(names)} with job={cls.kind}"}
-            raise PydanticCustomError("union_tag_invalid", "wrong policy", facts)
-        return value
+    def _policy_by_name(cls, value: Any) -> Any:
+        kind: Any = cls.model_fields["policy"].annotation
+        try:
+            return validate_policy(value, kind) if isinstance(value, Mapping) else value
+        except ConfigError as error:  # names its key itself
+            raise PydanticCustomError("config_error", "{message}", {"message": str(error)}) from error
+
+    @model_validator(mode="after")
+    def _policy_can_learn(self) -> "RunConfig":
+        critic = f"algorithm.advantage={self.algorithm.advantage}" if self.algorithm.needs_critic else None
+        check_training(self.policy, needs_critic=critic, has_demonstrations=self.warm_start is not None)
+        return self
 
     @model_validator(mode="after")
     def _rows_fit(self) -> "RunConfig":
@@ -267,7 +275,8 @@ class RunConfig(Config):
         A name of another kind, such as one on the hub, may be among them.
         """
         named = (getattr(self.policy, key, None) for key in ("path", "tokenizer"))
-        return tuple(name for name in named if name is not None)
+        own = source_files(self.policy.name) if ":" in self.policy.name else ()
+        return (*(name for name in named if name is not None), *own)
 
     @abstractmethod
     def summarize(self, records: Records) -> dict[str, Any]:

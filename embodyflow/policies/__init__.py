@@ -1,1 +1,1 @@
-"""Policies: one folder each, with its configuration, its model and its processing."""
+"""Policies, a folder each: configuration, model, processing, critic and check."""

@@ -1,4 +1,4 @@
-"""Action tokens, whatever model their logits come from: how they are drawn, how likely they were, what to imitate."""
+"""Action tokens of any model: sampling, log-probs, entropy and imitation targets, all from logits."""
 
 import torch
 from tensordict import TensorDict
@@ -6,33 +6,33 @@ from torch import Tensor
 
 
 def sample_tokens(logits: Tensor, uniforms: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Draw tokens by inverting the cumulative distribution at given uniforms.
+    """Sample tokens by inverting the cumulative distribution at given uniforms.
 
-    The randomness is the caller's, one number a token: a row draws the same tokens whatever batch it is in.
+    The caller brings the randomness, one number per token, so a row gets the same tokens in any batch.
 
     Args:
-        logits: float32 [N, L, bins].
-        uniforms: float32 [N, L] in [0, 1).
-        temperature: positive; the logits are divided by it.
+        logits: Logits, float32 [N, L, bins].
+        uniforms: Random numbers in [0, 1), float32 [N, L].
+        temperature: Positive divisor of the logits.
 
     Returns:
-        tokens int64 [N, L] and their log-probabilities float32 [N, L], at that temperature.
+        Tokens, int64 [N, L], and their log-probs at that temperature, float32 [N, L].
     """
     log_probs = torch.log_softmax(logits / temperature, dim=-1)
     cumulative = log_probs.double().exp().cumsum(-1)
-    # The sum may end at 1 - 1e-16: scaled to its own end, no uniform falls beyond the last bin.
+    # The sum may end at 1 - 1e-16. Scaling the uniforms to that end keeps them within the last bin.
     threshold = uniforms.double().unsqueeze(-1) * cumulative[..., -1:]
     tokens = torch.searchsorted(cumulative, threshold, right=True).clamp(max=logits.shape[-1] - 1)
     return tokens.squeeze(-1), log_probs.gather(-1, tokens).squeeze(-1)
 
 
 def greedy_tokens(logits: Tensor) -> Tensor:
-    """Return the likeliest tokens, int64 [N, L], given logits float32 [N, L, bins]."""
+    """Return the most probable tokens, int64 [N, L], given logits float32 [N, L, bins]."""
     return logits.argmax(-1)
 
 
 def choose_tokens(logits: Tensor, uniforms: Tensor | None, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return tokens and their log-probabilities, as :func:`sample_tokens`; without uniforms the likeliest."""
+    """Return tokens and their log-probs as :func:`sample_tokens` does; without uniforms, the most probable tokens."""
     if uniforms is not None:
         return sample_tokens(logits, uniforms, temperature)
     tokens = greedy_tokens(logits)
@@ -40,13 +40,13 @@ def choose_tokens(logits: Tensor, uniforms: Tensor | None, temperature: float) -
 
 
 def token_log_probs(logits: Tensor, tokens: Tensor, temperature: float) -> Tensor:
-    """Return the log-probabilities, float32 [N, L], of tokens int64 [N, L] at the temperature."""
+    """Return the log-probs, float32 [N, L], of tokens int64 [N, L] at the temperature."""
     log_probs = torch.log_softmax(logits / temperature, dim=-1)
     return log_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
 
 def token_entropy(logits: Tensor, temperature: float) -> Tensor:
-    """Return the entropy of every token's distribution in nats, float32 [N, L], at the temperature."""
+    """Return the entropy of each token's distribution at the temperature, in nats, float32 [N, L]."""
     log_probs = torch.log_softmax(logits / temperature, dim=-1)
     return -(log_probs.exp() * log_probs).sum(-1)
 
@@ -55,10 +55,10 @@ def evaluate_tokens(logits: Tensor, batch: TensorDict, decided: Tensor, temperat
     """Return log-probs and entropy of a batch's tokens, float32 ``[N, T, L]``; zero outside its mask.
 
     Args:
-        logits: float32 ``[D, L, bins]`` of the D decisions that were taken; of one blank decision where none was.
+        logits: Logits of the D decisions that were taken, float32 ``[D, L, bins]``; of one blank decision if D = 0.
         batch: N embodied rows (:mod:`embodyflow.types`).
-        decided: bool ``[N, T]``, true for those D (:func:`~embodyflow.policies.decisions.decisions`).
-        temperature: that the tokens were drawn at.
+        decided: Mask of those D decisions, bool ``[N, T]``; see :func:`~embodyflow.policies.decisions.decisions`.
+        temperature: Temperature that the tokens were sampled at.
     """
     mask = batch["loss_mask"].to(logits.device)
     if not decided.any():
@@ -72,18 +72,18 @@ def evaluate_tokens(logits: Tensor, batch: TensorDict, decided: Tensor, temperat
 
 
 def smoothed_targets(positions: Tensor, num_bins: int, sigma: float) -> Tensor:
-    """Return supervised targets: a Gaussian around each action, over the bins.
+    """Return supervised targets: for each action a Gaussian over the bins, centred on it.
 
-    Neighbouring bins are neighbouring actions, which one-hot targets do not tell (histogram losses, Imani & White,
-    2018, arXiv:1806.04613). The width is also what RL has left to explore with.
+    Neighbouring bins are neighbouring actions, which one-hot targets ignore (histogram losses, Imani & White, 2018,
+    arXiv:1806.04613). The width also leaves RL something to explore with.
 
     Args:
-        positions: float32 [N, L], where the actions lie in units of bins: bin b has its centre at b.
-        num_bins: of a token.
-        sigma: standard deviation in bins; 0 is all weight on the nearest bin.
+        positions: Actions in units of bins, float32 [N, L]; bin b has its centre at b.
+        num_bins: Values of a token.
+        sigma: Standard deviation in bins; 0 puts all weight on the nearest bin.
 
     Returns:
-        float32 [N, L, bins], each row of bins summing to 1.
+        Probabilities, float32 [N, L, bins]; each row of bins sums to 1.
     """
     if sigma == 0:
         nearest = positions.round().long().clamp(0, num_bins - 1)
@@ -96,9 +96,9 @@ def imitation_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> Te
     """Return the cross-entropy to the targets, summed over the tokens of actions inside the mask.
 
     Args:
-        logits: float32 [N, L, bins].
-        targets: of that shape, each row of bins summing to 1.
-        mask: bool [N, C]; L is C times the dimensions of an action.
+        logits: Logits, float32 [N, L, bins].
+        targets: Probabilities of that shape; each row of bins sums to 1.
+        mask: Actions that count, bool [N, C]; L is C times the dimensions of an action.
     """
     losses = -(targets * torch.log_softmax(logits, dim=-1)).sum(-1)
     return (losses * mask.repeat_interleave(losses.shape[1] // mask.shape[1], dim=1)).sum()

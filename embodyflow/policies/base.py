@@ -1,4 +1,4 @@
-"""What every policy offers the rollout and trainer engines."""
+"""Protocols of policies and critics, as the rollout and trainer engines use them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Decision:
-    """What a policy decided for n environments.
+    """Decisions for n environments.
 
     Attributes:
-        tokens: ``[n, R]``, what was drawn: int64 action tokens, with R = L; of a Gaussian policy its samples, float32.
-        log_probs: float32 ``[n, L]``, of what was drawn under the sampling distribution.
-        actions: float32 ``[n, C, A]``, the chunk of actions they stand for.
+        tokens: Samples, ``[n, R]``: int64 action tokens with R = L, or the float32 samples of a Gaussian policy.
+        log_probs: Log-probs of the samples under the sampling distribution, float32 ``[n, L]``.
+        actions: Chunks of actions that the samples stand for, float32 ``[n, C, A]``.
     """
 
     tokens: np.ndarray
@@ -27,23 +27,28 @@ class Decision:
 
 
 class Policy(Protocol):
-    """A policy that is trained.
+    """A policy to train.
 
     Attributes:
-        model: the module that is trained; FSDP shards it in place.
+        model: Module to train; FSDP shards it in place.
     """
 
     model: nn.Module
 
     @property
     def blocks(self) -> Sequence[nn.Module]:
-        """The parts of the model that are sharded one by one, before the rest."""
+        """Parts of the model that FSDP shards one by one, before the rest."""
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probs and entropy of a batch's tokens, float32 ``[N, T, L]``; zero outside its mask."""
 
     def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
-        """Write a folder that the policy's class can be loaded from, with these full weights by name."""
+        """Write a folder that the policy can be loaded from.
+
+        Args:
+            weights: Full weights by name.
+            folder: Folder to write; it may not exist yet.
+        """
 
 
 class ActingPolicy(Policy, Protocol):
@@ -51,8 +56,8 @@ class ActingPolicy(Policy, Protocol):
 
     Attributes:
         num_tokens: L, tokens of one decision, each with a log-prob, in the order of the chunk's actions.
-        num_draws: R, random numbers of one decision, in the order of its H actions, and numbers that are recorded.
-        token_dtype: of those that are recorded.
+        num_draws: R, random numbers that one decision takes and numbers that it records, in the order of its H actions.
+        token_dtype: Dtype of the recorded numbers.
     """
 
     num_tokens: int
@@ -61,7 +66,7 @@ class ActingPolicy(Policy, Protocol):
 
     @property
     def horizon(self) -> int:
-        """H, actions that a decision plans, of which the first C are executed; C of a policy that plans no further."""
+        """H, actions that a decision plans; the first C of them are executed, often all."""
 
     def encode_instruction(self, instruction: str) -> np.ndarray:
         """Return the instruction as int64 ``[I]``; 0 is padding."""
@@ -70,10 +75,10 @@ class ActingPolicy(Policy, Protocol):
         """Decide for n environments.
 
         Args:
-            observation: ``state`` float32 ``[n, S]``, ``instruction_ids`` int64 ``[n, I]`` and, where the policy looks
-                at images, each of its cameras' uint8 ``[n, H, W, 3]``.
-            uniforms: float32 ``[n, R]`` in [0, 1), the randomness that is decided with; ``None`` is greedy.
-            temperature: of the sampling distribution.
+            observation: ``state`` float32 ``[n, S]``, ``instruction_ids`` int64 ``[n, I]`` and, for a policy that reads
+                images, those of each camera, uint8 ``[n, H, W, 3]``.
+            uniforms: Random numbers in [0, 1), float32 ``[n, R]``; ``None`` decides greedily.
+            temperature: Temperature of the sampling distribution.
         """
 
 
@@ -81,13 +86,18 @@ class ImitatingPolicy(ActingPolicy, Protocol):
     """A policy that also learns from demonstrations.
 
     Attributes:
-        num_imitation_draws: random numbers that the loss of one sample takes.
+        num_imitation_draws: Random numbers that the loss of one sample takes.
     """
 
     num_imitation_draws: int
 
     def set_normalization(self, states: torch.Tensor, actions: torch.Tensor) -> None:
-        """Standardise by the mean and deviation of these, float32 ``[n, S]`` and ``[n, A]``."""
+        """Standardise by the mean and deviation of demonstrations.
+
+        Args:
+            states: Demonstrated states, float32 ``[n, S]``.
+            actions: Demonstrated actions, float32 ``[n, A]``.
+        """
 
     def imitation_loss(
         self,
@@ -99,36 +109,36 @@ class ImitatingPolicy(ActingPolicy, Protocol):
     ) -> torch.Tensor:
         """Return the cross-entropy to smoothed expert actions, summed over the tokens inside the mask.
 
-        Of a policy without tokens it is what stands in its place.
+        A policy without tokens returns its own imitation loss, summed likewise.
 
         Args:
             observation: n observations.
-            actions: float32 ``[n, H, A]``.
-            mask: bool ``[n, H]``, false for actions after the end of a demonstration.
-            sigma: deviation of the smoothing, in bins.
-            uniforms: float32 ``[n, num_imitation_draws]`` in [0, 1).
+            actions: Expert actions, float32 ``[n, H, A]``.
+            mask: Actions that count, bool ``[n, H]``; false after the end of a demonstration.
+            sigma: Standard deviation of the smoothing, in bins.
+            uniforms: Random numbers in [0, 1), float32 ``[n, num_imitation_draws]``.
         """
 
 
 class Critic(Protocol):
-    """A policy's critic: what it estimates is the return from before each decision on.
+    """A policy's critic: it estimates the return from before each decision on.
 
     Attributes:
-        model: the module that is trained; FSDP shards it in place.
+        model: Module to train; FSDP shards it in place.
     """
 
     model: nn.Module
 
     @property
     def blocks(self) -> Sequence[nn.Module]:
-        """The parts of the model that are sharded one by one, before the rest."""
+        """Parts of the model that FSDP shards one by one, before the rest."""
 
     def evaluate(self, batch: TensorDict) -> torch.Tensor:
-        """Return the value before each decision of a batch, float32 ``[N, T]``; zero where none was taken."""
+        """Return the value before each decision of a batch, float32 ``[N, T]``; zero without a decision."""
 
     def start_from(self, policy_state: Mapping[str, Any]) -> None:
-        """Take over what critic and policy have in common.
+        """Take over the weights that critic and policy share.
 
         Args:
-            policy_state: of the policy's model, sharded as the critic's own.
+            policy_state: State dict of the policy's model, sharded like the critic's.
         """

@@ -1,4 +1,4 @@
-"""Published checkpoints: from a folder or the Hugging Face hub, into a model whose parameters have the same names."""
+"""Published checkpoints, loaded from a folder or the Hugging Face hub."""
 
 import json
 from collections.abc import Callable, Sequence, Set
@@ -15,15 +15,15 @@ from embodyflow.errors import ConfigError
 
 
 def checkpoint_folder(path: str, patterns: Sequence[str], what: str) -> Path:
-    """Return a checkpoint's folder: ``path``, or where the hub's files of that name were put.
+    """Return a checkpoint's folder: ``path`` itself, or the folder that the hub's files were downloaded to.
 
     Args:
-        path: folder, or name on the hub.
-        patterns: of the files that are fetched from the hub.
-        what: the key that names it, as the error says it.
+        path: Folder, or name on the hub.
+        patterns: Patterns of the files to fetch from the hub.
+        what: Key that names the checkpoint, for the error.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: There is no such folder, and the hub has no such repository or cannot be reached.
     """
     if Path(path).is_dir():
         return Path(path)
@@ -31,11 +31,11 @@ def checkpoint_folder(path: str, patterns: Sequence[str], what: str) -> Path:
         return Path(snapshot_download(path, allow_patterns=list(patterns)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ConfigError(f"{what}: is no folder here, and not to be had from the hub: {reason}") from error
+        raise ConfigError(f"{what}: is no local folder, and cannot be fetched from the hub: {reason}") from error
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return what a file says, nothing where there is none."""
+    """Return the content of a JSON file; empty if there is no such file."""
     content: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     return content
 
@@ -46,16 +46,16 @@ def load_weights(
     optional: Set[str] = frozenset(),
     translate: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None,
 ) -> None:
-    """Give a model the weights in these safetensors files, as float32; it may lie on the meta device.
+    """Load safetensors files into a model, as float32; the model may lie on the meta device.
 
     Args:
-        model: its parameters have the names in the files.
-        files: which hold each weight once.
-        optional: names that the files may lack; what the model has there must be real.
-        translate: makes a file's weights by its names the model's by the model's own; by default they are the same.
+        model: Model to load into.
+        files: Files that hold each weight once.
+        optional: Names that the files may lack; the model must have real values there.
+        translate: Function from a file's weights to the model's, by name; by default the names are the same.
 
     Raises:
-        ConfigError: the files lack a weight, or have one that the model has not, or in another shape.
+        ConfigError: The files lack a weight, or have one that the model lacks or has in another shape.
     """
     expected, found = {name: value.shape for name, value in model.state_dict().items()}, set(optional)
     for file in files:
@@ -63,7 +63,7 @@ def load_weights(
         state = {name: value.float() for name, value in (translate(stored) if translate else stored).items()}
         wrong = [name for name, value in state.items() if expected.get(name) != value.shape]
         if wrong:
-            raise ConfigError(f"policy.path: {file.name} has {wrong[0]}, which is no parameter of this model")
+            raise ConfigError(f"policy.path: {file.name} has {wrong[0]}, which is not a parameter of this model")
         model.load_state_dict(state, strict=False, assign=True)
         found |= set(state)
     missing = sorted(set(expected) - found)

@@ -1,16 +1,16 @@
-"""What a batch of episodes says about each decision that was taken."""
+"""The decisions in a batch of episodes, as rows of their own."""
 
 import torch
 from tensordict import TensorDict
 
 
 def at_decisions(values: torch.Tensor, decided: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return what was found for each decision at its place in the batch, of the mask's shape; zero outside the mask.
+    """Put the values of decisions at their places in the batch, in the mask's shape; zero outside the mask.
 
     Args:
-        values: float32 ``[D, ...]`` of the D decisions that were taken; of one blank decision where none was.
-        decided: bool ``[N, T]``, true for those D.
-        mask: bool ``[N, T, ...]``.
+        values: Values of the D decisions that were taken, float32 ``[D, ...]``; of one blank decision if D = 0.
+        decided: Mask of those D decisions, bool ``[N, T]``.
+        mask: Numbers that count, bool ``[N, T, ...]``.
     """
     blank = values.new_zeros(mask.shape)
     if not decided.any():
@@ -19,16 +19,16 @@ def at_decisions(values: torch.Tensor, decided: torch.Tensor, mask: torch.Tensor
 
 
 def decisions(batch: TensorDict, keys: list[str], device: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return which decisions were taken and what was seen before them.
+    """Return a mask of the decisions that were taken, and the observations before them.
 
     Args:
         batch: N embodied rows (:mod:`embodyflow.types`).
-        keys: columns that are observed before each decision.
-        device: of the result.
+        keys: Columns that are observed before each decision.
+        device: Device of the result.
 
     Returns:
-        bool ``[N, T]`` with D true, and the D observations, ``instruction_ids`` included. Without any decision there
-        is one blank observation: a sharded model's forward pass is a collective, and a rank without rows takes part.
+        The mask, bool ``[N, T]`` with D true, and the D observations, ``instruction_ids`` included. If D = 0 there is
+        one blank observation: a sharded model's forward pass is a collective, so a rank without rows must take part.
     """
     decided = batch["loss_mask"].any(-1).to(device)
     ids = batch["instruction_ids"].to(device).unsqueeze(1).expand(-1, decided.shape[1], -1)

@@ -1,4 +1,4 @@
-"""Whether a policy can act in an environment: checked on spaces alone, before anything is built or started."""
+"""Whether a policy matches an environment, checked on spaces before anything is built or started."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,26 +8,22 @@ import numpy as np
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.observations import STATE_KEY, observation_fields
-from embodyflow.policies.openvla import checkpoint_openvla
-from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
-from embodyflow.policies.pi0.configuration_pi0 import PI0Config
-from embodyflow.policies.policy_config import ControlPolicyConfig, EmbodiedPolicyConfig
-from embodyflow.policies.smolvla.configuration_smolvla import SmolVLAConfig
-from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
+from embodyflow.policies.policy_config import ActingPolicyConfig, Shape
+from embodyflow.policies.policy_registry import find_policy
 
 
-def check_fits(config: EmbodiedPolicyConfig | ControlPolicyConfig, env: gym.Env[Any, Any]) -> None:
-    """Check that a policy of these sizes can act in the environment, and that its checkpoint is one of such a policy.
+def check_match(config: ActingPolicyConfig, env: gym.Env[Any, Any]) -> None:
+    """Check that a policy can act in an environment, by their shapes and by the policy's own check.
 
     Raises:
-        ConfigError: it looks at what the environment does not show, or acts in another number of dimensions, or within
-            other bounds.
+        ConfigError: The environment does not show what the policy reads, has actions of another size, or the policy's
+            own check refuses it; one line that names the key and what is allowed.
     """
     fields = observation_fields(env.observation_space)
     shapes = {name: shape for name, (shape, _) in fields.items()}
     for name, wanted in config.observation_shapes.items():
-        if not _is(shapes.get(name), wanted):
-            raise ConfigError(_misfit(name, wanted, shapes))
+        if not _has_shape(shapes.get(name), wanted):
+            raise ConfigError(_mismatch(config.name, name, wanted, shapes))
         if len(wanted) == 3 and fields[name][1] != np.uint8:
             raise ConfigError(
                 f"policy.cameras: the environment's {name!r} is {fields[name][1]}; "
@@ -37,69 +33,58 @@ def check_fits(config: EmbodiedPolicyConfig | ControlPolicyConfig, env: gym.Env[
         raise ConfigError(
             f"policy.action_dim={config.action_dim}: the environment's actions have {env.action_space.shape}"
         )
-    if _acts_within_one(config):
-        _check_bounds(config.name, _action_box(env))
-    if isinstance(config, OpenVLAConfig):
-        checkpoint_openvla.check_checkpoint(config)
-    if isinstance(config, SmolVLAConfig | PI0Config) and config.path is not None:
-        _check_lerobots(config)
+    find_policy(config.name).run_check(config, env)
 
 
-def _acts_within_one(config: EmbodiedPolicyConfig | ControlPolicyConfig) -> bool:
-    """Say whether the policy's actions are in [-1, 1] whatever the environment: bins that no statistics scale."""
-    return isinstance(config, TinyVLAConfig) or (isinstance(config, OpenVLAConfig) and config.path is None)
+def check_unit_bounds(config: ActingPolicyConfig, env: gym.Env[Any, Any]) -> None:
+    """Check that an environment's actions are bounded by -1 and 1.
 
-
-def _check_bounds(name: str, space: gym.spaces.Box) -> None:
+    Raises:
+        ConfigError: They are not; one line that names the policy and how to scale them.
+    """
+    space = _action_box(env)
     if (space.low != -1).any() or (space.high != 1).any():
         raise ConfigError(
-            f"policy.name={name}: acts in [-1, 1], the environment in [{space.low.min()}, {space.high.max()}]; "
-            "scale it by env.adapter or Gymnasium's RescaleAction"
+            f"policy.name={config.name}: acts in [-1, 1], the environment in [{space.low.min()}, {space.high.max()}]; "
+            "scale actions by env.adapter or Gymnasium's RescaleAction"
         )
 
 
-def _check_lerobots(config: SmolVLAConfig | PI0Config) -> None:
-    from embodyflow.policies.flow_vla.checkpoint_flow_vla import check_checkpoint  # seconds to import
-    from embodyflow.policies.pi0 import checkpoint_pi0
-    from embodyflow.policies.smolvla import checkpoint_smolvla
+def policy_sizes(env: gym.Env[Any, Any]) -> dict[str, int]:
+    """Return the sizes of a policy for the environment, by the keys of its configuration.
 
-    check_checkpoint(checkpoint_pi0.LAYOUT if isinstance(config, PI0Config) else checkpoint_smolvla.LAYOUT, config)
+    Raises:
+        ConfigError: An action is no vector of floats, or an observation no array.
+    """
+    shape, _ = observation_fields(env.observation_space).get(STATE_KEY, ((0,), None))
+    return {"state_dim": shape[0] if shape else 1, "action_dim": _action_box(env).shape[0]}
 
 
-def _is(shape: tuple[int, ...] | None, wanted: tuple[int | None, ...]) -> bool:
-    """Say whether a shape is the wanted one, in which ``None`` is any number."""
+def _has_shape(shape: tuple[int, ...] | None, wanted: Shape) -> bool:
     if shape is None or len(shape) != len(wanted):
         return False
     return all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
 
 
-def _misfit(name: str, wanted: tuple[int | None, ...], shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """Return what is wrong with an observation, and what can be done."""
+def _mismatch(policy: str, name: str, wanted: Shape, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Return the message about an observation that is missing or has another shape."""
     shape, size = shapes.get(name), wanted[0]
     if name == "state":
         return f"policy.state_dim={size}: the environment's state has {shape}"
+    found = f"has no {name!r}, only {', '.join(shapes)}" if shape is None else f"has {name!r} in {shape}"
+    if len(wanted) != 3:
+        return f"policy.name={policy}: reads {name!r} in {wanted}, the environment {found}"
     key = "policy.cameras" if size is None else f"policy.image_size={size}"
-    found = f"shows no {name!r}, but {', '.join(shapes)}" if shape is None else f"has its {name} in {shape}"
     return (
         f"{key}: the environment {found}; set +env.kwargs.image_size={size or '…'} and what else it takes to show "
         "images, or env.adapter.images and env.adapter.image_size"
     )
 
 
-def policy_sizes(env: gym.Env[Any, Any]) -> dict[str, int]:
-    """Return the sizes that a policy for the environment has, by the names of its configuration.
-
-    Raises:
-        ConfigError: its actions are no vector of numbers, or its observations no arrays.
-    """
-    shape, _ = observation_fields(env.observation_space).get(STATE_KEY, ((0,), None))
-    return {"state_dim": shape[0] if shape else 1, "action_dim": _action_box(env).shape[0]}
-
-
 def _action_box(env: gym.Env[Any, Any]) -> gym.spaces.Box:
     space = env.action_space
     if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
-        raise ConfigError(f"env: actions must be a Box of one dimension, are {space}; a wrapper can make them")
-    if not np.issubdtype(space.dtype, np.floating):  # fractions would be cut off
-        raise ConfigError(f"env: actions must be a Box of floats, are {space}; a wrapper can make them")
+        raise ConfigError(f"env: actions must be a one-dimensional Box, not {space}; a wrapper can convert them")
+    if not np.issubdtype(space.dtype, np.floating):  # a policy's fractions would be cut off
+        raise ConfigError(f"env: actions must be a Box of floats, not {space}; a wrapper can convert them")
     return space

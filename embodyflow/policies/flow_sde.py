@@ -1,15 +1,16 @@
-"""Denoising by a stochastic differential equation: what a flow decides then has probabilities to learn by.
+"""Denoising by a stochastic differential equation, which gives a flow's decisions a likelihood to train on.
 
-A flow turns noise, at time 1, into an action, at time 0, by the ordinary differential equation dx/dt = v(x, t), whose
-velocity v is learned from the straight lines x = t·noise + (1 - t)·action. Its steps are certain: no likelihood to
-learn by. Flow-SDE (πRL, Chen et al., 2025, arXiv:2510.25889, after Flow-GRPO, Liu et al., 2025, arXiv:2505.05470)
-takes Gaussian steps instead, of the same marginal distributions::
+A flow turns noise, at time 1, into an action, at time 0, by the ordinary differential equation dx/dt = v(x, t). Its
+velocity v is learned from the straight lines x = t·noise + (1 - t)·action. These steps are deterministic and have no
+likelihood. Flow-SDE (πRL, Chen et al., 2025, arXiv:2510.25889, after Flow-GRPO, Liu et al., 2025, arXiv:2505.05470)
+takes Gaussian steps with the same marginal distributions instead::
 
     x[t - δ] ~ N( x - δ·[v + σ²/(2t)·(x + (1 - t)·v)],  σ²·δ )        σ = a·√(t / (1 - t))
 
-for velocity v at x = x[t]. The bracket's second term leads against the score, which is -(x + (1 - t)·v) / t, as much as
-the noise blurs. At t = 1, where σ has a pole, 1 - t is that of the next time, as in πRL's code: the first step has the
-variance a² however short it is, and leaves a⁴/4 more variance than the flow has there, which later steps forget.
+for velocity v at x = x[t]. The bracket's second term moves x along the score, -(x + (1 - t)·v) / t, which undoes the
+blur of the noise. At t = 1, where σ has a pole, 1 - t is taken from the next time, as in πRL's code. The first step
+then has the variance a² however short it is. It leaves a⁴/4 more variance than the flow has there, which later steps
+remove.
 """
 
 import math
@@ -19,11 +20,11 @@ from torch import Tensor
 
 
 class FlowSDE:
-    """The steps from noise to action, of one length.
+    """Equally long steps from noise to action.
 
     Args:
-        num_steps: K; step k begins at time 1 - k/K.
-        noise_level: a, positive; near 0 the steps are those of the ordinary equation.
+        num_steps: K, number of steps; step k begins at time 1 - k/K.
+        noise_level: a, positive; near 0 the steps approach those of the ordinary equation.
     """
 
     def __init__(self, num_steps: int, noise_level: float) -> None:
@@ -31,33 +32,33 @@ class FlowSDE:
         self.times = [1.0 - step * self._length for step in range(num_steps)]
         self._variances = [noise_level**2 * self._length * t / max(1.0 - t, self._length) for t in self.times]
 
-    def certain(self, points: Tensor, velocities: Tensor) -> Tensor:
-        """Return where the ordinary equation's step leads from points ``[..., A]``, of these velocities."""
+    def deterministic(self, points: Tensor, velocities: Tensor) -> Tensor:
+        """Return the ends of the ordinary equation's steps from points ``[..., A]`` with these velocities."""
         return points - self._length * velocities
 
     def means(self, points: Tensor, velocities: Tensor, steps: slice) -> Tensor:
-        """Return the Gaussians' means, float32 ``[..., k, A]``.
+        """Return the means of the Gaussian steps, float32 ``[..., k, A]``.
 
         Args:
-            points: float32 ``[..., k, A]``, where each of k steps begins.
-            velocities: of that shape, there.
-            steps: which of the K they are.
+            points: Starts of k steps, float32 ``[..., k, A]``.
+            velocities: Velocities at the starts, of that shape.
+            steps: Slice of the K steps that they are.
         """
         times = _column(self.times[steps], points)
         pull = _column([variance / 2.0 for variance in self._variances[steps]], points) / times
-        return self.certain(points, velocities) - pull * (points + (1.0 - times) * velocities)
+        return self.deterministic(points, velocities) - pull * (points + (1.0 - times) * velocities)
 
     def deviations(self, steps: slice, like: Tensor, temperature: float) -> Tensor:
-        """Return the Gaussians' deviations, ``[k, 1]``: each density is raised to 1/temperature."""
+        """Return the standard deviations of the Gaussian steps, ``[k, 1]``; each density is raised to 1/temperature."""
         return _column([math.sqrt(variance * temperature) for variance in self._variances[steps]], like)
 
     def log_probs(self, chain: Tensor, velocities: Tensor, temperature: float) -> Tensor:
         """Return the log-density of every dimension of every step, float32 ``[..., K, A]``.
 
         Args:
-            chain: float32 ``[..., K + 1, A]``, from noise to action.
-            velocities: float32 ``[..., K, A]``, at all its points but the last.
-            temperature: see :meth:`deviations`.
+            chain: Points from noise to action, float32 ``[..., K + 1, A]``.
+            velocities: Velocities at all points but the last, float32 ``[..., K, A]``.
+            temperature: Temperature of the densities, see :meth:`deviations`.
         """
         every = slice(None)
         deviations = self.deviations(every, chain, temperature)
@@ -65,13 +66,13 @@ class FlowSDE:
         return -0.5 * normals.square() - deviations.log() - 0.5 * math.log(2 * math.pi)
 
     def entropy(self, like: Tensor, temperature: float) -> Tensor:
-        """Return the differential entropy of one dimension of each step, in nats, ``[K]``."""
+        """Return the differential entropy of one dimension of each step, ``[K]``, in nats."""
         deviations = self.deviations(slice(None), like, temperature)
         return (deviations.log() + 0.5 * math.log(2 * math.pi * math.e)).squeeze(-1)
 
 
 def standard_normals(uniforms: Tensor) -> Tensor:
-    """Return standard normals, float32, of uniforms in [0, 1), by the quantile function."""
+    """Map uniforms in [0, 1) to standard normals, float32, by the quantile function."""
     return torch.special.ndtri(uniforms.double().clamp(1e-12, 1 - 1e-12)).float()
 
 

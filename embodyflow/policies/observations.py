@@ -1,4 +1,4 @@
-"""What an environment shows, as arrays by name."""
+"""Observations of an environment, as arrays by name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,21 +9,21 @@ import numpy as np
 from embodyflow.errors import ConfigError
 
 STATE_KEY = "state"
-"""Name of the observation of an environment whose observation space is no Dict."""
+"""Name of the only observation of an environment whose observation space is not a Dict."""
 
 
 def observation_fields(space: gym.Space[Any]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Return observation key to (shape, dtype) for one environment.
+    """Return (shape, dtype) of each observation, by name.
 
     Raises:
-        ConfigError: the space, or an entry of it, is no array of numbers; the message names it.
+        ConfigError: The space, or an entry of it, is not an array of numbers; the message names it.
     """
     entries = space.spaces if isinstance(space, gym.spaces.Dict) else {STATE_KEY: space}
     fields: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
     for key, entry in entries.items():
         if entry.shape is None or entry.dtype is None:
             raise ConfigError(
-                f"env: observation_space[{key!r}] must be an array of numbers, is {entry}; flatten it by a wrapper in "
+                f"env: observation_space[{key!r}] must be an array of numbers, not {entry}; flatten it by a wrapper in "
                 "env.adapter.wrappers"
             )
         fields[key] = (entry.shape, entry.dtype)

@@ -1,10 +1,9 @@
-"""Linear layers whose matrix products are oneDNN's, on an AMD processor and in float32.
+"""Linear layers that multiply by oneDNN, in float32 on AMD processors.
 
-PyTorch gives a float32 product to MKL, which is far from what AMD's processors can do. oneDNN, which PyTorch has on
-board too, does the same product more than twice as fast on an EPYC with 512-bit vectors (family 26, one thread: 230
-instead of 100 GFLOP/s at 2,400 × 128 × 384). On an Intel Xeon (family 6, model 167) it is MKL that is faster: 194
-instead of 188 there, and 179 instead of 139 for the gradient of the weights. Others were not measured, and are left to
-PyTorch.
+PyTorch multiplies float32 matrices by MKL, which is slow on AMD processors. PyTorch also contains oneDNN, which is more
+than twice as fast there: 230 instead of 100 GFLOP/s at 2,400 × 128 × 384, on one thread of an EPYC with 512-bit vectors
+(family 26). On an Intel Xeon (family 6, model 167) MKL is faster: 194 instead of 188 GFLOP/s, and 179 instead of 139
+for the gradient of the weights. Other processors were not measured and keep PyTorch's choice.
 """
 
 from pathlib import Path
@@ -15,33 +14,31 @@ from torch import nn
 from torch.nn import functional
 
 MIN_PRODUCTS = 2**21
-"""Multiplications of a matrix product from which on oneDNN is taken: a call costs it some 15 µs more than MKL's."""
+"""Least number of multiplications for which oneDNN is used: its calls cost some 15 µs more than MKL's."""
 
 IS_AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-"""Whether this build of PyTorch has it."""
-
+"""Whether this build of PyTorch contains oneDNN's linear layer."""
 
 CPU_INFO = Path("/proc/cpuinfo")
-"""Where Linux says who made the processor."""
+"""File in which Linux names the maker of the processor."""
 
 
 def is_faster() -> bool:
-    """Say whether PyTorch's own products are slower, by who made the processor.
+    """Return True if oneDNN is the faster choice, by the maker of the processor.
 
-    Timed, another process of the same run might decide otherwise, and its numbers differ in the last bits.
+    A measurement could differ between processes of one run, and their results would then differ in the last bits.
     """
     return IS_AVAILABLE and CPU_INFO.exists() and "AuthenticAMD" in CPU_INFO.read_text()
 
 
 IS_FASTER = is_faster()
-"""Whether it is worth it on this machine."""
+"""Whether oneDNN is the faster choice on this machine."""
 
 
 def use_in(model: nn.Module) -> None:
-    """Let the linear layers of a model compute by :func:`linear`.
+    """Make the linear layers of a model compute by :func:`linear`.
 
-    Names and weights stay, and a layer is an ``nn.Linear`` as before; on a GPU and in other precisions it computes as
-    one too.
+    Names and weights stay. A layer remains an ``nn.Linear``, and computes like one on a GPU and in other precisions.
     """
     for module in model.modules():
         if type(module) is nn.Linear:
@@ -49,16 +46,16 @@ def use_in(model: nn.Module) -> None:
 
 
 class OneDNNLinear(nn.Linear):
-    """A linear layer; see :func:`use_in`."""
+    """Linear layer that computes by :func:`linear`; see :func:`use_in`."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return ``inputs`` [..., I] times the weight [O, I] transposed, plus the bias."""
+        """Return ``inputs @ weight.T + bias``, [..., O], for inputs [..., I]."""
         return linear(inputs, self.weight, self.bias)
 
 
 def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Return what :func:`torch.nn.functional.linear` does, by oneDNN where it is worth it."""
-    # A subclass is made of several processes' parts, which oneDNN knows nothing of.
+    """Compute :func:`torch.nn.functional.linear`, by oneDNN where that is faster."""
+    # A subclass, such as DTensor, is spread over processes, which oneDNN does not handle.
     is_plain = type(inputs) is torch.Tensor and inputs.dtype == weight.dtype == torch.float32
     is_plain = is_plain and inputs.device.type == "cpu"
     if not (IS_FASTER and is_plain) or inputs.numel() * len(weight) < MIN_PRODUCTS:
@@ -70,7 +67,7 @@ def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 
 
 class _Linear(torch.autograd.Function):
-    """:func:`torch.nn.functional.linear`."""
+    """:func:`torch.nn.functional.linear` by oneDNN, with its gradient."""
 
     @staticmethod
     def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -90,14 +87,14 @@ class _Linear(torch.autograd.Function):
 
 
 def _product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Return ``left @ right.T + bias``, float32 ``[..., O]``, of ``[..., I]`` and ``[O, I]``, transposed ones too."""
+    """Return ``left @ right.T + bias``, float32 ``[..., O]``, for ``[..., I]`` and ``[O, I]``, transposed or not."""
     product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(left, right, bias, "none", [], "")
     return product
 
 
 def _product_of_columns(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return ``left.T @ right``, float32 ``[O, I]``, of ``[n, O]`` and ``[n, I]``."""
-    # oneDNN copies a first factor that is transposed: let it be the narrower one.
+    """Return ``left.T @ right``, float32 ``[O, I]``, for ``[n, O]`` and ``[n, I]``."""
+    # oneDNN copies a first factor that is transposed, so the narrower one comes first.
     if left.shape[1] <= right.shape[1]:
         return _product(left.t(), right.t())
     return _product(right.t(), left.t()).t().contiguous()

@@ -1,75 +1,144 @@
-"""Which policy a configuration means."""
+"""Policies by name: the shipped ones, and those of other packages.
 
-from typing import assert_never
+A policy of another package needs no change here. Name its class, ``policy=module:Class``; the class has these
+attributes:
 
-from embodyflow.policies.base import ActingPolicy, Critic, Policy
-from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
-from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
-from embodyflow.policies.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
-from embodyflow.policies.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
-from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
-from embodyflow.policies.pi0.configuration_pi0 import PI0Config
-from embodyflow.policies.policy_config import ControlPolicyConfig, EmbodiedPolicyConfig, PolicyConfig
-from embodyflow.policies.smolvla.configuration_smolvla import SmolVLAConfig
-from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
-from embodyflow.policies.tiny_vla.critic_tiny_vla import TinyVLACritic
-from embodyflow.policies.tiny_vla.policy_tiny_vla import TinyVLAPolicy
+- ``config_class``: its configuration, see :mod:`embodyflow.policies.policy_config`;
+- ``critic_class``: its critic, where it has one;
+- ``check``: a static method of ``(config, env)`` that raises :class:`~embodyflow.errors.ConfigError`, where there is
+  more to check than the shapes that the configuration states.
 
+A package whose import takes seconds may name a :class:`~embodyflow.policies.policy_entry.PolicyEntry` instead.
+"""
 
-def build_policy(config: PolicyConfig, device: str) -> Policy:
-    """Build the policy, randomly initialised where its configuration names no weights."""
-    if isinstance(config, CausalLMConfig):
-        from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy  # seconds to import
+import difflib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-        return CausalLMPolicy(config, device)
-    return build_acting_policy(config, device)
+from embodyflow.errors import ConfigError
+from embodyflow.policies.policy_config import ActingPolicyConfig, PolicyConfig
+from embodyflow.policies.policy_entry import PolicyEntry, import_entry
 
+if TYPE_CHECKING:
+    from embodyflow.policies.base import ActingPolicy, Critic, Policy
 
-def build_acting_policy(config: EmbodiedPolicyConfig | ControlPolicyConfig, device: str) -> ActingPolicy:
-    """Build a policy that acts in environments, randomly initialised where its configuration names no weights."""
-    match config:
-        case TinyVLAConfig():
-            return TinyVLAPolicy(config, device)
-        case OpenVLAConfig():
-            from embodyflow.policies.openvla.policy_openvla import OpenVLAPolicy  # seconds to import
-
-            return OpenVLAPolicy(config, device)
-        case SmolVLAConfig():
-            from embodyflow.policies.smolvla.policy_smolvla import SmolVLAPolicy  # seconds to import
-
-            return SmolVLAPolicy(config, device)
-        case PI0Config():
-            from embodyflow.policies.pi0.policy_pi0 import PI0Policy  # seconds to import
-
-            return PI0Policy(config, device)
-        case MLPGaussianConfig():
-            return MLPGaussianPolicy(config, device)
-        case _:
-            assert_never(config)
+Config = TypeVar("Config", bound=PolicyConfig)
+OWN = "or module:Class of your own"
 
 
-def build_critic(config: PolicyConfig, device: str) -> Critic:
-    """Build the critic of the policy of these sizes."""
-    match config:
-        case TinyVLAConfig():
-            return TinyVLACritic(config, device)
-        case OpenVLAConfig():
-            from embodyflow.policies.openvla.critic_openvla import OpenVLACritic  # seconds to import
+def _shipped(name: str, title: str, *, has_check: bool = True, imitates: bool = True) -> PolicyEntry:
+    """Return the entry of a folder of this package: all folders name their files and classes alike."""
+    folder = f"embodyflow.policies.{name}"
+    return PolicyEntry(
+        config=f"{folder}.configuration_{name}:{title}Config",
+        policy=f"{folder}.policy_{name}:{title}Policy",
+        critic=f"{folder}.critic_{name}:{title}Critic",
+        check=f"{folder}.check_{name}:check" if has_check else None,
+        imitates=imitates,
+    )
 
-            return OpenVLACritic(config, device)
-        case SmolVLAConfig():
-            from embodyflow.policies.smolvla.critic_smolvla import SmolVLACritic  # seconds to import
 
-            return SmolVLACritic(config, device)
-        case PI0Config():
-            from embodyflow.policies.pi0.critic_pi0 import PI0Critic  # seconds to import
+POLICIES: Mapping[str, PolicyEntry] = MappingProxyType(
+    {
+        "tiny_vla": _shipped("tiny_vla", "TinyVLA"),
+        "openvla": _shipped("openvla", "OpenVLA"),
+        "smolvla": _shipped("smolvla", "SmolVLA"),
+        "pi0": _shipped("pi0", "PI0"),
+        "mlp_gaussian": _shipped("mlp_gaussian", "MLPGaussian", has_check=False, imitates=False),
+        "causal_lm": _shipped("causal_lm", "CausalLM", has_check=False),
+    }
+)
+"""The shipped policies, by their names in configurations."""
 
-            return PI0Critic(config, device)
-        case MLPGaussianConfig():
-            return MLPGaussianCritic(config, device)
-        case CausalLMConfig():
-            from embodyflow.policies.causal_lm.critic_causal_lm import CausalLMCritic  # seconds to import
 
-            return CausalLMCritic(config, device)
-        case _:
-            assert_never(config)
+def find_policy(name: str, kind: type[PolicyConfig] = PolicyConfig) -> PolicyEntry:
+    """Return the entry of a shipped policy's name, or of what ``"module:Class"`` names.
+
+    Args:
+        name: Name of the policy.
+        kind: Base class of the configurations to choose from.
+
+    Raises:
+        ConfigError: There is no such policy, or its configuration does not extend ``kind``; one line.
+    """
+    entry = POLICIES.get(name)
+    if entry is None and ":" in name:
+        entry = import_entry(name)
+        if not issubclass(entry.config_class, kind):
+            raise ConfigError(f"policy.name={name}: is for job={entry.config_class.job}; {_allowed(kind)}")
+    elif entry is None or not issubclass(entry.config_class, kind):
+        raise ConfigError(f"policy.name={name}: {_allowed(kind)}{_nearest(name, _names(kind))}")
+    return entry
+
+
+def shipped_configs(kind: type[PolicyConfig]) -> list[type[PolicyConfig]]:
+    """Return the configuration classes of the shipped policies that extend ``kind``."""
+    return [POLICIES[name].config_class for name in _names(kind)]
+
+
+def validate_policy(section: Mapping[str, Any], kind: type[Config]) -> Config:
+    """Return a policy's configuration, checked by the class that its ``name`` chooses.
+
+    Args:
+        section: Plain values.
+        kind: Base class of the configurations to choose from.
+
+    Raises:
+        ConfigError: There is no such policy, or its configuration does not extend ``kind``; one line.
+        pydantic.ValidationError: A key is unknown, is missing, or has a wrong value.
+    """
+    entry = find_policy(str(section.get("name")), kind)
+    return cast(Config, entry.config_class.model_validate(section))
+
+
+def unknown_policy_file(name: str, files: Sequence[str]) -> str:
+    """Return the message about ``policy=name`` that is no file in ``configs/policy``."""
+    return f"policy={name}: allowed are {', '.join(files)} (configs/policy), {OWN}{_nearest(name, files)}"
+
+
+def check_training(config: PolicyConfig, *, needs_critic: str | None, has_demonstrations: bool) -> None:
+    """Refuse a policy that lacks a part that the run trains.
+
+    Args:
+        config: Configuration of the policy.
+        needs_critic: Key and value that need a critic, ``None`` where nothing does.
+        has_demonstrations: Whether the policy starts from demonstrations.
+
+    Raises:
+        ValueError: The policy has no critic, or cannot start from demonstrations; one line.
+    """
+    entry = find_policy(config.name)
+    if needs_critic is not None and entry.critic is None:
+        raise ValueError(f"{needs_critic}: needs a critic, and policy.name={config.name} has no critic_class")
+    if has_demonstrations and isinstance(config, ActingPolicyConfig) and not entry.imitates:
+        raise ValueError(f"warm_start: must be null with policy.name={config.name}, which has no imitation_loss")
+
+
+def build_policy(config: PolicyConfig, device: str) -> "Policy":
+    """Build the policy, of random weights where its configuration names none."""
+    return find_policy(config.name).build_policy(config, device)
+
+
+def build_acting_policy(config: ActingPolicyConfig, device: str) -> "ActingPolicy":
+    """Build a policy that acts in environments, of random weights where its configuration names none."""
+    return cast("ActingPolicy", build_policy(config, device))
+
+
+def build_critic(config: PolicyConfig, device: str) -> "Critic":
+    """Build the policy's critic."""
+    return find_policy(config.name).build_critic(config, device)
+
+
+def _allowed(kind: type[PolicyConfig]) -> str:
+    job = f" with job={kind.job}" if hasattr(kind, "job") else ""
+    return f"allowed are {', '.join(_names(kind))}{job} (configs/policy), {OWN}"
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _names(kind: type[PolicyConfig]) -> list[str]:
+    return [name for name, entry in POLICIES.items() if issubclass(entry.config_class, kind)]

@@ -1,21 +1,20 @@
-"""What configurations of policies have in common whose weights are a model of the Hugging Face hub's, or random."""
+"""Base of the configurations of policies whose weights are a Hugging Face model, or random."""
 
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
+from embodyflow.policies.policy_config import PolicyConfig
 from embodyflow.references import resolve
 
 
-class PretrainedConfig(BaseModel):
-    """Where weights and tokenizer come from; ``scratch`` is given a type by the policy's own configuration."""
+class PretrainedConfig(PolicyConfig):
+    """Source of weights and tokenizer; each policy's configuration gives ``scratch`` its own type."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    path: str | None = Field(None, description="folder, or name on the Hugging Face hub; null for random weights")
-    scratch: BaseModel | None = Field(None, description="the model of random weights")
+    path: str | None = Field(None, description="Folder, or name on the Hugging Face hub; null for random weights.")
+    scratch: BaseModel | None = Field(None, description="Sizes of the model of random weights.")
     tokenizer: str | None = Field(
-        None, description="folder, hub name or module:function that builds one; null for the model's own"
+        None, description="Folder, hub name or module:function that builds one; null for the model's own."
     )
 
     @model_validator(mode="after")

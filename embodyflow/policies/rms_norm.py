@@ -1,7 +1,7 @@
-"""Root-mean-square normalisation with a gradient of its own.
+"""Root-mean-square normalisation with a gradient written by hand (Zhang & Sennrich, 2019, arXiv:1910.07467).
 
-transformers writes it as a chain of operations, whose gradient is one of twice as many, each a pass over memory. Here
-the gradient is written out (Zhang & Sennrich 2019, arXiv:1910.07467), in half the passes.
+transformers composes it from operations whose automatic gradient takes twice as many, each a pass over memory. This
+gradient takes half the passes.
 """
 
 from functools import cache
@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 NAMES = {"LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm"}
-"""Classes of transformers that compute weight · x / √(mean(x²) + ε) and nothing else."""
+"""Classes of transformers that compute exactly weight · x / √(mean(x²) + ε)."""
 
 
 def use_in(model: nn.Module) -> None:
-    """Let the normalisations of a transformers model compute as here, in float32; names and weights stay."""
+    """Make the normalisations of a transformers model compute by this module, in float32; names and weights stay."""
     for module in model.modules():
         if type(module).__name__ in NAMES and not isinstance(module, _RMSNorm):
             kind: Any = type(module)
@@ -28,7 +28,7 @@ def _faster(kind: Any) -> Any:
 
 
 class _RMSNorm(nn.Module):
-    """What a class of :data:`NAMES` does in float32."""
+    """A class of :data:`NAMES`, faster in float32."""
 
     weight: nn.Parameter
     variance_epsilon: float
@@ -53,8 +53,8 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-        # With r = 1 / √(mean(x²) + ε), n = r·x and g the gradient of the outputs w·n: of w it is Σ g·n, of x it is
-        # r·(g·w − n·mean(g·w·n)).
+        # With r = 1 / √(mean(x²) + ε), n = r·x and g the gradient of the outputs w·n, the gradient of w is Σ g·n and
+        # that of x is r·(g·w − n·mean(g·w·n)).
         inputs, weight = ctx.saved_tensors
         norm = torch.linalg.vector_norm(inputs, dim=-1, keepdim=True)
         rate = norm.square_().div_(inputs.shape[-1]).add_(ctx.epsilon).rsqrt_()

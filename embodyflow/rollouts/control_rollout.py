@@ -17,7 +17,7 @@ from embodyflow.config.control import ControlConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric
 from embodyflow.errors import DamageError
-from embodyflow.policies.env_match import check_fits
+from embodyflow.policies.env_match import check_match
 from embodyflow.policies.policy_registry import build_acting_policy
 from embodyflow.process.determinism import use_deterministic_kernels
 from embodyflow.rollouts.open_episodes import OpenEpisodes, OpenEpisodesFolder
@@ -55,7 +55,7 @@ class ControlRollout:
             supervision=Supervision.from_config(config.env),
         )
         prototype = make_env(config.env, None, "train")
-        check_fits(config.policy, prototype)
+        check_match(config.policy, prototype)
         self.policy = build_acting_policy(config.policy, config.cluster.device)
         assert isinstance(prototype.action_space, Box)
         self._low, self._high = prototype.action_space.low, prototype.action_space.high

@@ -24,7 +24,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Decision
-from embodyflow.policies.env_match import check_fits
+from embodyflow.policies.env_match import check_match
 from embodyflow.policies.observations import entries_of, observation_fields
 from embodyflow.policies.policy_registry import build_acting_policy
 from embodyflow.rollouts.episode_rows import Episode, EpisodeRows, GroupJournal, MemoryJournal, Slots, padded
@@ -71,7 +71,7 @@ class EmbodiedRollout(GroupRollout):
         self.config = config
         self._envs: dict[str, VectorEnv] = {}
         self.prototypes = [make_env(config.env, task, "train") for task in config.env.tasks]
-        check_fits(config.policy, self.prototypes[0])
+        check_match(config.policy, self.prototypes[0])
         actions: Any = self.prototypes[0].action_space
         self._bounds = (actions.low.astype(np.float32), actions.high.astype(np.float32))
         self.policy = build_acting_policy(config.policy, config.cluster.device)

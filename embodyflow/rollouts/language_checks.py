@@ -9,6 +9,7 @@ from typing import Any
 from embodyflow.config.language import LanguageConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.causal_lm.split_causal_lm import check_split
+from embodyflow.policies.policy_registry import find_policy
 from embodyflow.prompts.prompt_config import RowsConfig
 from embodyflow.prompts.prompt_registry import build_prompt_source
 from embodyflow.prompts.prompts import PromptSource, Split
@@ -21,6 +22,7 @@ def check_language(config: LanguageConfig) -> None:
     Raises:
         ConfigError: A check failed; one line names the key and what is allowed.
     """
+    find_policy(config.policy.name).run_check(config.policy, None)
     check_reward(config.reward)
     if config.rollout.generation.name == "vllm" and importlib.util.find_spec("vllm") is None:
         raise ConfigError(

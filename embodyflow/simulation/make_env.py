@@ -18,7 +18,7 @@ from embodyflow.config.control import ControlConfig
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
-from embodyflow.policies.env_match import check_fits, policy_sizes
+from embodyflow.policies.env_match import check_match, policy_sizes
 from embodyflow.policies.observations import entries_of, observation_fields
 from embodyflow.project import check_room, hides_room
 
@@ -58,7 +58,7 @@ def check_control(config: ControlConfig) -> None:
         ConfigError: A check failed; one line names the key and what is allowed.
     """
     instance = _build(config.env, first_task(config.env))
-    check_fits(config.policy, instance)
+    check_match(config.policy, instance)
     _check_step(config.env, instance)
     instance.close()
 
@@ -71,7 +71,7 @@ def check_embodied(config: EmbodiedConfig) -> None:
     """
     env = config.env
     instance = _build(env, first_task(env))
-    check_fits(config.policy, instance)
+    check_match(config.policy, instance)
     _check_observation_space(config, instance)
     check_attributes(env, instance)
     _check_task_step(env, instance)

@@ -9,6 +9,8 @@ from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.policies.causal_lm.modeling_causal_lm import split_plan_of
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
+from embodyflow.policies.policy_registry import find_policy
+from embodyflow.references import resolve
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.tensor_parallel import split
 
@@ -18,9 +20,10 @@ class LanguageTrainer(FSDPTrainer):
 
     def _build_policy(self) -> Policy:
         config = self.config
+        policy_class: type[CausalLMPolicy] = resolve(find_policy(config.policy.name).policy)
         assert isinstance(config.policy, CausalLMConfig)
         # Adapters need the weights now: peft takes places and dtypes from them.
-        return CausalLMPolicy(config.policy, config.cluster.device, reads_later=config.trainer.lora is None)
+        return policy_class(config.policy, config.cluster.device, reads_later=config.trainer.lora is None)
 
     def _shard(self, each: Policy | Critic) -> None:
         if (size := self.config.trainer.tensor_parallel_size) > 1:

@@ -15,15 +15,13 @@ TESTS = Path(__file__).resolve().parents[1] / "support"
 def test_a_policy_is_trained_by_images_and_states_and_loads_from_its_export(
     tmp_path: Path, prefect_api: str, ray_env: dict[str, str], name: str
 ) -> None:
-    from pydantic import TypeAdapter
-
-    from embodyflow.policies.policy_config import PolicyConfig
-    from embodyflow.policies.policy_registry import build_policy
+    from embodyflow.policies.policy_config import ActingPolicyConfig
+    from embodyflow.policies.policy_registry import build_policy, validate_policy
 
     runs = Runs(tmp_path).served_by(prefect_api, PYTHONPATH=str(TESTS), **ray_env)
     folder = run_and_export(runs, f"denoised-{name}", f"policy=tiny_{name}", "policy.scratch.hidden_size=32")
     assert json.loads((folder / "config.json").read_text())["type"] == name
     keys = {"state_dim": 2, "action_dim": 2, "chunk_size": 8, "num_steps": 4, "cameras": ("image",)}
-    config = TypeAdapter(PolicyConfig).validate_python({"name": name, "path": str(folder), **keys})
+    config = validate_policy({"name": name, "path": str(folder), **keys}, ActingPolicyConfig)
     policy = build_policy(config, "cpu")
     assert policy.model.statistics.state_mean.any() and policy.encode_instruction("move the dot to the middle").any()

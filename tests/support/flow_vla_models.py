@@ -1,4 +1,4 @@
-"""What small policies with flow matching are made of, of whichever kind, and what they see."""
+"""Parts of small policies that denoise by flow matching, and observations for them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,14 +21,14 @@ Array = np.ndarray
 
 
 def with_weights_by_rule(policy: Any) -> Any:
-    """Give a policy weights that anybody can work out; its attention is far from even, as a trained one's is."""
+    """Give a policy weights by a formula; its attention is far from even, like a trained policy's."""
     if policy.config.path is None:
         policy.model.load_state_dict(by_rule(policy.model))
     return policy
 
 
 def by_rule(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return weights that are sines: of a matrix as large as random ones, of a vector a tenth beside what it is."""
+    """Return sines as weights: in matrices as large as random weights, in vectors up to 0.1 around their default."""
     state = {}
     for number, (name, value) in enumerate(sorted(model.state_dict().items())):
         waves = np.sin(0.7 * np.arange(value.numel()) ** 1.1 + number).reshape(value.shape)
@@ -56,14 +56,14 @@ def golden_noise() -> torch.Tensor:
 
 
 def golden_uniforms() -> Array:
-    """Return draws float32 [2, H, K + 1, Amax] of that noise, and of none in the steps."""
+    """Return uniforms, float32 [2, H, K + 1, Amax], of the golden noise, with none in the steps."""
     uniforms = np.full((2, 4, 4, 8), 0.5, np.float32)
     uniforms[:, :, 0] = torch.special.ndtr(golden_noise()).numpy()
     return uniforms
 
 
 def golden_imitation(policy: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return actions, mask and draws of that noise, of two samples at times 0.3 and 0.8."""
+    """Return actions, mask and uniforms of the golden noise, for two samples at times 0.3 and 0.8."""
     targets = torch.from_numpy(np.cos(0.9 * np.arange(24)).reshape(2, 4, 3)).float()
     times = torch.tensor([[0.3], [0.8]])
     uniforms = torch.cat([torch.special.ndtr(golden_noise()).flatten(1), ((times - 0.001) / 0.999) ** 1.5], dim=1)
@@ -71,7 +71,7 @@ def golden_imitation(policy: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 
 
 def write_checkpoint(models: ModuleType, folder: Path) -> Any:
-    """Write a folder as LeRobot's are, in bfloat16 where it has it; return the configuration that takes it."""
+    """Write a folder in LeRobot's layout, in bfloat16 where LeRobot uses it; return a configuration for it."""
     policy = models.new_policy()
     policy.export({name: value.numpy() for name, value in policy.model.state_dict().items()}, folder)
     state = load_file(folder / "model.safetensors")
@@ -81,13 +81,13 @@ def write_checkpoint(models: ModuleType, folder: Path) -> Any:
 
 
 def nothing(folder: Path) -> None:
-    """Leave it as it is."""
+    """Leave the folder as it is."""
 
 
 def assert_refused(
     models: ModuleType, folder: Path, spoil: Callable[[Path], object], keys: dict[str, Any], message: str
 ) -> None:
-    """A checkpoint that was spoiled, or with keys that are none of its, is refused in one line without its weights."""
+    """Check that a spoiled checkpoint, or one with other keys, is refused in one line without reading weights."""
     config = write_checkpoint(models, folder)
     check_checkpoint(models.LAYOUT, config)
     spoil(folder)

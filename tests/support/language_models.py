@@ -1,4 +1,4 @@
-"""Language models that are small enough for a test, in Hugging Face folders."""
+"""Small language models in Hugging Face folders."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789 +=."
-VOCAB = ("<eos>", *ALPHABET, *("ab", "bc", "cde"))  # one token per character, and some of several characters
+VOCAB = ("<eos>", *ALPHABET, *("ab", "bc", "cde"))  # a token per character, and three longer ones
 MAX_POSITIONS = 64
 
 
@@ -24,7 +24,7 @@ def save_model(folder: Path, *, tied: bool, seed: int = 0) -> Path:
         head_dim=32,
         max_position_embeddings=MAX_POSITIONS,
         tie_word_embeddings=tied,
-        initializer_range=0.15,  # with the usual 0.02, all tokens would be almost equally probable
+        initializer_range=0.15,  # with the usual 0.02, tokens would be almost equally probable
         bos_token_id=None,
         eos_token_id=0,
     )

@@ -1,4 +1,4 @@
-"""Small OpenVLAs of random weights, what they see, and a slow model of them in numpy to compare with."""
+"""Small OpenVLAs of random weights, observations for them, and a slow model in numpy to compare with."""
 
 import math
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def new_config(**keys: Any) -> OpenVLAConfig:
 
 
 def new_policy(**keys: Any) -> OpenVLAPolicy:
-    """Make a policy whose attention and logits are far from even, as a trained one's are."""
+    """Make a policy whose attention and logits are far from even, like a trained policy's."""
     torch.manual_seed(0)
     policy = OpenVLAPolicy(new_config(**keys), "cpu")
     if policy.config.path is None:
@@ -40,7 +40,7 @@ def observe(policy: OpenVLAPolicy, num_rows: int, size: int = 32) -> dict[str, A
 
 
 class SlowOpenVLA:
-    """One row at a time in float64, by the names of a published checkpoint's weights and its ``config.json``.
+    """Computes one row at a time in float64, from the weights of a published checkpoint and its ``config.json``.
 
     Written from the papers and the formulas of timm's and Llama's layers, not from the library's modules.
     """
@@ -50,7 +50,7 @@ class SlowOpenVLA:
         self.config, self.text = config, config["text_config"]
 
     def logits(self, pixels: Array, words: list[int], tokens: list[int], num_tokens: int, parallel: bool) -> Array:
-        """Return ``[L, 256]`` of a prompt without padding; ``pixels`` ``[K, 3 * towers, S, S]``."""
+        """Return the logits ``[L, 256]`` for pixels ``[K, 3 * towers, S, S]`` and a prompt without padding."""
         embedding = self.weights["language_model.model.embed_tokens.weight"]
         patches = [self.project(self.see(image)) for image in pixels]
         sequence = [embedding[[1]], *patches, embedding[words]]
@@ -138,7 +138,7 @@ class SlowOpenVLA:
 
 
 def rotate(x: Array) -> Array:
-    """Turn the pairs (i, i + half) of features by angles that grow with the position."""
+    """Rotate the pairs (i, i + half) of features by angles that grow with the position."""
     half = x.shape[1] // 2
     angles = np.arange(len(x))[:, None] * 10000.0 ** (-np.arange(half) / half)
     left, right = x[:, :half], x[:, half:]

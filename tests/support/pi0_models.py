@@ -1,4 +1,4 @@
-"""Small π0s, of random weights and of weights by a rule."""
+"""Small π0s, with random weights or weights by a formula."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from embodyflow.policies.pi0.policy_pi0 import PI0Policy
 
 Config, Policy = PI0Config, PI0Policy
 VLM = ".paligemma."
-"""In the names of weights that are the vision-language model's."""
+"""Part of the names of the vision-language model's weights."""
 SCRATCH = PI0ScratchConfig(num_attention_heads=8, num_key_value_heads=1, head_dim=8)
-"""LeRobot's π0 counts on eight heads."""
+"""Sizes with the eight heads that LeRobot's π0 assumes."""
 GOLDEN = [
     [
         [-3.56155324, 3.76742077, 3.03193474],
@@ -28,9 +28,11 @@ GOLDEN = [
         [2.40987253, -2.46303487, -3.49858189],
     ],
 ]
-"""Actions by LeRobot 0.4.4's own PI0Policy and its processors, of what `new_policy` exports, with transformers 4.57.6
-changed as LeRobot asks for (language models neither scale embeddings nor images), and images padded by black: 0.4.4
-pads those in [0, 1] by -1, which is black only in [-1, 1] (its issue 2218)."""
+"""Actions of LeRobot 0.4.4's PI0Policy and its processors, loaded from what `new_policy` exports.
+
+transformers 4.57.6 was changed as LeRobot requires (language models scale neither embeddings nor images). Images were
+padded by black: LeRobot 0.4.4 pads images in [0, 1] by -1, which is black only in [-1, 1] (its issue 2218).
+"""
 GOLDEN_OF_ONE_CAMERA = [
     [
         [-3.71089005, 4.32214499, 3.85101295],
@@ -45,9 +47,9 @@ GOLDEN_OF_ONE_CAMERA = [
         [0.77909327, -0.60541058, -1.08392167],
     ],
 ]
-"""The same without the second of the checkpoint's cameras."""
+"""The same actions without the second of the checkpoint's cameras."""
 TOLERANCE = 1e-4
-"""Its actions are larger."""
+"""Tolerance of the actions, which are larger than SmolVLA's."""
 GOLDEN_LOSS = 11.10897541
 
 
@@ -67,8 +69,8 @@ def new_critic() -> PI0Critic:
     return PI0Critic(new_config(), "cpu")
 
 
-def unread() -> tuple[str, ...]:
-    """Return how the names of weights begin that nothing is read from."""
+def unused() -> tuple[str, ...]:
+    """Return the beginnings of the names of weights that have no effect."""
     text = "model.paligemma_with_expert.paligemma.model.language_model"
     layer = ("self_attn.q_proj", "self_attn.o_proj", "post_attention_layernorm", "mlp.")
     return (*(f"{text}.layers.1.{part}" for part in layer), f"{text}.norm")

@@ -1,4 +1,4 @@
-"""Checks of every policy that sees images: its observations as rows, and rows that do not depend on each other."""
+"""Rows of observations for any policy that acts, and assertions that every such policy passes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ def uniforms_for(policy: Any, num_rows: int) -> Array:
 
 
 def as_batch(policy: Any, observation: Mapping[str, Array], tokens: Array) -> TensorDict:
-    """Turn each observation into a row of three decisions, of which only the middle one counts."""
+    """Make each observation a row of three decisions, of which only the middle one was taken."""
     columns = {"instruction_ids": torch.from_numpy(observation["instruction_ids"])}
     seen = {name: observation[name] for name in policy.config.observation_keys} | {"action_tokens": tokens}
     for name, values in seen.items():
@@ -29,7 +29,7 @@ def as_batch(policy: Any, observation: Mapping[str, Array], tokens: Array) -> Te
 
 
 def assert_rows_are_independent(policy: Any, observation: Mapping[str, Array]) -> None:
-    """Check that eight rows give bit-identical decisions in another order, and three of them next to blank rows."""
+    """Decide for eight rows in another order, and for three of them beside blank rows: all bits stay the same."""
     uniforms = uniforms_for(policy, 8)
     whole = policy.act(observation, uniforms, 1.6)
     order = np.random.default_rng(2).permutation(8)
@@ -44,10 +44,28 @@ def assert_rows_are_independent(policy: Any, observation: Mapping[str, Array]) -
         assert np.array_equal(getattr(alone, name)[:3], getattr(whole, name)[:3])
 
 
-def assert_rows_without_a_decision_take_part(policy: Any, observation: Mapping[str, Array], num_rows: int) -> None:
-    """Check that a batch without decisions or rows gives zero log-probs and zero gradients.
+def assert_evaluate_agrees_with_act(policy: Any, observation: Mapping[str, Array]) -> None:
+    """Evaluate sampled and greedy decisions: their log-probs are those that ``act`` returned."""
+    num_rows, config = len(observation["instruction_ids"]), policy.config
+    for uniforms in (uniforms_for(policy, num_rows), None):
+        decision = policy.act(observation, uniforms, temperature=1.6)
+        assert decision.tokens.dtype == policy.token_dtype and len(decision.tokens) == num_rows
+        assert decision.log_probs.dtype == decision.actions.dtype == np.float32
+        assert decision.log_probs.shape == (num_rows, policy.num_tokens)
+        assert decision.actions.shape == (num_rows, config.chunk_size, config.action_dim)
+        batch = as_batch(policy, observation, decision.tokens)
+        log_probs, entropy = policy.evaluate(batch, temperature=1.6)
+        assert log_probs.shape == entropy.shape == batch["loss_mask"].shape
+        np.testing.assert_allclose(log_probs[:, 1].detach(), decision.log_probs, atol=2e-5)
+        assert not torch.allclose(policy.evaluate(batch, 1.0)[0], log_probs, atol=1e-3), "the temperature counts"
+        assert not log_probs[:, [0, 2]].any() and not entropy[:, [0, 2]].any(), "zero outside the mask"
+        assert entropy[:, 1].all() and entropy.isfinite().all()
 
-    The passes of a sharded model are collectives, so ranks without decisions must take part in them.
+
+def assert_blank_rows_take_part(policy: Any, observation: Mapping[str, Array], num_rows: int) -> None:
+    """Evaluate rows without a decision, or no rows: results and gradients are zero, and every weight has a gradient.
+
+    A sharded model's passes are collectives, so a rank without decisions must run them too.
     """
     batch = as_batch(policy, observation, policy.act(observation, None, 1.0).tokens)[:num_rows]
     batch["loss_mask"].zero_()
@@ -58,7 +76,7 @@ def assert_rows_without_a_decision_take_part(policy: Any, observation: Mapping[s
 
 
 class Room(gym.Env):
-    """An environment that has spaces and nothing else."""
+    """An environment of spaces alone."""
 
     def __init__(self, **images: tuple[int, ...]) -> None:
         spaces = {name: Box(0, 255, shape, np.uint8) for name, shape in images.items()}

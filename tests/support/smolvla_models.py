@@ -1,4 +1,4 @@
-"""Small SmolVLAs, of random weights and of weights by a rule."""
+"""Small SmolVLAs, with random weights or weights by a formula."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from embodyflow.policies.smolvla.policy_smolvla import SmolVLAPolicy
 
 Config, Policy = SmolVLAConfig, SmolVLAPolicy
 VLM = ".vlm."
-"""In the names of weights that are the vision-language model's."""
+"""Part of the names of the vision-language model's weights."""
 SCRATCH = SmolVLAScratchConfig()
 GOLDEN = [
     [
@@ -27,8 +27,10 @@ GOLDEN = [
         [0.18700612, -2.06666803, -1.73861063],
     ],
 ]
-"""Actions by LeRobot 0.4.4's own SmolVLAPolicy and its processors, of what `new_policy` exports, with
-transformers 4.57.6, whose vision tower counts patches 0, 0, 1, 2 (its issue 41190) and was made to count 0, 1, 2, 3."""
+"""Actions of LeRobot 0.4.4's SmolVLAPolicy and its processors, loaded from what `new_policy` exports.
+
+The vision tower of transformers 4.57.6, which counts patches 0, 0, 1, 2 (its issue 41190), was made to count 0 to 3.
+"""
 TOLERANCE = 2e-5
 GOLDEN_LOSS = 2.87983513
 
@@ -49,8 +51,8 @@ def new_critic() -> SmolVLACritic:
     return SmolVLACritic(new_config(), "cpu")
 
 
-def unread() -> tuple[str, ...]:
-    """Return how the names of weights begin that nothing is read from."""
+def unused() -> tuple[str, ...]:
+    """Return the beginnings of the names of weights that have no effect."""
     text = "model.vlm_with_expert.vlm.model.text_model"
     layer = ("self_attn.q_proj", "self_attn.o_proj", "post_attention_layernorm", "mlp.")
     return (*(f"{text}.layers.1.{part}" for part in layer), f"{text}.norm", "model.vlm_with_expert.vlm.lm_head")

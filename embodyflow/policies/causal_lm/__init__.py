@@ -1,1 +1,1 @@
-"""Any causal language model of transformers, and its critic."""
+"""Causal language models of transformers, and their critics."""

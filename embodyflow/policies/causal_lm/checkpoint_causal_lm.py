@@ -1,6 +1,6 @@
-"""A checkpoint read into a model that was built without weights, by each rank its own part of every tensor.
+"""Loading of a checkpoint into a model that was built without weights; each rank reads its part of every tensor.
 
-A model that is loaded whole before it is sharded needs its whole memory on every rank, however many there are.
+A model that is loaded before it is sharded needs its full memory on every rank, however many there are.
 """
 
 import json
@@ -17,21 +17,21 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 
 def empty(build: Callable[[], Any]) -> Any:
-    """Return a transformers model whose parameters have shapes and no values; its buffers have theirs.
+    """Return a transformers model whose parameters have shapes but no values; its buffers have values.
 
     Args:
-        build: the model, of random weights.
+        build: Function that builds the model, of random weights.
     """
     with init_empty_weights(include_buffers=False):
         model = build()
-    model.tie_weights()  # each got a parameter of its own
+    model.tie_weights()  # tied weights got a parameter each
     return model
 
 
 def can_be_read(model: nn.Module, folder: Path) -> bool:
-    """Whether a folder's safetensors hold all weights of the model by its own names and in its shapes.
+    """Return True if a folder's safetensors hold all weights of the model by its names and in its shapes.
 
-    Others are for transformers to load, which renames and joins them.
+    transformers must load other checkpoints, since it renames and joins weights.
     """
     files = _files(folder)
     parameters = dict(model.named_parameters())
@@ -41,12 +41,12 @@ def can_be_read(model: nn.Module, folder: Path) -> bool:
 
 
 def read(model: nn.Module, folder: Path, device: str) -> None:
-    """Give an :func:`empty` model its weights, in its dtype; where it is sharded each rank reads its part.
+    """Load weights into an :func:`empty` model, in its dtype; of a sharded model each rank reads its part.
 
     Args:
-        model: one that :func:`can_be_read`; sharded or not.
-        folder: with safetensors.
-        device: for weights and buffers.
+        model: Model that :func:`can_be_read` accepts; sharded or not.
+        folder: Folder with safetensors.
+        device: Device for weights and buffers.
     """
     files = _files(folder)
     weights: dict[int, nn.Parameter] = {}  # tied ones are one parameter, under several names
@@ -69,16 +69,16 @@ def _read(file: Path, name: str, like: torch.Tensor, device: str) -> torch.Tenso
         mesh, placements = like.device_mesh, like.placements
         shape, offset = compute_local_shape_and_global_offset(like.shape, mesh, placements)
         part = torch.empty(shape, dtype=like.dtype)
-        if part.numel():  # of a tensor with fewer rows than there are ranks some hold nothing
+        if part.numel():  # a rank may hold nothing of a tensor with fewer rows than ranks
             ranges = tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
-            part = tensors.get_slice(name)[ranges].contiguous()  # columns are not, and FSDP asks for it
+            part = tensors.get_slice(name)[ranges].contiguous()  # FSDP requires it, and columns are not
     return DTensor.from_local(
         part.to(device, like.dtype), mesh, placements, run_check=False, shape=like.shape, stride=like.stride()
     )
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Return the file that holds a tensor, by name; none without safetensors."""
+    """Return the file of each tensor, by name; empty without safetensors."""
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.exists():
         return {name: folder / file for name, file in json.loads(index.read_text())["weight_map"].items()}

@@ -1,8 +1,7 @@
-"""Log-probs of chosen tokens and the entropy they were chosen with, for vocabularies of a hundred thousand tokens.
+"""Log-probs of chosen tokens and entropy of their distributions, for vocabularies of a hundred thousand tokens.
 
-Written as a chain of operations, softmax and entropy keep two more tensors as large as the logits for the backward
-pass, whether anything depends on the entropy or not. Here nothing but the logits is kept, and the rest is computed in
-pieces.
+Composed from operations, softmax and entropy would keep two more tensors as large as the logits for the backward pass,
+even if nothing depends on the entropy. This function keeps only the logits, and computes the rest in pieces.
 """
 
 from collections.abc import Iterator
@@ -12,16 +11,16 @@ import torch
 from torch import Tensor
 
 PIECE = 2**20
-"""Logits that are looked at at once."""
+"""Logits of one piece."""
 
 
 def choose(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return log-probs and entropies, float32 ``[K]``, of the softmax at a temperature.
+    """Return log-probs of the targets and entropies, both float32 ``[K]``, of the softmax at a temperature.
 
     Args:
-        logits: float32 ``[K, V]``.
-        targets: int64 ``[K]``.
-        temperature: that they are divided by.
+        logits: Logits, float32 ``[K, V]``.
+        targets: Chosen tokens, int64 ``[K]``.
+        temperature: Divisor of the logits.
     """
     log_probs, entropy = _Choice.apply(logits, targets, temperature)
     return log_probs, entropy

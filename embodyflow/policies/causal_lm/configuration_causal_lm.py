@@ -1,6 +1,6 @@
-"""Which language model it is."""
+"""Configuration of a causal language model."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -8,24 +8,31 @@ from embodyflow.policies.pretrained import PretrainedConfig
 
 
 class ScratchConfig(BaseModel):
-    """A model of random weights; names are those of the model's own configuration in transformers."""
+    """Sizes of a model of random weights, by the names of the model's own configuration in transformers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model_type: str = Field("qwen3", description="an architecture of transformers' AutoConfig")
-    hidden_size: int = Field(128, ge=8, le=65536)
-    intermediate_size: int = Field(384, ge=8, le=262144)
-    num_hidden_layers: int = Field(3, ge=1, le=256)
-    num_attention_heads: int = Field(4, ge=1, le=512)
-    num_key_value_heads: int = Field(2, ge=1, le=512)
-    head_dim: int = Field(32, ge=2, le=1024)
-    max_position_embeddings: int = Field(128, ge=2, le=2**24, description="tokens of the longest sequence")
-    tie_word_embeddings: bool = True
+    model_type: str = Field("qwen3", description="Architecture, by its name in transformers' AutoConfig.")
+    hidden_size: int = Field(128, ge=8, le=65536, description="Features of an embedding.")
+    intermediate_size: int = Field(384, ge=8, le=262144, description="Features inside an MLP.")
+    num_hidden_layers: int = Field(3, ge=1, le=256, description="Layers of the decoder.")
+    num_attention_heads: int = Field(4, ge=1, le=512, description="Heads of the queries.")
+    num_key_value_heads: int = Field(2, ge=1, le=512, description="Heads of keys and values.")
+    head_dim: int = Field(32, ge=2, le=1024, description="Features of a head.")
+    max_position_embeddings: int = Field(128, ge=2, le=2**24, description="Tokens of the longest sequence.")
+    tie_word_embeddings: bool = Field(True, description="Use the embedding as the head's weight.")
 
 
 class CausalLMConfig(PretrainedConfig):
-    """Configuration of :class:`~embodyflow.policies.causal_lm.policy_causal_lm.CausalLMPolicy`."""
+    """Configuration of :class:`~embodyflow.policies.causal_lm.policy_causal_lm.CausalLMPolicy`.
 
-    name: Literal["causal_lm"] = "causal_lm"
-    scratch: ScratchConfig | None = Field(None, description="the model of random weights")
-    attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    Language policies of other packages extend it.
+    """
+
+    job: ClassVar[str] = "language"
+
+    name: str = "causal_lm"
+    scratch: ScratchConfig | None = Field(None, description="Sizes of the model of random weights.")
+    attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = Field(
+        "sdpa", description="Attention, by its name in transformers."
+    )

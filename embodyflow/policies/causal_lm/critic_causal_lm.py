@@ -1,4 +1,4 @@
-"""A language model's critic behind the interface of :mod:`embodyflow.policies.base`."""
+"""Critic of a language model, as :class:`~embodyflow.policies.base.Critic`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,11 +12,11 @@ from embodyflow.policies.causal_lm.policy_causal_lm import before_responses, pac
 
 
 class CausalLMCritic:
-    """Values what was written so far, with a model of the policy's architecture and a head of one number.
+    """Values the text so far, with a model of the policy's architecture and a head of one number.
 
     Args:
-        config: the policy's own.
-        device: where the model lies.
+        config: Configuration of the policy.
+        device: Device of the model.
     """
 
     def __init__(self, config: CausalLMConfig, device: str) -> None:
@@ -25,7 +25,7 @@ class CausalLMCritic:
 
     @property
     def blocks(self) -> Sequence[torch.nn.Module]:
-        """The decoder's layers."""
+        """Layers of the decoder."""
         return blocks_of(self.model)
 
     def evaluate(self, batch: TensorDict) -> torch.Tensor:
@@ -38,6 +38,6 @@ class CausalLMCritic:
         return blank.index_put((packed.rows, packed.steps), values)
 
     def start_from(self, policy_state: Mapping[str, Any]) -> None:
-        """Take over the policy's weights, its head left out."""
+        """Take over the policy's weights, except its head."""
         own = self.model.state_dict()
         self.model.load_state_dict({name: policy_state.get(name, value) for name, value in own.items()})

@@ -1,4 +1,4 @@
-"""Models and tokenizers of transformers, as a configuration names them."""
+"""Models and tokenizers of transformers, built from a configuration."""
 
 from pathlib import Path
 from typing import Any
@@ -22,18 +22,18 @@ from embodyflow.policies.causal_lm.split_causal_lm import check_split
 from embodyflow.references import resolve
 
 HUB_FILES = ["model*.safetensors*", "*.json", "*.txt", "*.model", "*.jinja"]
-"""Of a repository on the hub, which may hold the same weights in other formats too."""
+"""Files to fetch of a repository on the hub, which may hold the weights in other formats too."""
 
 
 def build_tokenizer(config: CausalLMConfig) -> Any:
-    """Return the tokenizer, of ``transformers``."""
+    """Return the ``transformers`` tokenizer."""
     name = config.tokenizer or config.path
     assert name is not None
     return resolve(name)() if ":" in name else AutoTokenizer.from_pretrained(name)
 
 
 def build_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module:
-    """Return the model in float32: pretrained, or of random weights drawn from torch's global generator."""
+    """Return the model in float32: pretrained, or of random weights from torch's global generator."""
     if config.path is None:
         return _prepared(_random_model(config, tokenizer))
     model_config = _model_config(config, tokenizer)
@@ -42,9 +42,10 @@ def build_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module:
 
 
 def build_empty_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module | None:
-    """Return the pretrained model without its weights, which come once it is sharded (:mod:`checkpoint_causal_lm`).
+    """Return the pretrained model without its weights, which it gets when it is sharded (:mod:`.checkpoint_causal_lm`).
 
-    ``None`` where there is no checkpoint that can be read so.
+    Returns:
+        The model, or ``None`` if there is no checkpoint or it cannot be read in that way.
     """
     if config.path is None:
         return None
@@ -53,15 +54,15 @@ def build_empty_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module
 
 
 def folder_of(path: str) -> Path:
-    """Return the folder of a model, with weights and tokenizer, that is one already or a name on the hub."""
+    """Return the folder with weights and tokenizer of a model, given as a folder or a name on the hub."""
     folder = Path(path).expanduser()
     return folder if folder.exists() else Path(snapshot_download(path, allow_patterns=HUB_FILES))
 
 
 def stop_tokens_of(config: CausalLMConfig, tokenizer: Any) -> tuple[int, ...]:
-    """Return the tokens that end a response: the tokenizer's end of a sequence, and what the model's folder adds to it.
+    """Return the tokens that end a response: the tokenizer's end of a sequence, and those that the model's folder adds.
 
-    Chat models may end a turn with another token than a text: ``<|im_end|>`` of phi-4, ``<end_of_turn>`` of Gemma.
+    Chat models may end a turn with a token of its own: ``<|im_end|>`` in phi-4, ``<end_of_turn>`` in Gemma.
     """
     own: int = tokenizer.eos_token_id
     folder = None if config.path is None else folder_of(config.path)
@@ -72,7 +73,7 @@ def stop_tokens_of(config: CausalLMConfig, tokenizer: Any) -> tuple[int, ...]:
 
 
 def build_value_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module:
-    """Return the same architecture with one number per token instead of logits, 0 before any training."""
+    """Return a model of the same architecture that gives each token one number, which is 0 before any training."""
     model_config = _model_config(config, tokenizer)
     model_config.num_labels = 1
     model: Any = AutoModelForTokenClassification.from_config(model_config, **_options(config))
@@ -82,28 +83,28 @@ def build_value_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module
 
 
 def value_head(model: Any) -> torch.nn.Module:
-    """Return what a value model has on top of the language model."""
+    """Return the head of a value model."""
     head: torch.nn.Module = model.score if hasattr(model, "score") else model.classifier
     return head
 
 
 def blocks_of(model: Any) -> list[torch.nn.Module]:
-    """Return the layers that are sharded one by one: those that transformers does not split either."""
+    """Return the layers to shard one by one: those that transformers keeps whole."""
     names = set(model._no_split_modules or ())
     return [module for module in model.modules() if type(module).__name__ in names]
 
 
 def split_plan_of(model: Any, size: int) -> dict[str, str]:
-    """Return which layers are split over ranks, and how: transformers' own words by name, ``*`` for any number.
+    """Return the layers to split over ranks: transformers' word for the kind of split, by name; ``*`` is any number.
 
-    Embedding and head stay whole, since logits are wanted whole.
+    Embedding and head stay whole, because log-probs need whole rows of logits.
 
     Raises:
-        ConfigError: it cannot be split over ``size`` ranks.
+        ConfigError: The model cannot be split over ``size`` ranks.
     """
     check_split(model.config.to_dict(), size)
     plan: dict[str, str] = model.config.base_model_tp_plan
-    # Of a tied model the plan has the embedding too.
+    # The plan of a tied model splits the embedding too.
     return {f"{model.base_model_prefix}.{n}": kind for n, kind in plan.items() if kind != "embedding_rowwise"}
 
 
@@ -128,7 +129,7 @@ def _model_config(config: CausalLMConfig, tokenizer: Any) -> Any:
         sizes = config.scratch.model_dump()
         special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
         model_config = AutoConfig.for_model(sizes.pop("model_type"), vocab_size=len(tokenizer), **sizes, **special)
-    # A row's log-probs must be the same every time they are asked for.
+    # A row's log-probs must be the same at every evaluation, so nothing may be dropped at random.
     for name in vars(model_config):
         if name.endswith(("dropout", "pdrop")):
             setattr(model_config, name, 0.0)

@@ -1,9 +1,9 @@
-"""Rows of different lengths as a batch without much padding.
+"""Packing of rows of different lengths into a batch with little padding.
 
-Sequences are laid one after the other in lines as long as the longest of them. Their positions begin anew, which is how
-transformers knows that they must not see each other: its attention masks become block-diagonal. Where attention has no
-mask (``flash_attention_2``) it heeds positions in a batch of one line alone, so that all are laid in one, which costs
-nothing there: attention is computed sequence by sequence.
+Sequences follow each other in lines as long as the longest sequence. The positions of each begin at 0, which makes
+transformers' attention masks block-diagonal, so sequences do not attend to each other. Attention without a mask
+(``flash_attention_2``) respects positions only in a batch of one line, so all sequences go into one. That costs nothing
+there: it computes attention sequence by sequence.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from tensordict import TensorDict
 
 @dataclass(frozen=True)
 class AttentionLines:
-    """Where attention finds the sequences of U tokens that stand in one line: in L lines of W places.
+    """Layout of sequences for attention: L lines of W places, for U tokens that other layers see in one line.
 
     Attributes:
-        tokens: int64 ``[L, W]``: which token is at a place.
-        places: int64 ``[U]``: at which of the L·W places a token's output is taken.
-        mask: bool ``[L, 1, W, W]``: what sees what; ``None`` for causal lines of one sequence each.
+        tokens: Index of the token at each place, int64 ``[L, W]``.
+        places: Index of the place, among L·W, that each token's output is taken from, int64 ``[U]``.
+        mask: Attention mask, bool ``[L, 1, W, W]``; ``None`` for causal lines of one sequence each.
     """
 
     tokens: torch.Tensor
@@ -34,11 +34,11 @@ class Packed:
     """Rows packed into B lines of S tokens.
 
     Attributes:
-        attention_lines: where the one line (B = 1) is not what attention sees (:mod:`.shared_prompts_causal_lm`).
-        input_ids, position_ids: int64 ``[B, S]``.
-        lines, positions: int64 ``[K]``: where the token before each of the K response tokens is.
-        rows, steps: int64 ``[K]``: whose response token it is, and which.
-        targets: int64 ``[K]``, the response tokens.
+        attention_lines: Layout for attention, if it differs from the one line (:mod:`.shared_prompts_causal_lm`).
+        input_ids, position_ids: Tokens and their positions, int64 ``[B, S]``.
+        lines, positions: Line and place of the token before each of the K response tokens, int64 ``[K]``.
+        rows, steps: Row of each response token and its place in the response, int64 ``[K]``.
+        targets: Response tokens, int64 ``[K]``.
     """
 
     attention_lines: AttentionLines | None
@@ -54,13 +54,13 @@ class Packed:
 def pack_rows(batch: TensorDict, device: str, attention: str) -> Packed:
     """Pack the prompts and responses of language rows (:mod:`embodyflow.types`), each but its last token.
 
-    Without any rows there is one line of one token: a sharded model's forward pass is a collective, and a rank without
-    rows takes part.
+    Without rows the result is one line of one token: a sharded model's forward pass is a collective, so a rank without
+    rows must take part.
 
     Args:
-        batch: language rows.
-        device: of the result.
-        attention: which implementation of transformers the model has.
+        batch: Language rows.
+        device: Device of the result.
+        attention: Name of the model's attention in transformers.
     """
     prompts, responses = batch["prompt_tokens"].cpu().numpy(), batch["action_tokens"][..., 0].cpu().numpy()
     num_prompt, num_response = batch["prompt_length"].cpu().numpy(), batch["response_length"].cpu().numpy()
@@ -91,12 +91,12 @@ def pack_rows(batch: TensorDict, device: str, attention: str) -> Packed:
 
 
 def first_fit(lengths: Sequence[int]) -> list[list[int]]:
-    """Return which sequences share a line, longest first, each where it fits first.
+    """Assign sequences to lines, longest first, each to the first line with room; return the sequences of each line.
 
-    A line is as long as the longest sequence: longer ones would cost more attention, whose masks are dense.
+    A line is as long as the longest sequence. Longer lines would cost more attention, because masks are dense.
     """
     lines: list[list[int]] = []
-    room: dict[int, int] = {}  # of the lines that still have place for the shortest sequence
+    room: dict[int, int] = {}  # free places of lines that can hold the shortest sequence
     shortest, longest = min(lengths, default=0), max(lengths, default=0)
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         line = next((line for line, free in room.items() if free >= lengths[index]), len(lines))

@@ -1,4 +1,4 @@
-"""A causal language model behind the interface of :mod:`embodyflow.policies.base`."""
+"""Causal language models as a :class:`~embodyflow.policies.base.Policy`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,14 +24,14 @@ from embodyflow.policies.causal_lm.shared_prompts_causal_lm import is_used_in, p
 
 
 class CausalLMPolicy:
-    """Decides on one token after the other: of a response of R tokens, T = R and L = 1.
+    """Computes the log-probs of responses, packed without padding; generation engines do the sampling.
 
-    Generation engines sample from it; here its log-probs are computed and trained, in lines packed without padding.
+    Each token is a decision: for a response of R tokens, T = R and L = 1.
 
     Args:
-        config: which model.
-        device: where it lies.
-        reads_later: a pretrained model gets its weights by :meth:`read`, where its checkpoint allows it.
+        config: Configuration of the model.
+        device: Device of the model.
+        reads_later: Whether :meth:`read` loads a pretrained model's weights, where its checkpoint allows it.
     """
 
     def __init__(self, config: CausalLMConfig, device: str, *, reads_later: bool = False) -> None:
@@ -44,18 +44,18 @@ class CausalLMPolicy:
 
     @property
     def blocks(self) -> Sequence[torch.nn.Module]:
-        """The decoder's layers."""
+        """Layers of the decoder."""
         return blocks_of(self.model)
 
     def read(self) -> None:
-        """Read the weights that the model was built without, if it was; a rank reads its part of what is sharded."""
+        """Load the weights that the model was built without, if any; of a sharded model each rank loads its part."""
         if self._is_empty:
             assert self.config.path is not None
             checkpoint.read(self.model, folder_of(self.config.path), self._device)
             self._is_empty = False
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probs and entropy, float32 ``[N, R, 1]``, of a batch's responses; zero outside its mask."""
+        """Return log-probs and entropy of a batch's responses, float32 ``[N, R, 1]``; zero outside its mask."""
         packed = pack(batch, self.model, self._device)
         logits = before_responses(self.model, packed)
         shape = batch["loss_mask"].shape
@@ -69,22 +69,22 @@ class CausalLMPolicy:
         return placed[0], placed[1]
 
     def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
-        """Write a Hugging Face folder that ``AutoModelForCausalLM.from_pretrained`` and vLLM load."""
+        """Write a Hugging Face folder that ``AutoModelForCausalLM.from_pretrained`` and vLLM can load."""
         model: Any = build_model(self.config, self.tokenizer)
         model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
         save_folder(model, self.tokenizer, folder)
 
 
 def pack(batch: TensorDict, model: Any, device: str) -> Packed:
-    """Pack language rows as a model's attention allows it: :func:`pack_shared` or :func:`pack_rows`."""
+    """Pack language rows in the way of the model's attention: by :func:`pack_shared` or :func:`pack_rows`."""
     if is_used_in(model):
         return pack_shared(batch, device)
     return pack_rows(batch, device, model.config._attn_implementation)
 
 
 def before_responses(model: Any, packed: Packed) -> torch.Tensor:
-    """Return what a model says, float32 ``[K, V]``, at the tokens before each response token."""
-    # The head is spared the positions at which no line has a response: those of the prompts where rows are alike.
+    """Return a model's outputs, float32 ``[K, V]``, at the token before each response token."""
+    # The head skips positions at which no line has a response, such as those that all rows' prompts occupy.
     kept, index = packed.positions.unique(return_inverse=True)
     if not len(kept):
         kept = packed.positions.new_zeros(1)

@@ -1,9 +1,9 @@
-"""Rows packed so that siblings share one pass over their prompt, and layers see no padding at all.
+"""Packing of rows in which siblings share one pass over their prompt, without any padding.
 
-Group sampling writes G responses to a prompt. As G rows of a batch the prompt goes through every layer G times, with
-the same result: nothing in it sees what comes after. Here each different prompt is there once, as in Prefix Grouper
-(Liu et al. 2025, arXiv:2506.05433). All tokens stand in one line, and attention alone looks at sequences: it gathers
-queries, keys and values into lines of whole ones, and takes each token's output from one of its places.
+Group sampling gives G responses to a prompt. In a batch of G rows the prompt would pass through every layer G times
+with the same result, because it attends to nothing after itself. Here each different prompt occurs once, as in Prefix
+Grouper (Liu et al., 2025, arXiv:2506.05433). All tokens stand in one line. Attention alone works on sequences: it
+gathers queries, keys and values into lines of whole sequences, and takes each token's output from one of its places.
 """
 
 from typing import Any
@@ -18,14 +18,14 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from embodyflow.policies.causal_lm.packing_causal_lm import AttentionLines, Packed, first_fit
 
 NAME = "embodyflow_shared_prompts"
-"""Of the attention in transformers' registry. That of masks has none of this name, for which models make no mask."""
+"""Name in transformers' registry of attentions. Its registry of masks lacks the name, so models make no mask."""
 
 MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
-"""Architectures of transformers whose attention is what :func:`attend` computes, if every layer attends to all."""
+"""Architectures of transformers whose attention :func:`attend` computes, if every layer attends to all positions."""
 
 
 def use_in(model: Any) -> None:
-    """Let a transformers model share prompts where its attention would be ``sdpa`` and is known."""
+    """Make a transformers model share prompts, if its attention is ``sdpa`` and of a known architecture."""
     config = model.config
     if config._attn_implementation == "sdpa" and config.model_type in MODEL_TYPES and attends_to_all(config):
         AttentionInterface.register(NAME, attend)
@@ -33,7 +33,7 @@ def use_in(model: Any) -> None:
 
 
 def attends_to_all(config: Any) -> bool:
-    """Whether every layer of a transformers model attends to all positions."""
+    """Return True if every layer of a transformers model attends to all positions."""
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     return kinds == {"full_attention"} and (
         hasattr(config, "layer_types") or not getattr(config, "sliding_window", None)
@@ -41,19 +41,19 @@ def attends_to_all(config: Any) -> bool:
 
 
 def is_used_in(model: Any) -> bool:
-    """Whether rows for the model may be packed by :func:`pack_shared`."""
+    """Return True if :func:`pack_shared` may pack rows for the model."""
     return bool(model.config._attn_implementation == NAME)
 
 
 def pack_shared(batch: TensorDict, device: str) -> Packed:
     """Pack language rows (:mod:`embodyflow.types`), each but its last token, into one line without padding.
 
-    Without any rows there is one token: a sharded model's forward pass is a collective, and a rank without rows takes
-    part.
+    Without rows the line has one token: a sharded model's forward pass is a collective, so a rank without rows must
+    take part.
 
     Args:
-        batch: language rows.
-        device: of the result.
+        batch: Language rows.
+        device: Device of the result.
     """
     prompts, responses = batch["prompt_tokens"].cpu().numpy(), batch["action_tokens"][..., 0].cpu().numpy()
     num_prompt, num_response = batch["prompt_length"].cpu().numpy(), batch["response_length"].cpu().numpy()
@@ -86,27 +86,27 @@ def attend(
     attention_lines: AttentionLines | None = None,
     **arguments: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend as transformers' ``sdpa``, to what lines say.
+    """Compute transformers' ``sdpa`` attention within the sequences of ``attention_lines``.
 
     Args:
-        module: the model's attention.
-        query: [1, G·H, U, D].
-        key: [1, H, U, D].
-        value: [1, H, U, D].
-        attention_mask: not with lines.
-        scaling: of the scores.
-        attention_lines: as the model was called with; without them attention is causal and otherwise as asked for.
-        **arguments: what else models say.
+        module: Attention module of the model.
+        query: Queries, [1, G·H, U, D].
+        key: Keys, [1, H, U, D].
+        value: Values, [1, H, U, D].
+        attention_mask: Mask, for calls without lines.
+        scaling: Factor of the scores.
+        attention_lines: Layout that the model was called with; without one, transformers' own attention is used.
+        **arguments: Further arguments of transformers' attention.
 
     Returns:
-        [1, U, G·H, D].
+        Outputs, [1, U, G·H, D], and no attention weights.
     """
     if attention_lines is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **arguments)
     mask = attention_lines.mask
     queries, keys, values = (_gather(each, attention_lines.tokens) for each in (query, key, value))
     if mask is not None and query.device.type != "cpu":
-        # With a mask no fused kernel of a GPU takes heads that are shared; the other keeps all scores of every layer.
+        # On a GPU no fused kernel supports both a mask and shared heads; the unfused one keeps all scores.
         keys, values = (repeat_kv(each, queries.shape[1] // each.shape[1]) for each in (keys, values))
     mixed = scaled_dot_product_attention(
         queries,
@@ -122,14 +122,14 @@ def attend(
 
 
 def _gather(heads: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Return heads [1, H, U, D] at their places, [L, H, W, D]."""
+    """Gather heads [1, H, U, D] into lines, [L, H, W, D]."""
     rows = heads[0].transpose(0, 1)
-    # An index's gradient adds up token by token; that of an embedding is the same sum, fast, and in a fixed order.
+    # The gradient of an index is summed token by token; that of an embedding is the same sum, faster and ordered.
     return embedding(tokens, rows.flatten(1)).unflatten(-1, rows.shape[1:]).transpose(1, 2)
 
 
 class _Line:
-    """Tokens one after the other."""
+    """Tokens in one line."""
 
     def __init__(self) -> None:
         self._ids: list[np.ndarray] = []
@@ -137,7 +137,7 @@ class _Line:
         self._length = 0
 
     def append(self, ids: np.ndarray, first_position: int) -> np.ndarray:
-        """Return where in the line the tokens are now, int64 of their shape."""
+        """Append tokens and return their places in the line, int64 of their shape."""
         start, self._length = self._length, self._length + len(ids)
         self._ids.append(ids)
         self._positions.append(np.arange(first_position, first_position + len(ids)))
@@ -151,7 +151,7 @@ class _Line:
 
 
 def _attention_lines(sequences: list[np.ndarray], device: str) -> AttentionLines:
-    """Lay sequences, of indices of tokens, into lines as long as the longest of them."""
+    """Lay sequences of token indices into lines as long as the longest sequence."""
     lines = first_fit([len(sequence) for sequence in sequences])
     num_tokens, width = 1 + max(int(sequence[-1]) for sequence in sequences), max(map(len, sequences))
     tokens = np.zeros((len(lines), width), np.int64)
@@ -164,10 +164,10 @@ def _attention_lines(sequences: list[np.ndarray], device: str) -> AttentionLines
             start = end
     places = np.zeros(num_tokens, np.int64)
     used = owner.flatten() >= 0
-    places[tokens.flatten()[used]] = np.flatnonzero(used)  # of a prompt's tokens the last sibling's
+    places[tokens.flatten()[used]] = np.flatnonzero(used)  # a prompt's tokens get the last sibling's
     mask = None
     if any(len(line) > 1 for line in lines):
-        # Padding sees itself and what is before it in its line's padding; nothing sees it.
+        # Padding attends to itself and earlier padding of its line; nothing attends to padding.
         mask = torch.from_numpy((owner[:, None, :] == owner[:, :, None]) & np.tri(width, dtype=bool))[:, None].to(
             device
         )

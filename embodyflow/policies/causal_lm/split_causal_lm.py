@@ -1,4 +1,4 @@
-"""Whether a language model's matrices can be split over ranks; found out without torch."""
+"""Check of whether a language model's matrices can be split over ranks, without torch."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,21 +6,21 @@ from typing import Any
 from embodyflow.errors import ConfigError
 
 FAMILIES = ("llama", "qwen2", "qwen3")
-"""Architectures of transformers whose split models are tested to have a whole one's gradients."""
+"""Architectures of transformers whose split models are tested to have a whole model's gradients."""
 
 SIZES = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
-"""What is shared out evenly, as the model's configuration in transformers calls it."""
+"""Sizes that must divide evenly, by their names in the model's configuration in transformers."""
 
 
 def check_split(model: Mapping[str, Any], size: int) -> None:
     """Refuse a model that cannot be split.
 
     Args:
-        model: its configuration in transformers, as a mapping.
-        size: ranks that it is split over; 1 leaves it whole.
+        model: Configuration of the model in transformers, as a mapping.
+        size: Ranks to split it over; 1 leaves it whole.
 
     Raises:
-        ConfigError: one line that names the key and what is allowed.
+        ConfigError: One line that names the key and what is allowed.
     """
     if size == 1:
         return

@@ -1,1 +1,1 @@
-"""What vision-language-action policies have in common whose actions are denoised by flow matching."""
+"""Base of vision-language-action policies that denoise actions by flow matching, in LeRobot's layout."""

@@ -1,9 +1,9 @@
-"""What stands beside the weights in LeRobot's folders: sizes, statistics, and what the vision-language model is like.
+"""Description of a LeRobot checkpoint: its sizes, statistics and vision-language model.
 
-A checkpoint is a folder that LeRobot's ``save_pretrained`` has written, or such a repository of the Hugging Face hub:
-``config.json``, ``model.safetensors``, ``policy_preprocessor.json`` and the statistics that it names. The
-vision-language model's tokenizer, and its sizes where ``config.json`` does not say them, are those of another
-checkpoint; where that is none of the hub's they lie in ``vlm``.
+A checkpoint is a folder that LeRobot's ``save_pretrained`` wrote, or such a repository of the Hugging Face hub. It
+holds ``config.json``, ``model.safetensors``, ``policy_preprocessor.json`` and the statistics that the latter names.
+Another checkpoint on the hub provides the vision-language model's tokenizer, and its sizes where ``config.json`` lacks
+them. A model without such a checkpoint has them in ``vlm``.
 """
 
 from abc import ABC, abstractmethod
@@ -38,7 +38,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "max_period": 4.0,
     }
 )
-"""What a ``config.json`` of any of these policies means that does not say it."""
+"""Defaults of the keys in a ``config.json`` of any of these policies."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Description:
     """Everything about a checkpoint but its weights.
 
     Attributes:
-        config: its ``config.json``, defaults included.
-        vlm: the sizes of its vision-language model, as that one's ``config.json`` has them.
-        statistics: ``state_mean``, ``state_std``, ``action_mean``, ``action_std``, float32; empty where there are none.
-        folder: where it lies; ``None`` for random weights.
-        vlm_folder: where the vision-language model's tokenizer lies; ``None`` likewise, or where it is not needed.
+        config: Content of its ``config.json``, with defaults.
+        vlm: Sizes of its vision-language model, in the form of that model's ``config.json``.
+        statistics: ``state_mean``, ``state_std``, ``action_mean`` and ``action_std``, float32; may be empty.
+        folder: Folder of the checkpoint; ``None`` for random weights.
+        vlm_folder: Folder of the vision-language model's tokenizer; ``None`` for random weights, or if not needed.
     """
 
     config: Mapping[str, Any]
@@ -71,16 +71,16 @@ class Description:
 
 
 class Layout(ABC):
-    """How LeRobot lays out, and feeds, one kind of policy.
+    """Conventions of LeRobot for one kind of policy: its files, and the preparation of its inputs.
 
     Attributes:
-        kind: LeRobot's name of it.
-        title: how an error calls it.
-        defaults: what its ``config.json`` means that does not say it.
-        as_published: keys that must be as in ``defaults``, as they are in the published models.
-        num_steps: the key of K, the denoising steps.
-        padding: of prompts, as LeRobot's tokenizer step has it.
-        centred: images lie in the middle of what they are padded to.
+        kind: LeRobot's name of the kind.
+        title: Name of the kind in errors.
+        defaults: Defaults of the keys in ``config.json``.
+        as_published: Keys that must equal ``defaults``, as in the published models.
+        num_steps: Key of K, the denoising steps.
+        padding: Padding of prompts, in the words of LeRobot's tokenizer step.
+        centred: Whether padding surrounds an image, rather than standing above and left of it.
     """
 
     kind: ClassVar[str]
@@ -93,18 +93,18 @@ class Layout(ABC):
 
     @abstractmethod
     def image_size(self, described: Mapping[str, Any]) -> tuple[int, int] | None:
-        """Return width and height that images are brought to; ``None`` leaves them."""
+        """Return the width and height to scale images to; ``None`` keeps their size."""
 
     @abstractmethod
     def vlm_name(self, described: Mapping[str, Any]) -> str:
-        """Return the checkpoint whose vision-language model and tokenizer it has; :data:`VLM` is the folder within."""
+        """Return the checkpoint of the vision-language model and tokenizer; :data:`VLM` is the folder of that name."""
 
     @abstractmethod
     def check(self, key: str, described: Mapping[str, Any]) -> None:
-        """Refuse what else cannot be.
+        """Run the checks of this kind of policy.
 
         Raises:
-            ConfigError: one line that begins with the key and names what it is.
+            ConfigError: One line that begins with the key.
         """
 
     @abstractmethod
@@ -114,33 +114,33 @@ class Layout(ABC):
         """Return ``vlm`` and ``vlm_folder`` of a checkpoint's :class:`Description`.
 
         Raises:
-            ConfigError: they cannot be had, or are another model's.
+            ConfigError: They cannot be fetched, or belong to another kind of model.
         """
 
     @abstractmethod
     def scratch(self, scratch: Any, num_words: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what ``config.json`` and ``vlm`` say of a model of random weights beside what all say.
+        """Return the keys of this kind in ``config.json`` and ``vlm``, for a model of random weights.
 
         Args:
-            scratch: its sizes.
-            num_words: of the tokenizer.
+            scratch: Sizes of the model.
+            num_words: Words of the tokenizer.
         """
 
-    def exported(self, weights: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the weights under the names that LeRobot asks for, of those under ours."""
+    def export_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the weights under the names that LeRobot expects."""
         return dict(weights)
 
 
 def read_checkpoint(layout: Layout, config: FlowVLAConfig, *, weights: bool) -> Description:
-    """Read a checkpoint's description, fetched from the hub where ``policy.path`` is no folder.
+    """Read a checkpoint's description, from the hub where ``policy.path`` is no folder.
 
     Args:
-        layout: of its kind.
-        config: with ``path``.
-        weights: fetch the weights too.
+        layout: Layout of the kind of policy.
+        config: Configuration with ``path``.
+        weights: Whether to fetch the weights too.
 
     Raises:
-        ConfigError: it cannot be had, is of another kind, or not one of this configuration; one line with the key.
+        ConfigError: It cannot be fetched, is of another kind, or contradicts the configuration; one line with the key.
     """
     assert config.path is not None
     key = f"policy.path={config.path}"
@@ -159,15 +159,15 @@ def read_checkpoint(layout: Layout, config: FlowVLAConfig, *, weights: bool) -> 
         described |= _features(layout, config, described)
     if config.chunk_size > described["chunk_size"]:
         raise ConfigError(f"policy.chunk_size={config.chunk_size}: the checkpoint's is {described['chunk_size']}")
-    vlm, vlm_lies = layout.find_vlm(key, config, folder, described)
-    return Description(described, vlm, statistics, folder, vlm_lies)
+    vlm, tokenizer_folder = layout.find_vlm(key, config, folder, described)
+    return Description(described, vlm, statistics, folder, tokenizer_folder)
 
 
 def describe(layout: Layout, config: FlowVLAConfig) -> tuple[Description, Any]:
-    """Return a model's description and its tokenizer, of ``transformers``; weights are fetched, not read.
+    """Return a model's description and its ``transformers`` tokenizer; weights are fetched but not read.
 
     Raises:
-        ConfigError: see :func:`read_checkpoint`.
+        ConfigError: See :func:`read_checkpoint`.
     """
     if config.scratch is None:
         description = read_checkpoint(layout, config, weights=True)
@@ -180,10 +180,10 @@ def describe(layout: Layout, config: FlowVLAConfig) -> tuple[Description, Any]:
 
 
 def check_checkpoint(layout: Layout, config: FlowVLAConfig) -> None:
-    """Refuse a checkpoint that the policy cannot be, without reading weights.
+    """Refuse a checkpoint that the policy cannot load, without reading weights.
 
     Raises:
-        ConfigError: one line that names the key and what is allowed.
+        ConfigError: One line that names the key and what is allowed.
     """
     if config.path is None:
         return
@@ -193,7 +193,7 @@ def check_checkpoint(layout: Layout, config: FlowVLAConfig) -> None:
 
 
 def vision_sizes(scratch: FlowVLAScratchConfig) -> dict[str, int]:
-    """Return the sizes of the vision tower of a model of random weights, as its ``config.json`` has them."""
+    """Return the sizes of a vision tower of random weights, in the form of its ``config.json``."""
     return {
         "hidden_size": scratch.vision_hidden_size,
         "intermediate_size": 2 * scratch.vision_hidden_size,
@@ -205,7 +205,7 @@ def vision_sizes(scratch: FlowVLAScratchConfig) -> dict[str, int]:
 
 
 def text_sizes(scratch: FlowVLAScratchConfig, num_words: int) -> dict[str, int]:
-    """Return the sizes of the language model of a model of random weights, likewise, but those of its heads."""
+    """Return the sizes of a language model of random weights likewise, without those of its heads."""
     return {
         "vocab_size": num_words,
         "hidden_size": scratch.hidden_size,
@@ -217,15 +217,15 @@ def text_sizes(scratch: FlowVLAScratchConfig, num_words: int) -> dict[str, int]:
 
 
 def vlm_folder(key: str, folder: Path, name: str) -> Path:
-    """Return where a checkpoint's vision-language model is described.
+    """Return the folder that describes a checkpoint's vision-language model.
 
     Args:
-        key: that names the checkpoint, as the error says it.
-        folder: of the checkpoint.
-        name: of the vision-language model's own checkpoint.
+        key: Key and value that name the checkpoint, for the error.
+        folder: Folder of the checkpoint.
+        name: Name of the vision-language model's own checkpoint.
 
     Raises:
-        ConfigError: nowhere.
+        ConfigError: There is no such folder, and the hub has none.
     """
     within = folder / VLM
     if (within / CONFIG).exists():
@@ -234,7 +234,7 @@ def vlm_folder(key: str, folder: Path, name: str) -> Path:
 
 
 def _features(layout: Layout, config: FlowVLAConfig, described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what goes in and out, as a ``config.json`` has it, of the configuration's sizes."""
+    """Return inputs and outputs of the configuration's sizes, in the form of ``config.json``."""
     width, height = layout.image_size(described) or (256, 256)
     images = {f"{IMAGES}{camera}": {"type": "VISUAL", "shape": [3, height, width]} for camera in config.cameras}
     return {
@@ -258,7 +258,7 @@ def _check_sizes(config: FlowVLAConfig, described: Mapping[str, Any]) -> None:
     """Refuse a checkpoint of other sizes than the configuration's.
 
     Raises:
-        ConfigError: one line that names key and size.
+        ConfigError: One line that names key and size.
     """
     features = {**described.get("input_features", {}), **described.get("output_features", {})}
     for key, name in (("state_dim", STATE), ("action_dim", ACTION)):
@@ -267,14 +267,14 @@ def _check_sizes(config: FlowVLAConfig, described: Mapping[str, Any]) -> None:
             raise ConfigError(f"policy.{key}={getattr(config, key)}: the checkpoint's {name} has {size}")
     images = [name for name in features if name.startswith(IMAGES)]
     if len(config.cameras) > len(images):
-        raise ConfigError(f"policy.cameras={list(config.cameras)}: the checkpoint sees {', '.join(images)} alone")
+        raise ConfigError(f"policy.cameras={list(config.cameras)}: the checkpoint has only {', '.join(images)}")
 
 
 def _statistics(key: str, folder: Path) -> dict[str, Tensor]:
     """Return the statistics, float32, by the names of :class:`Description`.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: The checkpoint has none.
     """
     steps = read_json(folder / PREPROCESSING).get("steps", [])
     files = [step.get("state_file") for step in steps if step.get("registry_name") == "normalizer_processor"]

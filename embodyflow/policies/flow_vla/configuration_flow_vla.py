@@ -1,28 +1,29 @@
-"""What such a policy sees, how far it acts and how it explores, and the sizes of its models of random weights."""
+"""Configuration of policies that denoise by flow matching: their observations, chunks and exploration."""
 
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from embodyflow.policies.policy_config import EmbodiedPolicyConfig, Shape
 from embodyflow.policies.pretrained import PretrainedConfig
 
 
 class FlowVLAScratchConfig(BaseModel):
-    """A small model of random weights; its parts are those of the published ones."""
+    """Sizes of a small model of random weights, with the parts of the published ones."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    image_size: int = Field(32, ge=8, le=1024, description="pixels a side that the vision tower sees")
-    patch_size: int = Field(8, ge=2, le=64)
-    vision_hidden_size: int = Field(32, ge=8, le=4096)
-    num_vision_layers: int = Field(1, ge=1, le=64)
-    hidden_size: int = Field(48, ge=8, le=65536, description="of the language model")
-    intermediate_size: int = Field(96, ge=8, le=262144)
-    num_layers: int = Field(2, ge=1, le=256, description="of language model and expert")
-    num_attention_heads: int = Field(4, ge=1, le=512, description="of language model, expert and vision tower")
-    num_key_value_heads: int = Field(2, ge=1, le=512)
-    max_state_dim: int = Field(8, ge=1, le=4096, description="states are padded to it")
-    max_action_dim: int = Field(8, ge=1, le=256, description="actions are padded to it")
+    image_size: int = Field(32, ge=8, le=1024, description="Pixels a side that the vision tower reads.")
+    patch_size: int = Field(8, ge=2, le=64, description="Pixels a side of a patch.")
+    vision_hidden_size: int = Field(32, ge=8, le=4096, description="Features of the vision tower.")
+    num_vision_layers: int = Field(1, ge=1, le=64, description="Layers of the vision tower.")
+    hidden_size: int = Field(48, ge=8, le=65536, description="Features of the language model.")
+    intermediate_size: int = Field(96, ge=8, le=262144, description="Features inside an MLP of the language model.")
+    num_layers: int = Field(2, ge=1, le=256, description="Layers of language model and expert.")
+    num_attention_heads: int = Field(4, ge=1, le=512, description="Heads of language model, expert and vision tower.")
+    num_key_value_heads: int = Field(2, ge=1, le=512, description="Heads of keys and values.")
+    max_state_dim: int = Field(8, ge=1, le=4096, description="Features that states are padded to.")
+    max_action_dim: int = Field(8, ge=1, le=256, description="Dimensions that actions are padded to.")
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
@@ -36,21 +37,21 @@ class FlowVLAScratchConfig(BaseModel):
         return self
 
 
-class FlowVLAConfig(PretrainedConfig):
+class FlowVLAConfig(PretrainedConfig, EmbodiedPolicyConfig):
     """Configuration of a :class:`~embodyflow.policies.flow_vla.policy_flow_vla.FlowVLAPolicy`."""
 
-    scratch: FlowVLAScratchConfig | None = Field(None, description="the model of random weights")
-    state_dim: int = Field(8, ge=1, le=4096, description="S, features of the state")
-    action_dim: int = Field(7, ge=1, le=64, description="A, dimensions of one action")
-    chunk_size: int = Field(10, ge=1, le=256, description="C, actions of one decision, the model's first")
-    num_steps: int = Field(10, ge=1, le=100, description="K, denoising steps of one decision")
-    noise_level: float = Field(0.5, gt=0, le=2, description="a, of the noise that is added in denoising")
-    cameras: tuple[str, ...] = Field(("image",), min_length=1, description="keys of the observation, in this order")
+    scratch: FlowVLAScratchConfig | None = Field(None, description="Sizes of the model of random weights.")
+    state_dim: int = Field(8, ge=1, le=4096, description="S, features of the state.")
+    action_dim: int = Field(7, ge=1, le=64, description="A, dimensions of one action.")
+    chunk_size: int = Field(10, ge=1, le=256, description="C, actions of one decision, the model's first.")
+    num_steps: int = Field(10, ge=1, le=100, description="K, denoising steps of one decision.")
+    noise_level: float = Field(0.5, gt=0, le=2, description="a, size of the noise that denoising adds.")
+    cameras: tuple[str, ...] = Field(("image",), min_length=1, description="Keys of the images, in order.")
     normalization: Literal["checkpoint", "demonstrations"] = Field(
-        "checkpoint", description="whose statistics standardise states and actions"
+        "checkpoint", description="Source of the statistics that standardise states and actions."
     )
-    train_expert_only: bool = Field(True, description="leave the vision-language model as it is")
-    max_prompt_tokens: int = Field(48, ge=1, le=2048, description="I, tokens of the longest prompt")
+    train_expert_only: bool = Field(True, description="Freeze the vision-language model.")
+    max_prompt_tokens: int = Field(48, ge=1, le=2048, description="I, tokens of the longest prompt.")
 
     @property
     def num_action_tokens(self) -> int:
@@ -58,19 +59,14 @@ class FlowVLAConfig(PretrainedConfig):
         return self.chunk_size * self.num_steps
 
     @property
-    def observation_keys(self) -> list[str]:
-        """The columns that are observed before each decision, beside the instruction."""
-        return ["state", *self.cameras]
-
-    @property
-    def observation_shapes(self) -> dict[str, tuple[int | None, ...]]:
-        """Which shapes they must have; ``None`` is any size."""
+    def observation_shapes(self) -> dict[str, Shape]:
+        """Shapes of the state and of the images, which may have any size."""
         return {"state": (self.state_dim,), **dict.fromkeys(self.cameras, (None, None, 3))}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len({*self.cameras, "state"}) <= len(self.cameras):
-            raise ValueError(f"cameras={list(self.cameras)}: each only once, none named state")
+            raise ValueError(f"cameras={list(self.cameras)}: must name each camera once, none state")
         if self.scratch is None:
             return self
         if self.normalization == "checkpoint":

@@ -1,4 +1,4 @@
-"""Folders as LeRobot's ``save_pretrained`` writes them."""
+"""Export of folders in the form of LeRobot's ``save_pretrained``."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ from embodyflow.policies.flow_vla.configuration_flow_vla import FlowVLAConfig
 
 POSTPROCESSING = "policy_postprocessor.json"
 STATISTICS = "statistics."
-"""Before the names of weights that are statistics."""
+"""Prefix of the weights that are statistics."""
 
 
 def write_checkpoint(
@@ -37,29 +37,29 @@ def write_checkpoint(
     """Write a policy's folder.
 
     Args:
-        layout: of its kind.
-        config: of the policy.
-        description: of what it was built from.
-        tokenizer: of ``transformers``.
-        weights: by name, those of the statistics among them.
-        folder: created where it is missing.
+        layout: Layout of the kind of policy.
+        config: Configuration of the policy.
+        description: Description that the policy was built from.
+        tokenizer: Tokenizer of ``transformers``.
+        weights: Weights by name, statistics included.
+        folder: Folder to write; created if missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     learned = {name: array for name, array in weights.items() if not name.startswith(STATISTICS)}
-    save_file(layout.exported(learned), folder / WEIGHTS)
+    save_file(layout.export_weights(learned), folder / WEIGHTS)
     acting = {"n_action_steps": config.chunk_size, layout.num_steps: config.num_steps}
     described = {**description.config, **acting, "tokenizer_max_length": config.max_prompt_tokens}
     _write(folder / CONFIG, described)
     statistics = {name.removeprefix(STATISTICS): a for name, a in weights.items() if name.startswith(STATISTICS)}
     _write_processors(layout, described, statistics, folder)
-    if layout.vlm_name(described) == VLM:  # none of the hub's
+    if layout.vlm_name(described) == VLM:  # the hub has no such model
         _write_vlm(description, tokenizer, folder / VLM)
 
 
 def _write_processors(
     layout: Layout, described: Mapping[str, Any], statistics: Mapping[str, np.ndarray], folder: Path
 ) -> None:
-    """Write what LeRobot does before and after the model, with the statistics it does so by."""
+    """Write LeRobot's processing before and after the model, with its statistics."""
     actions, mapping = described["output_features"], described["normalization_mapping"]
     everything = {**described["input_features"], **actions}
     words = {"max_length": described["tokenizer_max_length"], "task_key": "task", "padding_side": "right"}
@@ -87,7 +87,7 @@ def _write_processors(
 
 
 def _write_vlm(description: Description, tokenizer: Any, folder: Path) -> None:
-    """Write what the vision-language model is like."""
+    """Write sizes and tokenizer of the vision-language model."""
     if description.vlm_folder is not None:
         shutil.copytree(description.vlm_folder, folder, dirs_exist_ok=True)
         return

@@ -1,4 +1,4 @@
-"""Images as the vision tower sees them."""
+"""Preparation of images for the vision tower."""
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -7,12 +7,12 @@ from torch.nn import functional as F
 def prepare_images(images: Tensor, size: tuple[int, int] | None, *, centred: bool) -> Tensor:
     """Return images for the vision tower, float32 ``[n, 3, H, W]`` in [-1, 1].
 
-    They are scaled, as they are proportioned, until they fit; what is left is black.
+    Images are scaled to fit ``size`` with their proportions kept, and padded by black.
 
     Args:
-        images: uint8 ``[n, h, w, 3]``.
-        size: width and height that they are brought to; ``None`` leaves them.
-        centred: what is left lies on all sides, an odd pixel of it below or on the right; else above and on the left.
+        images: Images, uint8 ``[n, h, w, 3]``.
+        size: Width and height to scale to; ``None`` keeps the images' size.
+        centred: Whether to pad on both sides, an odd pixel below or right; otherwise above and left.
     """
     pixels = images.permute(0, 3, 1, 2).float() / 255.0
     if size is not None:

@@ -1,7 +1,7 @@
-"""Layers of language models and action experts, by the parameters' names that Llama and Gemma share.
+"""Layers of language models and action experts, with the parameter names that Llama and Gemma share.
 
-They are written here, and not taken from transformers, because the expert attends to what the language model's layer of
-the same depth has to say.
+transformers' own layers do not serve, because the expert attends to keys and values of the language model's layer at
+the same depth.
 """
 
 from typing import Any
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 KeysAndValues = tuple[Tensor, Tensor]
-"""Two of float [N, kv heads, k, head]."""
+"""Keys and values, each float [N, kv heads, k, head]."""
 
 WAVELENGTH = 10_000.0
-"""Of the slowest turning pair of features, nearly: in LeRobot whatever the language model's configuration says."""
+"""Approximate wavelength of the slowest pair of features; LeRobot ignores the language model's configuration here."""
 
 
-def turn_by(positions: Tensor, head_size: int) -> Tensor:
-    """Return cosines and sines of rotary embeddings, float32 [2, N, 1, k, head / 2], of positions int64 [N, k]."""
+def rotary_embedding(positions: Tensor, head_size: int) -> Tensor:
+    """Return the rotary embeddings of positions int64 [N, k]: cosines and sines, float32 [2, N, 1, k, head / 2]."""
     half = head_size // 2
     periods = WAVELENGTH ** (torch.arange(half, dtype=torch.float32, device=positions.device) / half)
     angles = positions[:, None, :, None].float() / periods
@@ -26,17 +26,17 @@ def turn_by(positions: Tensor, head_size: int) -> Tensor:
 
 
 class SelfAttention(nn.Module):
-    """Attends to what came before and to itself.
+    """Attention of embeddings to the context and to themselves.
 
     Args:
-        config: sizes, a ``LlamaConfig`` or ``GemmaConfig``.
-        context_size: features of what keys and values are made from.
+        config: Sizes, a ``LlamaConfig`` or ``GemmaConfig``.
+        context_size: Features that keys and values are computed from.
 
     Attributes:
-        crosses: it attends to what came before alone.
+        is_cross_attention: Whether it attends to the context alone.
     """
 
-    crosses = False
+    is_cross_attention = False
 
     def __init__(self, config: Any, context_size: int) -> None:
         super().__init__()
@@ -47,22 +47,24 @@ class SelfAttention(nn.Module):
         self.v_proj = nn.Linear(context_size, few, bias=config.attention_bias)
         self.o_proj = nn.Linear(heads, config.hidden_size, bias=config.attention_bias)
 
-    def forward(self, hidden: Tensor, turn: Tensor, mask: Tensor, before: KeysAndValues | None) -> tuple[Tensor, ...]:
-        """Return what was attended to, float [N, k, D], and with which keys and values; see :class:`Layer`."""
-        query = _turned(self._heads(self.q_proj(hidden)), turn)
-        keys, values = self.keys_and_values(hidden, turn, before)
+    def forward(
+        self, hidden: Tensor, rotary: Tensor, mask: Tensor, context: KeysAndValues | None
+    ) -> tuple[Tensor, ...]:
+        """Return the outputs, float [N, k, D], with the keys and values; see :class:`Layer`."""
+        query = _rotate(self._heads(self.q_proj(hidden)), rotary)
+        keys, values = self.keys_and_values(hidden, rotary, context)
         mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
         return self.o_proj(mixed.transpose(1, 2).flatten(2)), keys, values
 
-    def keys_and_values(self, hidden: Tensor, turn: Tensor, before: KeysAndValues | None) -> KeysAndValues:
-        """Return those of what came before, and then its own."""
-        keys, values = _turned(self._heads(self.k_proj(hidden)), turn), self._heads(self.v_proj(hidden))
-        if before is None:
+    def keys_and_values(self, hidden: Tensor, rotary: Tensor, context: KeysAndValues | None) -> KeysAndValues:
+        """Return the context's keys and values, followed by those of ``hidden``."""
+        keys, values = _rotate(self._heads(self.k_proj(hidden)), rotary), self._heads(self.v_proj(hidden))
+        if context is None:
             return keys, values
-        return torch.cat([before[0], keys], dim=2), torch.cat([before[1], values], dim=2)
+        return torch.cat([context[0], keys], dim=2), torch.cat([context[1], values], dim=2)
 
     def _heads(self, features: Tensor) -> Tensor:
-        # A copy, also of a single head, since FSDP warns of views that leave a layer.
+        # A copy even of a single head: FSDP warns about views that leave a layer.
         heads = features.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
         return heads.clone(memory_format=torch.contiguous_format)
 
@@ -71,10 +73,10 @@ class Layer(nn.Module):
     """A layer of the language model or of the expert.
 
     Args:
-        config: sizes, a ``LlamaConfig`` or ``GemmaConfig``.
-        attention: of the layer.
-        norm: the family's class of normalisations, built by size and ε.
-        mlp: the family's class of MLPs, built by ``config``.
+        config: Sizes, a ``LlamaConfig`` or ``GemmaConfig``.
+        attention: Attention of the layer.
+        norm: The family's class of normalisations, built by size and ε.
+        mlp: The family's class of MLPs, built by ``config``.
     """
 
     def __init__(self, config: Any, attention: SelfAttention, norm: type[nn.Module], mlp: type[nn.Module]) -> None:
@@ -86,27 +88,27 @@ class Layer(nn.Module):
 
     @property
     def after_keys_and_values(self) -> tuple[nn.Module, ...]:
-        """Its parts that keys and values are made without."""
+        """Parts of the layer that keys and values do not depend on."""
         return self.self_attn.q_proj, self.self_attn.o_proj, self.post_attention_layernorm, self.mlp
 
     def forward(
-        self, hidden: Tensor, turn: Tensor, mask: Tensor, before: KeysAndValues | None = None
+        self, hidden: Tensor, rotary: Tensor, mask: Tensor, context: KeysAndValues | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Refine k embeddings; return them with the keys and values that they attended to.
 
         Args:
-            hidden: float [N, k, D].
-            turn: by :func:`turn_by`, of their positions.
-            mask: bool [N, 1, k, K], who attends to whom of the K there are, what came before first.
-            before: keys and values of what came before.
+            hidden: Embeddings, float [N, k, D].
+            rotary: Rotary embeddings of their positions, by :func:`rotary_embedding`.
+            mask: Attention mask to all K keys, those of the context first, bool [N, 1, k, K].
+            context: Keys and values of the context.
         """
-        mixed, keys, values = self.self_attn(self.input_layernorm(hidden), turn, mask, before)
+        mixed, keys, values = self.self_attn(self.input_layernorm(hidden), rotary, mask, context)
         hidden = hidden + mixed
         return hidden + self.mlp(self.post_attention_layernorm(hidden)), keys, values
 
 
-def _turned(heads: Tensor, turn: Tensor) -> Tensor:
-    """Turn the pairs (i, i + half) of features, float [N, heads, k, head], in float32."""
+def _rotate(heads: Tensor, rotary: Tensor) -> Tensor:
+    """Rotate the pairs (i, i + half) of features, float [N, heads, k, head], in float32."""
     left, right = heads.float().chunk(2, dim=-1)
-    cos, sin = turn
+    cos, sin = rotary
     return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1).to(heads.dtype)

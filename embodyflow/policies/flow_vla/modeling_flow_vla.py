@@ -1,8 +1,8 @@
-"""Models that read what is seen once and then say, at any point between noise and actions, by which velocity it moves.
+"""Base of models that read an observation once and give the velocity at any point between noise and actions.
 
-A vision-language model reads, an action expert moves, and its layers attend to those of the language model at the same
-depth (π0, Black et al., 2024, arXiv:2410.24164, section IV). Which embeddings there are and who attends to whom is the
-affair of each kind of policy; here is what is around it. Parameters have the names of LeRobot's checkpoints.
+A vision-language model reads the observation. An action expert, whose layers attend to those of the language model at
+the same depth, gives the velocity (π0, Black et al., 2024, arXiv:2410.24164, section IV). Each kind of policy chooses
+its embeddings and attention masks; the rest is here. Parameters have the names of LeRobot's checkpoints.
 """
 
 from abc import ABC, abstractmethod
@@ -21,12 +21,12 @@ from embodyflow.policies.flow_vla.layers_flow_vla import KeysAndValues
 
 @dataclass(frozen=True)
 class Context:
-    """What was read, P embeddings that actions attend to.
+    """Result of reading an observation: P embeddings that actions attend to.
 
     Attributes:
-        hidden: float [N, p, D], what became of embeddings of them; the last one is the state's.
-        present: bool [N, P], what is no padding.
-        layers: keys and values of each layer.
+        hidden: Outputs of the last layer, float [N, p, D]; the last one is the state's.
+        present: Mask without padding, bool [N, P].
+        layers: Keys and values of each layer.
     """
 
     hidden: Tensor
@@ -34,14 +34,14 @@ class Context:
     layers: Sequence[KeysAndValues]
 
     def repeated(self, times: int) -> "Context":
-        """Return it with every row ``times`` times."""
+        """Return the context with each row repeated ``times`` times."""
         hidden, present = (each.repeat_interleave(times, dim=0) for each in (self.hidden, self.present))
         layers = [(k.repeat_interleave(times, dim=0), v.repeat_interleave(times, dim=0)) for k, v in self.layers]
         return Context(hidden, present, layers)
 
 
 class Statistics(nn.Module):
-    """What standardises states and actions: buffers, so that they go where the weights go."""
+    """Statistics that standardise states and actions, kept as buffers so that they travel with the weights."""
 
     EPSILON = 1e-8
 
@@ -51,23 +51,23 @@ class Statistics(nn.Module):
             self.register_buffer(f"{name}_mean", torch.zeros(size))
             self.register_buffer(f"{name}_std", torch.ones(size))
 
-    def standard(self, name: str, values: Tensor, size: int) -> Tensor:
-        """Return states or actions, float32 [..., S], in deviations from their mean, padded by 0 to ``size``."""
+    def standardise(self, name: str, values: Tensor, size: int) -> Tensor:
+        """Return states or actions, float32 [..., S], standardised and padded by 0 to ``size``."""
         mean, std = self.get_buffer(f"{name}_mean"), self.get_buffer(f"{name}_std")
         return F.pad((values - mean) / (std + self.EPSILON), (0, size - values.shape[-1]))
 
     def actions(self, standard: Tensor) -> Tensor:
-        """Return the actions, float32 [..., A], that padded ones [..., Amax] stand for."""
+        """Return the actions, float32 [..., A], of standardised and padded ones [..., Amax]."""
         mean, std = self.get_buffer("action_mean"), self.get_buffer("action_std")
         return standard[..., : len(mean)] * std + mean
 
 
 class ContextModel(nn.Module, ABC):
-    """What policy and critic share: who reads images, instruction and state.
+    """Base of policy and critic: the model that reads images, instruction and state.
 
     Attributes:
         size: D, features of :attr:`Context.hidden`.
-        state_proj: makes an embedding of a padded state.
+        state_proj: Map from a padded state to an embedding.
     """
 
     size: int
@@ -81,37 +81,37 @@ class ContextModel(nn.Module, ABC):
     @property
     @abstractmethod
     def blocks(self) -> list[nn.Module]:
-        """Its transformer blocks."""
+        """Transformer blocks of the model."""
 
     @property
     @abstractmethod
-    def unread(self) -> list[nn.Module]:
-        """Parts that the checkpoint has and nothing is read from."""
+    def unused(self) -> list[nn.Module]:
+        """Parts of the checkpoint that nothing depends on."""
 
     @abstractmethod
     def read(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor) -> Context:
-        """Read what was seen.
+        """Read an observation.
 
         Args:
-            pixels: float32 [N, K, 3, H, W], K images.
-            prompt_ids: int64 [N, I]; 0 is padding.
-            state: float32 [N, Smax], standardised.
+            pixels: Pixels of K images, float32 [N, K, 3, H, W].
+            prompt_ids: Prompt, int64 [N, I]; 0 is padding.
+            state: Standardised and padded state, float32 [N, Smax].
         """
 
 
 class FlowModel(ContextModel):
-    """The model as LeRobot has it: who reads, and an expert between projections of actions."""
+    """Model in LeRobot's form: the context model, and an expert between projections of actions."""
 
     def velocity(self, context: Context, points: Tensor, times: Tensor) -> Tensor:
-        """Return by which velocity noisy actions move, float32 [N, H, Amax].
+        """Return the velocity of noisy actions, float32 [N, H, Amax].
 
         Args:
-            context: of N rows.
-            points: float32 [N, H, Amax], the noisy actions.
-            times: float32 [N], 1 being noise and 0 actions.
+            context: Context of N rows.
+            points: Noisy actions, float32 [N, H, Amax].
+            times: Times from 1, noise, to 0, actions, float32 [N].
         """
-        actions = fed(self.action_in_proj, points)
-        moment = waves(times, actions.shape[-1], self._periods).to(actions.dtype)
+        actions = apply_linear(self.action_in_proj, points)
+        moment = time_embedding(times, actions.shape[-1], self._periods).to(actions.dtype)
         both = torch.cat([actions, moment[:, None].expand_as(actions)], dim=2)
         embedded = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(both)))
         velocities: Tensor = self.action_out_proj(self.refine(context, embedded)).float()
@@ -119,14 +119,14 @@ class FlowModel(ContextModel):
 
     @abstractmethod
     def refine(self, context: Context, actions: Tensor) -> Tensor:
-        """Return what the expert makes of embeddings of noisy actions, float [N, H, D], normalised."""
+        """Return the expert's normalised outputs for embeddings of noisy actions, float [N, H, D]."""
 
     def _add_projections(self, config: Mapping[str, Any], size: int) -> None:
-        """Add what noisy actions and their time come in by, and velocities go out by.
+        """Add the projections of noisy actions, of their times and of velocities.
 
         Args:
-            config: ``config.json``.
-            size: of the expert.
+            config: Content of ``config.json``.
+            size: Features of the expert.
         """
         self.action_in_proj = nn.Linear(config["max_action_dim"], size)
         self.action_out_proj = nn.Linear(size, config["max_action_dim"])
@@ -136,12 +136,12 @@ class FlowModel(ContextModel):
 
 
 class FlowVLA(nn.Module):
-    """The policy: LeRobot's model, and the statistics that stand beside it.
+    """Model of the policy: LeRobot's model, and the statistics that LeRobot keeps beside it.
 
     Args:
-        model: of random weights.
-        description: that it was built by.
-        train_expert_only: freeze the vision-language model.
+        model: Model of random weights.
+        description: Description that the model was built from.
+        train_expert_only: Whether to freeze the vision-language model.
     """
 
     def __init__(self, model: FlowModel, description: Description, train_expert_only: bool) -> None:
@@ -156,30 +156,30 @@ class FlowVLA(nn.Module):
         return self.model.blocks
 
     def read(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor) -> Context:
-        """Read what was seen; see :meth:`ContextModel.read`, but of states ``[N, S]`` as they are."""
-        return self.model.read(pixels, prompt_ids, _standard(self, state))
+        """Read an observation; see :meth:`ContextModel.read`, but with states ``[N, S]`` not standardised."""
+        return self.model.read(pixels, prompt_ids, _standardise_state(self, state))
 
     def forward(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor, points: Tensor, times: Tensor) -> Tensor:
-        """Return velocities, float32 [N·K, H, Amax], of K noisy chunks of each row, row by row.
+        """Return the velocities of K noisy chunks per row, float32 [N·K, H, Amax], row by row.
 
         Args:
-            pixels: see :meth:`read`.
-            prompt_ids: see there.
-            state: see there.
-            points: float32 [N, K, H, Amax].
-            times: float32 [N, K].
+            pixels: Pixels, see :meth:`read`.
+            prompt_ids: Prompt, see there.
+            state: State, see there.
+            points: Noisy chunks, float32 [N, K, H, Amax].
+            times: Times of the chunks, float32 [N, K].
         """
         context = self.read(pixels, prompt_ids, state).repeated(points.shape[1])
         return self.model.velocity(context, points.flatten(0, 1), times.flatten())
 
 
 class FlowVLAValue(nn.Module):
-    """The critic: what the model makes of the state, valued by an MLP, at first 0 for all.
+    """Model of the critic: an MLP values the context model's output for the state; values start at 0.
 
     Args:
-        model: of random weights.
-        description: that it was built by.
-        train_head_only: freeze the vision-language model.
+        model: Context model of random weights.
+        description: Description that the model was built from.
+        train_head_only: Whether to freeze the vision-language model.
     """
 
     def __init__(self, model: ContextModel, description: Description, train_head_only: bool) -> None:
@@ -194,12 +194,12 @@ class FlowVLAValue(nn.Module):
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """See :attr:`ContextModel.blocks`."""
+        """Transformer blocks of the context model."""
         return self.model.blocks
 
     def forward(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor) -> Tensor:
         """Return the values, float32 [N]; see :meth:`FlowVLA.read`."""
-        context = self.model.read(pixels, prompt_ids, _standard(self, state))
+        context = self.model.read(pixels, prompt_ids, _standardise_state(self, state))
         values: Tensor = self.value(context.hidden[:, -1])
         return values.squeeze(-1).float()
 
@@ -210,19 +210,19 @@ def load_checkpoint(
     optional: Mapping[str, Tensor],
     translate: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None,
 ) -> FlowVLA:
-    """Return a model in float32 of a checkpoint's weights and statistics.
+    """Return a model in float32 with a checkpoint's weights and statistics.
 
     Args:
-        make: makes it, of random weights.
-        description: that it is made by, with ``folder``.
-        optional: weights that the checkpoint may lack, and what they are then.
-        translate: makes the checkpoint's weights by its names those of the model by its own.
+        make: Function that builds the model, of random weights.
+        description: Description that it builds from, with ``folder``.
+        optional: Values of the weights that the checkpoint may lack.
+        translate: Function from the checkpoint's weights to the model's, by name.
 
     Raises:
-        ConfigError: the weights are not those of a model of this description.
+        ConfigError: The weights are not those of a model of this description.
     """
     assert description.folder is not None
-    with torch.device("meta"):  # half a billion random numbers, or more, less to draw
+    with torch.device("meta"):  # saves drawing half a billion random numbers or more
         model = make()
     statistics = Statistics(description.state_dim, description.action_dim)
     statistics.load_state_dict({**statistics.state_dict(), **description.statistics})
@@ -233,35 +233,35 @@ def load_checkpoint(
     return model
 
 
-def fed(linear: nn.Linear, values: Tensor) -> Tensor:
-    """Return what a layer makes of float32 values, which are given to it in the precision of its weights."""
+def apply_linear(linear: nn.Linear, values: Tensor) -> Tensor:
+    """Apply a layer to float32 values, in the precision of its weights."""
     out: Tensor = linear(values.to(linear.weight.dtype))
     return out
 
 
-def looked_at(tower: Any, pixels: Tensor) -> Tensor:
-    """Return what a vision tower makes, float [n, p, D], of images float32 [n, 3, H, W], in its own precision."""
+def apply_tower(tower: Any, pixels: Tensor) -> Tensor:
+    """Apply a vision tower to images float32 [n, 3, H, W], in its own precision; return float [n, p, D]."""
     seen: Tensor = tower(pixel_values=pixels.to(tower.embeddings.patch_embedding.weight.dtype)).last_hidden_state
     return seen
 
 
-def waves(times: Tensor, size: int, periods: tuple[float, float]) -> Tensor:
-    """Return sines and cosines of times float32 [N], float32 [N, size], of periods on a logarithmic scale."""
+def time_embedding(times: Tensor, size: int, periods: tuple[float, float]) -> Tensor:
+    """Return sines and cosines of times float32 [N], float32 [N, size]; periods lie on a logarithmic scale."""
     shares = torch.linspace(0.0, 1.0, size // 2, dtype=torch.float64, device=times.device)
     angles = 2 * torch.pi * times.double()[:, None] / (periods[0] * (periods[1] / periods[0]) ** shares)
     return torch.cat([angles.sin(), angles.cos()], dim=1).float()
 
 
 def positions(present: Tensor) -> Tensor:
-    """Return the place of each embedding among those that are no padding, int64 [N, P], of bool [N, P]."""
+    """Return the position of each embedding among those that are present, int64 [N, P], for a mask bool [N, P]."""
     return (present.long().cumsum(-1) - 1).clamp(min=0)
 
 
-def _standard(model: "FlowVLA | FlowVLAValue", state: Tensor) -> Tensor:
-    return model.statistics.standard("state", state, model.model.state_proj.in_features)
+def _standardise_state(model: "FlowVLA | FlowVLAValue", state: Tensor) -> Tensor:
+    return model.statistics.standardise("state", state, model.model.state_proj.in_features)
 
 
 def _freeze(model: ContextModel, whole: bool) -> None:
-    """Freeze what nothing is read from, or the whole vision-language model."""
-    for unused in (*model.unread, *([model.vlm] if whole else [])):
+    """Freeze the parts that nothing depends on, or the whole vision-language model."""
+    for unused in (*model.unused, *([model.vlm] if whole else [])):
         unused.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Such a policy behind the interface of :mod:`embodyflow.policies.base`."""
+"""Policies that denoise, as :class:`~embodyflow.policies.base.ImitatingPolicy`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -21,19 +21,18 @@ from embodyflow.policies.flow_vla.tokenizer_flow_vla import prompt_ids
 
 
 class FlowVLAPolicy(ABC):
-    """Acts by denoising in Gaussian steps, whose densities it learns by.
+    """Denoises actions in Gaussian steps, whose densities RL trains on.
 
-    What it records as ``action_tokens`` is the way from noise to action, float32 ``[H, K + 1, Amax]``: K steps lie
-    between K + 1 points, for each action that is planned, padding included. A log-prob is that of one step of one of
-    the C actions that are executed; as in πRL the dimensions of the padding, and the actions after those, are left out
-    of it, they are not acted by.
+    ``action_tokens`` records the chain from noise to action, float32 ``[H, K + 1, Amax]``: K steps between K + 1
+    points, for each planned action, padding included. Each step of each of the C executed actions has a log-prob. As in
+    πRL, padding dimensions and actions that are not executed are left out of it, since they have no effect.
 
     Args:
-        config: which model, what it sees and how it explores.
-        device: where it lies.
+        config: Configuration of model, observations and exploration.
+        device: Device of the model.
 
     Attributes:
-        layout: of its checkpoints.
+        layout: Layout of the checkpoints.
     """
 
     token_dtype = np.dtype(np.float32)
@@ -52,16 +51,16 @@ class FlowVLAPolicy(ABC):
 
     @abstractmethod
     def build_model(self) -> FlowVLA:
-        """Return the model of its description, in float32, of a checkpoint's weights or of random ones.
+        """Return the model of :attr:`description` in float32, with a checkpoint's weights or random ones.
 
         Raises:
-            ConfigError: the weights are not those of a model of this description.
+            ConfigError: The weights are not those of a model of this description.
         """
 
     @property
     @abstractmethod
     def horizon(self) -> int:
-        """H, actions that are denoised together, of which the first C are executed."""
+        """H, actions that are denoised together; the first C of them are executed."""
 
     @property
     @abstractmethod
@@ -70,8 +69,8 @@ class FlowVLAPolicy(ABC):
 
     @property
     def blocks(self) -> Sequence[torch.nn.Module]:
-        """The transformer blocks of vision tower, language model and expert."""
-        return self._whole.blocks
+        """Transformer blocks of vision tower, language model and expert."""
+        return self._flow_vla.blocks
 
     def encode_instruction(self, instruction: str) -> np.ndarray:
         """Return the prompt as int64 ``[I]``; 0 is padding."""
@@ -82,21 +81,21 @@ class FlowVLAPolicy(ABC):
         """Decide for n environments; see :class:`~embodyflow.policies.base.ActingPolicy`.
 
         Args:
-            observation: see there.
-            uniforms: float32 ``[n, H·(K + 1)·Amax]``, made the noise that is begun with and the noise of each step;
-                ``None`` goes from the noise's mean by the ordinary differential equation.
-            temperature: each step's density is raised to 1/temperature: its variance is multiplied by it.
+            observation: Observations, see there.
+            uniforms: Random numbers in [0, 1), float32 ``[n, H·(K + 1)·Amax]``, for the initial noise and that of each
+                step; ``None`` follows the ordinary differential equation from the noise's mean.
+            temperature: Factor of each step's variance: its density is raised to 1/temperature.
         """
         keys = (*self.config.observation_keys, "instruction_ids")
         seen = {key: torch.from_numpy(observation[key]).to(self._device) for key in keys}
         normals = None if uniforms is None else standard_normals(self._chain(torch.from_numpy(uniforms)))
         chain, velocities = self._denoise(seen, None if normals is None else normals.to(self._device), temperature)
         log_probs = self._log_probs(chain, velocities, temperature)
-        actions = self._whole.statistics.actions(chain[:, : self.config.chunk_size, -1])
+        actions = self._flow_vla.statistics.actions(chain[:, : self.config.chunk_size, -1])
         return Decision(chain.flatten(1).cpu().numpy(), log_probs.cpu().numpy(), actions.cpu().numpy())
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probs and entropy, float32 ``[N, T, L]``, of a batch's steps; zero outside its mask."""
+        """Return log-probs and entropy of a batch's steps, float32 ``[N, T, L]``; zero outside its mask."""
         decided, seen = decisions(batch, [*self.config.observation_keys, "action_tokens"], self._device)
         chain = self._chain(seen["action_tokens"])
         times = torch.tensor(self.flow.times, device=self._device).expand(len(chain), -1)
@@ -110,17 +109,17 @@ class FlowVLAPolicy(ABC):
         return at_decisions(log_probs, decided, mask), at_decisions(entropy.flatten(1), decided, mask)
 
     def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
-        """Write a folder as LeRobot does, that ``policy.path`` can be given."""
+        """Write a folder in LeRobot's layout, which ``policy.path`` accepts."""
         write_checkpoint(self.layout, self.config, self.description, self.tokenizer, weights, folder)
 
     def set_normalization(self, states: torch.Tensor, actions: torch.Tensor) -> None:
-        """Standardise by the statistics of these, float32 ``[n, S]`` and ``[n, A]``, unless the checkpoint has some."""
+        """Standardise by the statistics of demonstrations; do nothing if the checkpoint's statistics are used."""
         if self.config.normalization == "checkpoint":
             return
         for name, values in (("state", states), ("action", actions)):
-            self._whole.statistics.get_buffer(f"{name}_mean").copy_(values.mean(0))
-            deviation = values.std(0, correction=min(len(values) - 1, 1))  # 0 of a single one
-            self._whole.statistics.get_buffer(f"{name}_std").copy_(deviation.clamp(min=1e-2))
+            self._flow_vla.statistics.get_buffer(f"{name}_mean").copy_(values.mean(0))
+            deviation = values.std(0, correction=min(len(values) - 1, 1))  # one sample deviates by 0
+            self._flow_vla.statistics.get_buffer(f"{name}_std").copy_(deviation.clamp(min=1e-2))
 
     def imitation_loss(
         self,
@@ -130,24 +129,24 @@ class FlowVLAPolicy(ABC):
         sigma: float,
         uniforms: torch.Tensor,
     ) -> torch.Tensor:
-        """Return the flow-matching loss: by how much the velocity towards the expert's actions is missed.
+        """Return the flow-matching loss: the squared error of the velocity towards the expert's actions.
 
-        A sample is noised at one time, (0.001 + 0.999·b) with b of Beta(1.5, 1), as π0 has it (Black et al., 2024,
-        arXiv:2410.24164, appendix B), so that most times are near noise.
+        Each sample is noised at one time, 0.001 + 0.999·b with b from Beta(1.5, 1), so most times are near noise. That
+        is π0's distribution (Black et al., 2024, arXiv:2410.24164, appendix B).
 
         Args:
             observation: n observations.
-            actions: float32 ``[n, H, A]``, the environment's.
-            mask: bool ``[n, H]``, false for actions after the end of a demonstration.
-            sigma: there are no bins to smooth over.
-            uniforms: float32 ``[n, H·Amax + 1]`` in [0, 1), made the noise, and then the time.
+            actions: Expert actions of the environment, float32 ``[n, H, A]``.
+            mask: Actions that count, bool ``[n, H]``; false after the end of a demonstration.
+            sigma: Unused; there are no bins to smooth over.
+            uniforms: Random numbers in [0, 1) for the noise and then the time, float32 ``[n, H·Amax + 1]``.
 
         Returns:
-            The squared errors' mean over the imitated dimensions, times A, summed over actions in the mask.
+            Mean of the squared errors over the imitated dimensions, times A, summed over actions inside the mask.
         """
         del sigma
         seen = {name: values.to(self._device) for name, values in observation.items()}
-        target = self._whole.statistics.standard("action", actions.to(self._device), self._size)
+        target = self._flow_vla.statistics.standardise("action", actions.to(self._device), self._size)
         uniforms = uniforms.to(self._device)
         noise = standard_normals(uniforms[:, :-1]).unflatten(-1, target.shape[1:])
         times = 0.001 + 0.999 * uniforms[:, -1:] ** (1 / 1.5)
@@ -157,22 +156,22 @@ class FlowVLAPolicy(ABC):
         return self.config.action_dim * (errors * mask.to(self._device)).sum()
 
     @property
-    def _whole(self) -> FlowVLA:
+    def _flow_vla(self) -> FlowVLA:
         return cast(FlowVLA, self.model)
 
     def _denoise(
         self, seen: Mapping[str, torch.Tensor], normals: torch.Tensor | None, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the way from noise to actions, float32 ``[n, H, K + 1, Amax]``, and the velocities on it."""
-        context = self._whole.read(*self._inputs(seen))
+        """Return the chains from noise to actions, float32 ``[n, H, K + 1, Amax]``, and the velocities along them."""
+        context = self._flow_vla.read(*self._inputs(seen))
         size = (len(context.hidden), self.horizon, self._size)
         points = [context.hidden.new_zeros(size) if normals is None else normals[:, :, 0]]
         velocities = []
         for step, time in enumerate(self.flow.times):
             here = points[-1]
-            velocities.append(self._whole.model.velocity(context, here, here.new_full(size[:1], time)))
+            velocities.append(self._flow_vla.model.velocity(context, here, here.new_full(size[:1], time)))
             if normals is None:
-                points.append(self.flow.certain(here, velocities[-1]))
+                points.append(self.flow.deterministic(here, velocities[-1]))
                 continue
             one = slice(step, step + 1)
             mean = self.flow.means(here[:, :, None], velocities[-1][:, :, None], one)
@@ -181,7 +180,7 @@ class FlowVLAPolicy(ABC):
         return torch.stack(points, dim=2), torch.stack(velocities, dim=2)
 
     def _log_probs(self, chain: torch.Tensor, velocities: torch.Tensor, temperature: float) -> torch.Tensor:
-        """Return the log-probs, float32 ``[n, L]``, of ways from noise to actions."""
+        """Return the log-probs of chains from noise to actions, float32 ``[n, L]``."""
         each = self.flow.log_probs(chain, velocities, temperature)
         return each[:, : self.config.chunk_size, :, : self.config.action_dim].sum(-1).flatten(1)
 
@@ -195,6 +194,6 @@ class FlowVLAPolicy(ABC):
 def pixels(
     layout: Layout, config: FlowVLAConfig, description: Description, seen: Mapping[str, torch.Tensor]
 ) -> torch.Tensor:
-    """Return what the vision tower sees of every camera, float32 ``[n, K, 3, H, W]``."""
+    """Return the pixels of K cameras for the vision tower, float32 ``[n, K, 3, H, W]``."""
     size = layout.image_size(description.config)
     return torch.stack([prepare_images(seen[camera], size, centred=layout.centred) for camera in config.cameras], dim=1)

@@ -1,4 +1,4 @@
-"""Prompts, and a tokenizer for models of random weights."""
+"""Prompts of policies that denoise, and a tokenizer for models of random weights."""
 
 from typing import Any
 
@@ -8,16 +8,16 @@ from embodyflow.policies.tokenizers import padding_of
 
 
 def prompt_ids(tokenizer: Any, instruction: str, length: int, first: int | None = None) -> np.ndarray:
-    """Return the instruction's tokens, a line end after them, int64 ``[length]``, padded by 0.
+    """Return the tokens of the instruction and a line end, int64 ``[length]``, padded by 0.
 
     Args:
-        tokenizer: of ``transformers``.
-        instruction: with a line end or without.
-        length: of the longest prompt.
-        first: the token that prompts must begin with, whether or not the tokenizer's files have it begin so.
+        tokenizer: Tokenizer of ``transformers``.
+        instruction: Instruction, with or without a line end.
+        length: Tokens of the longest prompt.
+        first: Token that prompts must begin with, even if the tokenizer's files do not add it.
 
     Raises:
-        ConfigError: the prompt is longer.
+        ConfigError: The prompt is longer.
     """
     ids: list[int] = tokenizer(instruction.removesuffix("\n") + "\n")["input_ids"]
     if first is not None and ids[:1] != [first]:
@@ -26,7 +26,7 @@ def prompt_ids(tokenizer: Any, instruction: str, length: int, first: int | None 
 
 
 def build_tokenizer() -> Any:
-    """Build a tokenizer without a file: every ASCII character is a token, and so is the line end."""
+    """Build a tokenizer without files: each ASCII character is a token, and so is the line end."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast  # seconds to import
 

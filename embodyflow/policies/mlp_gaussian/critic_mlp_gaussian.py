@@ -1,4 +1,4 @@
-"""The Gaussian policy's critic behind the interface of :mod:`embodyflow.policies.base`."""
+"""Critic of the Gaussian policy, as :class:`~embodyflow.policies.base.Critic`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,8 +14,8 @@ class MLPGaussianCritic:
     """Values states with a network of its own.
 
     Args:
-        config: sizes, the policy's own.
-        device: where the model lies.
+        config: Configuration of the policy, for its sizes.
+        device: Device of the model.
     """
 
     def __init__(self, config: MLPGaussianConfig, device: str) -> None:
@@ -28,7 +28,7 @@ class MLPGaussianCritic:
         return list(self.model.blocks)  # type: ignore[arg-type]
 
     def evaluate(self, batch: TensorDict) -> torch.Tensor:
-        """Return the value before each decision, float32 ``[N, T]``; zero where none was taken."""
+        """Return the value before each decision, float32 ``[N, T]``; zero without a decision."""
         values: torch.Tensor = self.model(batch["state"].to(self._device))
         return values.where(batch["loss_mask"].any(-1).to(self._device), 0.0)
 

@@ -1,4 +1,7 @@
-"""The networks, initialised as PPO's are by custom (Huang et al. 2022, "The 37 Implementation Details of PPO")."""
+"""Networks of policy and critic, initialised as usual for PPO.
+
+See Huang et al., 2022, "The 37 Implementation Details of Proximal Policy Optimization".
+"""
 
 import math
 from itertools import pairwise
@@ -10,7 +13,7 @@ from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGauss
 
 
 class MLPGaussian(nn.Module):
-    """A state's Gaussian over actions: the mean by an MLP of tanh layers, the deviation free of the state."""
+    """Maps states to a Gaussian over actions: an MLP of tanh layers gives the mean, a parameter the deviation."""
 
     def __init__(self, config: MLPGaussianConfig) -> None:
         super().__init__()
@@ -19,7 +22,7 @@ class MLPGaussian(nn.Module):
         self.log_std = nn.Parameter(torch.full((config.action_dim,), config.initial_log_std))
 
     def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean ``[..., A]`` for states ``[..., S]``, and the deviations' logarithms ``[A]``, all float32."""
+        """Return means ``[..., A]`` of states ``[..., S]``, and logarithms of the deviations ``[A]``, all float32."""
         for block in self.blocks:
             state = block(state)
         mean = self.mean(state)
@@ -27,7 +30,7 @@ class MLPGaussian(nn.Module):
 
 
 class MLPValue(nn.Module):
-    """A state's value, by an MLP of the policy's sizes."""
+    """Maps states to values, by an MLP of the policy's sizes."""
 
     def __init__(self, config: MLPGaussianConfig) -> None:
         super().__init__()
@@ -43,17 +46,17 @@ class MLPValue(nn.Module):
 
 
 def gaussian_log_prob(normals: Tensor, log_std: Tensor) -> Tensor:
-    """Return the log-density, ``[...]``, of actions under independent Gaussians.
+    """Return the log-density of actions under independent Gaussians, ``[...]``.
 
     Args:
-        normals: ``[..., A]``, the actions' distances from the mean, in deviations.
-        log_std: ``[A]``, logarithms of the deviations.
+        normals: Distances of the actions from the mean, in deviations, ``[..., A]``.
+        log_std: Logarithms of the deviations, ``[A]``.
     """
     return -0.5 * normals.square().sum(-1) - (log_std + 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
 def gaussian_entropy(log_std: Tensor) -> Tensor:
-    """Return the differential entropy, in nats, of independent Gaussians of these deviations ``[A]``, a scalar."""
+    """Return the differential entropy of independent Gaussians in nats, a scalar, by their log-deviations ``[A]``."""
     return (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
 

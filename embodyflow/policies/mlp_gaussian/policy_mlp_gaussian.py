@@ -1,4 +1,4 @@
-"""The Gaussian policy behind the interface of :mod:`embodyflow.policies.base`."""
+"""The Gaussian policy as an :class:`~embodyflow.policies.base.ActingPolicy`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,14 @@ from embodyflow.policies.mlp_gaussian.modeling_mlp_gaussian import MLPGaussian, 
 
 
 class MLPGaussianPolicy:
-    """Acts by one sample of a Gaussian per decision.
+    """Samples one action from a Gaussian per decision.
 
-    What it records as ``action_tokens`` is the sample itself, float32 ``[..., A]``; environments get it clipped to
-    their bounds. A sample has one log-prob, so L is 1.
+    ``action_tokens`` records the sample itself, float32 ``[..., A]``; environments get it clipped to their bounds. A
+    sample has one log-prob, so L is 1.
 
     Args:
-        config: sizes.
-        device: where the model lies.
+        config: Sizes.
+        device: Device of the model.
     """
 
     token_dtype = np.dtype(np.float32)
@@ -44,18 +44,18 @@ class MLPGaussianPolicy:
         return list(self.model.blocks)  # type: ignore[arg-type]
 
     def encode_instruction(self, instruction: str) -> np.ndarray:
-        """Return int64 ``[1]``, padding: this policy reads no instruction."""
+        """Return int64 ``[1]``, padding: the policy reads no instruction."""
         del instruction
         return np.zeros(1, np.int64)
 
     @torch.inference_mode()
     def act(self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float) -> Decision:
-        """Decide for n environments; see :class:`~embodyflow.policies.base.Policy`.
+        """Decide for n environments; see :class:`~embodyflow.policies.base.ActingPolicy`.
 
         Args:
-            observation: ``state`` float32 ``[n, S]``.
-            uniforms: ``[n, A]`` in [0, 1), made a standard normal by its quantile function; ``None`` is the mean.
-            temperature: the density is raised to 1/temperature: the variance is multiplied by it.
+            observation: ``state``, float32 ``[n, S]``.
+            uniforms: Random numbers in [0, 1), ``[n, A]``, mapped to standard normals; ``None`` takes the mean.
+            temperature: Factor of the variance: the density is raised to 1/temperature.
         """
         mean, log_std = self.model(torch.from_numpy(observation["state"]).to(self._device))
         log_std = log_std + 0.5 * math.log(temperature)
@@ -68,7 +68,7 @@ class MLPGaussianPolicy:
         return Decision(actions, log_probs, actions[:, None])
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probs and entropy, float32 ``[N, T, 1]``, of a batch's actions; zero outside its mask."""
+        """Return log-probs and entropy of a batch's actions, float32 ``[N, T, 1]``; zero outside its mask."""
         mask, actions = batch["loss_mask"].to(self._device), batch["action_tokens"].to(self._device)
         mean, log_std = self.model(batch["state"].to(self._device))
         log_std = log_std + 0.5 * math.log(temperature)

@@ -1,1 +1,1 @@
-"""OpenVLA and OpenVLA-OFT, of the published checkpoints or of random weights."""
+"""OpenVLA and OpenVLA-OFT, with weights of published checkpoints or random ones."""

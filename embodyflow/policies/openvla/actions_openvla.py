@@ -1,8 +1,8 @@
-"""From action tokens to the environment's actions and back (Kim et al., 2024, arXiv:2406.09246, section 3.2).
+"""Conversion of action tokens to the environment's actions and back (Kim et al., 2024, arXiv:2406.09246, section 3.2).
 
-A data set's actions are scaled to [-1, 1] by their 1% and 99% quantiles, where its mask says so, and cut into bins by
-256 edges, of which 255 intervals have a centre. The token of bin b is the word ``vocabulary - 1 - b``, so that the last
-256 words mean actions; the one whose bin would be 255 means the last interval too.
+A data set's actions are scaled to [-1, 1] by their 1% and 99% quantiles where its mask is true. 256 edges cut them into
+255 intervals, whose centres are the decoded actions. The token of bin b is the word ``vocabulary - 1 - b``, so the last
+256 words mean actions; bin 255 means the last interval too.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ class ActionCodec:
     """Decodes and encodes the actions of one data set.
 
     Args:
-        statistics: ``q01``, ``q99`` and maybe ``mask``, each ``[A]``.
-        num_bins: values of a token, edges included.
-        gripper: what becomes of the last dimension. ``binary_inverted`` is LIBERO's: in the data 0 closes and 1 opens,
-            in the environment 1 closes and -1 opens, and nothing lies between.
+        statistics: Quantiles ``q01`` and ``q99``, and possibly ``mask``, each ``[A]``.
+        num_bins: Values of a token, that is edges of intervals.
+        gripper: Treatment of the last dimension. ``binary_inverted`` is LIBERO's: in the data 0 closes and 1 opens, in
+            the environment 1 closes, -1 opens, and nothing lies between.
     """
 
     def __init__(self, statistics: Mapping[str, Any], num_bins: int, gripper: Gripper) -> None:
@@ -31,7 +31,7 @@ class ActionCodec:
         self._num_intervals, self._inverts_gripper = num_bins - 1, gripper == "binary_inverted"
 
     def actions(self, tokens: Tensor) -> Tensor:
-        """Return the environment's actions, float32 [N, C, A] on the CPU, of bins int64 [N, C·A]."""
+        """Return the environment's actions of bins int64 [N, C·A], float32 [N, C, A] on the CPU."""
         bins = tokens.cpu().unflatten(-1, (-1, len(self._low))).clamp(max=self._num_intervals - 1)
         centres = (2.0 * bins.double() + 1.0) / self._num_intervals - 1.0
         actions = torch.where(self._scaled, self._low + 0.5 * (centres + 1.0) * (self._high - self._low), centres)
@@ -40,7 +40,7 @@ class ActionCodec:
         return actions.float()
 
     def positions(self, actions: Tensor) -> Tensor:
-        """Return where actions float32 [N, C, A] lie in units of bins, float32 [N, C·A]; bin b has its centre at b."""
+        """Return actions float32 [N, C, A] in units of bins, float32 [N, C·A]; bin b has its centre at b."""
         data = actions.double().cpu().clone()
         if self._inverts_gripper:
             data[..., -1] = (1.0 - data[..., -1]) / 2.0

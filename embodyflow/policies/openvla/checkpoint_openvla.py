@@ -1,7 +1,7 @@
-"""What stands beside the weights of an OpenVLA: sizes, statistics of actions, how images are prepared.
+"""Description of an OpenVLA checkpoint: its sizes, statistics of actions and preparation of images.
 
-A checkpoint is a folder, or a repository of the Hugging Face hub, as https://huggingface.co/openvla/openvla-7b:
-``config.json``, the weights in safetensors, a tokenizer; where it has them ``preprocessor_config.json`` and
+A checkpoint is a folder or a repository of the Hugging Face hub, such as https://huggingface.co/openvla/openvla-7b. It
+holds ``config.json``, weights in safetensors and a tokenizer. It may hold ``preprocessor_config.json``, and
 ``dataset_statistics.json``, whose statistics replace those of ``config.json``.
 """
 
@@ -23,7 +23,7 @@ BESIDE_WEIGHTS = ("*.json", "*.py", "*.model")
 WEIGHTS = "*.safetensors"
 NUM_ACTION_BINS = 256
 PADDED_TO = 64
-"""Rows of the embedding beyond the vocabulary, in published models."""
+"""Rows that published models add to the embedding, beyond the vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Description:
     """Everything about a checkpoint but its weights.
 
     Attributes:
-        config: its ``config.json``, as it is.
-        statistics: of the actions, by data set: ``q01``, ``q99`` and maybe ``mask``, each ``[A]``.
-        preprocessing: its ``preprocessor_config.json``, empty where it has none.
-        folder: where it lies; ``None`` for random weights.
+        config: Content of its ``config.json``.
+        statistics: Statistics of the actions by data set: ``q01``, ``q99`` and possibly ``mask``, each ``[A]``.
+        preprocessing: Content of its ``preprocessor_config.json``; empty without one.
+        folder: Folder of the checkpoint; ``None`` for random weights.
     """
 
     config: Mapping[str, Any]
@@ -44,14 +44,14 @@ class Description:
 
 
 def read_checkpoint(path: str, *, weights: bool) -> Description:
-    """Read a checkpoint's description, fetched from the hub where ``path`` is no folder.
+    """Read a checkpoint's description, from the hub where ``path`` is no folder.
 
     Args:
-        path: folder, or name on the hub.
-        weights: fetch the weights too.
+        path: Folder, or name on the hub.
+        weights: Whether to fetch the weights too.
 
     Raises:
-        ConfigError: it cannot be had, or it is no OpenVLA; one line that names the key.
+        ConfigError: It cannot be fetched, or is no OpenVLA; one line that names the key.
     """
     patterns = [*BESIDE_WEIGHTS, WEIGHTS] if weights else BESIDE_WEIGHTS
     folder = checkpoint_folder(path, patterns, f"policy.path={path}")
@@ -68,11 +68,11 @@ def read_checkpoint(path: str, *, weights: bool) -> Description:
 
 
 def describe_scratch(config: OpenVLAConfig, num_words: int) -> Description:
-    """Describe a model of random weights as a checkpoint would be; its actions are not scaled.
+    """Describe a model of random weights like a checkpoint whose actions are not scaled.
 
     Args:
-        config: with ``scratch``.
-        num_words: of the tokenizer; the action tokens come after them.
+        config: Configuration with ``scratch``.
+        num_words: Words of the tokenizer, which the action tokens follow.
     """
     scratch, action_dim = config.scratch, config.action_dim
     assert scratch is not None
@@ -111,11 +111,11 @@ def statistics_of(config: OpenVLAConfig, description: Description) -> Mapping[st
     """Return the statistics that scale the actions.
 
     Raises:
-        ConfigError: there are none by that name, or of another number of dimensions.
+        ConfigError: There are no statistics of that name, or they have another number of dimensions.
     """
     known = description.statistics
     key = next(iter(known)) if config.unnorm_key is None and len(known) == 1 else str(config.unnorm_key)
-    # Data sets without the actions that do nothing, which is how LIBERO's are published.
+    # LIBERO's data sets are published without the actions that do nothing, under a name that says so.
     key = f"{key}_no_noops" if key not in known and f"{key}_no_noops" in known else key
     if key not in known:
         names = ", ".join(known) or "none: the checkpoint has no statistics"
@@ -128,10 +128,10 @@ def statistics_of(config: OpenVLAConfig, description: Description) -> Mapping[st
 
 
 def check_checkpoint(config: OpenVLAConfig) -> None:
-    """Refuse a checkpoint that the policy cannot be, without reading weights.
+    """Refuse a checkpoint that the policy cannot load, without reading weights.
 
     Raises:
-        ConfigError: one line that names the key and what is allowed.
+        ConfigError: One line that names the key and what is allowed.
     """
     if config.path is None:
         return
@@ -141,16 +141,16 @@ def check_checkpoint(config: OpenVLAConfig) -> None:
     if any(name.startswith("action_head") for name in names):
         raise ConfigError(
             f"policy.path={config.path}: predicts actions by a regression head (action_head…), which has no "
-            "probabilities to learn by; allowed are checkpoints fine-tuned on action tokens"
+            "probabilities to train on; allowed are checkpoints fine-tuned on action tokens"
         )
     if names and not any(name.endswith(".safetensors") for name in names):
         raise ConfigError(f"policy.path={config.path}: has no weights in safetensors")
     if names and config.tokenizer is None and "tokenizer.json" not in names:
-        raise ConfigError(f"policy.path={config.path}: has no tokenizer.json; name one that has by policy.tokenizer")
+        raise ConfigError(f"policy.path={config.path}: has no tokenizer.json; set policy.tokenizer to one that has")
 
 
 def _file_names(path: str) -> list[str]:
-    """Return the checkpoint's files; none where the hub cannot be asked, which what is in its cache does not need."""
+    """Return the checkpoint's files; none if the hub cannot be reached, since a cached checkpoint does not need it."""
     if Path(path).is_dir():
         return sorted(entry.name for entry in Path(path).iterdir())
     try:

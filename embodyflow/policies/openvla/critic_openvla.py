@@ -1,4 +1,4 @@
-"""OpenVLA's critic behind the interface of :mod:`embodyflow.policies.base`."""
+"""Critic of OpenVLA, as :class:`~embodyflow.policies.base.Critic`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from embodyflow.policies.openvla.policy_openvla import describe, image_processor
 
 
 class OpenVLACritic:
-    """Values what the policy sees, by a copy of its model with a head of one number.
+    """Values the policy's observations, by a copy of its model with a head of one number.
 
     Args:
-        config: the policy's own.
-        device: where the model lies.
+        config: Configuration of the policy.
+        device: Device of the model.
     """
 
     def __init__(self, config: OpenVLAConfig, device: str) -> None:
@@ -32,12 +32,12 @@ class OpenVLACritic:
         return list(self.model.blocks)  # type: ignore[arg-type]
 
     def evaluate(self, batch: TensorDict) -> torch.Tensor:
-        """Return the value before each decision, float32 ``[N, T]``; zero where none was taken."""
+        """Return the value before each decision, float32 ``[N, T]``; zero without a decision."""
         decided, seen = decisions(batch, self._config.observation_keys, self._device)
         values: torch.Tensor = self.model(pixels(self._images, self._config, seen), seen["instruction_ids"])
         return at_decisions(values, decided, decided)
 
     def start_from(self, policy_state: Mapping[str, Any]) -> None:
-        """Take over the policy's weights, its head left out."""
+        """Take over the policy's weights, except its head."""
         own = self.model.state_dict()
         self.model.load_state_dict({name: policy_state.get(name, value) for name, value in own.items()})

@@ -1,7 +1,7 @@
-"""From camera images to what the towers see, without torchvision and TensorFlow, on any device and in batches.
+"""Preparation of camera images for the vision towers, in batches, on any device, without torchvision and TensorFlow.
 
-The published evaluations resize with a Lanczos filter, cut out the middle 90% of the area by bilinear interpolation
-and resize it back; the published processor resizes bicubically. Each is a linear map of rows and then of columns.
+The published evaluations resize with a Lanczos filter, crop the middle 90% of the area by bilinear interpolation and
+resize it back. The published processor resizes bicubically. Each step is a linear map of rows and then of columns.
 """
 
 import functools
@@ -22,21 +22,21 @@ STANDARDISATION: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
     "dinov2": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "siglip": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
 }
-"""Mean and deviation of the colours, where a checkpoint does not say."""
+"""Default mean and deviation of the colours, for checkpoints that state none."""
 
 
 class ImageProcessor:
     """Prepares images for the towers.
 
     Args:
-        towers: their sizes.
-        preprocessing: of the checkpoint, ``means`` and ``stds`` by tower; may lack them.
-        strategy: of images that are no squares: ``resize-naive`` squeezes them, ``letterbox`` adds borders before.
-        resample: filter for images of another size than the towers'.
-        center_crop: whether to see the middle alone.
+        towers: Sizes of the towers.
+        preprocessing: Preprocessing of the checkpoint; ``means`` and ``stds`` by tower may be missing.
+        strategy: Treatment of images that are not square: ``resize-naive`` squeezes them, ``letterbox`` adds borders.
+        resample: Filter that resizes images to the towers' size.
+        center_crop: Whether to crop images to their middle.
 
     Raises:
-        ConfigError: towers of different image sizes, or another strategy.
+        ConfigError: The towers have different image sizes, or the strategy is unknown.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ImageProcessor:
         self._resample, self._center_crop = resample, center_crop
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Return the pixels, float32 ``[N, 3·towers, S, S]``, of images uint8 ``[N, H, W, 3]``, on their device."""
+        """Return the pixels of images uint8 ``[N, H, W, 3]``, float32 ``[N, 3·towers, S, S]`` on their device."""
         pixels = images.movedim(-1, 1).float()
         if self._letterbox:
             pixels = self._padded(pixels)
@@ -75,7 +75,7 @@ class ImageProcessor:
         return torch.cat(standardised, dim=1)
 
     def _padded(self, pixels: Tensor) -> Tensor:
-        """Make squares of the mean colour around the images."""
+        """Pad the images to squares, with the mean colour."""
         height, width = pixels.shape[-2:]
         side = max(height, width)
         top, left = (side - height) // 2, (side - width) // 2
@@ -86,16 +86,16 @@ class ImageProcessor:
 
 
 def resize(pixels: Tensor, size: int, resample: Resample) -> Tensor:
-    """Resize float [N, 3, H, W] in 0 to 255 to squares, as Pillow does: columns first, each pass rounded."""
+    """Resize images float [N, 3, H, W] from 0 to 255 to squares, as Pillow does: columns first, each pass rounded."""
     rows, columns = (_resizing(length, size, resample).to(pixels) for length in pixels.shape[-2:])
     narrowed = (pixels @ columns.T).round().clamp(0, 255)
     return (rows @ narrowed).round().clamp(0, 255)
 
 
 def crop_center(pixels: Tensor, area: float) -> Tensor:
-    """Cut the middle out of squares float [N, 3, S, S] in 0 to 255, and enlarge it bilinearly to their size."""
+    """Crop the middle of squares float [N, 3, S, S] from 0 to 255, and enlarge it bilinearly to their size."""
     matrix = _cropping(pixels.shape[-1], math.sqrt(area)).to(pixels)
-    # As TensorFlow makes bytes of fractions: 255.5 of them in a whole, cut off.
+    # TensorFlow converts fractions to bytes by a factor of 255.5, rounded down.
     return ((matrix @ pixels @ matrix.T).clamp(0, 255) * (255.5 / 255.0)).floor()
 
 
@@ -114,7 +114,7 @@ FILTERS: Mapping[Resample, Callable[[np.ndarray], np.ndarray]] = {"lanczos": _la
 
 @functools.cache
 def _resizing(length: int, size: int, resample: Resample) -> Tensor:
-    """Return the map from ``length`` to ``size`` pixels, float64 [size, length]; the filter widens when it shrinks."""
+    """Return the map from ``length`` to ``size`` pixels, float64 [size, length]; shrinking widens the filter."""
     ratio = length / size
     centres = (np.arange(size) + 0.5) * ratio
     distance = (np.arange(length) + 0.5 - centres[:, None]) / max(ratio, 1.0)
@@ -124,7 +124,7 @@ def _resizing(length: int, size: int, resample: Resample) -> Tensor:
 
 @functools.cache
 def _cropping(size: int, fraction: float) -> Tensor:
-    """Return the map from ``size`` pixels to as many of their middle ``fraction``, float64 [size, size]."""
+    """Return the map from ``size`` pixels to as many over their middle ``fraction``, float64 [size, size]."""
     first, last = (1.0 - fraction) / 2.0 * (size - 1), (1.0 + fraction) / 2.0 * (size - 1)
     position = np.linspace(first, last, size)
     return torch.from_numpy(np.maximum(0.0, 1.0 - np.abs(np.arange(size) - position[:, None])))

@@ -1,9 +1,9 @@
-"""OpenVLA: a vision backbone, a projector and a Llama, whose last 256 words mean actions.
+"""Model of OpenVLA: a vision backbone, a projector and a Llama, whose last 256 words mean actions.
 
-OpenVLA (Kim et al., 2024, arXiv:2406.09246) writes one word after the other. OpenVLA-OFT (Kim et al., 2025,
-arXiv:2502.19645) decodes a chunk of actions in one forward pass: the words to come are blanks, a stop word stands after
-them, and every position attends to every other, as its fork of transformers has it. Parameters have the names of the
-published checkpoints.
+OpenVLA (Kim et al., 2024, arXiv:2406.09246) decodes one word after the other. OpenVLA-OFT (Kim et al., 2025,
+arXiv:2502.19645) decodes a chunk of actions in one forward pass: blanks stand for the words to come, a stop word
+follows them, and every position attends to every other, as in its fork of transformers. Parameters have the names of
+the published checkpoints.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from embodyflow.policies.openvla.checkpoint_openvla import WEIGHTS, Description
 from embodyflow.policies.openvla.vision_openvla import PUBLISHED, TowerSizes, VisionBackbone
 
 Choose = Callable[[Tensor, slice], Tensor]
-"""Chooses tokens, int64 [N, k], by logits float32 [N, k, bins] of those places among the L of a decision."""
+"""Chooses tokens, int64 [N, k], by logits float32 [N, k, bins] at k places, a slice of a decision's L."""
 
 
 class Projector(nn.Module):
@@ -40,10 +40,10 @@ class Projector(nn.Module):
 
 
 class Backbone(nn.Module):
-    """What policy and critic share: images and prompt as a sequence of embeddings, and the language model.
+    """Base of policy and critic: embeds images and prompt as one sequence, and reads it with the language model.
 
     Args:
-        description: of the checkpoint; weights are random.
+        description: Description of the checkpoint; weights are random.
     """
 
     def __init__(self, description: Description) -> None:
@@ -57,19 +57,19 @@ class Backbone(nn.Module):
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """The transformer blocks of towers and language model that are used."""
+        """Transformer blocks of towers and language model that have an effect."""
         vision = [block for tower in self.vision_backbone.towers for block in tower.used_blocks]
         return [*vision, *self.language_model.model.layers]
 
     def embed_context(self, pixels: Tensor, prompt_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``<s>``, the patches of all images and the prompt as embeddings, and which of them there are.
+        """Return the embeddings of ``<s>``, the patches of all images and the prompt, and a mask without padding.
 
         Args:
-            pixels: float32 [N, K, 3·towers, S, S], K images.
-            prompt_ids: int64 [N, I]; 0 is padding, in front.
+            pixels: Pixels of K images, float32 [N, K, 3·towers, S, S].
+            prompt_ids: Prompt, int64 [N, I], padded by 0 in front.
 
         Returns:
-            float [N, 1 + K·P + I, hidden] and bool of that shape without the last dimension.
+            Embeddings, float [N, 1 + K·P + I, hidden], and the mask, bool [N, 1 + K·P + I].
         """
         num_rows = len(prompt_ids)
         patches = self.projector(self.vision_backbone(pixels.flatten(0, 1))).unflatten(0, (num_rows, -1)).flatten(1, 2)
@@ -87,13 +87,13 @@ class Backbone(nn.Module):
     def read(self, embedded: Tensor, present: Tensor, mask: Tensor | None = None, cache: Any = None) -> Tensor:
         """Return the language model's last hidden states, float [N, k, hidden], at k embeddings.
 
-        Positions count what is present, so that padding makes no difference.
+        Positions count present embeddings only, so padding makes no difference.
 
         Args:
-            embedded: float [N, k, hidden].
-            present: bool [N, K]: which of the K embeddings so far are no padding, those in the cache included.
-            mask: bool [N, 1, k, K]: who attends to whom; ``None`` to what is present and before it.
-            cache: of transformers, of what was read before, and to remember this in.
+            embedded: Embeddings, float [N, k, hidden].
+            present: Mask without padding, bool [N, K], of the K embeddings so far, those in the cache included.
+            mask: Attention mask, bool [N, 1, k, K]; by default attention is causal, to what is present.
+            cache: Cache of transformers with the keys and values of earlier embeddings; these are added to it.
         """
         positions = (present.long().cumsum(-1) - 1).clamp(min=0)[:, -embedded.shape[1] :]
         hidden: Tensor = self.language_model.model(
@@ -110,8 +110,8 @@ class OpenVLA(Backbone, ABC):
     """Maps images and prompts to the logits of action tokens.
 
     Args:
-        description: of the checkpoint; weights are random.
-        num_tokens: L, of one decision.
+        description: Description of the checkpoint; weights are random.
+        num_tokens: L, tokens of one decision.
     """
 
     def __init__(self, description: Description, num_tokens: int) -> None:
@@ -124,17 +124,17 @@ class OpenVLA(Backbone, ABC):
         """Return the logits of every token of one decision, float32 [N, L, bins].
 
         Args:
-            pixels: see :meth:`Backbone.embed_context`.
-            prompt_ids: see there.
-            tokens: int64 [N, L], the decision's own.
+            pixels: Pixels, see :meth:`Backbone.embed_context`.
+            prompt_ids: Prompt, see there.
+            tokens: Tokens of the decision, int64 [N, L].
         """
 
     @abstractmethod
     def decide(self, pixels: Tensor, prompt_ids: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
-        """Return chosen tokens, int64 [N, L], and the logits they were chosen by, float32 [N, L, bins]."""
+        """Return chosen tokens, int64 [N, L], and their logits, float32 [N, L, bins]."""
 
     def action_logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits of bins, float32 [N, k, bins]: of the last words, the last one being bin 0."""
+        """Return the logits of bins, float32 [N, k, bins]: those of the last words, of which the very last is bin 0."""
         words = self.language_model.lm_head(hidden)[..., self._num_words - self._num_bins : self._num_words]
         logits: Tensor = words.flip(-1).float()
         return logits
@@ -145,7 +145,7 @@ class OpenVLA(Backbone, ABC):
 
 
 class AutoregressiveOpenVLA(OpenVLA):
-    """Decodes one token after the other, as OpenVLA."""
+    """Decodes one token after the other, like OpenVLA."""
 
     def forward(self, pixels: Tensor, prompt_ids: Tensor, tokens: Tensor) -> Tensor:
         """Return the logits of each token given those before it; see :meth:`OpenVLA.forward`."""
@@ -170,17 +170,17 @@ class AutoregressiveOpenVLA(OpenVLA):
 
 
 class ParallelOpenVLA(OpenVLA):
-    """Decodes all tokens of a chunk at once, as OpenVLA-OFT with action tokens."""
+    """Decodes all tokens of a chunk at once, like OpenVLA-OFT with action tokens."""
 
     def forward(self, pixels: Tensor, prompt_ids: Tensor, tokens: Tensor | None = None) -> Tensor:
-        """Return the logits of all tokens, which do not depend on each other; see :meth:`OpenVLA.forward`."""
+        """Return the logits of all tokens, which are independent of each other; see :meth:`OpenVLA.forward`."""
         context, present = self.embed_context(pixels, prompt_ids)
         blanks = context.new_zeros(len(context), self.num_tokens, context.shape[-1])
         stop = self.embed(prompt_ids.new_full((len(prompt_ids), 1), self.language_model.config.eos_token_id))
         present = F.pad(present, (0, self.num_tokens + 1), value=True)
         mask = present[:, None, None].expand(-1, -1, present.shape[1], -1)
         hidden = self.read(torch.cat([context, blanks, stop], dim=1), present, mask)
-        return self.action_logits(hidden[:, -self.num_tokens - 2 : -2])  # a word is foretold by the place before it
+        return self.action_logits(hidden[:, -self.num_tokens - 2 : -2])  # a position predicts the next word
 
     def decide(self, pixels: Tensor, prompt_ids: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
         """Choose all tokens by one forward pass; see :meth:`OpenVLA.decide`."""
@@ -189,14 +189,14 @@ class ParallelOpenVLA(OpenVLA):
 
 
 class OpenVLAValue(Backbone):
-    """Maps images and prompts to their value, at first 0 for all.
+    """Maps images and prompts to their values, which are 0 before any training.
 
     Args:
-        policy_model: whose parts it takes over, for its own.
+        policy_model: Model whose parts it takes.
     """
 
     def __init__(self, policy_model: OpenVLA) -> None:
-        nn.Module.__init__(self)  # a Backbone of parts that are there already
+        nn.Module.__init__(self)  # the parts exist already
         self.vision_backbone, self.projector = policy_model.vision_backbone, policy_model.projector
         self.language_model = policy_model.language_model
         self.language_model.lm_head = nn.Identity()
@@ -205,7 +205,7 @@ class OpenVLAValue(Backbone):
         nn.init.zeros_(self.value.bias)
 
     def forward(self, pixels: Tensor, prompt_ids: Tensor) -> Tensor:
-        """Return the values, float32 [N]; see :meth:`Backbone.embed_context` for what they are of."""
+        """Return the values, float32 [N]; see :meth:`Backbone.embed_context` for the arguments."""
         values: Tensor = self.value(self.read(*self.embed_context(pixels, prompt_ids))[:, -1])
         return values.squeeze(-1).float()
 
@@ -214,17 +214,18 @@ DECODERS: Mapping[str, type[OpenVLA]] = {"autoregressive": AutoregressiveOpenVLA
 
 
 def build_model(description: Description, decoding: str, num_tokens: int) -> OpenVLA:
-    """Return the model in float32, of a checkpoint's weights, or of random ones by torch's global generator.
+    """Return the model in float32, with a checkpoint's weights, or random ones from torch's global generator.
 
     Raises:
-        ConfigError: the weights are not those of an OpenVLA of this description.
+        ConfigError: The weights are not those of an OpenVLA of this description.
     """
     if description.folder is None:
         return DECODERS[decoding](description, num_tokens).eval()
-    with torch.device("meta"):  # 7 B random numbers less to draw
+    with torch.device("meta"):  # saves drawing 7 billion random numbers
         model = DECODERS[decoding](description, num_tokens).eval()
     language_model: Any = model.language_model.model
-    language_model.rotary_emb = type(language_model.rotary_emb)(model.language_model.config)  # no weights of its own
+    # Loading does not fill it, since it has no weights.
+    language_model.rotary_emb = type(language_model.rotary_emb)(model.language_model.config)
     load_weights(model, sorted(description.folder.glob(WEIGHTS)))
     return model
 
@@ -233,7 +234,7 @@ def tower_sizes(description: Description) -> list[TowerSizes]:
     """Return the sizes of the vision towers.
 
     Raises:
-        ConfigError: a tower is not among those known here.
+        ConfigError: A tower is unknown.
     """
     config = description.config
     if "vision_towers" in config:

@@ -1,4 +1,4 @@
-"""OpenVLA behind the interface of :mod:`embodyflow.policies.base`."""
+"""OpenVLA as an :class:`~embodyflow.policies.base.ImitatingPolicy`."""
 
 import json
 import shutil
@@ -37,11 +37,11 @@ from embodyflow.policies.tokenizers import load_tokenizer
 
 
 class OpenVLAPolicy:
-    """Acts by the last 256 words of a language model's vocabulary, whose probabilities among themselves count.
+    """Samples action tokens from the last 256 words of a language model's vocabulary, normalised among themselves.
 
     Args:
-        config: which model, what it sees and how it decodes.
-        device: where it lies.
+        config: Configuration of model, observations and decoding.
+        device: Device of the model.
     """
 
     token_dtype = np.dtype(np.int64)
@@ -73,7 +73,7 @@ class OpenVLAPolicy:
 
     @torch.inference_mode()
     def act(self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float) -> Decision:
-        """Decide for n environments; see :class:`~embodyflow.policies.base.Policy`."""
+        """Decide for n environments; see :class:`~embodyflow.policies.base.ActingPolicy`."""
         keys = (*self.config.cameras, "instruction_ids")
         seen = {key: torch.from_numpy(observation[key]).to(self._device) for key in keys}
         draws = None if uniforms is None else torch.from_numpy(uniforms).to(self._device)
@@ -87,12 +87,12 @@ class OpenVLAPolicy:
         return Decision(tokens.cpu().numpy(), log_probs.cpu().numpy(), self.codec.actions(tokens).numpy())
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probs and entropy, float32 ``[N, T, L]``, of a batch's tokens; zero outside its mask."""
+        """Return log-probs and entropy of a batch's tokens, float32 ``[N, T, L]``; zero outside its mask."""
         decided, observation = decisions(batch, [*self.config.cameras, "action_tokens"], self._device)
         return evaluate_tokens(self._logits(observation), batch, decided, temperature)
 
     def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
-        """Write a folder like the published ones, that ``policy.path`` and whoever reads those can be given."""
+        """Write a folder in the published layout, which ``policy.path`` accepts."""
         folder.mkdir(parents=True, exist_ok=True)
         save_torch_state_dict({name: torch.from_numpy(array) for name, array in weights.items()}, folder)
         source = self.description.folder
@@ -102,11 +102,11 @@ class OpenVLAPolicy:
             return
         for pattern in BESIDE_WEIGHTS:
             for file in source.glob(pattern):
-                if not file.name.endswith(".safetensors.index.json"):  # of other shards than those written here
+                if not file.name.endswith(".safetensors.index.json"):  # it lists the source's shards
                     shutil.copy(file, folder)
 
     def set_normalization(self, states: torch.Tensor, actions: torch.Tensor) -> None:
-        """States are not looked at, and actions scaled by the checkpoint's statistics."""
+        """Do nothing: the policy reads no states, and the checkpoint's statistics scale its actions."""
 
     def imitation_loss(
         self,
@@ -120,10 +120,10 @@ class OpenVLAPolicy:
 
         Args:
             observation: n observations.
-            actions: float32 ``[n, C, A]``, the environment's.
-            mask: bool ``[n, C]``, false for actions after the end of a demonstration.
-            sigma: deviation of the smoothing, in bins.
-            uniforms: none are drawn.
+            actions: Expert actions of the environment, float32 ``[n, C, A]``.
+            mask: Actions that count, bool ``[n, C]``; false after the end of a demonstration.
+            sigma: Standard deviation of the smoothing, in bins.
+            uniforms: Unused; the loss takes no random numbers.
         """
         positions = self.codec.positions(actions).to(self._device)
         seen = {name: values.to(self._device) for name, values in observation.items()}
@@ -138,7 +138,7 @@ class OpenVLAPolicy:
 
 
 def describe(config: OpenVLAConfig) -> tuple[Description, Any]:
-    """Return a model's description and its tokenizer, of ``transformers``; weights are fetched, not read."""
+    """Return a model's description and its ``transformers`` tokenizer; weights are fetched but not read."""
     if config.scratch is None:
         assert config.path is not None
         description = read_checkpoint(config.path, weights=True)
@@ -148,12 +148,12 @@ def describe(config: OpenVLAConfig) -> tuple[Description, Any]:
 
 
 def image_processor(config: OpenVLAConfig, description: Description) -> ImageProcessor:
-    """Return what prepares the images of a model."""
+    """Return the processor of a model's images."""
     strategy = description.config["image_resize_strategy"]
     towers = tower_sizes(description)
     return ImageProcessor(towers, description.preprocessing, strategy, config.resample, config.center_crop)
 
 
 def pixels(images: ImageProcessor, config: OpenVLAConfig, seen: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return what the towers see of every camera, float32 ``[n, K, 3·towers, S, S]``."""
+    """Return the pixels of K cameras for the vision towers, float32 ``[n, K, 3·towers, S, S]``."""
     return torch.stack([images(seen[camera]) for camera in config.cameras], dim=1)

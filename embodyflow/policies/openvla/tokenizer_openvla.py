@@ -1,4 +1,4 @@
-"""Prompts, and a tokenizer for models of random weights."""
+"""Prompts of OpenVLA, and a tokenizer for models of random weights."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from embodyflow.policies.tokenizers import padding_of
 
 BEFORE, AFTER = "In: What action should the robot take to ", "?\nOut:"
 SPACE = "▁"
-"""What published models were trained to see last before an action: 29871 in Llama's vocabulary."""
+"""Last word before an action in the training of published models: 29871 in Llama's vocabulary."""
 
 
 def prompt_ids(tokenizer: Any, instruction: str, length: int) -> np.ndarray:
-    """Return the prompt's tokens, int64 ``[length]``: what comes after ``<s>`` and the image, padded by 0 in front.
+    """Return the prompt's tokens after ``<s>`` and the image, int64 ``[length]``, padded by 0 in front.
 
     Raises:
-        ConfigError: the prompt is longer.
+        ConfigError: The prompt is longer.
     """
     text = f"{BEFORE}{instruction.lower()}{AFTER}"
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -26,9 +26,9 @@ def prompt_ids(tokenizer: Any, instruction: str, length: int) -> np.ndarray:
 
 
 def build_tokenizer() -> Any:
-    """Build a tokenizer without a file: the template's two halves are tokens, and every ASCII character between them.
+    """Build a tokenizer without files: the template's two halves are tokens, and so is each ASCII character.
 
-    Ids of special tokens are Llama's.
+    Special tokens have Llama's ids.
     """
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast  # seconds to import

@@ -1,8 +1,8 @@
-"""The vision towers: DINOv2 with registers and SigLIP, with the parameter names of timm that checkpoints have.
+"""Vision towers: DINOv2 with registers and SigLIP, with timm's parameter names, as in the checkpoints.
 
-What goes on to the language model is what the *second to last* block says of each patch, as in Prismatic VLMs
-(Karamcheti et al., 2024, arXiv:2402.07865), whose towers OpenVLA has. What comes after that block is part of the
-checkpoints, so it is kept and exported, frozen: it has no effect.
+The language model gets the features of the *second to last* block, as in Prismatic VLMs (Karamcheti et al., 2024,
+arXiv:2402.07865), whose towers OpenVLA has. Later parts have no effect. They belong to the checkpoints, so they are
+kept frozen and exported.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 EPSILON = 1e-6
-"""Of the towers' layer norms."""
+"""Epsilon of the towers' layer norms."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class TowerSizes:
     """A vision transformer's sizes.
 
     Attributes:
-        family: ``dinov2`` has a class token and registers before the patches and scales every residual; ``siglip`` has
-            neither, and pools by attention.
-        image_size: pixels a side, a multiple of ``patch_size``.
-        num_registers: of ``dinov2``.
+        family: Architecture. ``dinov2`` has a class token and registers before the patches and scales every residual;
+            ``siglip`` has neither, and pools by attention.
+        image_size: Pixels a side, a multiple of ``patch_size``.
+        num_registers: Registers of ``dinov2``.
     """
 
     family: Literal["dinov2", "siglip"]
@@ -40,11 +40,11 @@ class TowerSizes:
 
     @property
     def num_patches(self) -> int:
-        """P, of one image."""
+        """P, patches of one image."""
         return (self.image_size // self.patch_size) ** 2
 
     def described(self) -> dict[str, Any]:
-        """Return the sizes as they stand in a ``config.json``."""
+        """Return the sizes in the form of ``config.json``."""
         return asdict(self)
 
 
@@ -78,7 +78,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two layers with a GELU, the exact one, between them."""
+    """Two layers with an exact GELU between them."""
 
     def __init__(self, sizes: TowerSizes) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class VisionBlock(nn.Module):
 
 
 class PatchEmbed(nn.Module):
-    """A linear map of every patch."""
+    """Linear map of each patch."""
 
     def __init__(self, sizes: TowerSizes) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class PatchEmbed(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """SigLIP's pooling head, which OpenVLA does not use: its parameters alone."""
+    """Parameters of SigLIP's pooling head, which OpenVLA does not use."""
 
     def __init__(self, sizes: TowerSizes) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class Tower(nn.Module):
 
     @property
     def used_blocks(self) -> list[nn.Module]:
-        """The blocks that the features come from."""
+        """Blocks that the features come from."""
         return list(self.blocks[:-1])
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -182,7 +182,7 @@ class Tower(nn.Module):
 
 
 class VisionBackbone(nn.Module):
-    """One tower, or two whose features of a patch are laid one after the other."""
+    """One tower, or two whose features of a patch are concatenated."""
 
     def __init__(self, towers: Sequence[TowerSizes]) -> None:
         super().__init__()
@@ -195,6 +195,6 @@ class VisionBackbone(nn.Module):
         return [self.featurizer] if self.fused_featurizer is None else [self.featurizer, self.fused_featurizer]
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return float [N, P, D] of images float [N, 3·towers, S, S], standardised for each tower."""
+        """Return features, float [N, P, D], of images float [N, 3·towers, S, S], standardised for each tower."""
         each = pixels.split(3, dim=1)
         return torch.cat([tower(own) for tower, own in zip(self.towers, each, strict=True)], dim=-1)

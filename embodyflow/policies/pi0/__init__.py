@@ -1,1 +1,1 @@
-"""π0, of LeRobot's checkpoints or of random weights."""
+"""π0, with weights of LeRobot's checkpoints or random ones."""

@@ -1,7 +1,7 @@
-"""How LeRobot, from version 0.4 on, lays out π0s, as https://huggingface.co/lerobot/pi0_base.
+"""LeRobot's layout of π0, from version 0.4 on, as in https://huggingface.co/lerobot/pi0_base.
 
-``config.json`` names the sizes of language model and expert by variants. A small model, which is none of the variants,
-has its sizes in ``vlm/config.json``; LeRobot has no place for them.
+``config.json`` names the sizes of language model and expert by variants. A small model matches no variant; its sizes
+are in ``vlm/config.json``, since LeRobot has no place for them.
 """
 
 from collections.abc import Mapping
@@ -29,9 +29,9 @@ from embodyflow.policies.pi0.configuration_pi0 import PI0ScratchConfig
 PREFIX = "model."
 WORDS = f"{PREFIX}paligemma_with_expert.paligemma.model.language_model.embed_tokens.weight"
 TIED_HEAD = f"{PREFIX}paligemma_with_expert.paligemma.lm_head.weight"
-"""The head that writes words, which is :data:`WORDS`; of the two a checkpoint may have either."""
+"""The language head, tied to :data:`WORDS`; a checkpoint may have either of the two."""
 EXPERT_HEAD = f"{PREFIX}paligemma_with_expert.gemma_expert.lm_head.weight"
-"""A head that came with the expert's class; nothing has ever read from it."""
+"""The head of the expert's class, which nothing has ever used."""
 EXPERT_NORM = f"{PREFIX}paligemma_with_expert.gemma_expert.model.norm.weight"
 
 TOKENIZER = "google/paligemma-3b-pt-224"
@@ -51,7 +51,7 @@ VISION = {
     "num_attention_heads": 16,
     "patch_size": 14,
 }
-"""SigLIP's So400m."""
+"""Sizes of SigLIP's So400m."""
 
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
@@ -69,10 +69,10 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 
 
 class PI0Layout(Layout):
-    """π0's.
+    """Layout of π0.
 
-    Images are padded by black, as by openpi, whose weights the published base has. LeRobot 0.4.4 pads them by -1 before
-    it brings them from [0, 1] to [-1, 1], so by -3 (its issue 2218), which images that are no squares show.
+    Images are padded by black, as in openpi, which trained the published base. LeRobot 0.4.4 pads by -1 before it maps
+    [0, 1] to [-1, 1], so by -3 (its issue 2218). The results differ for images that are not square.
     """
 
     kind, title, defaults = "pi0", "π0", DEFAULTS
@@ -80,19 +80,19 @@ class PI0Layout(Layout):
     num_steps, padding, centred = "num_inference_steps", "max_length", True
 
     def image_size(self, described: Mapping[str, Any]) -> tuple[int, int]:
-        """Return width and height that images are brought to."""
+        """Return the width and height to scale images to."""
         height, width = described["image_resolution"]
         return width, height
 
     def vlm_name(self, described: Mapping[str, Any]) -> str:
-        """Return the checkpoint of a PaliGemma."""
+        """Return the name of a PaliGemma's checkpoint."""
         return VLM if described["paligemma_variant"] == SCRATCH else TOKENIZER
 
     def check(self, key: str, described: Mapping[str, Any]) -> None:
-        """Refuse images that are no squares, and sizes that there are not."""
+        """Refuse images that are not square, and unknown variants."""
         height, width = described["image_resolution"]
         if height != width:
-            raise ConfigError(f"{key}: its image_resolution must be a square, is {described['image_resolution']}")
+            raise ConfigError(f"{key}: its image_resolution must be square, not {described['image_resolution']}")
         names = ("paligemma_variant", "action_expert_variant")
         if [described[name] for name in names] == [SCRATCH, SCRATCH]:
             return
@@ -103,7 +103,7 @@ class PI0Layout(Layout):
     def find_vlm(
         self, key: str, config: FlowVLAConfig, folder: Path, described: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Path | None]:
-        """Return sizes, of a variant or as they lie in ``vlm``, and where the tokenizer lies; see :class:`Layout`."""
+        """Return the sizes, of a variant or from ``vlm``, and the tokenizer's folder; see :class:`Layout`."""
         name = self.vlm_name(described)
         if name == VLM:
             found = vlm_folder(key, folder, name)
@@ -113,9 +113,9 @@ class PI0Layout(Layout):
             return vlm, found
         text, expert = (VARIANTS[described[name]] for name in ("paligemma_variant", "action_expert_variant"))
         vision = {**VISION, "image_size": described["image_resolution"][0]}
-        # The tokenizer's repository is gated: where another one is configured it need not be had.
-        found_or_not = None if config.tokenizer else vlm_folder(key, folder, name)
-        return _vlm({**text, "vocab_size": NUM_WORDS}, vision, expert), found_or_not
+        # The tokenizer's repository is gated, so it is not fetched if another tokenizer is configured.
+        tokenizer_folder = None if config.tokenizer else vlm_folder(key, folder, name)
+        return _vlm({**text, "vocab_size": NUM_WORDS}, vision, expert), tokenizer_folder
 
     def scratch(self, scratch: PI0ScratchConfig, num_words: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Describe a model of random weights; see :class:`Layout`."""
@@ -128,8 +128,8 @@ class PI0Layout(Layout):
         narrow = {"hidden_size": scratch.expert_hidden_size, "intermediate_size": scratch.expert_intermediate_size}
         return own, _vlm(text, vision_sizes(scratch), {**text, **narrow})
 
-    def exported(self, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the weights, and the two heads that LeRobot asks for too and never uses."""
+    def export_weights(self, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the weights with two more heads, which LeRobot expects but never uses."""
         words, size = weights[WORDS], len(weights[EXPERT_NORM])
         return {**weights, TIED_HEAD: words, EXPERT_HEAD: np.zeros((len(words), size), words.dtype)}
 
@@ -137,10 +137,10 @@ class PI0Layout(Layout):
 LAYOUT = PI0Layout()
 
 
-def translated(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a checkpoint's weights by the names of the model's, without what nothing reads from.
+def translate_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a checkpoint's weights by the model's names, without those that have no effect.
 
-    The published base has no ``model.`` before its names, and of the tied pair the head.
+    The names of the published base lack ``model.`` in front, and of the tied pair it has the head.
     """
     named = {name if name.startswith(PREFIX) else f"{PREFIX}{name}": value for name, value in state.items()}
     named.pop(EXPERT_HEAD, None)
@@ -151,7 +151,7 @@ def translated(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _vlm(text: Mapping[str, Any], vision: Mapping[str, Any], expert: Mapping[str, Any]) -> dict[str, Any]:
-    """Return sizes as a PaliGemma's ``config.json`` has them, those of the expert beside."""
+    """Return the sizes in the form of a PaliGemma's ``config.json``, with those of the expert."""
     return {
         "model_type": "paligemma",
         "architectures": ["PaliGemmaForConditionalGeneration"],

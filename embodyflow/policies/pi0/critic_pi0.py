@@ -1,4 +1,4 @@
-"""π0's critic behind the interface of :mod:`embodyflow.policies.base`."""
+"""Critic of π0, as :class:`~embodyflow.policies.base.Critic`."""
 
 from embodyflow.policies.flow_vla.checkpoint_flow_vla import Description
 from embodyflow.policies.flow_vla.critic_flow_vla import FlowVLACritic
@@ -7,10 +7,10 @@ from embodyflow.policies.pi0.modeling_pi0 import ContextModel
 
 
 class PI0Critic(FlowVLACritic):
-    """Values what an expert of its own makes of the state, which attends to images and instruction and to no action."""
+    """Values the output of an expert of its own for the state, which attends to images and instruction only."""
 
     layout = LAYOUT
 
     def build_reader(self, description: Description) -> ContextModel:
-        """Return PaliGemma and expert."""
+        """Return the PaliGemma and the expert."""
         return ContextModel(description)

@@ -1,9 +1,9 @@
-"""π0: a PaliGemma reads images and instruction, an expert of the same depth turns noise into actions.
+"""Model of π0: a PaliGemma reads images and instruction, an expert of the same depth turns noise into actions.
 
 Three blocks of embeddings attend to themselves and to the blocks before: images and instruction, which the PaliGemma
 reads; the state, and the noisy actions, which the expert reads (Black et al., 2024, arXiv:2410.24164, section IV and
-appendix B). So what becomes of the first two has nothing to do with the actions and their time: it is computed once for
-all denoising steps, and every action of a chunk heeds every other. Parameters have the names of LeRobot's checkpoints.
+appendix B). The first two do not depend on the actions and their time, so they are computed once for all denoising
+steps. Every action of a chunk attends to every other. Parameters have the names of LeRobot's checkpoints.
 """
 
 from typing import Any
@@ -17,20 +17,20 @@ from transformers.models.siglip.modeling_siglip import SiglipVisionModel
 
 from embodyflow.policies.flow_vla import modeling_flow_vla
 from embodyflow.policies.flow_vla.checkpoint_flow_vla import Description
-from embodyflow.policies.flow_vla.layers_flow_vla import Layer, SelfAttention, turn_by
+from embodyflow.policies.flow_vla.layers_flow_vla import Layer, SelfAttention, rotary_embedding
 from embodyflow.policies.flow_vla.modeling_flow_vla import (
     Context,
     FlowVLA,
-    fed,
+    apply_linear,
+    apply_tower,
     load_checkpoint,
-    looked_at,
     positions,
 )
-from embodyflow.policies.pi0.checkpoint_pi0 import translated
+from embodyflow.policies.pi0.checkpoint_pi0 import translate_weights
 
 
 class GemmaModel(nn.Module):
-    """Layers that show their keys and values, and the normalisation after them."""
+    """Layers that return their keys and values, and the normalisation after them."""
 
     def __init__(self, config: GemmaConfig) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class GemmaModel(nn.Module):
 
 
 class LanguageModel(GemmaModel):
-    """Words, and what reads them."""
+    """Embedding of words, and the layers that read them."""
 
     def __init__(self, config: GemmaConfig) -> None:
         super().__init__(config)
@@ -51,7 +51,7 @@ class LanguageModel(GemmaModel):
 
 
 class PaliGemma(nn.Module):
-    """A PaliGemma of transformers, its language model of layers that show their keys and values."""
+    """PaliGemma of transformers, whose language model's layers return their keys and values."""
 
     def __init__(self, config: PaliGemmaConfig) -> None:
         super().__init__()
@@ -71,17 +71,17 @@ class PaliGemma(nn.Module):
         vision: Any = self.model["vision_tower"]
         return vision["vision_model"]
 
-    def see(self, pixels: Tensor) -> Tensor:
-        """Return the embeddings, float [n, p, D], of images float32 [n, 3, H, W]."""
-        embedded: Tensor = self.model["multi_modal_projector"](looked_at(self.tower, pixels))
+    def embed_images(self, pixels: Tensor) -> Tensor:
+        """Return the embeddings of images float32 [n, 3, H, W], float [n, p, D]."""
+        embedded: Tensor = self.model["multi_modal_projector"](apply_tower(self.tower, pixels))
         return embedded
 
 
 class ContextModel(modeling_flow_vla.ContextModel):
-    """What policy and critic share: the PaliGemma, and the expert as far as it reads the state.
+    """Base of policy and critic: the PaliGemma, and the expert that reads the state.
 
     Args:
-        description: of the checkpoint; weights are random.
+        description: Description of the checkpoint; weights are random.
     """
 
     def __init__(self, description: Description) -> None:
@@ -105,43 +105,42 @@ class ContextModel(modeling_flow_vla.ContextModel):
 
     @property
     def expert(self) -> Any:
-        """The layers that read state and actions."""
+        """Layers that read state and actions."""
         expert: Any = self.paligemma_with_expert["gemma_expert"]
         return expert["model"]
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """The transformer blocks of vision tower, language model and expert."""
+        """Transformer blocks of vision tower, language model and expert."""
         return [*self.vlm.tower.encoder.layers, *self.vlm.model["language_model"].layers, *self.expert.layers]
 
     @property
-    def unread(self) -> list[nn.Module]:
-        """What the language model makes of its last keys and values."""
+    def unused(self) -> list[nn.Module]:
+        """Parts of the language model after its last keys and values."""
         language = self.vlm.model["language_model"]
         return [language.norm, *language.layers[-1].after_keys_and_values]
 
     def read(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor) -> Context:
-        """Read what was seen; see :meth:`.modeling_flow_vla.ContextModel.read`."""
+        """Read an observation; see :meth:`.modeling_flow_vla.ContextModel.read`."""
         hidden, present = self._embed(pixels, prompt_ids)
-        token = fed(self.state_proj, state)[:, None]
+        token = apply_linear(self.state_proj, state)[:, None]
         everything = torch.cat([present, present.new_ones(len(present), 1)], dim=1)
         mask = present[:, None, None].expand(-1, -1, present.shape[1], -1)
-        turn = turn_by(positions(present), self._head_dim)
-        after = turn_by(present.sum(1, keepdim=True), self._head_dim)
+        rotary = rotary_embedding(positions(present), self._head_dim)
+        after = rotary_embedding(present.sum(1, keepdim=True), self._head_dim)
         layers = []
         for reading, moving in zip(self.vlm.model["language_model"].layers, self.expert.layers, strict=True):
-            hidden, *before = reading(hidden, turn, mask)
+            hidden, *before = reading(hidden, rotary, mask)
             token, keys, values = moving(token, after, everything[:, None, None], tuple(before))
             layers.append((keys, values))
         return Context(self.expert.norm(token), everything, layers)
 
     def _embed(self, pixels: Tensor, prompt_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return images and instruction as embeddings, float [N, P, D], and which there are, bool [N, P].
+        """Return the embeddings of images and instruction, float [N, P, D], and a mask without padding, bool [N, P].
 
-        LeRobot puts blank images in the places of the checkpoint's further cameras and has nobody attend to them; here
-        they are left out, which comes to the same.
+        LeRobot fills in blank images for the checkpoint's other cameras and masks them. Leaving them out is equivalent.
         """
-        images = self.vlm.see(pixels.flatten(0, 1)).unflatten(0, pixels.shape[:2]).flatten(1, 2)
+        images = self.vlm.embed_images(pixels.flatten(0, 1)).unflatten(0, pixels.shape[:2]).flatten(1, 2)
         words = self.vlm.model["language_model"].embed_tokens(prompt_ids)
         words = words * words.shape[-1] ** 0.5
         seen = prompt_ids.new_ones(len(prompt_ids), images.shape[1])
@@ -149,10 +148,10 @@ class ContextModel(modeling_flow_vla.ContextModel):
 
 
 class FlowModel(ContextModel, modeling_flow_vla.FlowModel):
-    """The model as LeRobot has it.
+    """Model of π0 in LeRobot's form.
 
     Args:
-        description: of the checkpoint; weights are random.
+        description: Description of the checkpoint; weights are random.
     """
 
     def __init__(self, description: Description) -> None:
@@ -160,24 +159,24 @@ class FlowModel(ContextModel, modeling_flow_vla.FlowModel):
         self._add_projections(description.config, self.size)
 
     def refine(self, context: Context, actions: Tensor) -> Tensor:
-        """Return what the expert makes of embeddings of noisy actions, float [N, H, D], normalised."""
+        """Return the expert's normalised outputs for embeddings of noisy actions, float [N, H, D]."""
         num_rows, size = actions.shape[:2]
         order = torch.arange(size, device=actions.device)
-        turn = turn_by(context.present.sum(1, keepdim=True) + order, self._head_dim)
+        rotary = rotary_embedding(context.present.sum(1, keepdim=True) + order, self._head_dim)
         everything = torch.cat([context.present, context.present.new_ones(num_rows, size)], dim=1)
         mask = everything[:, None, None].expand(-1, -1, size, -1)
         for layer, before in zip(self.expert.layers, context.layers, strict=True):
-            actions, _, _ = layer(actions, turn, mask, before)
+            actions, _, _ = layer(actions, rotary, mask, before)
         normalised: Tensor = self.expert.norm(actions)
         return normalised
 
 
 class PI0(FlowVLA):
-    """The policy.
+    """Model of the policy.
 
     Args:
-        description: of the checkpoint; weights are random.
-        train_expert_only: freeze the PaliGemma.
+        description: Description of the checkpoint; weights are random.
+        train_expert_only: Whether to freeze the PaliGemma.
     """
 
     def __init__(self, description: Description, train_expert_only: bool) -> None:
@@ -185,15 +184,15 @@ class PI0(FlowVLA):
 
 
 def build_model(description: Description, train_expert_only: bool) -> FlowVLA:
-    """Return the model in float32, of a checkpoint's weights, or of random ones by torch's global generator.
+    """Return the model in float32, with a checkpoint's weights, or random ones from torch's global generator.
 
     Raises:
-        ConfigError: the weights are not those of a π0 of this description.
+        ConfigError: The weights are not those of a π0 of this description.
     """
     if description.folder is None:
         return PI0(description, train_expert_only).eval()
-    model = load_checkpoint(lambda: PI0(description, train_expert_only), description, {}, translated).eval()
+    model = load_checkpoint(lambda: PI0(description, train_expert_only), description, {}, translate_weights).eval()
     embeddings: Any = model.model.vlm.tower.embeddings
-    # No checkpoint has it, and it was made without memory.
+    # The buffer is in no checkpoint, and the model was built on the meta device.
     embeddings.register_buffer("position_ids", torch.arange(embeddings.num_positions)[None], persistent=False)
     return model

@@ -1,4 +1,4 @@
-"""π0 behind the interface of :mod:`embodyflow.policies.base`."""
+"""π0 as an :class:`~embodyflow.policies.base.ImitatingPolicy`."""
 
 import numpy as np
 
@@ -10,12 +10,12 @@ from embodyflow.policies.pi0.modeling_pi0 import build_model
 
 
 class PI0Policy(FlowVLAPolicy):
-    """π0; it denoises as many actions as it was trained with, since each heeds all others, and executes the first."""
+    """Denoises as many actions as π0 was trained with, since each attends to all others; executes the first C."""
 
     layout = LAYOUT
 
     def build_model(self) -> FlowVLA:
-        """See :func:`~embodyflow.policies.pi0.modeling_pi0.build_model`."""
+        """Return the model; see :func:`~embodyflow.policies.pi0.modeling_pi0.build_model`."""
         return build_model(self.description, self.config.train_expert_only)
 
     @property
@@ -25,10 +25,10 @@ class PI0Policy(FlowVLAPolicy):
 
     @property
     def num_imitated_dims(self) -> int:
-        """A: LeRobot leaves the padding of π0 to itself."""
+        """A: LeRobot does not train the padding of π0."""
         return self.config.action_dim
 
     def encode_instruction(self, instruction: str) -> np.ndarray:
-        """Return the prompt as int64 ``[I]``, begun as every prompt of a PaliGemma is; 0 is padding."""
+        """Return the prompt as int64 ``[I]``, with PaliGemma's first token in front; 0 is padding."""
         first: int | None = self.tokenizer.bos_token_id
         return prompt_ids(self.tokenizer, instruction, self.config.max_prompt_tokens, first)

@@ -1,1 +1,1 @@
-"""SmolVLA, of LeRobot's checkpoints or of random weights."""
+"""SmolVLA, with weights of LeRobot's checkpoints or random ones."""

@@ -1,6 +1,6 @@
-"""How LeRobot lays out SmolVLAs, as https://huggingface.co/HuggingFaceVLA/smolvla_libero.
+"""LeRobot's layout of SmolVLA, as in https://huggingface.co/HuggingFaceVLA/smolvla_libero.
 
-The sizes of the vision-language model and its tokenizer are those of ``vlm_model_name`` in ``config.json``.
+Sizes and tokenizer of the vision-language model are those of ``vlm_model_name`` in ``config.json``.
 """
 
 from collections.abc import Mapping
@@ -42,19 +42,19 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 
 
 class SmolVLALayout(Layout):
-    """SmolVLA's."""
+    """Layout of SmolVLA."""
 
     kind, title, defaults = "smolvla", "SmolVLA", DEFAULTS
     as_published = ("adapt_to_pi_aloha", "add_image_special_tokens", "attention_mode")
     num_steps, padding, centred = "num_steps", "longest", False
 
     def image_size(self, described: Mapping[str, Any]) -> tuple[int, int] | None:
-        """Return width and height that images are brought to; ``None`` leaves them."""
+        """Return the width and height to scale images to; ``None`` keeps their size."""
         size = described["resize_imgs_with_padding"]
         return size and tuple(size)
 
     def vlm_name(self, described: Mapping[str, Any]) -> str:
-        """Return the checkpoint of a SmolVLM."""
+        """Return the name of a SmolVLM's checkpoint."""
         return str(described["vlm_model_name"])
 
     def check(self, key: str, described: Mapping[str, Any]) -> None:
@@ -65,7 +65,7 @@ class SmolVLALayout(Layout):
     def find_vlm(
         self, key: str, config: FlowVLAConfig, folder: Path, described: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Path]:
-        """Return the SmolVLM's ``config.json`` and where it lies; see :class:`Layout`."""
+        """Return the SmolVLM's ``config.json`` and its folder; see :class:`Layout`."""
         name = self.vlm_name(described)
         found = vlm_folder(key, folder, name)
         vlm = read_json(found / CONFIG)
@@ -99,7 +99,7 @@ LAYOUT = SmolVLALayout()
 
 
 def vlm_config(description: Description) -> SmolVLMConfig:
-    """Return the sizes of the vision-language model, of which only the first layers are used."""
+    """Return the sizes of the vision-language model, cut to the layers that are used."""
     parts = {name: dict(description.vlm[name]) for name in ("text_config", "vision_config")}
     config = SmolVLMConfig(**parts, scale_factor=description.vlm["scale_factor"])
     if description.config["num_vlm_layers"] > 0:

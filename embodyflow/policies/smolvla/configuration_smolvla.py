@@ -1,4 +1,4 @@
-"""Which SmolVLA it is."""
+"""Configuration of SmolVLA."""
 
 from typing import Literal, Self
 
@@ -8,9 +8,9 @@ from embodyflow.policies.flow_vla.configuration_flow_vla import FlowVLAConfig, F
 
 
 class SmolVLAScratchConfig(FlowVLAScratchConfig):
-    """A small SmolVLA of random weights; its expert is three quarters as wide as the language model."""
+    """Sizes of a small SmolVLA of random weights; its expert is three quarters as wide as its language model."""
 
-    pixel_shuffle: int = Field(2, ge=1, le=8, description="patches a side that become one embedding")
+    pixel_shuffle: int = Field(2, ge=1, le=8, description="Patches a side that become one embedding.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -28,4 +28,4 @@ class SmolVLAConfig(FlowVLAConfig):
     """Configuration of :class:`~embodyflow.policies.smolvla.policy_smolvla.SmolVLAPolicy`."""
 
     name: Literal["smolvla"] = "smolvla"
-    scratch: SmolVLAScratchConfig | None = Field(None, description="the model of random weights")
+    scratch: SmolVLAScratchConfig | None = Field(None, description="Sizes of the model of random weights.")

@@ -1,4 +1,4 @@
-"""SmolVLA's critic behind the interface of :mod:`embodyflow.policies.base`."""
+"""Critic of SmolVLA, as :class:`~embodyflow.policies.base.Critic`."""
 
 from embodyflow.policies.flow_vla.checkpoint_flow_vla import Description
 from embodyflow.policies.flow_vla.critic_flow_vla import FlowVLACritic
@@ -7,7 +7,7 @@ from embodyflow.policies.smolvla.modeling_smolvla import ContextModel
 
 
 class SmolVLACritic(FlowVLACritic):
-    """Values what a vision-language model of its own makes of the state; the expert has no part in it."""
+    """Values the output of a vision-language model of its own for the state; it has no expert."""
 
     layout = LAYOUT
 

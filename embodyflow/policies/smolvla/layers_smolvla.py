@@ -1,6 +1,6 @@
-"""Layers of SmolVLA's language model and action expert: Llama's, of which some attend to the language model alone.
+"""Layers of SmolVLA's language model and action expert: Llama's, some of which attend to the language model alone.
 
-(Shukor et al., 2025, arXiv:2506.01844, section 3.1.)
+See Shukor et al., 2025, arXiv:2506.01844, section 3.1.
 """
 
 import copy
@@ -13,14 +13,14 @@ from embodyflow.policies.flow_vla.layers_flow_vla import KeysAndValues, Layer, S
 
 
 class CrossAttention(SelfAttention):
-    """Attends to what came before alone, whose keys and values it maps once more."""
+    """Attention to the context alone, whose keys and values it maps once more."""
 
-    crosses = True
+    is_cross_attention = True
 
-    def keys_and_values(self, hidden: Tensor, turn: Tensor, before: KeysAndValues | None) -> KeysAndValues:
-        """Return keys and values made from keys and from values."""
-        assert before is not None, "attends to nothing else"
-        keys, values = (each.transpose(1, 2).flatten(2) for each in before)
+    def keys_and_values(self, hidden: Tensor, rotary: Tensor, context: KeysAndValues | None) -> KeysAndValues:
+        """Return the context's keys and values, mapped to keys and values of this layer."""
+        assert context is not None, "attends to nothing else"
+        keys, values = (each.transpose(1, 2).flatten(2) for each in context)
         return self._heads(self.k_proj(keys)), self._heads(self.v_proj(values))
 
 
@@ -28,8 +28,8 @@ class LlamaLayer(Layer):
     """A layer of the language model or of the expert.
 
     Args:
-        config: sizes.
-        context_size: features of the keys, and of the values, that it attends to; ``None`` where it attends to itself.
+        config: Sizes.
+        context_size: Features of the context's keys and of its values; ``None`` for self-attention.
     """
 
     def __init__(self, config: LlamaConfig, context_size: int | None = None) -> None:
@@ -40,9 +40,9 @@ class LlamaLayer(Layer):
 
 
 def expert_config(text: LlamaConfig, width: float) -> LlamaConfig:
-    """Return the sizes of an expert: the language model's, ``width`` times as wide but with heads of the same size.
+    """Return the sizes of an expert, ``width`` times as wide as the language model, with heads of the same size.
 
-    Its MLP is 8/3 as wide, in steps of 256, as LeRobot has it.
+    Its MLP is 8/3 times as wide as the expert, in steps of 256, as in LeRobot.
     """
     config = copy.deepcopy(text)
     config.hidden_size = int(text.hidden_size * width)

@@ -1,9 +1,8 @@
-"""SmolVLA: a vision-language model reads images, instruction and state; an expert turns noise into actions.
+"""Model of SmolVLA: a vision-language model reads images, instruction and state; an expert turns noise into actions.
 
-The expert's layers attend to those of the language model at the same depth, every second one to the actions before
-too, and say by which velocity noisy actions move (Shukor et al., 2025, arXiv:2506.01844). No action attends to later
-ones: the first C actions of a chunk are the same whichever come after them. Parameters have the names of LeRobot's
-checkpoints.
+The expert's layers attend to those of the language model at the same depth, every second one to earlier actions too.
+The expert gives the velocity of noisy actions (Shukor et al., 2025, arXiv:2506.01844). No action attends to later ones,
+so the first C actions of a chunk do not depend on the rest. Parameters have the names of LeRobot's checkpoints.
 """
 
 from typing import Any
@@ -16,24 +15,24 @@ from transformers.models.smolvlm.modeling_smolvlm import SmolVLMConnector, SmolV
 
 from embodyflow.policies.flow_vla import modeling_flow_vla
 from embodyflow.policies.flow_vla.checkpoint_flow_vla import Description
-from embodyflow.policies.flow_vla.layers_flow_vla import turn_by
+from embodyflow.policies.flow_vla.layers_flow_vla import rotary_embedding
 from embodyflow.policies.flow_vla.modeling_flow_vla import (
     Context,
     FlowVLA,
-    fed,
+    apply_linear,
+    apply_tower,
     load_checkpoint,
-    looked_at,
     positions,
 )
 from embodyflow.policies.smolvla.checkpoint_smolvla import vlm_config
 from embodyflow.policies.smolvla.layers_smolvla import LlamaLayer, expert_config
 
 UNUSED_HEAD = "model.vlm_with_expert.vlm.lm_head.weight"
-"""The head that writes words; a checkpoint may lack it."""
+"""The language head, which has no effect; a checkpoint may lack it."""
 
 
 class TextModel(nn.Module):
-    """The language model's first layers."""
+    """First layers of the language model."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -46,8 +45,8 @@ class Expert(nn.Module):
     """The action expert.
 
     Args:
-        config: its sizes.
-        self_attention_every: layers from one that attends to actions too to the next; 0 and less is none.
+        config: Sizes of the expert.
+        self_attention_every: Distance between layers that attend to actions too; without such layers 0 or less.
     """
 
     def __init__(self, config: LlamaConfig, self_attention_every: int) -> None:
@@ -61,7 +60,7 @@ class Expert(nn.Module):
 
 
 class VisionLanguageModel(nn.Module):
-    """A SmolVLM of transformers, its language model of layers that show their keys and values."""
+    """SmolVLM of transformers, whose language model's layers return their keys and values."""
 
     def __init__(self, config: SmolVLMConfig) -> None:
         super().__init__()
@@ -76,17 +75,17 @@ class VisionLanguageModel(nn.Module):
         )
         self.lm_head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
 
-    def see(self, pixels: Tensor) -> Tensor:
-        """Return the embeddings, float [n, p, D], of images float32 [n, 3, H, W]."""
-        embedded: Tensor = self.model["connector"](looked_at(self.model["vision_model"], pixels))
+    def embed_images(self, pixels: Tensor) -> Tensor:
+        """Return the embeddings of images float32 [n, 3, H, W], float [n, p, D]."""
+        embedded: Tensor = self.model["connector"](apply_tower(self.model["vision_model"], pixels))
         return embedded
 
 
 class ContextModel(modeling_flow_vla.ContextModel):
-    """What policy and critic share: images, instruction and state as a sequence, and who reads it.
+    """Base of policy and critic: embeds images, instruction and state as one sequence, and reads it.
 
     Args:
-        description: of the checkpoint; weights are random.
+        description: Description of the checkpoint; weights are random.
     """
 
     def __init__(self, description: Description) -> None:
@@ -104,41 +103,41 @@ class ContextModel(modeling_flow_vla.ContextModel):
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """Its transformer blocks."""
+        """Transformer blocks of the model."""
         return [*self.vlm.model["vision_model"].encoder.layers, *self.vlm.model["text_model"].layers]
 
     @property
-    def unread(self) -> list[nn.Module]:
-        """The head that writes words, and the normalisation before it."""
+    def unused(self) -> list[nn.Module]:
+        """The language head, and the normalisation before it."""
         return [self.vlm.lm_head, self.vlm.model["text_model"].norm]
 
     def read(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor) -> Context:
-        """Read what was seen; see :meth:`.modeling_flow_vla.ContextModel.read`."""
+        """Read an observation; see :meth:`.modeling_flow_vla.ContextModel.read`."""
         hidden, present = self._embed(pixels, prompt_ids, state)
         mask = present[:, None, None].repeat(1, 1, present.shape[1], 1)
         mask[:, :, :-1, -1] = False  # images and instruction do not attend to the state, the last
-        turn = turn_by(positions(present), self.text.head_dim)
+        rotary = rotary_embedding(positions(present), self.text.head_dim)
         layers = []
         for layer in self.vlm.model["text_model"].layers:
-            hidden, keys, values = layer(hidden, turn, mask)
+            hidden, keys, values = layer(hidden, rotary, mask)
             layers.append((keys, values))
         return Context(hidden, present, layers)
 
     def _embed(self, pixels: Tensor, prompt_ids: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return images, instruction and state as embeddings, float [N, P, D], and which there are, bool [N, P]."""
+        """Return the embeddings of all inputs, float [N, P, D], and a mask without padding, bool [N, P]."""
         scale = self.text.hidden_size**0.5
-        images = scale * self.vlm.see(pixels.flatten(0, 1)).unflatten(0, pixels.shape[:2]).flatten(1, 2)
+        images = scale * self.vlm.embed_images(pixels.flatten(0, 1)).unflatten(0, pixels.shape[:2]).flatten(1, 2)
         words = scale * self.vlm.model["text_model"].embed_tokens(prompt_ids)
         ones = prompt_ids.new_ones(len(prompt_ids), images.shape[1])
         present = torch.cat([ones, prompt_ids, ones[:, :1]], dim=1) != 0
-        return torch.cat([images, words, fed(self.state_proj, state)[:, None]], dim=1), present
+        return torch.cat([images, words, apply_linear(self.state_proj, state)[:, None]], dim=1), present
 
 
 class FlowModel(ContextModel, modeling_flow_vla.FlowModel):
-    """The model as LeRobot has it.
+    """Model of SmolVLA in LeRobot's form.
 
     Args:
-        description: of the checkpoint; weights are random.
+        description: Description of the checkpoint; weights are random.
     """
 
     def __init__(self, description: Description) -> None:
@@ -150,37 +149,37 @@ class FlowModel(ContextModel, modeling_flow_vla.FlowModel):
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """The transformer blocks of vision tower, language model and expert."""
+        """Transformer blocks of vision tower, language model and expert."""
         return [*super().blocks, *self.vlm_with_expert["lm_expert"].layers]  # type: ignore[misc]
 
     @property
-    def unread(self) -> list[nn.Module]:
-        """Also what the language model's last layer makes of its keys and values."""
-        return [*super().unread, *self.vlm.model["text_model"].layers[-1].after_keys_and_values]
+    def unused(self) -> list[nn.Module]:
+        """Also the parts of the language model after its last keys and values."""
+        return [*super().unused, *self.vlm.model["text_model"].layers[-1].after_keys_and_values]
 
     def refine(self, context: Context, actions: Tensor) -> Tensor:
-        """Return what the expert makes of embeddings of noisy actions, float [N, C, D], normalised."""
+        """Return the expert's normalised outputs for embeddings of noisy actions, float [N, C, D]."""
         present, size = context.present, actions.shape[1]
         order = torch.arange(size, device=actions.device)
         seen = present[:, None, None].expand(-1, -1, size, -1)
         earlier = (order <= order[:, None]).expand(len(actions), 1, -1, -1)
-        after = turn_by(present.sum(1, keepdim=True) + order, self.text.head_dim)
-        alone = turn_by(order.expand(len(actions), -1), self.text.head_dim)
+        after = rotary_embedding(present.sum(1, keepdim=True) + order, self.text.head_dim)
+        alone = rotary_embedding(order.expand(len(actions), -1), self.text.head_dim)
         expert: Any = self.vlm_with_expert["lm_expert"]
         for layer, before in zip(expert.layers, context.layers, strict=True):
-            crosses = layer.self_attn.crosses
-            mask = seen if crosses else torch.cat([seen, earlier], dim=-1)
-            actions, _, _ = layer(actions, alone if crosses else after, mask, before)
+            is_cross = layer.self_attn.is_cross_attention
+            mask = seen if is_cross else torch.cat([seen, earlier], dim=-1)
+            actions, _, _ = layer(actions, alone if is_cross else after, mask, before)
         normalised: Tensor = expert.norm(actions)
         return normalised
 
 
 class SmolVLA(FlowVLA):
-    """The policy.
+    """Model of the policy.
 
     Args:
-        description: of the checkpoint; weights are random.
-        train_expert_only: freeze the vision-language model.
+        description: Description of the checkpoint; weights are random.
+        train_expert_only: Whether to freeze the vision-language model.
     """
 
     def __init__(self, description: Description, train_expert_only: bool) -> None:
@@ -188,10 +187,10 @@ class SmolVLA(FlowVLA):
 
 
 def build_model(description: Description, train_expert_only: bool) -> FlowVLA:
-    """Return the model in float32, of a checkpoint's weights, or of random ones by torch's global generator.
+    """Return the model in float32, with a checkpoint's weights, or random ones from torch's global generator.
 
     Raises:
-        ConfigError: the weights are not those of a SmolVLA of this description.
+        ConfigError: The weights are not those of a SmolVLA of this description.
     """
     if description.folder is None:
         return SmolVLA(description, train_expert_only).eval()

@@ -1,4 +1,4 @@
-"""SmolVLA behind the interface of :mod:`embodyflow.policies.base`."""
+"""SmolVLA as an :class:`~embodyflow.policies.base.ImitatingPolicy`."""
 
 from embodyflow.policies.flow_vla.modeling_flow_vla import FlowVLA
 from embodyflow.policies.flow_vla.policy_flow_vla import FlowVLAPolicy
@@ -7,12 +7,12 @@ from embodyflow.policies.smolvla.modeling_smolvla import build_model
 
 
 class SmolVLAPolicy(FlowVLAPolicy):
-    """SmolVLA; what it executes is all that it denoises, since no action of a chunk attends to later ones."""
+    """Denoises only the actions that it executes, since no action of a chunk attends to later ones."""
 
     layout = LAYOUT
 
     def build_model(self) -> FlowVLA:
-        """See :func:`~embodyflow.policies.smolvla.modeling_smolvla.build_model`."""
+        """Return the model; see :func:`~embodyflow.policies.smolvla.modeling_smolvla.build_model`."""
         return build_model(self.description, self.config.train_expert_only)
 
     @property
@@ -22,5 +22,5 @@ class SmolVLAPolicy(FlowVLAPolicy):
 
     @property
     def num_imitated_dims(self) -> int:
-        """All, padding included, as LeRobot has it."""
+        """All dimensions, padding included, as in LeRobot."""
         return int(self.description.config["max_action_dim"])

@@ -1,4 +1,4 @@
-"""TinyVLA's critic behind the interface of :mod:`embodyflow.policies.base`."""
+"""Critic of TinyVLA, as :class:`~embodyflow.policies.base.Critic`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,11 +12,11 @@ from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLAValue
 
 
 class TinyVLACritic:
-    """Values what the policy sees, with a network of its own.
+    """Values the policy's observations, with a network of its own.
 
     Args:
-        config: sizes, the policy's own.
-        device: where the model lies.
+        config: Configuration of the policy, for its sizes.
+        device: Device of the model.
     """
 
     def __init__(self, config: TinyVLAConfig, device: str) -> None:
@@ -29,13 +29,13 @@ class TinyVLACritic:
         return list(self.model.blocks)  # type: ignore[arg-type]
 
     def evaluate(self, batch: TensorDict) -> torch.Tensor:
-        """Return the value before each decision, float32 ``[N, T]``; zero where none was taken."""
+        """Return the value before each decision, float32 ``[N, T]``; zero without a decision."""
         decided, observation = decisions(batch, self._keys, self._device)
         values: torch.Tensor = self.model(observation).squeeze(-1)
         return at_decisions(values, decided, decided)
 
     def start_from(self, policy_state: Mapping[str, Any]) -> None:
-        """Take over the policy's encoder, the statistics it standardises states with included."""
+        """Take over the policy's encoder, including the statistics that standardise states."""
         encoder = {name: value for name, value in policy_state.items() if not name.startswith("head.")}
         value_head = {name: value for name, value in self.model.state_dict().items() if name.startswith("value.")}
         self.model.load_state_dict(encoder | value_head)

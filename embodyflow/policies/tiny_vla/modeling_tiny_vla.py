@@ -1,8 +1,7 @@
-"""Action tokens decoded in parallel, after OpenVLA's binning and OpenVLA-OFT's parallel head.
+"""Model of TinyVLA: OpenVLA's bins and OpenVLA-OFT's parallel decoding, with a residual MLP for the language model.
 
-OpenVLA (Kim et al., 2024, arXiv:2406.09246) gives each action dimension a token out of 256 bins, and
-OpenVLA-OFT (Kim et al., 2025, arXiv:2502.19645) predicts a whole chunk of actions in one forward pass. So
-does this policy, with a residual MLP in place of a language model.
+OpenVLA (Kim et al., 2024, arXiv:2406.09246) gives each action dimension a token out of 256 bins, and OpenVLA-OFT (Kim
+et al., 2025, arXiv:2502.19645) predicts a whole chunk of actions in one forward pass.
 """
 
 import torch
@@ -16,8 +15,8 @@ from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 class Encoder(nn.Module):
     """Maps observations to features.
 
-    ``embed`` adds up the modalities, ``blocks`` (the units that FSDP shards) refine. The state is standardised by
-    statistics of the demonstrations, which are saved with the weights; without demonstrations it is taken as it is.
+    ``embed`` adds up the modalities; ``blocks``, the units that FSDP shards, refine the sum. Statistics of the
+    demonstrations standardise the state and are saved with the weights. Without demonstrations states stay as they are.
     """
 
     def __init__(self, config: TinyVLAConfig) -> None:
@@ -28,11 +27,11 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size)
 
     def encode(self, observation: dict[str, Tensor]) -> Tensor:
-        """Return float32 [N, hidden].
+        """Return features, float32 [N, hidden].
 
         Args:
-            observation: ``instruction_ids`` int64 [N, I]; ``state`` float32 [N, S] unless ``state_dim`` is 0;
-                every one of ``cameras`` uint8 [N, H, W, 3] where ``image_size`` is set.
+            observation: ``instruction_ids`` int64 [N, I]; ``state`` float32 [N, S] unless ``state_dim`` is 0; with
+                ``image_size`` each camera's images, uint8 [N, H, W, 3].
         """
         hidden = self.embed(observation)
         for block in self.blocks:
@@ -64,7 +63,7 @@ class TinyVLA(
 
 
 class TinyVLAValue(Encoder):
-    """Maps observations to their value, at first 0 for all."""
+    """Maps observations to their values, which are 0 before any training."""
 
     def __init__(self, config: TinyVLAConfig) -> None:
         super().__init__(config)
@@ -106,19 +105,19 @@ class Embed(nn.Module):
         return hidden
 
     def _standardised(self, state: Tensor) -> Tensor:
-        """Return states in deviations of the demonstrations, at most 5; as they are where there were none."""
-        # A feature that hardly varied in the demonstrations must not explode where it does. Statistics that are exactly
-        # 0 and 1 are those that were never set.
+        """Return states in standard deviations of the demonstrations, at most 5; unchanged without demonstrations."""
+        # A feature that hardly varied in the demonstrations must not explode when it does vary. A mean of exactly 0
+        # with a deviation of exactly 1 was never set.
         unset = (self.state_mean == 0.0) & (self.state_std == 1.0)
         bound = torch.where(unset, torch.inf, 5.0)
         return ((state - self.state_mean) / self.state_std).clamp(-bound, bound)
 
 
 class Head(nn.Module):
-    """Logits that are smooth over the bins: each token's are a sum of few broad bumps.
+    """Maps features to logits that are smooth over the bins: a weighted sum of a few broad bumps.
 
-    Neighbouring bins are neighbouring actions. With a free logit a bin, the update for one sampled bin leaves its
-    neighbours where they were; the distribution grows rough, and its highest bin, the greedy action, wanders off.
+    Neighbouring bins are neighbouring actions. If each bin had a logit of its own, an update of one sampled bin would
+    leave its neighbours behind. The distribution would grow rough, and the greedy action, its peak, would drift.
     """
 
     basis: Tensor
@@ -133,7 +132,7 @@ class Head(nn.Module):
         self.register_buffer("basis", torch.exp(-0.5 * (distance / width) ** 2))  # [bumps, bins]
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return float32 [N, L, bins] for hidden [N, hidden]."""
+        """Return logits, float32 [N, L, bins], of features [N, hidden]."""
         coefficients = self.coefficients(hidden).unflatten(-1, (self.num_tokens, -1))
         return coefficients.to(_at_least_float32(coefficients.dtype)) @ self.basis
 
@@ -157,7 +156,7 @@ def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
 
 
 def image_encoder(size: int) -> nn.Sequential:
-    """Three strided convolutions and an average over a 4 × 4 grid: any image size gives [N, size]."""
+    """Return three strided convolutions and an average over a 4 × 4 grid, which map images of any size to [N, size]."""
     return nn.Sequential(
         nn.Conv2d(3, 16, 5, stride=2, padding=2),
         nn.GELU(),

@@ -1,4 +1,4 @@
-"""TinyVLA behind the interface of :mod:`embodyflow.policies.base`."""
+"""TinyVLA as an :class:`~embodyflow.policies.base.ImitatingPolicy`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,11 +21,11 @@ from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
 
 
 class TinyVLAPolicy:
-    """Acts by sampling each token of the chunk, all decoded in parallel.
+    """Samples all tokens of a chunk at once, decoded in parallel.
 
     Args:
-        config: sizes.
-        device: where the model lies.
+        config: Sizes.
+        device: Device of the model.
     """
 
     token_dtype = np.dtype(np.int64)
@@ -56,7 +56,7 @@ class TinyVLAPolicy:
 
     @torch.inference_mode()
     def act(self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float) -> Decision:
-        """Decide for n environments; see :class:`~embodyflow.policies.base.Policy`."""
+        """Decide for n environments; see :class:`~embodyflow.policies.base.ActingPolicy`."""
         keys = (*self._keys, "instruction_ids")
         logits = self.model({key: torch.from_numpy(observation[key]).to(self._device) for key in keys})
         draws = None if uniforms is None else torch.from_numpy(uniforms).to(self._device)
@@ -65,7 +65,7 @@ class TinyVLAPolicy:
         return Decision(tokens.cpu().numpy(), log_probs.cpu().numpy(), actions.cpu().numpy())
 
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probs and entropy, float32 ``[N, T, L]``, of a batch's tokens; zero outside its mask."""
+        """Return log-probs and entropy of a batch's tokens, float32 ``[N, T, L]``; zero outside its mask."""
         decided, observation = decisions(batch, self._keys, self._device)
         return evaluate_tokens(self.model(observation), batch, decided, temperature)
 
@@ -76,10 +76,10 @@ class TinyVLAPolicy:
         model.save_pretrained(folder)
 
     def set_normalization(self, states: torch.Tensor, actions: torch.Tensor) -> None:
-        """Standardise states by the mean and deviation of these, float32 ``[n, S]``; bins of actions are fixed."""
+        """Standardise states by the mean and deviation of ``states``, float32 ``[n, S]``; actions keep their bins."""
         embed = self.model.embed
         embed.state_mean.copy_(states.mean(0))  # type: ignore[union-attr,operator]
-        deviation = states.std(0, correction=min(len(states) - 1, 1))  # 0 of a single state
+        deviation = states.std(0, correction=min(len(states) - 1, 1))  # one state deviates by 0
         embed.state_std.copy_(deviation.clamp(min=1e-2))  # type: ignore[union-attr,operator]
 
     def imitation_loss(
@@ -94,10 +94,10 @@ class TinyVLAPolicy:
 
         Args:
             observation: n observations.
-            actions: float32 ``[n, C, A]``.
-            mask: bool ``[n, C]``, false for actions after the end of a demonstration.
-            sigma: deviation of the smoothing, in bins.
-            uniforms: none are drawn.
+            actions: Expert actions, float32 ``[n, C, A]``.
+            mask: Actions that count, bool ``[n, C]``; false after the end of a demonstration.
+            sigma: Standard deviation of the smoothing, in bins.
+            uniforms: Unused; the loss takes no random numbers.
         """
         seen = {name: values.to(self._device) for name, values in observation.items()}
         positions = self.processor.positions(actions.to(self._device))

@@ -1,4 +1,4 @@
-"""From instructions to ids, from tokens to actions, and back."""
+"""Conversion of instructions to ids, of tokens to actions and back."""
 
 import re
 import zlib
@@ -11,23 +11,23 @@ from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 
 
 class TinyVLAProcessor:
-    """Turns what the environment says into what the policy reads, and what it decodes into actions.
+    """Converts instructions and actions for the policy.
 
     Args:
-        config: the policy's configuration.
+        config: Configuration of the policy.
     """
 
     def __init__(self, config: TinyVLAConfig) -> None:
         self.config = config
 
     def instruction_ids(self, instructions: Sequence[str]) -> Tensor:
-        """Tokenise instructions: lower-case words, each hashed to an id in ``[1, vocab_size)``; 0 pads.
+        """Tokenise instructions: hash each lower-case word to an id in ``[1, vocab_size)``; 0 is padding.
 
         Returns:
-            int64 [N, I].
+            Ids, int64 [N, I].
 
         Raises:
-            ValueError: an instruction has no word, or more than ``max_instruction_length``.
+            ValueError: An instruction has no word, or more than ``max_instruction_length``.
         """
         length = self.config.max_instruction_length
         ids = torch.zeros(len(instructions), length, dtype=torch.int64)
@@ -40,15 +40,15 @@ class TinyVLAProcessor:
         return ids
 
     def actions(self, tokens: Tensor) -> Tensor:
-        """Return the bins' centres, float32 [N, C, A] in (-1, 1), of tokens int64 [N, L]."""
+        """Return the actions of tokens int64 [N, L]: the centres of their bins, float32 [N, C, A] in (-1, 1)."""
         centres = (2.0 * tokens + 1.0) / self.config.num_bins - 1.0
         return centres.unflatten(-1, (self.config.chunk_size, self.config.action_dim))
 
     def tokens(self, actions: Tensor) -> Tensor:
-        """Return the bins, int64 [N, L], of actions float32 [N, C, A]; beyond [-1, 1] the outermost."""
+        """Return the tokens, int64 [N, L], of actions float32 [N, C, A]; beyond [-1, 1] the outermost bins."""
         bins = ((actions + 1.0) * (self.config.num_bins / 2)).floor().long()
         return bins.clamp(0, self.config.num_bins - 1).flatten(1)
 
     def positions(self, actions: Tensor) -> Tensor:
-        """Return where actions float32 [N, C, A] lie in units of bins, float32 [N, L]; bin b has its centre at b."""
+        """Return actions float32 [N, C, A] in units of bins, float32 [N, L]; bin b has its centre at b."""
         return ((actions.flatten(1) + 1.0) * self.config.num_bins - 1.0) / 2

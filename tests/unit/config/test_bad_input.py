@@ -179,13 +179,13 @@ MISTAKES = {
     "policy that looks": ("policy.image_size=64", "set +env.kwargs.image_size=64"),
     "camera that is not there": (
         "policy.image_size=64 policy.cameras=[image,wrist_image] +env.kwargs.image_size=64",
-        "policy.image_size=64: the environment shows no 'wrist_image', but",
+        "policy.image_size=64: the environment has no 'wrist_image', only",
     ),
-    "VLA without images": ("policy=tiny_openvla", "policy.cameras: the environment shows no 'image', but state; set"),
+    "VLA without images": ("policy=tiny_openvla", "policy.cameras: the environment has no 'image', only state; set"),
     "VLA without weights": ("policy=openvla", "policy.path: Missing mandatory value"),
     "VLA that is not there": (
         "policy=openvla policy.path=/no/folder policy.action_dim=4 +env.kwargs.image_size=64",
-        "policy.path=/no/folder: is no folder here, and not to be had from the hub: ",
+        "policy.path=/no/folder: is no local folder, and cannot be fetched from the hub: ",
     ),
     "VLA decoded in no known way": (
         "policy=tiny_openvla policy.decoding=diffusion",
@@ -195,7 +195,7 @@ MISTAKES = {
     "SmolVLA that is not there": (
         "policy=smolvla policy.path=/no/folder policy.state_dim=30 policy.action_dim=4 env.max_steps=80 "
         "+env.kwargs.image_size=64",
-        "policy.path=/no/folder: is no folder here, and not to be had from the hub: ",
+        "policy.path=/no/folder: is no local folder, and cannot be fetched from the hub: ",
     ),
     "statistics of demonstrations that there are none of": (
         "policy=smolvla policy.path=/no/folder policy.normalization=demonstrations warm_start=null env.max_steps=80",
@@ -208,7 +208,7 @@ MISTAKES = {
     "π0 that is not there": (
         "policy=pi0 policy.path=/no/folder policy.state_dim=30 policy.action_dim=4 env.max_steps=80 "
         "+env.kwargs.image_size=64",
-        "policy.path=/no/folder: is no folder here, and not to be had from the hub: ",
+        "policy.path=/no/folder: is no local folder, and cannot be fetched from the hub: ",
     ),
     "π0 with features that do not turn": (
         "policy=tiny_pi0 policy.scratch.head_dim=15",

@@ -7,5 +7,5 @@ import smolvla_models
 
 @pytest.fixture(params=[smolvla_models, pi0_models], ids=["SmolVLA", "π0"])
 def models(request: pytest.FixtureRequest) -> ModuleType:
-    """The policies that denoise with flow matching."""
+    """Each policy that denoises by flow matching."""
     return request.param

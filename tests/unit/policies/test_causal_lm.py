@@ -1,4 +1,4 @@
-"""A language model as a policy: packed rows against rows by themselves, and folders that transformers loads."""
+"""Language models as policies: packed rows against rows alone, and folders that transformers loads."""
 
 import shutil
 from itertools import pairwise
@@ -45,7 +45,7 @@ def policy() -> CausalLMPolicy:
     return CausalLMPolicy(config_of(), "cpu")
 
 
-def test_the_folder_of_a_model_on_the_hub_is_all_that_an_engine_needs(
+def test_an_engine_loads_a_model_of_the_hub_from_its_folder_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository, cache = save_model(tmp_path / "repository", tied=True), tmp_path / "cache"
@@ -69,7 +69,7 @@ def test_the_folder_of_a_model_on_the_hub_is_all_that_an_engine_needs(
 
 
 def rows(lengths: list[tuple[int, int]], seed: int = 0) -> TensorDict:
-    """Rows of prompts and responses of these lengths; the padding is not zero, to be found out where it is read."""
+    """Make rows of prompts and responses of these lengths; the padding is not zero, so that reading it shows."""
     rng, count = np.random.default_rng(seed), len(lengths)
     num_prompt, num_response = np.array(lengths, np.int64).reshape(-1, 2).T
     longest = int(num_response.max(initial=1))
@@ -86,7 +86,7 @@ def rows(lengths: list[tuple[int, int]], seed: int = 0) -> TensorDict:
 
 
 def one_by_one(policy: CausalLMPolicy, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return log-probs and entropy as a textbook has them: one row at a time, nothing packed."""
+    """Return log-probs and entropy by the textbook: one row at a time, nothing packed."""
     shape = batch["loss_mask"].shape
     log_probs, entropy = torch.zeros(shape), torch.zeros(shape)
     for row in range(len(batch)):
@@ -103,7 +103,7 @@ LENGTHS = [(7, 30), (3, 4), (5, 1), (9, 12), (2, 2), (8, 25), (1, 9)]
 
 
 def siblings(of: list[int], lengths: list[tuple[int, int]], seed: int = 0) -> TensorDict:
-    """Rows of these lengths that have the prompts of others, which may be cut short."""
+    """Make rows of these lengths with the prompts of other rows, which may be cut short."""
     batch = rows(lengths, seed)
     batch["prompt_tokens"] = batch["prompt_tokens"][of]
     return batch
@@ -112,12 +112,12 @@ def siblings(of: list[int], lengths: list[tuple[int, int]], seed: int = 0) -> Te
 @pytest.mark.parametrize(
     ("model_type", "attention"), [("qwen3", "eager"), ("olmo2", "sdpa"), ("gpt_neox", "sdpa"), ("mistral", "sdpa")]
 )
-def test_packed_rows_are_what_they_are_by_themselves(model_type: str, attention: str) -> None:
+def test_packed_rows_equal_rows_alone(model_type: str, attention: str) -> None:
     torch.manual_seed(0)
     policy, batch = CausalLMPolicy(config_of(model_type, attn_implementation=attention), "cpu"), rows(LENGTHS)
-    assert not is_used_in(policy.model)  # a Mistral's layers see a window, unless they are told otherwise
+    assert not is_used_in(policy.model)  # Mistral's layers attend to a window by default
     packed = pack_rows(batch, "cpu", attention)
-    # 111 tokens, which padded to the longest row would be 252; after the last token of each row nothing comes.
+    # 111 tokens, which padding to the longest row would make 252; no last token of a row is an input.
     assert packed.input_ids.shape == (4, 36)
     for mine, expected in zip(policy.evaluate(batch, 0.7), one_by_one(policy, batch, 0.7), strict=True):
         assert mine.shape == (7, 30, 1) and mine.dtype == torch.float32
@@ -125,25 +125,25 @@ def test_packed_rows_are_what_they_are_by_themselves(model_type: str, attention:
 
 
 GROUPS = [0, 0, 2, 3, 3, 3, 0]
-GROUPED = [(7, 30), (7, 4), (5, 1), (9, 12), (9, 2), (9, 25), (3, 9)]  # the last has the beginning of another's prompt
+GROUPED = [(7, 30), (7, 4), (5, 1), (9, 12), (9, 2), (9, 25), (3, 9)]  # the last prompt is the beginning of another
 
 
 @pytest.mark.parametrize("model_type", ["qwen3", "qwen2", "llama"])
-def test_siblings_share_their_prompt_and_are_what_they_are_by_themselves(model_type: str) -> None:
+def test_siblings_share_their_prompt_and_equal_rows_alone(model_type: str) -> None:
     torch.manual_seed(0)
     policy, batch = CausalLMPolicy(config_of(model_type), "cpu"), siblings(GROUPS, GROUPED)
     packed = pack_shared(batch, "cpu")
-    # Four prompts of 24 tokens in all, and of each response all but the last token: no padding.
+    # Four prompts of 24 tokens in all, and each response without its last token: no padding.
     assert packed.input_ids.shape == (1, 7 + 5 + 9 + 3 + 83 - 7)
     for mine, expected in zip(policy.evaluate(batch, 0.7), one_by_one(policy, batch, 0.7), strict=True):
         torch.testing.assert_close(mine, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("has_mask", [True, False])
-def test_heads_are_shared_on_a_gpu_only_where_a_fused_kernel_takes_that(
+def test_heads_are_shared_on_a_gpu_only_if_a_fused_kernel_supports_it(
     monkeypatch: pytest.MonkeyPatch, has_mask: bool
 ) -> None:
-    """By the shapes alone, on a device without memory: with a mask keys and values are there for every head."""
+    """Compare shapes on the meta device: with a mask, every head has keys and values."""
     seen = []
 
     def attention(query: Any, key: Any, value: Any, *, attn_mask: Any, enable_gqa: bool, **arguments: Any) -> Any:
@@ -161,7 +161,7 @@ def test_heads_are_shared_on_a_gpu_only_where_a_fused_kernel_takes_that(
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(0, 20)), max_size=12))
-def test_attention_finds_every_sequence_in_a_line(each: list[tuple[int, int, int]]) -> None:
+def test_attention_sees_exactly_the_sequence_of_each_token(each: list[tuple[int, int, int]]) -> None:
     groups, *lengths = zip(*each, strict=True) if each else ((), (), ())
     batch = rows(list(zip(*lengths, strict=True)))
     prompts = np.random.default_rng(1).integers(4, 19, (4, batch["prompt_tokens"].shape[1]))
@@ -176,7 +176,7 @@ def test_attention_finds_every_sequence_in_a_line(each: list[tuple[int, int, int
         of_row = packed.rows == row
         assert packed.targets[of_row].tolist() == response
         for step, token in enumerate(packed.positions[of_row].tolist()):
-            # What its place in a line sees: the prompt and the response up to the token before.
+            # The token's place in a line attends to the prompt and the response before the token.
             number, place = divmod(int(lines.places[token]), lines.tokens.shape[1])
             seen = lines.tokens[number, : place + 1]
             if lines.mask is not None:
@@ -186,7 +186,7 @@ def test_attention_finds_every_sequence_in_a_line(each: list[tuple[int, int, int
 
 
 def flash_attention(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **arguments: Any) -> Any:
-    """Attend as transformers has flash-attn do it, by its own reading of positions and without a mask."""
+    """Attend as flash-attn does in transformers, by sequences that it finds in the positions and without a mask."""
     assert attention_mask is None
     batch_size, position_ids, ends = len(query), arguments["position_ids"], [query.shape[2]]
     if _is_packed_sequence(position_ids, batch_size):
@@ -198,7 +198,7 @@ def flash_attention(module: Any, query: Any, key: Any, value: Any, attention_mas
 
 
 @pytest.mark.parametrize("lengths", [LENGTHS, LENGTHS[:1], LENGTHS[:2] * 2], ids=["many rows", "one row", "twice two"])
-def test_rows_do_not_see_each_other_by_flash_attention(
+def test_rows_do_not_attend_to_each_other_by_flash_attention(
     lengths: list[tuple[int, int]], policy: CausalLMPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = rows(lengths)
@@ -213,7 +213,7 @@ def test_rows_do_not_see_each_other_by_flash_attention(
 
 @pytest.mark.parametrize("batch", [rows(LENGTHS), siblings(GROUPS, GROUPED)], ids=["strangers", "siblings"])
 @pytest.mark.parametrize("model_type", ["qwen3", "llama", "olmo2"])
-def test_the_gradient_of_packed_rows_is_the_sum_of_the_rows_own(model_type: str, batch: TensorDict) -> None:
+def test_the_gradient_of_packed_rows_is_the_sum_of_the_rows_gradients(model_type: str, batch: TensorDict) -> None:
     torch.manual_seed(0)
     policy, gradients = CausalLMPolicy(config_of(model_type), "cpu"), []
     for evaluate in (policy.evaluate, lambda rows, temperature: one_by_one(policy, rows, temperature)):
@@ -225,24 +225,22 @@ def test_the_gradient_of_packed_rows_is_the_sum_of_the_rows_own(model_type: str,
 
 
 @given(st.lists(st.integers(1, 60), max_size=40))
-def test_every_sequence_is_in_one_line_and_lines_are_no_longer_than_the_longest(lengths: list[int]) -> None:
+def test_every_sequence_is_in_one_line_as_long_as_the_longest_sequence(lengths: list[int]) -> None:
     lines = first_fit(lengths)
     assert sorted(index for line in lines for index in line) == list(range(len(lengths)))
     totals = [sum(lengths[index] for index in line) for line in lines]
     assert all(total <= max(lengths) for total in totals)
-    # At most one line is not more than half full: two such would have been one.
+    # At most one line is at most half full: two of them would share a line.
     assert sum(2 * total <= max(lengths) for total in totals) <= 1
 
 
-def test_no_rows_take_part_with_nothing(policy: CausalLMPolicy) -> None:
+def test_a_batch_without_rows_takes_part_in_forward_and_backward(policy: CausalLMPolicy) -> None:
     log_probs, entropy = policy.evaluate(rows(LENGTHS)[:0], 1.0)
     assert log_probs.shape == entropy.shape == (0, 30, 1)
     (log_probs.sum() + entropy.sum()).backward()
 
 
-def test_an_exported_folder_is_loaded_by_transformers_with_its_tokenizer(
-    policy: CausalLMPolicy, tmp_path: Path
-) -> None:
+def test_transformers_loads_an_exported_folder_with_its_tokenizer(policy: CausalLMPolicy, tmp_path: Path) -> None:
     changed = {name: value.detach().numpy() + 1.0 for name, value in policy.model.state_dict().items()}
     policy.export(changed, tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path).state_dict()
@@ -254,7 +252,7 @@ def test_an_exported_folder_is_loaded_by_transformers_with_its_tokenizer(
     assert all(np.array_equal(again[name].numpy(), changed[name]) for name in changed)
 
 
-def test_weights_read_later_are_those_loaded_at_once(policy: CausalLMPolicy, tmp_path: Path) -> None:
+def test_weights_read_later_equal_those_loaded_at_once(policy: CausalLMPolicy, tmp_path: Path) -> None:
     save_folder(policy.model, policy.tokenizer, tmp_path)
     later, batch = CausalLMPolicy(CausalLMConfig(path=str(tmp_path)), "cpu", reads_later=True), rows(LENGTHS)
     assert all(value.is_meta for value in later.model.parameters())
@@ -265,9 +263,7 @@ def test_weights_read_later_are_those_loaded_at_once(policy: CausalLMPolicy, tmp
 
 
 @pytest.mark.parametrize("fault", ["another name", "another shape"])
-def test_a_checkpoint_in_another_form_is_left_to_transformers(
-    policy: CausalLMPolicy, fault: str, tmp_path: Path
-) -> None:
+def test_transformers_loads_checkpoints_in_another_form(policy: CausalLMPolicy, fault: str, tmp_path: Path) -> None:
     save_folder(policy.model, policy.tokenizer, tmp_path)
     tensors = load_file(file := tmp_path / "model.safetensors")
     norm = tensors.pop("model.norm.weight")
@@ -275,7 +271,7 @@ def test_a_checkpoint_in_another_form_is_left_to_transformers(
     assert build_empty_model(CausalLMConfig(path=str(tmp_path)), policy.tokenizer) is None
 
 
-def test_the_critic_values_nothing_at_first_and_starts_from_the_policy(policy: CausalLMPolicy) -> None:
+def test_the_critic_starts_at_zero_with_the_policys_weights(policy: CausalLMPolicy) -> None:
     critic, batch = CausalLMCritic(config_of(), "cpu"), siblings(GROUPS, GROUPED)
     critic.start_from(policy.model.state_dict())
     values = critic.evaluate(batch)

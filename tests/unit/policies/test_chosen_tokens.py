@@ -1,4 +1,4 @@
-"""Log-probs and entropies in pieces, against torch's own distribution."""
+"""Log-probs and entropies computed in pieces, against torch's distribution."""
 
 from collections.abc import Callable
 
@@ -19,9 +19,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("piece", [2**20, 22], ids=["at once", "two rows at a time"])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_values_and_gradients_are_those_of_the_distribution(
-    loss: str, piece: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_and_gradients_match_torchs_distribution(loss: str, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chosen_causal_lm, "PIECE", piece)
     torch.manual_seed(0)
     logits, targets = (3 * torch.randn(7, 11)).requires_grad_(), torch.randint(11, (7,))
@@ -33,7 +31,7 @@ def test_values_and_gradients_are_those_of_the_distribution(
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-5)
 
 
-def test_nothing_but_the_logits_is_kept() -> None:
+def test_only_the_logits_are_kept_for_the_backward_pass() -> None:
     logits, kept = torch.randn(64, 1000, requires_grad=True), []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
         choose(logits, torch.zeros(64, dtype=torch.int64), 1.0)

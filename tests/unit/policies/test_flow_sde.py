@@ -1,4 +1,4 @@
-"""Flow-SDE against a flow that is known: of a Gaussian target, whose velocity is linear and whose marginals are too."""
+"""Flow-SDE against a known flow: that of a Gaussian target has a linear velocity and Gaussian marginals."""
 
 import math
 
@@ -9,11 +9,11 @@ import torch
 from embodyflow.policies.flow_sde import FlowSDE, standard_normals
 
 MEAN, STD = 0.8, 0.3
-"""Of the actions; noise is standard, so at time t the mean is (1 - t)·MEAN and the variance (1 - t)²·STD² + t²."""
+"""Mean and deviation of actions. At time t the mean is (1 - t)·MEAN and the variance (1 - t)²·STD² + t²."""
 
 
 def velocity(x: torch.Tensor, t: float) -> torch.Tensor:
-    """Return E[noise - action | x], by the regression of jointly Gaussian noise and action on x."""
+    """Return E[noise - action | x], by regression of the jointly Gaussian noise and action on x."""
     mean, variance = (1 - t) * MEAN, (1 - t) ** 2 * STD**2 + t**2
     noise = t * (x - mean) / variance
     action = MEAN + (1 - t) * STD**2 * (x - mean) / variance
@@ -21,12 +21,12 @@ def velocity(x: torch.Tensor, t: float) -> torch.Tensor:
 
 
 def denoise(flow: FlowSDE, x: torch.Tensor, generator: torch.Generator | None) -> list[torch.Tensor]:
-    """Return where samples are at each time, float [n, 1] each."""
+    """Return the samples at each time, float [n, 1] each."""
     points = [x]
     for step, t in enumerate(flow.times):
         v = velocity(x, t)
         if generator is None:
-            x = flow.certain(x, v)
+            x = flow.deterministic(x, v)
         else:
             one = slice(step, step + 1)
             noise = torch.randn(x.shape, generator=generator)
@@ -36,7 +36,7 @@ def denoise(flow: FlowSDE, x: torch.Tensor, generator: torch.Generator | None) -
 
 
 @pytest.mark.parametrize("noise_level", [None, 0.3, 0.5])
-def test_marginals_are_those_of_the_flow_with_noise_and_without(noise_level: float | None) -> None:
+def test_marginals_match_the_flow_with_and_without_noise(noise_level: float | None) -> None:
     generator = torch.Generator().manual_seed(0)
     flow = FlowSDE(200, noise_level or 1.0)
     points = denoise(flow, torch.randn(100_000, 1, generator=generator), generator if noise_level else None)
@@ -45,7 +45,7 @@ def test_marginals_are_those_of_the_flow_with_noise_and_without(noise_level: flo
         assert x.std().item() == pytest.approx(math.sqrt((1 - t) ** 2 * STD**2 + t**2), abs=0.015), t
 
 
-def test_without_noise_it_is_the_ordinary_equation() -> None:
+def test_steps_approach_the_ordinary_equation_as_noise_vanishes() -> None:
     x = torch.randn(1000, 1, generator=torch.Generator().manual_seed(0))
     certain = denoise(FlowSDE(10, 1.0), x, None)[-1]
     gaps = [
@@ -59,7 +59,7 @@ def test_steps_by_hand() -> None:
     flow = FlowSDE(4, 0.5)
     assert flow.times == [1.0, 0.75, 0.5, 0.25]
     point, v = torch.full((4, 1), 2.0), torch.full((4, 1), -3.0)
-    # σ² = 0.25·t/(1 - t), of the first step with the second's 1 - t: 1, 0.75, 0.25, 0.0833…
+    # σ² = 0.25·t/(1 - t), for the first step with the 1 - t of the second: 1, 0.75, 0.25, 0.0833…
     for step, (t, variance) in enumerate(((1.0, 1.0), (0.75, 0.75), (0.5, 0.25), (0.25, 0.25 / 3))):
         mean = 2.0 - 0.25 * (-3.0 + variance / (2 * t) * (2.0 + (1 - t) * -3.0))
         one = slice(step, step + 1)
@@ -68,7 +68,7 @@ def test_steps_by_hand() -> None:
         assert flow.deviations(one, point, 1.44).item() == pytest.approx(1.2 * math.sqrt(0.25 * variance))
 
 
-def test_log_probs_and_entropy_are_those_of_torchs_normal() -> None:
+def test_log_probs_and_entropy_match_torchs_normal() -> None:
     flow = FlowSDE(5, 0.7)
     generator = torch.Generator().manual_seed(0)
     chain, v = (torch.randn(3, size, 2, generator=generator) for size in (6, 5))
@@ -85,7 +85,7 @@ def test_uniforms_become_standard_normals() -> None:
     assert standard_normals(torch.tensor([0.0, 0.5])).isfinite().all() and standard_normals(torch.tensor(0.5)) == 0
 
 
-def test_what_the_first_step_adds_by_hand_is_forgotten() -> None:
+def test_later_steps_remove_the_extra_variance_of_the_first() -> None:
     flow, generator = FlowSDE(200, 1.0), torch.Generator().manual_seed(0)
     points = denoise(flow, torch.randn(100_000, 1, generator=generator), generator)
     # At t = 1 the mean is (1 - a²/2)·x and the variance a²: with a = 1, 1/4 + 1.

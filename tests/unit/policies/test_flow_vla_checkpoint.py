@@ -1,4 +1,4 @@
-"""What is asked of every policy that denoises with flow matching, about LeRobot's folders."""
+"""LeRobot's folders, for every policy that denoises by flow matching."""
 
 import json
 import shutil
@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from spoiled_files import rewritten
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.env_match import check_fits
+from embodyflow.policies.env_match import check_match
 
 
-def test_a_folder_of_lerobots_acts_by_its_weights_and_statistics(models: ModuleType, tmp_path: Path) -> None:
+def test_a_lerobot_folder_brings_weights_and_statistics(models: ModuleType, tmp_path: Path) -> None:
     loaded, source = models.Policy(write_checkpoint(models, tmp_path), "cpu"), models.new_policy()
     for name, value in source.model.state_dict().items():
         kept = value.bfloat16().float() if models.VLM in name else value
@@ -34,7 +34,7 @@ def test_a_folder_of_lerobots_acts_by_its_weights_and_statistics(models: ModuleT
     assert torch.equal(loaded.model.statistics.state_mean, before), "the checkpoint's own"
 
 
-def test_what_is_exported_loads_as_it_was(models: ModuleType, tmp_path: Path) -> None:
+def test_an_exported_policy_loads_unchanged(models: ModuleType, tmp_path: Path) -> None:
     first = models.Policy(write_checkpoint(models, tmp_path / "first"), "cpu")
     weights = {name: value.numpy() + 0.125 for name, value in first.model.state_dict().items()}
     first.export(weights, tmp_path / "second")
@@ -50,7 +50,7 @@ def test_what_is_exported_loads_as_it_was(models: ModuleType, tmp_path: Path) ->
     assert not any(name.startswith("statistics") for name in load_file(moved / "model.safetensors"))
 
 
-def test_a_pretrained_model_is_given_other_sizes_and_the_demonstrations_statistics(
+def test_a_pretrained_model_takes_other_sizes_and_statistics_of_demonstrations(
     models: ModuleType, tmp_path: Path
 ) -> None:
     config = write_checkpoint(models, tmp_path)
@@ -66,7 +66,7 @@ def test_a_pretrained_model_is_given_other_sizes_and_the_demonstrations_statisti
 
 
 SPOILED = {
-    "not there": (shutil.rmtree, {}, "policy.path=.*: is no folder here, and not to be had from the hub: "),
+    "not there": (shutil.rmtree, {}, "policy.path=.*: is no local folder, and cannot be fetched from the hub: "),
     "no config": (lambda folder: (folder / "config.json").unlink(), {}, "policy.path=.*; it has no config.json"),
     "another policy": (
         rewritten("config.json", lambda config: config.update(type="act")),
@@ -78,7 +78,7 @@ SPOILED = {
     "a camera more": (
         nothing,
         {"cameras": ("a", "b", "c")},
-        "policy.cameras=.*: the checkpoint sees observation.images.image, observation.images.wrist_image alone",
+        "policy.cameras=.*: the checkpoint has only observation.images.image, observation.images.wrist_image",
     ),
     "more of a chunk": (nothing, {"chunk_size": 5}, "policy.chunk_size=5: the checkpoint's is 4"),
     "no statistics": (
@@ -94,16 +94,14 @@ SPOILED = {
     "no language model": (
         lambda folder: shutil.rmtree(folder / "vlm"),
         {},
-        "its vision-language model vlm: is no folder here, and not to be had from the hub: ",
+        "its vision-language model vlm: is no local folder, and cannot be fetched from the hub: ",
     ),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), {}, "has no model.safetensors"),
 }
 
 
 @pytest.mark.parametrize("case", SPOILED)
-def test_a_checkpoint_that_cannot_be_used_is_refused_before_it_is_loaded(
-    models: ModuleType, tmp_path: Path, case: str
-) -> None:
+def test_an_unusable_checkpoint_is_refused_before_it_is_loaded(models: ModuleType, tmp_path: Path, case: str) -> None:
     assert_refused(models, tmp_path, *SPOILED[case])
 
 
@@ -112,7 +110,7 @@ def test_weights_of_another_model_are_refused(models: ModuleType, tmp_path: Path
     file, first = tmp_path / "model.safetensors", "model.action_in_proj.bias"
     state = load_file(file)
     save_file({**state, "model.proprio.weight": torch.zeros(2)}, file)
-    with pytest.raises(ConfigError, match=r"has model.proprio.weight, which is no parameter of this model"):
+    with pytest.raises(ConfigError, match=r"has model.proprio.weight, which is not a parameter of this model"):
         models.Policy(config, "cpu")
     save_file({name: value for name, value in state.items() if name != first}, file)
     with pytest.raises(ConfigError, match=f"the weights lack {first}, and 0 more"):
@@ -125,11 +123,11 @@ def test_weights_of_another_model_are_refused(models: ModuleType, tmp_path: Path
         ({"normalization": "checkpoint"}, "normalization=checkpoint: must be demonstrations with scratch"),
         ({"action_dim": 9}, "action_dim=9: must be at most scratch.max_action_dim=8"),
         ({"noise_level": 0}, "greater than 0"),
-        ({"cameras": ("image", "image")}, "each only once"),
+        ({"cameras": ("image", "image")}, "must name each camera once"),
         ({"tokens": 3}, "Extra inputs are not permitted"),
     ],
 )
-def test_a_configuration_that_cannot_be_is_refused(models: ModuleType, keys: dict[str, Any], message: str) -> None:
+def test_a_contradictory_configuration_is_refused(models: ModuleType, keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         models.new_config(**keys)
 
@@ -141,11 +139,11 @@ def test_the_prompt_must_fit(models: ModuleType) -> None:
         policy.encode_instruction("push it a")
 
 
-def test_the_environment_must_show_what_the_policy_looks_at(models: ModuleType) -> None:
-    check_fits(models.new_config(), Room(image=(64, 64, 3), wrist_image=(32, 48, 3)))
-    with pytest.raises(ConfigError, match=r"policy.cameras: the environment shows no 'wrist_image', but image, state"):
-        check_fits(models.new_config(), Room(image=(64, 64, 3)))
+def test_the_environment_must_have_the_policys_observations(models: ModuleType) -> None:
+    check_match(models.new_config(), Room(image=(64, 64, 3), wrist_image=(32, 48, 3)))
+    with pytest.raises(ConfigError, match=r"policy.cameras: the environment has no 'wrist_image', only image, state"):
+        check_match(models.new_config(), Room(image=(64, 64, 3)))
     with pytest.raises(ConfigError, match=r"policy.state_dim=4: the environment's state has \(5,\)"):
-        check_fits(models.new_config(state_dim=4), Room(image=(64, 64, 3), wrist_image=(32, 32, 3)))
+        check_match(models.new_config(state_dim=4), Room(image=(64, 64, 3), wrist_image=(32, 32, 3)))
     with pytest.raises(ConfigError, match=r"policy.action_dim=2: the environment's actions have \(3,\)"):
-        check_fits(models.new_config(action_dim=2), Room(image=(64, 64, 3), wrist_image=(32, 32, 3)))
+        check_match(models.new_config(action_dim=2), Room(image=(64, 64, 3), wrist_image=(32, 32, 3)))

@@ -1,15 +1,12 @@
-"""The Gaussian policy: its density, its draws, its critic; numbers from torch.distributions."""
-
-import json
+"""The Gaussian policy against torch.distributions: its density, its samples and its critic."""
 
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
 from tensordict import TensorDict
 from torch.distributions import Normal
 
-from embodyflow.policies.mlp_gaussian import MLPGaussianConfig
+from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
 from embodyflow.policies.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
 
@@ -36,7 +33,7 @@ def batch(num_rows, num_decisions, mask):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
-def test_log_probs_and_entropy_are_those_of_the_normal_distribution(policy, temperature):
+def test_log_probs_and_entropy_match_the_normal_distribution(policy, temperature):
     mask = [[True, True], [True, False]]
     rows = batch(2, 2, mask)
     log_probs, entropy = policy.evaluate(rows, temperature)
@@ -47,7 +44,7 @@ def test_log_probs_and_entropy_are_those_of_the_normal_distribution(policy, temp
     torch.testing.assert_close(entropy[..., 0], normal.entropy().sum(-1) * keep)
 
 
-def test_draws_follow_the_density_and_are_what_is_evaluated(policy):
+def test_samples_follow_the_density_that_evaluate_uses(policy):
     state = np.tile(np.array([[0.3, -1.0, 2.0]], np.float32), (20_000, 1))
     decision = policy.act({"state": state}, np.random.default_rng(0).random((20_000, 2)), 1.0)
     mean, log_std = policy.model(torch.from_numpy(state[:1]))
@@ -65,27 +62,9 @@ def test_greedy_is_the_mean(policy):
     assert policy.act({"state": state}, None, 1.0).actions[0].tolist() == mean.tolist()
 
 
-def test_no_decision_gives_zeros_that_still_carry_a_gradient(policy):
-    rows = batch(2, 1, [[False], [False]])
-    critic = MLPGaussianCritic(CONFIG, "cpu")
-    log_probs, _ = policy.evaluate(rows, 1.0)
-    (log_probs.sum() + critic.evaluate(rows).sum()).backward()
-    assert not log_probs.any()
-    for model in (policy.model, critic.model):
-        assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
-
-
 def test_the_critic_values_decisions_only():
     critic = MLPGaussianCritic(CONFIG, "cpu")
     rows = batch(2, 2, [[True, False], [True, True]])
     values = critic.evaluate(rows)
     assert values[0, 1] == 0
     torch.testing.assert_close(values[1], critic.model(rows["state"][1]))
-
-
-def test_export_holds_weights_and_configuration(policy, tmp_path):
-    weights = {name: value.numpy() for name, value in policy.model.state_dict().items()}
-    policy.export(weights, tmp_path / "policy")
-    written = load_file(tmp_path / "policy" / "model.safetensors")
-    assert all(np.array_equal(written[name], weights[name]) for name in weights)
-    assert MLPGaussianConfig(**json.loads((tmp_path / "policy" / "config.json").read_text())) == CONFIG

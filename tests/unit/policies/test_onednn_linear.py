@@ -1,4 +1,4 @@
-"""Linear layers that compute with oneDNN: the same numbers and gradients as PyTorch's own."""
+"""Linear layers that multiply by oneDNN have the outputs and gradients of PyTorch's."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def results_of(layer: nn.Linear, inputs: torch.Tensor) -> list[torch.Tensor]:
-    """Return outputs and gradients of inputs and parameters."""
+    """Return the outputs, and the gradients of inputs and parameters."""
     inputs = inputs.clone().requires_grad_()
     outputs = layer(inputs)
     return [outputs.detach(), *torch.autograd.grad(outputs.square().sum(), [inputs, *layer.parameters()])]
@@ -28,7 +28,7 @@ def results_of(layer: nn.Linear, inputs: torch.Tensor) -> list[torch.Tensor]:
 @pytest.mark.parametrize(
     "shape", [(64, 256), (4, 30, 256), (1, 3)], ids=["rows", "sequences", "too few to be worth it"]
 )
-def test_outputs_and_gradients_are_those_of_a_plain_layer(
+def test_outputs_and_gradients_match_a_plain_layer(
     shape: tuple[int, ...], bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
@@ -46,7 +46,7 @@ def test_outputs_and_gradients_are_those_of_a_plain_layer(
         torch.testing.assert_close(layer(inputs), plain(inputs), atol=1e-4, rtol=1e-5)
 
 
-def test_a_frozen_layer_hands_its_gradient_on() -> None:
+def test_a_frozen_layer_passes_its_gradient_on() -> None:
     layer, inputs = nn.Sequential(nn.Linear(256, 256)), torch.randn(64, 256, requires_grad=True)
     onednn_linear.use_in(layer)
     layer.requires_grad_(False)
@@ -54,14 +54,14 @@ def test_a_frozen_layer_hands_its_gradient_on() -> None:
     torch.testing.assert_close(inputs.grad, layer[0].weight.sum(0).expand(64, -1), atol=1e-4, rtol=1e-5)
 
 
-def test_other_precisions_are_left_to_pytorch() -> None:
+def test_other_precisions_use_pytorch() -> None:
     layer = nn.Sequential(nn.Linear(256, 256)).to(torch.bfloat16)
     plain = layer(inputs := torch.randn(64, 256, dtype=torch.bfloat16))
     onednn_linear.use_in(layer)
     assert torch.equal(layer(inputs), plain)
 
 
-def test_where_mkl_is_fast_products_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mkl_multiplies_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, inputs = nn.Sequential(nn.Linear(256, 256)), torch.randn(64, 256)
     plain = layer(inputs)
     onednn_linear.use_in(layer)
@@ -72,7 +72,7 @@ def test_where_mkl_is_fast_products_are_its_own(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(("vendor", "expected"), [("AuthenticAMD", True), ("GenuineIntel", False), (None, False)])
-def test_it_is_for_processors_that_mkl_is_slow_on(
+def test_onednn_is_chosen_by_the_maker_of_the_processor(
     vendor: str | None, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onednn_linear, "CPU_INFO", tmp_path / "cpuinfo")

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from spoiled_files import rewritten
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.env_match import check_fits
+from embodyflow.policies.env_match import check_match
 from embodyflow.policies.openvla.checkpoint_openvla import Description, check_checkpoint
 from embodyflow.policies.openvla.configuration_openvla import OpenVLAConfig
 from embodyflow.policies.openvla.modeling_openvla import AutoregressiveOpenVLA
@@ -30,7 +30,7 @@ PUBLISHED_CONFIG = {
 
 
 def write_checkpoint(folder: Path, policy: OpenVLAPolicy) -> OpenVLAConfig:
-    """Write a folder as published ones are: two shards in bfloat16 with an index, statistics of several data sets."""
+    """Write a folder in the published layout: two shards in bfloat16 with an index, statistics of several data sets."""
     state = {name: value.bfloat16() for name, value in policy.model.state_dict().items()}
     names, shards = sorted(state), {}
     for number, part in enumerate((names[::2], names[1::2]), start=1):
@@ -97,7 +97,7 @@ def test_a_folder_in_the_published_layout_acts_by_its_weights_and_statistics(tmp
 
 
 @pytest.mark.parametrize("kind", ["scratch", "published"])
-def test_what_is_exported_loads_as_it_was(tmp_path: Path, kind: str) -> None:
+def test_an_exported_policy_loads_unchanged(tmp_path: Path, kind: str) -> None:
     policy = new_policy()
     if kind == "published":
         (tmp_path / "source").mkdir()
@@ -123,7 +123,7 @@ def test_what_is_exported_loads_as_it_was(tmp_path: Path, kind: str) -> None:
 
 
 SPOILED = {
-    "not there": (shutil.rmtree, {}, "policy.path=.*: is no folder here, and not to be had from the hub: "),
+    "not there": (shutil.rmtree, {}, "policy.path=.*: is no local folder, and cannot be fetched from the hub: "),
     "no config": (lambda folder: (folder / "config.json").unlink(), {}, "policy.path=.*; it has no config.json"),
     "another model": (
         rewritten("config.json", lambda config: config.update(model_type="llama")),
@@ -149,7 +149,7 @@ SPOILED = {
     "no tokenizer": (
         lambda folder: (folder / "tokenizer.json").unlink(),
         {},
-        "has no tokenizer.json; name one that has by policy.tokenizer",
+        "has no tokenizer.json; set policy.tokenizer to one that has",
     ),
     "no weights": (
         lambda folder: [file.unlink() for file in folder.glob("*.safetensors")],
@@ -160,7 +160,7 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("case", SPOILED)
-def test_a_checkpoint_that_cannot_be_used_is_refused_before_it_is_loaded(tmp_path: Path, case: str) -> None:
+def test_an_unusable_checkpoint_is_refused_before_it_is_loaded(tmp_path: Path, case: str) -> None:
     spoil, keys, message = SPOILED[case]
     config = write_checkpoint(tmp_path, new_policy())
     check_checkpoint(config)
@@ -176,7 +176,7 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     state = load_file(shard)
     first = sorted(state)[0]
     save_file({**state, "proprio_projector.fc1.weight": torch.zeros(2)}, shard)
-    with pytest.raises(ConfigError, match=r"has proprio_projector.fc1.weight, which is no parameter of this model"):
+    with pytest.raises(ConfigError, match=r"has proprio_projector.fc1.weight, which is not a parameter of this model"):
         OpenVLAPolicy(config, "cpu")
     save_file({name: value for name, value in state.items() if name != first}, shard)
     with pytest.raises(ConfigError, match=f"the weights lack {first}, and 0 more"):
@@ -186,10 +186,10 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
         OpenVLAPolicy(config, "cpu")
 
 
-def test_the_environment_must_show_what_the_policy_looks_at() -> None:
+def test_the_environment_must_have_the_policys_observations() -> None:
     config = new_config(cameras=("image", "wrist_image"))
-    check_fits(config, Room(image=(64, 64, 3), wrist_image=(32, 48, 3)))
-    with pytest.raises(ConfigError, match=r"policy.cameras: the environment shows no 'wrist_image', but image, state"):
-        check_fits(config, Room(image=(64, 64, 3)))
-    with pytest.raises(ConfigError, match=r"policy.cameras: the environment has its image in \(64, 64\); set"):
-        check_fits(config, Room(image=(64, 64), wrist_image=(32, 32, 3)))
+    check_match(config, Room(image=(64, 64, 3), wrist_image=(32, 48, 3)))
+    with pytest.raises(ConfigError, match=r"policy.cameras: the environment has no 'wrist_image', only image, state"):
+        check_match(config, Room(image=(64, 64, 3)))
+    with pytest.raises(ConfigError, match=r"policy.cameras: the environment has 'image' in \(64, 64\); set"):
+        check_match(config, Room(image=(64, 64), wrist_image=(32, 32, 3)))

@@ -41,8 +41,8 @@ def test_images_are_resized_as_pillow_does(name: str, shape: tuple[int, int]) ->
     assert np.abs(ours.numpy() - theirs).max() <= 1
 
 
-def test_the_middle_is_cut_out_as_tensorflow_does() -> None:
-    """A slope stays one, a little less steep: TensorFlow's crop_and_resize puts corners on corners."""
+def test_images_are_cropped_as_tensorflow_does() -> None:
+    """Cropping leaves a slope a little less steep: TensorFlow's crop_and_resize aligns corners."""
     slope = torch.arange(101.0).expand(1, 3, 101, 101)
     cropped = crop_center(slope, 0.9)[0]
     ends = 50 * (1 - np.sqrt(0.9)), 50 * (1 + np.sqrt(0.9))
@@ -62,7 +62,7 @@ def test_each_tower_gets_its_own_colours() -> None:
     np.testing.assert_allclose(pixels[0, :, 0, 0], [1, 1, 1, 2, 2, 2])
 
 
-def test_a_letterbox_keeps_shapes_and_fills_up_with_the_mean() -> None:
+def test_a_letterbox_keeps_proportions_and_pads_with_the_mean() -> None:
     wide = torch.from_numpy(picture(14, 28))[None]
     pixels = processor("letterbox")(wide)
     np.testing.assert_allclose(pixels[0, 3:, [0, 6, 21, 27]], (127 / 255 - 0.5) / 0.5, rtol=1e-5)
@@ -72,13 +72,13 @@ def test_a_letterbox_keeps_shapes_and_fills_up_with_the_mean() -> None:
 
 
 @pytest.mark.parametrize("keys", [{"strategy": "resize-crop"}, {"towers": [tower("dinov2"), tower("siglip", 42)]}])
-def test_other_ways_to_prepare_images_are_refused(keys: dict[str, object]) -> None:
+def test_unknown_preparations_of_images_are_refused(keys: dict[str, object]) -> None:
     arguments = {"towers": [tower("siglip")], "strategy": "letterbox"} | keys
     with pytest.raises(ConfigError, match=r"policy.path: image_sizes=.* allowed are"):
         ImageProcessor(preprocessing={}, resample="bicubic", center_crop=False, **arguments)  # type: ignore[arg-type]
 
 
-def test_tokens_are_actions_by_the_papers_formula() -> None:
+def test_tokens_decode_by_the_papers_formula() -> None:
     codec = ActionCodec(STATISTICS, 256, "as_predicted")
     tokens = torch.tensor([[0, 127, 254], [255, 10, 0]])
     edges = np.linspace(-1, 1, 256)
@@ -92,7 +92,7 @@ def test_tokens_are_actions_by_the_papers_formula() -> None:
     np.testing.assert_allclose(actions[:, 0], expected, atol=1e-6)
 
 
-def test_the_gripper_is_turned_about_once() -> None:
+def test_the_gripper_is_inverted_once() -> None:
     codec = ActionCodec(STATISTICS, 256, "binary_inverted")
     opened, closed = (int((value + 1) / 2 * 255) for value in (0.99, 0.01))  # 1 opens in the data
     actions = codec.actions(torch.tensor([[127, 127, opened], [127, 127, closed]]))
@@ -103,13 +103,13 @@ def test_the_gripper_is_turned_about_once() -> None:
 
 
 @given(st.lists(st.integers(0, 254), min_size=6, max_size=6))
-def test_every_token_is_the_token_of_its_action(tokens: list[int]) -> None:
+def test_every_token_survives_decoding_and_encoding(tokens: list[int]) -> None:
     codec = ActionCodec(STATISTICS, 256, "as_predicted")
     row = torch.tensor([tokens])
     np.testing.assert_allclose(codec.positions(codec.actions(row)), row, atol=1e-3)
 
 
-def test_actions_beyond_the_quantiles_are_the_outermost() -> None:
+def test_actions_beyond_the_quantiles_get_the_outermost_bins() -> None:
     codec = ActionCodec({**STATISTICS, "mask": [True] * 3}, 256, "as_predicted")
     far = torch.tensor([[[9.0, -9.0, 1.0]]])
     assert codec.positions(far).tolist() == [[254.0, 0.0, 254.0]]
@@ -118,7 +118,7 @@ def test_actions_beyond_the_quantiles_are_the_outermost() -> None:
     np.testing.assert_allclose(constant.actions(torch.tensor([[17]])), 0.3, rtol=1e-6)
 
 
-def test_the_prompt_ends_with_the_token_that_stands_before_actions() -> None:
+def test_the_prompt_ends_with_the_token_before_actions() -> None:
     tokenizer = build_tokenizer()
     ids = prompt_ids(tokenizer, "Pick UP?", 20)
     words = tokenizer.convert_ids_to_tokens(ids.tolist())
@@ -146,13 +146,13 @@ def test_actions_are_the_last_words_before_the_padding() -> None:
         ({"scratch": None}, "exactly one of path and scratch must be set"),
         ({"tokenizer": None}, "scratch needs a tokenizer"),
         ({"tokenizer": "nowhere:build"}, "tokenizer=nowhere:build: cannot import module 'nowhere'"),
-        ({"cameras": ("image", "image")}, r"cameras=\['image', 'image'\]: each only once"),
+        ({"cameras": ("image", "image")}, r"cameras=\['image', 'image'\]: must name each camera once"),
         ({"cameras": ()}, "at least 1 item"),
         ({"chunk_size": 0}, "greater than or equal to 1"),
         ({"scratch": {"image_size": 30}}, "image_size=30 must be a multiple of patch_size=14"),
         ({"scratch": {"hidden_size": 30}}, "hidden_size=30 must be a multiple of num_attention_heads=4"),
     ],
 )
-def test_a_mistake_is_told(keys: dict[str, object], message: str) -> None:
+def test_a_mistake_is_refused_by_name(keys: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         OpenVLAConfig.model_validate(new_config().model_dump() | keys)

@@ -48,14 +48,14 @@ def test_the_published_model_has_the_published_parameters() -> None:
         f"{PREFIX}gemma_expert.model.norm.weight": (1024,),
     }.items():
         assert shapes[name] == shape, name
-    # LeRobot's PI0Pytorch has 778 weights of the same names and shapes, two of them heads that nothing reads from.
+    # LeRobot's PI0Pytorch has 778 weights of the same names and shapes, two of them unused heads.
     assert len([name for name in shapes if not name.startswith("statistics")]) == 776
     sizes = [(value.numel(), value.requires_grad) for value in model.parameters()]
     assert sum(size for size, _ in sizes) == 3_238_048_528, "3.3 B, says the paper"
     assert sum(size for size, trained in sizes if trained) == 314_713_120, "300 M of them the expert's"
 
 
-def test_the_published_base_has_other_names_and_one_of_the_tied_pair(tmp_path: Path) -> None:
+def test_the_published_base_loads_despite_its_other_names(tmp_path: Path) -> None:
     config = write_checkpoint(pi0_models, tmp_path)
     expected = PI0Policy(config, "cpu").model.state_dict()
     file = tmp_path / "model.safetensors"
@@ -69,7 +69,7 @@ def test_the_published_base_has_other_names_and_one_of_the_tied_pair(tmp_path: P
         PI0Policy(config, "cpu")
 
 
-def test_what_is_exported_has_the_heads_that_lerobot_asks_for(tmp_path: Path) -> None:
+def test_an_export_has_the_heads_that_lerobot_expects(tmp_path: Path) -> None:
     write_checkpoint(pi0_models, tmp_path)
     state = load_file(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(state[HEAD].float(), state[WORDS].float())
@@ -97,7 +97,7 @@ SPOILED = {
     "images that are no squares": (
         rewritten("config.json", lambda config: config.update(image_resolution=[32, 48])),
         {},
-        r"its image_resolution must be a square, is \[32, 48\]",
+        r"its image_resolution must be square, not \[32, 48\]",
     ),
     "another language model": (
         rewritten("vlm/config.json", lambda config: config.update(model_type="smolvlm")),
@@ -113,11 +113,11 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("case", SPOILED)
-def test_a_checkpoint_that_cannot_be_used_is_refused_before_it_is_loaded(tmp_path: Path, case: str) -> None:
+def test_an_unusable_checkpoint_is_refused_before_it_is_loaded(tmp_path: Path, case: str) -> None:
     assert_refused(pi0_models, tmp_path, *SPOILED[case])
 
 
-def test_a_published_one_needs_the_gated_tokenizer_or_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_published_model_needs_a_tokenizer_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def gated(name: str, **patterns: list[str]) -> str:
         raise OSError(f"401: access to {name} is restricted")
 

@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Dict
 from tensordict import TensorDict
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.env_match import check_fits
+from embodyflow.policies.env_match import check_match
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 from embodyflow.policies.tiny_vla.policy_tiny_vla import TinyVLAPolicy
 
@@ -32,7 +32,7 @@ def observe(policy: TinyVLAPolicy, num_rows: int) -> dict[str, np.ndarray]:
 
 
 def as_batch(policy: TinyVLAPolicy, observation: dict[str, np.ndarray], tokens: np.ndarray) -> TensorDict:
-    """Make each observation a row of three decisions, of which the middle one was taken."""
+    """Make each observation a row of three decisions, of which only the middle one was taken."""
     num_rows = len(tokens)
     columns = {"instruction_ids": torch.from_numpy(observation["instruction_ids"])}
     taken = {"action_tokens": tokens, "state": observation["state"], "image": observation["image"]}
@@ -44,24 +44,7 @@ def as_batch(policy: TinyVLAPolicy, observation: dict[str, np.ndarray], tokens: 
     return TensorDict(columns, batch_size=[num_rows])
 
 
-@pytest.mark.parametrize("sizes", [{}, {"image_size": 16}, {"image_size": 16, "state_dim": 0}])
-def test_evaluating_what_was_acted_gives_its_log_probs(sizes: dict[str, Any]) -> None:
-    policy = new_policy(**sizes)
-    observation = observe(policy, 5)
-    uniforms = np.random.default_rng(1).random((5, 6), dtype=np.float32)
-    decision = policy.act(observation, uniforms, temperature=1.6)
-    assert (decision.tokens.dtype, decision.tokens.shape) == (np.int64, (5, 6))
-    assert (decision.actions.dtype, decision.actions.shape) == (np.float32, (5, 3, 2))
-    assert np.abs(decision.actions).max() < 1
-    log_probs, entropy = policy.evaluate(as_batch(policy, observation, decision.tokens), temperature=1.6)
-    np.testing.assert_allclose(log_probs[:, 1].detach(), decision.log_probs, atol=1e-6)
-    other, _ = policy.evaluate(as_batch(policy, observation, decision.tokens), temperature=1.0)
-    assert not torch.allclose(other, log_probs, atol=1e-3)
-    assert not log_probs[:, [0, 2]].any() and not entropy[:, [0, 2]].any()
-    assert ((entropy[:, 1] > 0) & (entropy[:, 1] <= math.log(8) + 1e-6)).all()
-
-
-def test_acting_greedily_takes_the_likeliest_and_samples_are_given_by_their_uniforms() -> None:
+def test_a_greedy_decision_is_the_most_probable() -> None:
     policy = new_policy()
     observation = observe(policy, 4)
     greedy = policy.act(observation, None, 1.0)
@@ -71,7 +54,7 @@ def test_acting_greedily_takes_the_likeliest_and_samples_are_given_by_their_unif
     assert (greedy.log_probs >= sampled.log_probs).all() and (greedy.tokens != sampled.tokens).any()
 
 
-def test_only_tokens_inside_the_mask_count_and_carry_gradient() -> None:
+def test_only_tokens_inside_the_mask_count_and_have_gradients() -> None:
     policy = new_policy()
     observation = observe(policy, 2)
     batch = as_batch(policy, observation, policy.act(observation, None, 1.0).tokens)
@@ -84,26 +67,11 @@ def test_only_tokens_inside_the_mask_count_and_carry_gradient() -> None:
     assert not any(p.grad.any() for p in policy.model.parameters())
 
 
-@pytest.mark.parametrize("num_rows", [0, 2])
-def test_rows_without_a_decision_still_take_part_in_forward_and_backward(num_rows: int) -> None:
-    policy = new_policy(image_size=16)
-    observation = observe(policy, 2)
-    batch = as_batch(policy, observation, policy.act(observation, None, 1.0).tokens)[:num_rows]
-    batch["loss_mask"].zero_()
-    calls = []
-    policy.model.register_forward_hook(lambda *arguments: calls.append(1))
-    log_probs, entropy = policy.evaluate(batch, 1.0)
-    assert calls == [1]
-    assert log_probs.shape == entropy.shape == (num_rows, 3, 6) and not log_probs.any()
-    log_probs.sum().backward()
-    assert all(p.grad is not None and not p.grad.any() for p in policy.model.parameters())
-
-
 def test_the_imitation_loss_by_hand() -> None:
     policy = new_policy()
     model = policy.model
     torch.nn.init.zeros_(model.head.coefficients.weight)
-    torch.nn.init.zeros_(model.head.coefficients.bias)  # every bin is as likely
+    torch.nn.init.zeros_(model.head.coefficients.bias)  # all bins are equally probable
     observation = {name: torch.from_numpy(values) for name, values in observe(policy, 2).items()}
     actions = torch.zeros(2, 3, 2)
     mask = torch.tensor([[True, True, True], [True, False, False]])
@@ -115,7 +83,7 @@ def test_the_imitation_loss_by_hand() -> None:
     ).item() == pytest.approx(loss.item())
 
 
-def test_states_are_standardised_by_what_was_demonstrated() -> None:
+def test_states_are_standardised_by_demonstrations() -> None:
     policy = new_policy()
     states = torch.tensor([[1.0, 5, 0, 0, 0, 0], [3.0, 5, 0, 0, 0, 0]])
     policy.set_normalization(states, torch.zeros(len(states), 4))
@@ -144,23 +112,23 @@ STATE, IMAGE = Box(-1, 1, (6,)), Box(0, 255, (16, 16, 3), np.uint8)
         (
             {"image_size": 16},
             Room(state=STATE),
-            r"policy.image_size=16: .* shows no 'image', but state; set .*_size=16",
+            r"policy.image_size=16: .* has no 'image', only state; set .*_size=16",
         ),
         ({"image_size": 32}, Room(state=STATE, image=IMAGE), r"policy.image_size=32: .* \(16, 16, 3\)"),
         (
             {"image_size": 16, "cameras": ("image", "wrist_image")},
             Room(state=STATE, image=IMAGE),
-            "policy.image_size=16: the environment shows no 'wrist_image', but image, state",
+            "policy.image_size=16: the environment has no 'wrist_image', only image, state",
         ),
         ({"action_dim": 3}, Room(state=STATE), r"policy.action_dim=3: .* \(2,\)"),
     ],
 )
-def test_a_policy_that_does_not_fit_its_environment_is_refused(sizes: dict[str, Any], env: Room, message: str) -> None:
+def test_a_mismatch_with_the_environment_is_refused(sizes: dict[str, Any], env: Room, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_fits(TinyVLAConfig(**(SIZES | sizes)), env)
+        check_match(TinyVLAConfig(**(SIZES | sizes)), env)
 
 
-def test_a_policy_may_ignore_what_it_does_not_need() -> None:
-    check_fits(TinyVLAConfig(**SIZES), Room(state=STATE, image=IMAGE))
+def test_a_policy_may_ignore_observations() -> None:
+    check_match(TinyVLAConfig(**SIZES), Room(state=STATE, image=IMAGE))
     sizes = SIZES | {"state_dim": 0, "image_size": 16}
-    check_fits(TinyVLAConfig(**sizes), Room(state=STATE, image=IMAGE))
+    check_match(TinyVLAConfig(**sizes), Room(state=STATE, image=IMAGE))

@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation against transformers' own."""
+"""Root-mean-square normalisation against that of transformers."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from embodyflow.policies import rms_norm
 
 
 @pytest.mark.parametrize("shape", [(5, 7, 16), (3, 16)])
-def test_outputs_and_gradients_are_those_of_transformers(shape: tuple[int, ...]) -> None:
+def test_outputs_and_gradients_match_transformers(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     theirs, mine = (nn.Sequential(Qwen3RMSNorm(16)) for _ in range(2))
     for norm in (theirs, mine):
@@ -29,14 +29,14 @@ def test_outputs_and_gradients_are_those_of_transformers(shape: tuple[int, ...])
         assert torch.equal(mine(inputs), results[0][0])
 
 
-def test_the_gradient_is_that_of_finite_differences() -> None:
+def test_the_gradient_matches_finite_differences() -> None:
     torch.manual_seed(0)
     inputs, weight = torch.randn(3, 5, dtype=torch.float64), torch.rand(5, dtype=torch.float64)
     arguments = (inputs.requires_grad_(), weight.requires_grad_(), 1e-6)
     assert torch.autograd.gradcheck(rms_norm._Normalise.apply, arguments)
 
 
-def test_every_normalisation_of_a_layer_is_found_and_other_precisions_are_left_alone() -> None:
+def test_every_normalisation_is_replaced_and_other_precisions_are_unchanged() -> None:
     config = Qwen3Config(hidden_size=16, num_attention_heads=2, num_key_value_heads=1, head_dim=8)
     layer = Qwen3Attention(config, 0).to(torch.bfloat16)
     inputs = torch.randn(4, 8, dtype=torch.bfloat16)

@@ -28,7 +28,7 @@ FEATURES = {
     "input_features": {"observation.state": {"type": "STATE", "shape": [6]}},
     "output_features": {"action": {"type": "ACTION", "shape": [6]}},
 }
-"""The sizes of SmolVLM2-500M-Video-Instruct, and what LeRobot's smolvla_base takes and gives."""
+"""Sizes of SmolVLM2-500M-Video-Instruct, and inputs and outputs of LeRobot's smolvla_base."""
 
 
 def test_the_published_model_has_the_published_parameters() -> None:
@@ -73,7 +73,7 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("case", SPOILED)
-def test_a_checkpoint_that_cannot_be_used_is_refused_before_it_is_loaded(tmp_path: Path, case: str) -> None:
+def test_an_unusable_checkpoint_is_refused_before_it_is_loaded(tmp_path: Path, case: str) -> None:
     assert_refused(smolvla_models, tmp_path, *SPOILED[case])
 
 

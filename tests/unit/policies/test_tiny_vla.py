@@ -51,7 +51,7 @@ def test_log_probs_do_not_depend_on_the_batch_they_are_computed_in(image_size: i
 
 
 @pytest.mark.parametrize("changed", ["state", "instruction_ids", "image", "wrist_image"])
-def test_every_modality_is_heeded(changed: str) -> None:
+def test_every_modality_has_an_effect(changed: str) -> None:
     config = SMALL.model_copy(update={"image_size": 32, "cameras": ("image", "wrist_image")})
     torch.manual_seed(0)
     model, observation = TinyVLA(config), observe(config, 1)
@@ -77,7 +77,7 @@ def test_states_are_standardised_and_bounded() -> None:
     assert torch.equal(model(far), model(further))
 
 
-def test_states_are_seen_as_they_are_without_statistics(tmp_path: Path) -> None:
+def test_states_are_unchanged_without_statistics(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, observation = TinyVLA(SMALL), observe(SMALL, 4)
     model.save_pretrained(tmp_path)
@@ -86,7 +86,7 @@ def test_states_are_seen_as_they_are_without_statistics(tmp_path: Path) -> None:
         assert not torch.allclose(each(far), each(further), atol=1e-3)
 
 
-def test_a_saved_policy_loads_as_it_was(tmp_path: Path) -> None:
+def test_a_saved_policy_loads_unchanged(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = TinyVLA(SMALL)
     model.embed.state_mean.copy_(torch.arange(6.0))
@@ -141,7 +141,7 @@ def test_temperature_and_entropy_by_hand() -> None:
 def test_sampling_draws_from_the_distribution(seed: int, temperature: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(1, 1, 7, generator=generator)
-    grid = (torch.arange(4000.0) + 0.5) / 4000  # evenly spaced: every bin comes up in its proportion
+    grid = (torch.arange(4000.0) + 0.5) / 4000  # evenly spaced, so every bin occurs in its proportion
     tokens, log_probs = sample_tokens(logits.expand(1, 4000, 7), grid.unsqueeze(0), temperature)
     frequency = torch.bincount(tokens[0], minlength=7) / 4000
     torch.testing.assert_close(frequency, torch.softmax(logits[0, 0] / temperature, -1), atol=5e-4, rtol=0)
@@ -184,7 +184,7 @@ def test_tokens_and_actions_by_hand() -> None:
 
 
 @given(st.integers(2, 1024))
-def test_every_token_is_the_token_of_its_action(num_bins: int) -> None:
+def test_every_token_survives_decoding_and_encoding(num_bins: int) -> None:
     processor = TinyVLAProcessor(TinyVLAConfig(chunk_size=1, action_dim=1, num_bins=num_bins))
     tokens = torch.arange(num_bins).unsqueeze(1)
     assert torch.equal(processor.tokens(processor.actions(tokens)), tokens)
@@ -198,7 +198,7 @@ def test_smoothed_targets_are_a_gaussian_around_the_action() -> None:
     torch.testing.assert_close(targets.sum(-1), torch.ones(1, 2))
     middle, edge = targets[0]
     assert middle.argmax() == 100 and edge.argmax() == 0
-    # One standard deviation from the mean a Gaussian has exp(-1/2) of its height.
+    # One standard deviation from its mean, a Gaussian has exp(-1/2) of its height.
     assert (middle[104] / middle[100]).item() == pytest.approx(math.exp(-0.5), abs=1e-5)
     torch.testing.assert_close(middle[60:100], middle[101:141].flip(0))
     bins = torch.arange(256.0)

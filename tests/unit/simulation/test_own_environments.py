@@ -174,9 +174,9 @@ class Whole(Line):
 
 
 def test_actions_that_are_not_floats_with_bounds_are_refused(config_of: Callable[..., RunConfig]) -> None:
-    with pytest.raises(ConfigError, match=r"^env: actions must be a Box of one dimension, are MultiDiscrete\(\[3\]\)"):
+    with pytest.raises(ConfigError, match=r"^env: actions must be a one-dimensional Box, not MultiDiscrete\(\[3\]\)"):
         config_of(Steered)
-    with pytest.raises(ConfigError, match=r"^env: actions must be a Box of floats, are Box\(-1, 1, \(1,\), int64\)"):
+    with pytest.raises(ConfigError, match=r"^env: actions must be a Box of floats, not Box\(-1, 1, \(1,\), int64\)"):
         config_of(Whole)
 
 
@@ -220,7 +220,7 @@ def test_an_observation_that_is_not_an_array_is_refused(
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         config_of(kind, f"policy.state_dim={size}", "policy.action_dim=null")
-    assert str(caught.value).startswith(f"env: observation_space['state'] must be an array of numbers, is {found}")
+    assert str(caught.value).startswith(f"env: observation_space['state'] must be an array of numbers, not {found}")
     assert str(caught.value).endswith("; flatten it by a wrapper in env.adapter.wrappers")
 
 
@@ -370,7 +370,7 @@ def test_a_token_policy_refuses_other_bounds_than_its_own(
     with pytest.raises(ConfigError) as caught:
         config_of(Wide, *words)
     assert str(caught.value) == (
-        f"policy.name={policy}: acts in [-1, 1], the environment in [0.0, 4.0]; scale it by "
+        f"policy.name={policy}: acts in [-1, 1], the environment in [0.0, 4.0]; scale actions by "
         "env.adapter or Gymnasium's RescaleAction"
     )
 

@@ -1,0 +1,39 @@
+"""The section ``policy`` while it is still plain values, or a word of the command line."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from embodyflow.errors import ConfigError
+from embodyflow.policies.policy_config import PolicyConfig
+from embodyflow.policies.policy_registry import find_policy
+
+SIZES = ("state_dim", "action_dim")
+"""Keys of sizes that the environment can fill in."""
+OWN_POLICY = re.compile(r"\+?policy(?:\.name)?=(?P<name>[\w.]+:[\w.]+)")
+
+
+def as_section(override: str) -> str:
+    """Return ``policy=module:Class`` as an override of the whole section; others are returned as they are.
+
+    Hydra takes the value of ``policy`` for a file in ``configs/policy``. Nothing is kept of the section that an
+    experiment has: its keys are another policy's.
+    """
+    found = OWN_POLICY.fullmatch(override)
+    return override if found is None else f"policy={{name:'{found['name']}'}}"
+
+
+def open_sizes(section: Mapping[str, Any]) -> list[str]:
+    """Return the sizes to take from the environment: those that are null, or not set and without a default."""
+    config_class = config_class_of(section)
+    fields = {} if config_class is None else config_class.model_fields
+    needed = [key for key in SIZES if key in fields and fields[key].is_required() and key not in section]
+    return [key for key in SIZES if key in needed or section.get(key, 0) is None]
+
+
+def config_class_of(section: Mapping[str, Any]) -> type[PolicyConfig] | None:
+    """Return the configuration class that the section's name chooses; ``None`` where the name is refused later."""
+    try:
+        return find_policy(str(section.get("name"))).config_class
+    except ConfigError:
+        return None

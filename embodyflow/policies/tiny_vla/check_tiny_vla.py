@@ -1,0 +1,17 @@
+"""Check of TinyVLA against its environment."""
+
+from typing import Any
+
+import gymnasium as gym
+
+from embodyflow.policies.env_match import check_unit_bounds
+from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
+
+
+def check(config: TinyVLAConfig, env: gym.Env[Any, Any]) -> None:
+    """Refuse an environment whose actions are not bounded by -1 and 1, as the policy's bins are.
+
+    Raises:
+        ConfigError: One line that names the key and what is allowed.
+    """
+    check_unit_bounds(config, env)

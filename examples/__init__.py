@@ -1,0 +1,1 @@
+"""Small projects of your own, run as they stand from the root of the repository."""

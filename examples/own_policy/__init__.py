@@ -1,0 +1,1 @@
+"""A policy of your own, trained without a change to embodyflow."""
