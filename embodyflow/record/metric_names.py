@@ -77,7 +77,7 @@ METRICS = {
     "perf/<node>_seconds": "Time of the slowest rank in one node of the graph.",
     "perf/evaluate_<mode>_seconds": "Time of an evaluation, mean over ranks.",
     "perf/env_steps_per_second": "Environment steps per second, summed over rollout workers.",
-    "perf/env_restarts": "Environment processes that were started again.",
+    "perf/env_restarts": "Environment processes that were restarted.",
     "perf/env_timeouts": "Those of them that hung.",
     "perf/env_quarantined": "Episodes given up after three failures of their environment.",
     "perf/buffer/num_shards": "Shards in the buffers now.",
