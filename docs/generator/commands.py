@@ -10,7 +10,7 @@ import pkgutil
 from prefect import Flow
 
 import flows
-from docs.generator.markdown import code, document, fence, table
+from docs.generator.markdown import code, document, escaped, fence, table
 from embodyflow.cli.main import _parser
 from embodyflow.orchestration.request.usage import _meaning
 
@@ -70,4 +70,4 @@ def _flows() -> list[str]:
 
 
 def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+    return escaped(f"{text[:1].upper()}{text[1:]}.") if text else ""

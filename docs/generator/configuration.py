@@ -1,6 +1,8 @@
 """The page of configuration keys, from the models that check them."""
 
+import importlib
 import json
+import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -8,7 +10,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import yaml
 from pydantic import BaseModel, TypeAdapter
 
-from docs.generator.markdown import code, document, first_paragraph, table, without_roles
+from docs.generator.markdown import code, document, escaped, first_paragraph, table, without_roles
+from embodyflow import policies
 from embodyflow.config.base import RunName
 from embodyflow.config.described import meanings
 from embodyflow.config.jobs import JOBS
@@ -134,12 +137,29 @@ def _choice(kind: type[BaseModel]) -> str | None:
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
     """Yield the models that a value of this type may be."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
+        yield from _kinds(annotation) or (annotation,)
     elif get_origin(annotation) is Annotated:
         yield from _models(get_args(annotation)[0])
     elif get_origin(annotation) not in (dict, tuple, list):
         for each in get_args(annotation):
             yield from _models(each)
+
+
+def _kinds(model: type[BaseModel]) -> list[type[BaseModel]]:
+    """Return the models that extend one and have a name of their own, as the policies of a kind of job do."""
+    if _choice(model) is not None or "name" not in model.model_fields:
+        return []
+    for module in pkgutil.walk_packages(policies.__path__, f"{policies.__name__}."):
+        if ".configuration_" in module.name:
+            importlib.import_module(module.name)
+    named = [each for each in _descendants(model) if _choice(each) is not None]
+    return [each for each in named if each.__module__.startswith("embodyflow.")]
+
+
+def _descendants(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for each in model.__subclasses__():
+        yield each
+        yield from _descendants(each)
 
 
 def allowed(schema: dict[str, Any]) -> str:
@@ -197,7 +217,7 @@ def _sentence(text: str) -> str:
     """Return a meaning that begins with a capital letter and ends with a period."""
     if not text:
         return ""
-    text = text.replace("*", "\\*").replace("<", "&lt;")
+    text = escaped(text)
     text = text if text.startswith("`") else text[0].upper() + text[1:]
     return text if text.endswith((".", "?")) else f"{text}."
 

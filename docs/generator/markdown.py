@@ -41,8 +41,16 @@ def first_paragraph(docstring: str | None) -> str:
     return " ".join(prose(docstring).partition("\n\n")[0].split())
 
 
+def escaped(text: str) -> str:
+    """Return text whose angle brackets and asterisks outside of code are not Markdown or HTML."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(each if each.startswith("`") else each.replace("<", "&lt;").replace("*", "\\*") for each in parts)
+
+
 def without_roles(text: str) -> str:
     """Return text whose ``:class:`~a.B``` and double backticks are Markdown's inline code."""
     text = re.sub(r":\w+:`~(?:[\w.]*\.)?(\w+)`", r"`\1`", text)
     text = re.sub(r":\w+:`([^`]*)`", r"`\1`", text)
+    text = re.sub(r" +::$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"::$", ":", text, flags=re.MULTILINE)
     return re.sub(r"``([^`]+)``", r"`\1`", text)
