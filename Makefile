@@ -50,6 +50,12 @@ lint: install  ## check style, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+.PHONY: docs
+docs: install  ## build the documentation into site/, strictly: no dead link, no undocumented key
+	$(BIN)/python -m docs.generator
+	$(BIN)/zensical build --strict
+	$(BIN)/python -m docs.generator.links
+
 clean:  ## stop the stack and remove everything that was installed or built
 	-@$(BIN)/embodyflow down
 	rm -rf .venv .embodyflow build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

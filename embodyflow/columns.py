@@ -3,13 +3,22 @@
 FINAL = "final_"
 """Prefix of the columns with the observation after an episode's last action."""
 
+INTERNAL = {
+    "progress_distance": "Distance of an episode to the nearest success, in standard deviations (SRPO); float32 [N].",
+    "trained": "Whether the record of a played episode is of one that was trained on; bool [N].",
+    "token_weights": "Weight of a token in its mini-batch's loss; float64 [N, T, L].",
+    "decision_weights": "Weight of a decision in its mini-batch's critic loss; float64 [N, T].",
+    "selected": "Whether `clip_cov` or `kl_cov` treats a token apart; bool [N, T, L].",
+}
+"""Columns that only one part of a run adds and reads, with their meanings."""
+
 COLUMNS = frozenset(
     (
         *("uid", "group_id", "policy_version", "seed", "instruction_ids", "action_tokens", "actions", "log_probs"),
         *("loss_mask", "env_task_id", "goal", "num_steps", "episode_return", "success", "terminated", "truncated"),
         *("final_state", "bootstrap_values", "prompt_tokens", "prompt_length", "response_length", "prompt_id"),
         *("rewards", "kl_penalty", "advantages", "old_log_probs", "ref_log_probs", "values", "returns", "scores"),
-        *("progress_distance", "trained", "token_weights", "decision_weights", "selected"),
+        *INTERNAL,
     )
 )
 """Reserved column names (:mod:`embodyflow.types`), some of which exist only in parts of a run. Observations are columns

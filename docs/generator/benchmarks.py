@@ -1,0 +1,305 @@
+"""The tables of the page of benchmarks, from the figures in ``benchmarks/results``."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from docs.generator.markdown import code, table
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "benchmarks.md"
+
+_FIGURES = re.compile(r"<!-- figures: (?P<name>\w+) -->\n.*?<!-- end -->", re.DOTALL)
+_PROCESSORS = {"GenuineIntel": "two cores of an Intel Xeon", "AuthenticAMD": "two cores of an AMD EPYC"}
+
+_read_so_far: set[str] = set()
+
+
+def page(problems: list[str]) -> str:
+    """Return the page with the tables as the figures are now; its text is written by hand.
+
+    Args:
+        problems: Takes a line for each file of figures that the page leaves out.
+    """
+    _read_so_far.clear()
+    text = _FIGURES.sub(lambda found: _between(found["name"]), PAGE.read_text())
+    if left_out := sorted({path.stem for path in RESULTS.glob("*.json")} - _read_so_far):
+        problems.append(f"no table shows benchmarks/results of {', '.join(left_out)}")
+    return text
+
+
+def _between(name: str) -> str:
+    return f"<!-- figures: {name} -->\n\n{TABLES[name]()}\n\n<!-- end -->"
+
+
+def _read(name: str) -> Any:
+    _read_so_far.add(name)
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def _machine(report: Mapping[str, Any]) -> str:
+    processor = str(report.get("machine", {}).get("processor", ""))
+    return next((name for word, name in _PROCESSORS.items() if word in processor), "two cores")
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _lift(mean: Mapping[str, float]) -> tuple[str, str, str]:
+    after = f"**{mean['success_rate_after']:.2f}**"
+    return f"{mean['success_rate_before']:.2f}", after, f"{mean['lowest_success_rate_after']:.2f}"
+
+
+def learning() -> str:
+    """Return the success rates that each experiment has learned."""
+    rows = []
+    for experiment, name, task, demonstrations in (
+        ("embodied", "learning", "reach-v3, the default", "6"),
+        ("push", "learning_push", "push-v3", "2"),
+        ("drawer_open", "learning_drawer_open", "drawer-open-v3", "1"),
+        ("pick_place", "learning_pick_place", "pick-place-v3", "4"),
+        ("mt10", "learning_mt10", "MT10's ten tasks, one policy", "2 of each"),
+        ("libero", "learning_libero", "five tasks of LIBERO-Object, by states", "2 of each"),
+    ):
+        report = _read(name)["grpo"]
+        seeds, curve = str(len(report["runs"])), f"[curve](images/{name}.png)"
+        rows.append((code(experiment), task, demonstrations, *_lift(report["mean"]), seeds, curve))
+    sums = next(each for each in _read("math")["comparisons"] if each["flow"] == "grpo")
+    rows.append(
+        (
+            code("math"),
+            "sums, a small Qwen",
+            "–",
+            *_lift(sums["mean"]),
+            str(len(sums["runs"])),
+            "[curve](images/math.png)",
+        )
+    )
+    control = _read("learning")["control"]
+    rows.append((code("embodied"), "control", "6", *_lift(control["mean"]), str(len(control["runs"])), ""))
+    return table(("`experiment=`", "Task", "Demonstrations", "Before", "After", "Lowest after", "Seeds", "Curve"), rows)
+
+
+def algorithms() -> str:
+    """Return the success rates of several algorithms on the same task."""
+    rows = []
+    for name, each in _read("algorithms").items():
+        episodes = [run["num_episodes"] for run in each["runs"]]
+        mean_episodes = f"{sum(episodes) / len(episodes):,.0f}"
+        rows.append((code(name), "reach-v3", *_lift(each["mean"]), str(len(episodes)), mean_episodes))
+    for each in _read("math")["comparisons"]:
+        rows.append((code(each["flow"]), "sums", *_lift(each["mean"]), str(len(each["runs"])), "–"))
+    return table(("Algorithm", "Task", "Before", "After", "Lowest after", "Seeds", "Episodes"), rows)
+
+
+def srpo() -> str:
+    """Return the iterations that SRPO needs for GRPO's final success."""
+    rows = []
+    for name, task in (("srpo", "FetchReach from scratch, to 2.5 cm"), ("srpo_reach", "reach-v3, one demonstration")):
+        report = _read(name)
+        grpo, ours = report["grpo"], report["srpo"]
+        rows.append(
+            (
+                task,
+                f"{grpo['final']:.2f} after {grpo['reached_at']}",
+                f"after {ours['reached_at']}",
+                f"{ours['final']:.2f}",
+                str(len(grpo["runs"])),
+                f"[curves](images/{name}.png)",
+            )
+        )
+    header = ("Task", "GRPO's success, iterations", "SRPO has it", "SRPO's in the end", "Seeds", "Curves")
+    return table(header, rows)
+
+
+def trl() -> str:
+    """Return TRL's time by ours."""
+    report = _read("llm_grpo")
+    rows = []
+    for each in report["comparisons"]:
+        ratios = (f"{each['trl / embodyflow'][part]['wall']:.2f}" for part in ("total", "generate", "train"))
+        rows.append((each["workload"], *ratios, _machine(report)))
+    version = report["versions"]["trl"]
+    return table((f"Workload, TRL {version}", "Whole iteration", "Generation", "Training", "Machine"), rows)
+
+
+def generation() -> str:
+    """Return tokens per second of generation engines."""
+    report = _read("generation")
+    workloads = report["comparisons"]
+    rows = [
+        (name, *(f"{each['contenders'][name]['tokens_per_wall_second']:,.0f}" for each in workloads), _machine(report))
+        for name in workloads[0]["contenders"]
+    ]
+    return table(("Engine", *(each["workload"] for each in workloads), "Machine"), rows)
+
+
+def staleness() -> str:
+    """Return speed and success with rollouts ahead."""
+    report = _read("staleness")
+    rows = []
+    for each in report["comparisons"]:
+        mean = each["mean"]
+        exact = f"{mean['success_rate_before']:.2f} → {mean['success_rate_after']:.3f}"
+        rows.append((each["arm"], f"{each['speed']:.2f}", f"{each['seconds_to_half']:.0f} s", exact, _machine(report)))
+    rows.append(("bound", f"{report['bound']:.2f}", "–", "–", _machine(report)))
+    header = ("Arm", "Speed of an iteration", "Half of the sums right after", "Exact match, 80 iterations", "Machine")
+    return table(header, rows)
+
+
+def control() -> str:
+    """Return returns and speed beside Stable-Baselines3."""
+    rows = []
+    for name, each in _read("ppo_control")["comparisons"].items():
+        ours, theirs = (_mean(each["final_returns"][who]) for who in ("embodyflow", "stable-baselines3"))
+        rows.append((code(name), f"{ours:.1f}", f"{theirs:.1f}", f"{each['steps_per_wall_second_ratio']:.2f}"))
+    bare = next(each for each in _read("ppo_bound")["comparisons"] if each["contender"] == "bare")
+    rows.append(("bound of `half_cheetah`", "–", "–", f"{bare['wall_ratio']:.2f}"))
+    return table(("Experiment", "Our return", "Its return", "Our steps per second ÷ its"), rows)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def vector_env() -> str:
+    """Return steps per second of vector environments."""
+    report = _read("vector_env")
+    rows = []
+    for each in report["comparisons"]:
+        ours, peer = (each["contenders"][each[who]]["steps_per_second"] for who in ("ours", "best_peer"))
+        peers = f"{peer:,.0f} ({each['best_peer']})"
+        case = f"{each['environment']}, chunks of {each['chunk_size']}"
+        rows.append((case, f"{ours:,.0f}", peers, f"{each['wall_ratio']:.2f}", _machine(report)))
+    return table(("Environment", "Ours", "Best peer", "Ratio", "Machine"), rows)
+
+
+def libero() -> str:
+    """Return steps per second of LIBERO's environments."""
+    rows = []
+    for each in _read("libero_images")["comparisons"]:
+        ours, peer = (each["rates"][who]["steps_per_wall_second"] for who in ("embodyflow", "LIBERO SubprocVectorEnv"))
+        case, ratio = f"images, chunks of {each['chunk_size']}", each["steps_per_wall_second_ratio"]
+        rows.append((case, f"{ours:.0f}", f"{peer:.0f} (LIBERO's SubprocVectorEnv)", f"{ratio:.1f}"))
+    for task, rates in _read("libero_steps")["steps_per_cpu_second"].items():
+        ours, peer = rates["ours"], rates["robosuite"]
+        rows.append((f"states of {task}", f"{ours:.0f}", f"{peer:.0f} (robosuite)", f"{ours / peer:.1f}"))
+    return table(("What is shown", "Ours", "Peer", "Ratio"), rows)
+
+
+def data_plane() -> str:
+    """Return the speed of rows between workers."""
+    rows = []
+    for each in _read("data_plane")["results"]:
+        if each["megabytes"] == 500:
+            continue
+        (sources, targets), ratios = each["layout"], each["ratios"]
+        rows.append(
+            (
+                f"{each['megabytes']} MB {each['kind']}, {sources} → {targets}",
+                f"{each['ours']['deliver_ms']:.0f} ms",
+                f"{ratios['verl']:.1f}" if "verl" in ratios else "–",
+                f"{ratios['ray refs']:.1f}",
+                _percent(ratios["memcpy"]),
+                f"{each['ours']['driver_bytes'] / 1000:.1f} kB",
+            )
+        )
+    header = (
+        "Rows, sources → targets",
+        "Ours",
+        "verl ÷ ours",
+        "Ray references ÷ ours",
+        "Share of memcpy",
+        "By the driver",
+    )
+    return table(header, rows)
+
+
+def planning() -> str:
+    """Return the times to plan a redistribution."""
+    rows = []
+    for each in _read("planning"):
+        case = f"{each['rows']:,} rows, {each['sources']} → {each['targets']} ranks, Ray nodes: {each['nodes']}"
+        peer = f"{each['verl_ms']:,.0f} ms" if "verl_ms" in each else "–"
+        rows.append((case, f"{each['ours_ms']:,.0f} ms", peer, f"{each['ours_imbalance']:.1e}"))
+    return table(("Case", "Ours", "verl", "Our imbalance"), rows)
+
+
+def orchestration() -> str:
+    """Return the times of an iteration of empty nodes."""
+    report = _read("orchestration")["milliseconds"]
+    names = {
+        "raw": "seven bare Ray calls",
+        "plain": "Prefect: an empty flow of seven empty tasks",
+        "ours": "ours: seven empty nodes, with commit",
+        "one": "ours with `pipeline.task_runs=iteration`",
+    }
+    rows = [(text, *(f"{report[db][key]['median']:.0f} ms" for db in report)) for key, text in names.items()]
+    return table(("Iteration", *report), rows)
+
+
+def faults() -> str:
+    """Return the number of runs that differ after random deaths."""
+    chaos, env = _read("chaos"), _read("env_faults")
+    runs, differ = sum(chaos["runs"].values()), len(chaos["runs_that_differ"])
+    rows = [
+        ("parts of runs killed or stopped at random", f"{chaos['faults']} in {runs} runs", f"{differ}"),
+        (
+            "faults in environments: aborts, hangs, kills, NaN",
+            f"{env['faults']} in 1 run",
+            f"{int(not env['same_weights'])}",
+        ),
+    ]
+    return table(("What happened", "How often", "Runs that differ"), rows)
+
+
+def durability() -> str:
+    """Return the cost of durability as shares of an iteration."""
+    rows = []
+    for job, each in _read("durability").items():
+        low, high = map(_percent, each["interval"])
+        most, compared = _percent(each["account"]["most_share"]), _percent(each["overhead"])
+        rows.append((code(job), f"at most {most}", f"{compared} ({low} to {high})"))
+    return table(("Experiment", "Added up", "Compared"), rows)
+
+
+def growth() -> str:
+    """Return the growth over many iterations, or many runs."""
+    rows = [
+        (name, f"{each['end']:,.0f}", f"{each['growth']:+,.1f} per 1,000 iterations")
+        for name, each in _read("endurance")["per_1000_iterations"].items()
+    ]
+    used = [each["used MB"] for each in _read("retention")["after_each"]]
+    rows.append(
+        ("Prefect database in use MB, runs ten days apart", f"{used[-1]:.1f}", f"{used[2]:.1f} after three runs")
+    )
+    soak = _read("soak")
+    shares = (_percent(soak["growth"][part]) for part in ("driver", "buffer"))
+    rows.append(
+        ("buffer that spills MB", f"{soak['resident_mb']['buffer']:.0f}", "driver {}, buffer {}".format(*shares))
+    )
+    return table(("Quantity", "At the end", "Growth"), rows)
+
+
+def exploration() -> str:
+    """Return the share of mixed groups by each factor."""
+    rows = []
+    for task, factors in _read("exploration")["factors"].items():
+        for factor, points in factors.items():
+            cells = ", ".join(f"{point['value']:g}: {point['mixed']:.2f}" for point in points)
+            rows.append((code(task), code(factor), cells))
+    return table(("Task", "Factor", "Value: share of mixed groups"), rows)
+
+
+TABLES = {
+    each.__name__: each
+    for each in (
+        *(learning, algorithms, srpo, trl, generation, staleness, control, vector_env, libero),
+        *(data_plane, planning, orchestration, faults, durability, growth, exploration),
+    )
+}
+"""The tables by the names that the page marks their places with."""

@@ -1,0 +1,109 @@
+"""Every metric that a run writes to ``metrics.jsonl``, with its meaning.
+
+A name is ``area/name``. A part in angle brackets stands for many: ``perf/<node>_seconds`` has a line for each node of the
+graph. Metrics of a user's own functions are not listed here.
+"""
+
+import re
+from functools import cache
+
+METRICS = {
+    "rollout/success_rate": "Share of the iteration's episodes or responses that succeeded.",
+    "rollout/reward": "Mean reward of a response, or mean return of an episode by the environment's own rewards.",
+    "rollout/episode_steps": "Mean number of environment steps, or of response tokens.",
+    "rollout/num_episodes": "Number of episodes or responses gathered; in control jobs, episodes that ended.",
+    "rollout/num_steps": "Number of environment steps, or of response tokens.",
+    "groups/mixed_fraction": "Share of groups with both outcomes. Only these carry a group-relative advantage.",
+    "groups/all_success_fraction": "Share of groups whose members all succeeded.",
+    "groups/all_failure_fraction": "Share of groups whose members all failed.",
+    "groups/num_dropped": "Number of groups that `filter` dropped.",
+    "groups/num_kept_rows": "Number of rows left to train on.",
+    "groups/num_rerolled": "Number of further groups that dynamic sampling played.",
+    "surplus/num_used": "Rows left over by earlier iterations that this one trains on.",
+    "surplus/num_expired": "Rows left over that became staler than `filter.max_staleness` and were dropped.",
+    "surplus/num_waiting": "Rows that this iteration leaves for later ones.",
+    "reward/score": "Mean of what `compute_reward` places on a row's last token.",
+    "reward/kl_penalty": "Mean per token that rewards lose for the KL, with `algorithm.kl.placement=reward`.",
+    "reward/<part>": "Mean of one part of a reward, as the reward function names it.",
+    "scores/pass@<k>": "Unbiased estimate that one of k responses to a prompt is correct.",
+    "scores/reward": "Mean reward over prompts.",
+    "scores/num_prompts": "Number of prompts answered.",
+    "scores/num_samples": "Number of responses.",
+    "scores/<source>/<score>": "The same score for the prompts of one data source.",
+    "progress/failure_score": "Mean progress reward of failed episodes (SRPO).",
+    "progress/num_centres": "Number of clusters of successes that failures are compared with (SRPO).",
+    "progress/num_unreached_tasks": "Number of tasks without any success to compare with (SRPO).",
+    "advantage/abs_mean": "Mean absolute advantage of a token.",
+    "parity/log_prob_gap": "Largest difference between a rollout's log-probs and the trainer's.",
+    "policy/pg_loss": "Policy loss, mean over tokens, without KL and entropy terms.",
+    "policy/entropy": "Entropy of the policy, mean over tokens.",
+    "policy/old_kl": "Estimate (k1) of how far the policy moved from the one that the ratio is taken to.",
+    "policy/clip_fraction": "Share of tokens whose ratio or log-prob was clipped.",
+    "policy/dual_clip_fraction": "Share of tokens bounded by the dual clip, `algorithm.clip_ratio_c`.",
+    "policy/selected_fraction": "Share of tokens that `clip_cov` or `kl_cov` treats apart.",
+    "policy/reference_kl": "KL to the reference policy in the loss, by `algorithm.kl.estimator`.",
+    "policy/kl_to_reference": "KL (k3) to the reference policy before the iteration's first step.",
+    "policy/kl_coef": "Present coefficient of the adaptive KL controller.",
+    "policy/behavior_kl": "KL (k3) between the policy that acted and the trainer's, with `old_log_probs=proximal`.",
+    "policy/behavior_weight": "Mean weight π_prox / π_behavior of a token, with `old_log_probs=proximal`.",
+    "policy/behavior_bounded_fraction": "Share of tokens whose weight reached `algorithm.max_behavior_weight`.",
+    "policy/num_stale_rows": "Number of rows that an earlier version of the policy made.",
+    "train/optimizer_steps": "Number of optimizer steps of the policy.",
+    "train/grad_norm": "Mean norm of the policy's gradient before clipping.",
+    "train/learning_rate": "Learning rate of the policy.",
+    "critic/value": "Mean value that the critic predicts.",
+    "critic/explained_variance": "Share of the returns' variance that the critic explains.",
+    "critic/loss": "Loss of the critic, mean over decisions.",
+    "critic/clip_fraction": "Share of decisions whose value was clipped.",
+    "critic/optimizer_steps": "Number of optimizer steps of the critic.",
+    "critic/grad_norm": "Mean norm of the critic's gradient before clipping.",
+    "sft/loss": "Imitation loss of the warm start, mean over its last 50 steps.",
+    "sft/num_demos": "Number of demonstrations.",
+    "sft/demo_steps": "Mean number of environment steps of a demonstration.",
+    "sft/num_samples": "Number of samples that the demonstrations give.",
+    "eval/<mode>_success_rate": "Success rate on goals or prompts never trained on; mode is `greedy` or `sampled`.",
+    "eval/<mode>_success_rate/<task>": "The same for one task, where there are several.",
+    "eval/<mode>_success_low": "Lower end of the 95 % Wilson interval of that rate.",
+    "eval/<mode>_success_high": "Upper end of the 95 % Wilson interval of that rate.",
+    "eval/<mode>_episode_steps": "Mean number of environment steps, or of response tokens, in evaluation.",
+    "eval/<mode>_<score>": "A score of language jobs in evaluation, such as `eval/sampled_pass@4`.",
+    "eval/<mode>_<source>/<score>": "The same score for the prompts of one data source.",
+    "eval/num_goals": "Number of goals or prompts that were evaluated.",
+    "eval/success_rate": "Success rate of one task in `python -m flows.evaluate`.",
+    "eval/episode_steps": "Mean number of environment steps of one task in `python -m flows.evaluate`.",
+    "balance/token_imbalance": "How much more tokens than the mean the busiest rank has, as a share of the mean.",
+    "perf/iteration_seconds": "Wall time of the iteration, without what it shared with the one before.",
+    "perf/wait_for_rollout_seconds": "How long the trainer waited for rows.",
+    "perf/<node>_seconds": "Time of the slowest rank in one node of the graph.",
+    "perf/evaluate_<mode>_seconds": "Time of an evaluation, mean over ranks.",
+    "perf/env_steps_per_second": "Environment steps per second, summed over rollout workers.",
+    "perf/env_restarts": "Environment processes that were restarted.",
+    "perf/env_timeouts": "Those of them that hung.",
+    "perf/env_quarantined": "Episodes given up after three failures of their environment.",
+    "perf/buffer/num_shards": "Shards in the buffers now.",
+    "perf/buffer/memory_bytes": "Bytes of shards in shared memory now.",
+    "perf/buffer/spare_bytes": "Bytes of segments kept for the next writer.",
+    "perf/buffer/peak_memory_share": "Largest share of its memory that a buffer has used so far.",
+    "perf/buffer/spilled_bytes": "Bytes of shards on disk now.",
+    "perf/buffer/num_spills": "Shards moved to disk so far.",
+    "perf/buffer/bytes_sent": "Bytes sent to other Ray nodes so far.",
+}
+"""Meaning of each metric by its name. Names under ``perf/`` depend on timing and differ from run to run."""
+
+RECORD_KEYS = {
+    "iteration": "Index of the iteration, from 1; 0 is before the first.",
+    "weights_digest": "SHA-256 of the policy's full weights.",
+    "digests": "SHA-256 of each node's rows, by node and rank.",
+}
+"""Keys of a line of ``metrics.jsonl`` that are not metrics."""
+
+
+def documented(name: str) -> bool:
+    """Return True if a name is in the table, either itself or by a placeholder."""
+    return name in METRICS or any(pattern.fullmatch(name) for pattern in _patterns())
+
+
+@cache
+def _patterns() -> list[re.Pattern[str]]:
+    names = (name for name in METRICS if "<" in name)
+    return [re.compile(re.sub(r"<\w+>", "[^ ]+", re.escape(name))) for name in names]
