@@ -118,7 +118,7 @@ class FlowVLAPolicy(ABC):
             return
         for name, values in (("state", states), ("action", actions)):
             self._flow_vla.statistics.get_buffer(f"{name}_mean").copy_(values.mean(0))
-            deviation = values.std(0, correction=min(len(values) - 1, 1))  # one sample deviates by 0
+            deviation = values.std(0, correction=min(len(values) - 1, 1))  # a single sample has no deviation
             self._flow_vla.statistics.get_buffer(f"{name}_std").copy_(deviation.clamp(min=1e-2))
 
     def imitation_loss(
