@@ -43,7 +43,9 @@ def reference_to(function: str | Callable[..., Any]) -> str:
         kind = "a lambda" if path.endswith("<lambda>") else "defined inside another function"
         raise ValueError(f"{path} is {kind}, which workers cannot import; define it at the top of a module")
     if module == "__main__":
-        raise ValueError(f"{path} is defined in the started script, which workers cannot import; move it to a module")
+        raise ValueError(
+            f"{path} is defined in the script that was started, which workers cannot import; move it to a module"
+        )
     reference = f"{module}:{path}"
     if resolve(reference) != function:
         raise ValueError(f"{reference} names another object than the one given, and workers would run that one")

@@ -49,10 +49,14 @@ class Ledger:
         self.entries: list[Entry] = []
         self._newest: dict[tuple[int, str, str], dict[str, Any]] = {}
         self._last = _BEGINNING
-        lines = whole_lines(path.read_bytes()) if path.exists() else []
+        content = path.read_bytes() if path.exists() else b""
+        lines = whole_lines(content)
         for number, line in enumerate(lines, start=1):
             self._add(self._read(number, line))
         self._num_bytes = sum(len(line) + 1 for line in lines)
+        rest, _, more = content[self._num_bytes :].partition(b"\0")
+        if more.strip(b"\0") and self._is_whole(rest):  # a line was appended after it, so its end was on disk once
+            raise self._damage(len(lines) + 1)
         self._has_name = False
 
     def append(self, kind: str, iteration: int, facts: dict[str, Any]) -> None:
@@ -85,12 +89,18 @@ class Ledger:
         self._newest[entry.iteration, entry.kind, str(entry.facts.get("node_id", ""))] = entry.facts
 
     def _read(self, number: int, line: bytes) -> Entry:
-        content, _, digest = line.decode(errors="replace").rpartition("\t")
-        if digest != _digest(self._last, content):
-            raise DamageError(f"{self._path}: line {number} is damaged; restore the file, or start another run")
-        self._last = digest
+        if not self._is_whole(line):
+            raise self._damage(number)
+        content, _, self._last = line.decode(errors="replace").rpartition("\t")
         facts = json.loads(content)
         return Entry(facts.pop("kind"), facts.pop("iteration"), facts)
+
+    def _is_whole(self, line: bytes) -> bool:
+        content, _, digest = line.decode(errors="replace").rpartition("\t")
+        return digest == _digest(self._last, content)
+
+    def _damage(self, number: int) -> DamageError:
+        return DamageError(f"{self._path}: line {number} is damaged; restore the file, or start another run")
 
 
 def _digest(previous: str, content: str) -> str:

@@ -80,7 +80,7 @@ def check_login() -> None:
     try:
         wandb.login()
     except wandb.Error as error:
-        raise ConfigError(f"tracking.wandb=online: {error}; log in, or choose offline or disabled") from error
+        raise ConfigError(f"tracking.wandb=online: {error}; allowed without a login are offline, disabled") from error
 
 
 def open_trackers(config: RunConfig) -> list[Tracker]:

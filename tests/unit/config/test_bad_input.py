@@ -417,7 +417,9 @@ def test_who_is_not_logged_in_is_told_before_anything_is_started(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    with pytest.raises(ConfigError, match=r"^tracking.wandb=online: No API key configured.*; allowed without are off"):
+    with pytest.raises(
+        ConfigError, match=r"^tracking.wandb=online: No API key configured.*; allowed without a login are off"
+    ):
         compose_config(["experiment=embodied", "tracking.wandb=online"])
 
 

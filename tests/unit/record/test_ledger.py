@@ -55,6 +55,16 @@ def test_a_line_that_did_not_fit_on_the_disk_is_cut_off_before_the_next(tmp_path
     assert Ledger(tmp_path / "ledger.jsonl").entries == ledger.entries and len(ledger.entries) == 2
 
 
+def test_an_end_of_line_overwritten_with_zero_is_damage(tmp_path: Path) -> None:
+    """A power failure may leave zeros in the last line only, and here another line follows."""
+    filled(path := tmp_path / "ledger.jsonl")
+    for number in (1, 2):
+        content = path.read_bytes().splitlines()
+        path.with_name("copy").write_bytes(b"\n".join(content[:number]) + b"\0" + b"\n".join(content[number:]) + b"\n")
+        with pytest.raises(DamageError, match=f"line {number} is damaged"):
+            Ledger(path.with_name("copy"))
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 10_000), value=st.integers(0, 255))
 def test_a_changed_byte_is_always_noticed(tmp_path: Path, place: int, value: int) -> None:
