@@ -18,7 +18,7 @@ JOBS = {  # training flow and words of each job
     "embodied": ("grpo", (*SMALL, TWO_WORKERS, "pipeline.custom_fn=faulty_nodes:graph")),
     "language": (
         "grpo",
-        (*SMALL_LANGUAGE, "seed=7", "rollout.groups_per_call=2", "pipeline.custom_fn=faulty_nodes:language_graph"),
+        (*SMALL_LANGUAGE, "rollout.groups_per_call=2", "pipeline.custom_fn=faulty_nodes:language_graph"),
     ),
     "control": ("ppo", (*SMALL_CONTROL, "seed=7", "pipeline.custom_fn=faulty_nodes:control_graph")),
 }
@@ -68,7 +68,7 @@ class FaultyRuns:
         assert process.returncode == 0, output[-6000:]
         return output
 
-    def outlives(
+    def assert_recovers(
         self, undisturbed: tuple[Any, ...], run_id: str, *faults: dict[str, Any], words: tuple[str, ...] = ITERATIONS
     ) -> str:
         """Run the job with faults; check that all of them happened and that the outcome equals the undisturbed one."""
