@@ -25,7 +25,7 @@ def embodied_srpo() -> TaskGraph:
     pipeline.add_node("reward", func="tasks:compute_reward", deps=[rollout, "progress"], node_role=NodeRole.REWARD)
     pipeline.add_node(
         "sampling",
-        func="tasks:embodied_sampling",
+        func="tasks:filter_groups",
         deps=["reward"],
         node_role=NodeRole.DYNAMIC_SAMPLING,
         config={"uniform": "scores"},

@@ -15,8 +15,10 @@ from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
 from tasks.progress import score_progress
 from tasks.rewards import compute_advantage, compute_kl_penalty, compute_reward
 from tasks.rollout import demonstrate, generate
-from tasks.sampling import dynamic_sampling, embodied_sampling
+from tasks.sampling import dynamic_sampling, filter_groups
 from tasks.training import fit, train_actor
+
+embodied_sampling = filter_groups  # the name in siiRL's graphs
 
 __all__ = [
     "collect_steps",
@@ -31,6 +33,7 @@ __all__ = [
     "dynamic_sampling",
     "embodied_sampling",
     "evaluate_policy",
+    "filter_groups",
     "fit",
     "generate",
     "keep_episodes",

@@ -23,7 +23,7 @@ from tasks.rollout import episode_metrics
 
 
 @node(reads=("success", "truncated", "group_id"), writes=())
-def embodied_sampling(batch: Batch, config: Any = None, *, worker: Engine, **kwargs: Any) -> NodeOutput:
+def filter_groups(batch: Batch, config: Any = None, *, worker: Engine, **kwargs: Any) -> NodeOutput:
     """Drop whole groups by their outcomes, by the rules of ``filter``.
 
     Dropped rows still count in the mean over rows or tokens of the policy's loss, to which they add nothing.

@@ -25,7 +25,7 @@ def reward(pipeline: Pipeline, after: str) -> str:
 
 def filter_groups(pipeline: Pipeline, after: str) -> str:
     """Append ``sampling``, which drops groups by their outcomes."""
-    pipeline.add_node("sampling", "tasks:embodied_sampling", [after], node_role=NodeRole.DYNAMIC_SAMPLING)
+    pipeline.add_node("sampling", "tasks:filter_groups", [after], node_role=NodeRole.DYNAMIC_SAMPLING)
     return "sampling"
 
 

@@ -1,6 +1,6 @@
 """Every metric that a run writes to ``metrics.jsonl``, with its meaning.
 
-A name is ``area/name``. A part in angle brackets stands for many: ``perf/<node>_seconds`` has a line for each node of the
+A name is ``area/name``. A part in angle brackets stands for many: ``perf/<node>_seconds`` exists for each node of the
 graph. Metrics of a user's own functions are not listed here.
 """
 

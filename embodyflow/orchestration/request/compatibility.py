@@ -26,9 +26,13 @@ ADVANTAGE, KL_PENALTY = "compute_advantage", "compute_kl_penalty"
 
 FILTERS = {
     **dict.fromkeys(("num_groups", "max_rerolls", "max_staleness"), ("dynamic_sampling",)),
-    **dict.fromkeys(("min_success", "max_success", "drop_truncated"), ("embodied_sampling", "dynamic_sampling")),
+    **dict.fromkeys(("min_success", "max_success", "drop_truncated"), ("filter_groups", "dynamic_sampling")),
 }
 """Keys of ``filter``, and the functions of ``tasks`` without which they mean nothing."""
+
+
+ALIASES = {"filter_groups": ("embodied_sampling",)}
+"""Other names of functions of ``tasks``, which ported graphs use."""
 
 
 def check_fit(config: RunConfig) -> None:
@@ -125,7 +129,8 @@ def _check_filter(graph: TaskGraph, config: RunConfig) -> None:
 
 def _nodes_of(graph: TaskGraph, function: str) -> list[str]:
     """Return the nodes that run a function of ``tasks``, by whichever of its names: in it, or in a module of it."""
-    name = re.compile(rf"tasks(\.\w+)?:{function}")
+    names = [function, *ALIASES.get(function, ())]
+    name = re.compile(rf"tasks(\.\w+)?:({'|'.join(names)})")
     return [node_id for node_id, node in graph.nodes.items() if name.fullmatch(node.executable_ref)]
 
 

@@ -173,7 +173,7 @@ KL = """
             "ppo",
             ["filter.drop_truncated=true"],
             "filter.drop_truncated=true: allowed is false; no node of the pipeline reads it, as "
-            "tasks:embodied_sampling or tasks:dynamic_sampling does",
+            "tasks:filter_groups or tasks:dynamic_sampling does",
         ),
         (
             "grpo",

@@ -46,7 +46,7 @@ def numbers(output: NodeOutput) -> dict[str, float]:
 
 
 def test_every_node_function_is_exported_and_declares_its_columns() -> None:
-    verbs = ("generate", "embodied_sampling", "compute_reward", "compute_value", "compute_advantage")
+    verbs = ("generate", "filter_groups", "compute_reward", "compute_value", "compute_advantage")
     for name in (*verbs, "train_actor", "train_critic", "train_actor_critic"):
         function = getattr(tasks, name)
         assert declared(function, "__reads__") is not None and declared(function, "__writes__") is not None, name
@@ -109,7 +109,7 @@ def test_siblings_are_compared_with_each_other_only(tiny_config) -> None:
 )
 def test_groups_are_kept_or_dropped_whole(tiny_config, overrides: tuple[str, ...], kept: list[int]) -> None:
     worker = SimpleNamespace(config=tiny_config(*overrides))
-    output = tasks.embodied_sampling(rows([1, 0, 1, 1, 0, 0], [0, 0, 1, 1, 2, 2]), worker=worker)
+    output = tasks.filter_groups(rows([1, 0, 1, 1, 0, 0], [0, 0, 1, 1, 2, 2]), worker=worker)
     assert output.batch is not None
     assert output.batch["uid"].tolist() == kept
     assert set(output.batch.keys()) == set(rows([], []).keys())

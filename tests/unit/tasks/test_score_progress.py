@@ -106,5 +106,5 @@ def test_groups_that_failed_as_a_whole_are_kept_where_their_scores_differ(tiny_c
         "scores": torch.tensor([1.0, 1.0, 0.3, 0.4, 0.0, 0.0]),
     }
     batch, worker = Batch(columns, batch_size=[6]), SimpleNamespace(config=tiny_config())
-    assert tasks.embodied_sampling(batch, {"uniform": "scores"}, worker=worker).batch["uid"].tolist() == [2, 3]
-    assert tasks.embodied_sampling(batch, {}, worker=worker).batch["uid"].tolist() == []
+    assert tasks.filter_groups(batch, {"uniform": "scores"}, worker=worker).batch["uid"].tolist() == [2, 3]
+    assert tasks.filter_groups(batch, {}, worker=worker).batch["uid"].tolist() == []
