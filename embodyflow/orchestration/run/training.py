@@ -99,13 +99,13 @@ async def _evaluate_if_due(run: Run, index: int) -> None:
         return
     if not _evaluated(run.folder, index):
         await evaluate(run, index)
-    if run.config.films_after(index) and not filmed(run, index):  # a failure may lie between the two
+    if run.config.records_video_after(index) and not filmed(run, index):  # a failure may lie between the two
         await film(run, index)
 
 
 async def _begin(run: Run) -> int:
     """Warm-start the policy and commit it as version 0; note what it sees, for evaluations to see the same."""
-    if run.config.notes_observations:
+    if run.config.records_observations:
         run.folder.write_observations(await observe(run))
     if run.config.warm_start is not None:
         run.folder.write_status("sft", 0, run.config.iterations)

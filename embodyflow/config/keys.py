@@ -1,0 +1,31 @@
+"""The keys of all configuration models."""
+
+import functools
+from typing import Any
+
+from embodyflow.config.jobs import JOBS
+
+
+@functools.cache
+def known_keys() -> dict[str, None]:
+    """Return the keys of all kinds of jobs as an ordered set; a section comes before its keys."""
+    return dict.fromkeys(key for kind in JOBS.values() for key, _ in keys_of(kind))
+
+
+def keys_of(model: Any, prefix: str = "", choice: str = "") -> list[tuple[str, str]]:
+    """Return each key of a model with the choice that it requires.
+
+    Args:
+        model: Configuration model.
+        prefix: Key of the section that the model describes, with a dot at its end; empty for the whole configuration.
+        choice: Choice that the section requires, such as ``policy.name=pi0``; empty if it always exists.
+    """
+    if "name" in model.model_fields:
+        choice = f"{prefix}name={model.model_fields['name'].default}"
+    keys = []
+    for name, field in model.model_fields.items():
+        keys.append((prefix + name, choice))
+        for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            if hasattr(kind, "model_fields"):
+                keys += keys_of(kind, f"{prefix}{name}.", choice)
+    return keys
