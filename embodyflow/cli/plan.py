@@ -8,7 +8,7 @@ from embodyflow.config.compose import compose_config
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
 from embodyflow.graph.drawing import to_dot, to_mermaid, to_svg, to_table
-from embodyflow.graph.memory import ModelSize, parse_num_params
+from embodyflow.graph.memory_estimate import ModelSize, parse_num_params
 from embodyflow.graph.planner import Cluster, Layout, PlanSettings, plan
 from embodyflow.orchestration.request.compatibility import check_fit
 from embodyflow.orchestration.request.request import parse_arguments
