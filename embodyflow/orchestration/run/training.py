@@ -8,7 +8,7 @@ from prefect.logging import get_run_logger
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
 from embodyflow.orchestration.evaluation.evaluation import evaluate, film, filmed
-from embodyflow.orchestration.request.request import RunRequest, check, of_this_flow_run, open_folder
+from embodyflow.orchestration.request.request import RunRequest, bind_to_flow_run, check, open_folder
 from embodyflow.orchestration.run.iteration import begin_to_count, hand_over, run_iteration
 from embodyflow.orchestration.run.lookahead import Lookahead
 from embodyflow.orchestration.run.nodes import Run
@@ -26,7 +26,7 @@ async def train(request: RunRequest) -> dict[str, Any]:
     Everything that can be wrong with the request is found before a process is started; every process that was
     started has ended when this returns or raises.
     """
-    request = of_this_flow_run(request)
+    request = bind_to_flow_run(request)
     config = check(request)
     graph = load_pipeline(**config.pipeline.source())
     folder = open_folder(request, config)

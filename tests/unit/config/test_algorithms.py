@@ -8,7 +8,7 @@ import pytest
 from embodyflow.config import RunConfig, compose
 from embodyflow.config.compose import algorithms, chosen_flow, compose_config, default_algorithm, experiments
 from embodyflow.errors import ConfigError
-from embodyflow.orchestration.request.compatibility import check_fit
+from embodyflow.orchestration.request.compatibility import check_compatibility
 
 NO_GROUPS = "needs groups of siblings, and a control job's episodes have none; allowed with job=control are ppo"
 NO_STATES = (
@@ -45,7 +45,7 @@ def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algori
         assert str(refusal.value).startswith(f"algorithm={algorithm}: {reason}")
         return
     config = compose_config(words)
-    check_fit(config)
+    check_compatibility(config)
     assert (config.experiment, config.algorithm_name) == (experiment, algorithm)
     assert config.flow == chosen_flow(words)
 

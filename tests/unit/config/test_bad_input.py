@@ -78,7 +78,7 @@ MISTAKES = {
     ),
     "KL in the rewards": (
         "algorithm.kl.coef=0.1 algorithm.kl.placement=reward",
-        "algorithm.kl.placement=reward: the pipeline does not take the KL term from the rewards; allowed are "
+        "algorithm.kl.placement=reward: the pipeline does not subtract the KL term from the rewards; allowed are "
         "placement=loss, pipeline.name=grpo_kl_reward, a graph of your own with tasks:compute_kl_penalty",
     ),
     "a KL controller without a coefficient": (
@@ -129,7 +129,7 @@ MISTAKES = {
     ),
     "warm start without an expert": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true policy.state_dim=10 policy.action_dim=2",
-        "env.adapter.expert: must be set to module:function for the demonstrations of warm_start; allowed without is",
+        "env.adapter.expert: must be module:function for the demonstrations of warm_start; allowed without it is warm_",
     ),
     "one wrapper outside a list": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter={success_termination:true,wrappers:mars:f}",
@@ -319,9 +319,9 @@ MISTAKES = {
     "resume of an unknown run": ("resume=nope", "resume=nope: there is no such run in {root}/; allowed are new, old"),
     "resume without a commit": (
         "resume=old",
-        "resume=old: the run has no committed checkpoint; start one of another run_id",
+        "resume=old: it has no committed checkpoint; start a run with another run_id",
     ),
-    "resume with another seed": ("resume=old seed=1", "allowed beside it are iterations and run_root"),
+    "resume with another seed": ("resume=old seed=1", "allowed with resume are iterations and run_root"),
 }
 
 

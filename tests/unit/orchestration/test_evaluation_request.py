@@ -127,9 +127,9 @@ def test_who_stops_an_evaluation_is_told_what_goes_on_with_it(run: Path, monkeyp
     def stop(flow: Any, parameters: Any, run_dir: Path, if_stopped: Any) -> None:
         raise SystemExit(if_stopped())
 
-    monkeypatch.setattr(command_line, "run_to_its_end", stop)
+    monkeypatch.setattr(command_line, "run_flow", stop)
     monkeypatch.setattr(sys, "argv", ["evaluate", f"policy={run}"])
-    with pytest.raises(SystemExit, match=r"^stopped; the same command with run_id=evaluate-mine-000002 goes on$"):
+    with pytest.raises(SystemExit, match=r"^stopped; continue with the same command and run_id=evaluate-mine-000002$"):
         evaluate.main()
 
 
