@@ -23,7 +23,7 @@ class StepRolloutConfig(SteppingConfig, RolloutConfig):
 
 
 class ControlConfig(RunConfig):
-    """A run of a control job.
+    """The configuration of a control run.
 
     Attributes:
         warm_start: Always ``null``, since a control job has no demonstrations.
@@ -74,7 +74,7 @@ class ControlConfig(RunConfig):
 
     @property
     def longest_row(self) -> tuple[int, str]:
-        """Tokens of the longest episode, one per action since an action has one log-prob, and its description."""
+        """Tokens of the longest episode, one per action, and its description."""
         return self.env.max_steps, f"an episode of env.max_steps={self.env.max_steps}"
 
     @property

@@ -59,4 +59,4 @@ class GroupedConfig(RunConfig):
     def _check_share(self, key: str, number: int) -> None:
         """Refuse a number of rows that leaves a rollout worker without any."""
         if number < self.rollout.num_workers:
-            raise ValueError(f"{key} must give each of rollout.num_workers={self.rollout.num_workers} an episode")
+            raise ValueError(f"{key} must give each of rollout.num_workers={self.rollout.num_workers} a row")

@@ -215,7 +215,7 @@ def _size(chain: Chain, graph: TaskGraph, settings: PlanSettings) -> float:
 
 
 def _count_workers(sizes: Mapping[Chain, float], num_workers: int, assignment: str) -> dict[Chain, int]:
-    """Share workers evenly between chains; the first chains get one of those left over each."""
+    """Share workers evenly between chains; leftover workers go to the first chains, one each."""
     by_id = sorted(sizes, key=lambda chain: chain.chain_id)
     order = sorted(by_id, key=lambda chain: -sizes[chain]) if assignment == "param_aware" else by_id
     each, left_over = divmod(num_workers, len(order))

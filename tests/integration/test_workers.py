@@ -40,6 +40,7 @@ from pipelines import NodeRole, NodeType, Pipeline, TaskGraph
 
 pytestmark = pytest.mark.integration
 PATIENCE = 60.0  # seconds, enough for a busy machine
+TESTS = Path(__file__).resolve().parents[1]
 
 
 def count_rows(batch: Any, config: Any = None, *, worker: Any, call: Any, **kwargs: Any) -> NodeOutput:
@@ -149,7 +150,7 @@ def cluster() -> Iterator[None]:
         include_dashboard=False,
         log_to_driver=False,
         namespace="test",
-        runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}},  # lets workers import this module
+        runtime_env={"env_vars": {"PYTHONPATH": f"{TESTS}/integration:{TESTS}/support"}},  # for this module in workers
     )
     started = set(psutil.Process().children(recursive=True)) - before
     yield
