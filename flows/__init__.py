@@ -1,1 +1,1 @@
-"""The training flows of this project, one algorithm per file; ``python -m flows.<name>`` runs one without a server."""
+"""The flows of this project, one per file; ``python -m flows.<name>`` runs one without a server."""

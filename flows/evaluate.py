@@ -14,7 +14,7 @@ from pydantic import Field
 from embodyflow.orchestration.request.request import Experiment, Overrides, RunId
 from embodyflow.orchestration.server.resumption import resume_after_crash
 
-Policy = Annotated[str, Field(min_length=1, description="folder of a run, or of an exported policy")]
+Policy = Annotated[str, Field(min_length=1, description="Folder of a run or of an exported policy")]
 
 
 @flow(
@@ -26,45 +26,45 @@ Policy = Annotated[str, Field(min_length=1, description="folder of a run, or of 
 async def evaluate(
     policy: Policy, experiment: Experiment | None = None, run_id: RunId = None, overrides: Overrides = ()
 ) -> dict[str, Any]:
-    """Evaluate a policy; returns what ``evaluation.json`` holds."""
+    """Evaluate a policy and return the contents of ``evaluation.json``."""
     from embodyflow.orchestration.evaluation.evaluation_request import EvaluationRequest
     from embodyflow.orchestration.evaluation.evaluation_run import (
-        run_evaluation,  # torch and Ray take seconds to import
+        run_evaluation,  # importing torch and Ray takes seconds
     )
 
     return await run_evaluation(EvaluationRequest(policy, experiment, run_id, overrides))
 
 
 def main() -> None:
-    """Check the command line, run the flow, print its result; end the process with its exit code."""
+    """Check the command line, run the flow, print its result and exit."""
     from embodyflow.errors import ConfigError
     from embodyflow.orchestration.evaluation.evaluation_request import (
         check_evaluation,
         open_evaluation,
         parse_evaluation,
     )
-    from embodyflow.orchestration.request.command_line import run_to_its_end
+    from embodyflow.orchestration.request.command_line import run_flow
     from embodyflow.orchestration.request.usage import answer_help
 
     answer_help(
         evaluate,
         sys.argv[1:],
-        "Every other key=value changes the configuration, such as evaluation.num_goals=100: of a run that is its own "
-        "(config.yaml in its folder), of an exported policy the experiment's, in Hydra's grammar.",
+        "Every other key=value overrides the configuration in Hydra's grammar, such as evaluation.num_goals=100. A run "
+        "has its own configuration (config.yaml in its folder); an exported policy has the experiment's.",
     )
     try:
         request = parse_evaluation(sys.argv[1:])
         config, policy = check_evaluation(request)
-        open_evaluation(config, policy)  # the flow is to find the same policy, whatever the run commits meanwhile
+        open_evaluation(config, policy)  # pins the policy, so that the flow finds it even if the run commits meanwhile
     except ConfigError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
     parameters = request.parameters() | {"run_id": config.run_id}
-    # Without a run_id the same command plays what is committed by then.
-    hint = f"stopped; the same command with run_id={config.run_id} goes on"
+    # Without a run_id the same command would evaluate a newer commit.
+    hint = f"stopped; continue with the same command and run_id={config.run_id}"
     try:
-        result = run_to_its_end(evaluate, parameters, config.run_dir, lambda: hint)
-    except ConfigError as error:  # what only the workers can see, such as other observations
+        result = run_flow(evaluate, parameters, config.run_dir, lambda: hint)
+    except ConfigError as error:  # only workers can detect some mistakes, such as other observations
         print(error, file=sys.stderr)
         sys.exit(2)
 

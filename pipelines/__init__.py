@@ -1,4 +1,4 @@
-"""The graphs of this project, one per file. A graph of your own starts with ``from pipelines import Pipeline``."""
+"""The graphs of this project, one per file. Start your own graph with ``from pipelines import Pipeline``."""
 
 from embodyflow.graph import (
     BUILT_IN,

@@ -1,4 +1,4 @@
-"""DAPO: GRPO that replaces groups without variance before it learns from them (arXiv:2503.14476)."""
+"""DAPO: GRPO that replaces groups without variance before training (arXiv:2503.14476)."""
 
 from embodyflow.graph.building_blocks import policy_gradient, resample_groups, reward
 from pipelines import TaskGraph

@@ -1,4 +1,4 @@
-"""What tests share: a run small enough for a test, with the real environment and policy, and a Prefect server."""
+"""Fixtures that tests share: a tiny run with the real environment and policy, a Prefect server and a Ray cluster."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# How long an example takes is the machine's business; the same commit is to have the same verdict twice.
-settings.register_profile("same verdict", deadline=None, derandomize=True)
-settings.load_profile("same verdict")
+# Examples have no deadline, since machines differ, and no randomness, so that a commit always has the same verdict.
+settings.register_profile("reproducible", deadline=None, derandomize=True)
+settings.load_profile("reproducible")
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector what is imported, which stays and would be looked at again and again."""
+    """Exclude imported modules from garbage collection, which would scan them again and again."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def configs_are_composed_once() -> Iterator[None]:
-    """Have Hydra compose a choice of files once: some five hundred tests compose one, of some twenty files each.
+    """Cache the files that Hydra composes: some five hundred tests compose some twenty files each.
 
-    What a test gives besides files, values of keys, is parsed, checked and applied by Hydra each time.
+    Hydra still parses, checks and applies the values that a test overrides.
     """
     from hydra._internal import config_loader_impl
     from hydra._internal.defaults_list import Overrides
@@ -58,7 +58,7 @@ def configs_are_composed_once() -> Iterator[None]:
         return replace(chosen[key], config_overrides=values)
 
     def compose(self: Any, defaults: list[Any], repo: Any) -> Any:
-        key = id(defaults)  # of what is kept above
+        key = id(defaults)  # of a list that ``chosen`` keeps alive
         if key not in merged:
             merged[key] = pickle.dumps(merge(self, defaults=defaults, repo=repo))
         return pickle.loads(merged[key])
@@ -93,11 +93,11 @@ TINY = (
 
 @pytest.fixture(scope="session")
 def tiny_config() -> Callable[..., RunConfig]:
-    """Compose the tiny run with further overrides, later ones winning."""
+    """Return a function that composes the tiny run with more overrides; later ones win."""
 
-    from embodyflow.config.compose import compose_config  # seconds to import; most tests do without
+    from embodyflow.config.compose import compose_config  # takes seconds to import, and most tests do not need it
 
-    @functools.cache  # it is frozen, and many ask for the same
+    @functools.cache  # the result is frozen, and many tests need the same one
     def compose(*overrides: str) -> RunConfig:
         chosen = {override.partition("=")[0]: override for override in (*TINY, *overrides)}
         return compose_config(list(chosen.values()))
@@ -107,7 +107,7 @@ def tiny_config() -> Callable[..., RunConfig]:
 
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a Prefect server for runs that are not about starting one: each would take seconds for its own."""
+    """Yield the address of a Prefect server that tests share, since each run would take seconds to start its own."""
     from servers import prefect_server
 
     with prefect_server(tmp_path_factory.mktemp("server")) as url:
@@ -116,9 +116,9 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def ray_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Yield the environment of a Ray cluster for runs that are not about starting or losing one.
+    """Yield the environment of a Ray cluster for tests that do not start or lose one.
 
-    Tests that look for processes left behind must not share it: a shared cluster keeps its own.
+    Tests that look for leftover processes must not use it, since its own processes stay.
     """
     from ray_head import ray_head
 
@@ -128,7 +128,7 @@ def ray_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 
 @pytest.fixture(scope="session")
 def libero_assets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """LIBERO's assets: those that LIBERO_ASSETS names, else the test assets, unpacked. Skips without the extra."""
+    """Provide LIBERO's assets from LIBERO_ASSETS or the unpacked test assets; skip without the extra."""
     if importlib.util.find_spec("libero") is None:
         pytest.skip("the extra libero is not installed: make install EXTRAS=dev,libero")
     if os.environ.get("LIBERO_ASSETS"):
@@ -149,7 +149,7 @@ def libero_assets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def close() -> Iterator[list[FSDPTrainer]]:
-    """Trainers put in here leave their process group after the test."""
+    """Yield a list of trainers to close after the test."""
     trainers: list[FSDPTrainer] = []
     yield trainers
     for trainer in trainers:

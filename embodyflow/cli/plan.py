@@ -8,9 +8,9 @@ from embodyflow.config.compose import compose_config
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
 from embodyflow.graph.drawing import to_dot, to_mermaid, to_svg, to_table
-from embodyflow.graph.memory import ModelSize, parse_num_params
+from embodyflow.graph.memory_estimate import ModelSize, parse_num_params
 from embodyflow.graph.planner import Cluster, Layout, PlanSettings, plan
-from embodyflow.orchestration.request.compatibility import check_fit
+from embodyflow.orchestration.request.compatibility import check_compatibility
 from embodyflow.orchestration.request.request import parse_arguments
 
 PICTURES = {".svg": to_svg, ".dot": to_dot, ".mmd": to_mermaid}
@@ -33,7 +33,7 @@ def show_plan(options: argparse.Namespace) -> int:
     if options.tensor_parallel < 1:
         raise ConfigError(f"--tensor-parallel={options.tensor_parallel}: must be at least 1")
     config = compose_config(parse_arguments(words, options.flow).hydra_overrides())
-    check_fit(config)
+    check_compatibility(config)
     cluster = Cluster(options.nodes, options.cpus, options.gpus, options.device_gib)
     model = ModelSize(parse_num_params(options.model, "--model")) if options.model else ModelSize()
     dtype = config.precisions.get("rollout.generation.dtype", "float32")

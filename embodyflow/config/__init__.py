@@ -1,4 +1,4 @@
-"""The typed configuration of a run: what all runs share in ``run.py``, and a file for each kind of job."""
+"""The typed configuration of a run: ``run.py`` holds what all runs share, and each kind of job has its own file."""
 
 from embodyflow.config.run import RunConfig
 

@@ -1,4 +1,4 @@
-"""What all models of a configuration share."""
+"""The base class of the configuration models and the types that their fields share."""
 
 from typing import Annotated
 
@@ -11,6 +11,6 @@ RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
 class Config(BaseModel):
-    """Base of all models here: frozen, and a key it does not know is an error."""
+    """Base of the configuration models: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -1,4 +1,4 @@
-"""What a buffer is told."""
+"""The configuration of the buffers that pass rows between graph nodes."""
 
 from typing import Annotated
 
@@ -8,13 +8,14 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class BufferConfig(BaseModel):
-    """The buffer that each Ray node has for the rows on their way between graph nodes.
+    """The buffer that each Ray node keeps for rows that travel between graph nodes.
 
     Attributes:
-        folder: where shards lie in memory, of a tmpfs; files there have no name, so that none is ever left over.
-        memory_gb: GB (10⁹ bytes) of it that one buffer may take; ``null`` is half of what is free when it starts.
-        spill_folder: where shards go that do not fit; files there have no name either.
-        patience: seconds a worker waits for room before it gives up.
+        folder: Folder of a tmpfs that holds shards in memory. Its files are unnamed, so a crash leaves none behind.
+        memory_gb: GB (10⁹ bytes) of that memory that one buffer may use; ``null`` means half of what is free when the
+            buffer starts.
+        spill_folder: Folder for shards that do not fit in memory. Its files are unnamed too.
+        patience: Seconds that a worker waits for room before it gives up.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -1,4 +1,4 @@
-"""What a run's workers run on, and where its metrics go."""
+"""The hardware that a run's workers use, and the trackers that receive its metrics."""
 
 from typing import Annotated, Literal
 
@@ -9,16 +9,17 @@ from embodyflow.config.buffer import BufferConfig
 
 
 class ClusterConfig(Config):
-    """What the workers run on.
+    """The hardware and the limits of the workers.
 
     Attributes:
-        device: of the policy in trainer and rollout workers.
-        backend: of torch.distributed in the trainer group.
-        cpus_per_worker, gpus_per_worker: what each worker asks of Ray.
-        start_timeout: seconds the workers may take to start.
-        node_timeout: seconds one node of the graph may take.
-        max_recoveries: how often the same step of a run is done again after a part of the cluster failed.
-        buffer: of each Ray node.
+        device: Device of the policy in trainer and rollout workers.
+        backend: Communication backend of torch.distributed in the trainer group.
+        cpus_per_worker: CPUs that each worker reserves in Ray; fractions are allowed.
+        gpus_per_worker: GPUs that each worker reserves in Ray; a fraction below 1 shares a GPU between workers.
+        start_timeout: Seconds that workers may take to start.
+        node_timeout: Seconds that one node of the graph may take.
+        max_recoveries: Retries of the same step of a run after parts of the cluster failed.
+        buffer: Buffer of each Ray node.
     """
 
     device: Literal["cpu", "cuda"]
@@ -31,17 +32,17 @@ class ClusterConfig(Config):
     buffer: BufferConfig = BufferConfig()
 
     @model_validator(mode="after")
-    def _backend_fits(self) -> "ClusterConfig":
+    def _require_cuda_for_nccl(self) -> "ClusterConfig":
         if self.backend == "nccl" and self.device != "cuda":
             raise ValueError("backend=nccl needs device=cuda; allowed with device=cpu is gloo")
         return self
 
     @model_validator(mode="after")
-    def _workers_see_gpus(self) -> "ClusterConfig":
+    def _require_gpus_for_cuda(self) -> "ClusterConfig":
         if self.device == "cuda" and self.gpus_per_worker == 0:
             raise ValueError(
-                "gpus_per_worker=0: Ray would give such workers no GPU of theirs; allowed with device=cuda is a share "
-                "of one, such as 0.25, or a whole number"
+                "gpus_per_worker=0: Ray assigns no GPU to such workers; allowed with device=cuda are a fraction of "
+                "one GPU, such as 0.25, and whole numbers"
             )
         if self.gpus_per_worker > 1 and not self.gpus_per_worker.is_integer():
             raise ValueError(f"gpus_per_worker={self.gpus_per_worker:g}: allowed above 1 are whole numbers")
@@ -49,12 +50,12 @@ class ClusterConfig(Config):
 
 
 class TrackingConfig(Config):
-    """Where metrics go besides ``metrics.jsonl``.
+    """The trackers that receive metrics besides ``metrics.jsonl``.
 
     Attributes:
-        tensorboard: write event files to the run's folder.
-        wandb: mode of Weights & Biases.
-        wandb_project: its project.
+        tensorboard: Write TensorBoard event files to the run's folder.
+        wandb: Mode of Weights & Biases.
+        wandb_project: Project in Weights & Biases.
     """
 
     tensorboard: bool = True

@@ -1,10 +1,9 @@
-"""From Hydra overrides to a checked :class:`~embodyflow.config.RunConfig`, or one clear line.
+"""Compose Hydra overrides into a checked :class:`~embodyflow.config.RunConfig`.
 
-Everything a user can get wrong in a configuration ends here, before any process is started.
+All mistakes in a configuration are found here, before any process starts, and reported in one line each.
 """
 
 import contextlib
-import difflib
 import functools
 import importlib.util
 import json
@@ -17,7 +16,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
@@ -25,24 +24,16 @@ from pydantic import ValidationError
 from embodyflow.config import RunConfig
 from embodyflow.config.environment import EnvConfig
 from embodyflow.config.jobs import JOBS
+from embodyflow.config.keys import known_keys
+from embodyflow.config.mistakes import explain_hydra_error, explain_invalid
 from embodyflow.config.search_path import ProjectConfigs
 from embodyflow.errors import ConfigError
-from embodyflow.policies.policy_config import PolicyConfig
-from embodyflow.policies.policy_registry import shipped_configs, unknown_policy_file
-from embodyflow.policies.policy_section import as_section, config_class_of, open_sizes
+from embodyflow.policies.policy_section import as_section, open_sizes
 from embodyflow.project import config_folders, shipped
 from embodyflow.references import resolve
 
 ENVIRONMENT_CHECK = "embodyflow.simulation.make_env:check_environment"  # imports Gymnasium
 LOGIN_CHECK = "embodyflow.record.trackers:check_login"  # imports wandb
-_USERS_OWN = (
-    "env.kwargs.",
-    "env.adapter.images.",
-    "env.adapter.instructions.",
-    "env.adapter.task_kwargs.",
-    "reward.function.kwargs.",
-)
-"""Sections whose keys are the user's own."""
 CONFIG_DIR = shipped() / "configs"
 Plugins.instance().register(ProjectConfigs)
 
@@ -53,16 +44,18 @@ def experiments() -> list[str]:
 
 
 def algorithms(flow: str | None = None) -> list[str]:
-    """Return the names of the shipped algorithms; with ``flow`` only those that this flow runs."""
+    """Return the names of the shipped algorithms, or only those that ``flow`` runs."""
     flows = {name: _flow_of(name) for name in _options("algorithm")}
     return [name for name, runs_in in flows.items() if flow in (None, runs_in)]
 
 
 def default_algorithm(experiment: str, flow: str) -> str:
-    """Return the algorithm that a flow runs an experiment by: the experiment's default if it is one of the flow's.
+    """Return the algorithm that a flow uses for an experiment by default.
+
+    It is the experiment's own default if this flow runs it, else the algorithm with the flow's name.
 
     Raises:
-        ConfigError: There is no such experiment or flow.
+        ConfigError: The experiment or the flow does not exist.
     """
     flows = sorted({_flow_of(name) for name in _options("algorithm")})
     if flow not in flows:
@@ -72,37 +65,38 @@ def default_algorithm(experiment: str, flow: str) -> str:
 
 
 def chosen_flow(overrides: Sequence[str]) -> str:
-    """Return the flow that runs what ``overrides`` choose.
+    """Return the flow that runs the experiment and algorithm in ``overrides``.
 
     Raises:
-        ConfigError: A file that they choose does not exist.
+        ConfigError: A chosen file does not exist.
     """
     return str(_choose([each for each in overrides if each.partition("=")[0] in ("experiment", "algorithm")]).flow)
 
 
 @functools.cache
 def _flow_of(algorithm: str) -> str:
-    return str(OmegaConf.load(CONFIG_DIR / "algorithm" / f"{algorithm}.yaml").flow)
+    paths = [folder / "algorithm" / f"{algorithm}.yaml" for folder in config_folders()]
+    return str(OmegaConf.load(next(path for path in paths if path.is_file())).flow)
 
 
 def _choose(choices: Sequence[str]) -> DictConfig:
-    """Compose the files that ``choices`` name, without recipes and checks."""
+    """Compose the files that ``choices`` name, without applying recipes or checks."""
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             return compose("config", overrides=list(choices))
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(_explain(error, choices)) from error
+        raise ConfigError(explain_hydra_error(error, choices, _options)) from error
 
 
 def compose_config(overrides: Sequence[str]) -> RunConfig:
-    """Compose and check the configuration that Hydra's ``overrides`` describe.
+    """Compose Hydra overrides into a configuration and check it, including what it needs of this machine.
 
     Args:
-        overrides: in Hydra's grammar, for example ``["experiment=embodied", "trainer.epochs=2"]``.
+        overrides: Overrides in Hydra's grammar, such as ``["experiment=embodied", "trainer.epochs=2"]``.
 
     Raises:
-        ConfigError: one line per mistake, each naming the key and what is allowed.
+        ConfigError: One line per mistake that names the key and what is allowed.
     """
     config = validate_config(_with_sizes(_compose(overrides)))
     resolve(config.check)(config)
@@ -112,10 +106,10 @@ def compose_config(overrides: Sequence[str]) -> RunConfig:
 
 
 def validate_config(values: dict[str, Any]) -> RunConfig:
-    """Check plain values by themselves, leaving out what depends on this machine.
+    """Validate plain values, without the checks that depend on this machine.
 
     Raises:
-        ConfigError: one line per mistake, each naming the key and what is allowed.
+        ConfigError: One line per mistake that names the key and what is allowed.
     """
     kind = JOBS.get(values.get("job", ""))
     if kind is None:
@@ -123,19 +117,19 @@ def validate_config(values: dict[str, Any]) -> RunConfig:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("\n".join(_line(mistake, values) for mistake in error.errors())) from error
+        raise ConfigError("\n".join(explain_invalid(mistake, values) for mistake in error.errors())) from error
 
 
 def validate_environment(values: dict[str, Any]) -> EnvConfig:
-    """Check the plain values of an environment, and that it can be made and stepped here.
+    """Validate the plain values of an environment, and check that this machine can make and step it.
 
     Raises:
-        ConfigError: one line per mistake, each naming the key and what is allowed.
+        ConfigError: One line per mistake that names the key and what is allowed.
     """
     try:
         env = EnvConfig.model_validate(values)
     except ValidationError as error:
-        mistakes = [_line({**m, "loc": ("env", *m["loc"])}, {"env": values}) for m in error.errors()]
+        mistakes = [explain_invalid({**m, "loc": ("env", *m["loc"])}, {"env": values}) for m in error.errors()]
         raise ConfigError("\n".join(mistakes)) from error
     resolve(ENVIRONMENT_CHECK)(env)
     return env
@@ -150,7 +144,7 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
         words = [_set_or_add(each) for each in overrides if each not in kinds]
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             composed = compose("config", overrides=words)
-            # The recipe depends on the choices above: it goes over the experiment's values and under the command line.
+            # The recipe depends on the choices above; it overrides the experiment and yields to the command line.
             composed = compose("config", overrides=[*_recipe(composed), *words])
         with open_dict(composed):
             del composed["recipes"]
@@ -158,21 +152,21 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
                 OmegaConf.update(composed, override.key_or_group, override.value(), merge=False)
         return OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise ConfigError(_explain(error, overrides)) from error
+        raise ConfigError(explain_hydra_error(error, overrides, _options)) from error
 
 
 def _recipe(composed: DictConfig) -> list[str]:
-    """Return what the algorithm sets in this kind of job, as overrides.
+    """Return the overrides that the algorithm's recipe makes in this kind of job.
 
     Raises:
-        ConfigError: The algorithm does not run in this kind of job.
+        ConfigError: The algorithm does not support this kind of job.
     """
     name, job, recipes = composed.algorithm_name, composed.job, OmegaConf.to_container(composed.recipes)
     assert isinstance(recipes, dict)
     recipe = recipes.get(name, "has no recipe for this kind of job in configs/job")
     if isinstance(recipe, Mapping):
         return list(_as_overrides(recipe))
-    if composed.pipeline.custom_fn or composed.pipeline.yaml:  # a graph of the user's own says what fits
+    if composed.pipeline.custom_fn or composed.pipeline.yaml:  # a custom graph is checked for compatibility instead
         return []
     allowed = ", ".join(str(key) for key, value in recipes.items() if isinstance(value, Mapping))
     raise ConfigError(f"algorithm={name}: {recipe}; allowed with job={job} are {allowed}")
@@ -188,9 +182,9 @@ def _as_overrides(values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _names_its_kind(override: str) -> bool:
-    """Say whether it is a section as ``{name:…}``: that is another kind's whole section, of which nothing is kept."""
+    """Return True if an override sets a section to ``{name: …}``, which replaces the whole section."""
     key, _, value = override.partition("=")
-    return value.startswith("{") and "name:" in value and f"{key}.name" in _known_keys()
+    return value.startswith("{") and "name:" in value and f"{key}.name" in known_keys()
 
 
 def _is_within(override: str, kinds: Sequence[str]) -> bool:
@@ -199,34 +193,9 @@ def _is_within(override: str, kinds: Sequence[str]) -> bool:
 
 
 def _set_or_add(override: str) -> str:
-    """Let a key that the models know be set as it is, also where the YAML leaves it at its default."""
+    """Add ``++`` to an override of a known key, so that Hydra also sets keys that the YAML files omit."""
     key = override.partition("=")[0]
-    return f"++{override}" if key in _known_keys() and not _options(key) else override
-
-
-def _explain(error: Exception, overrides: Sequence[str]) -> str:
-    """Say in one line which override Hydra did not take, and what it would have."""
-    first = str(error).strip().partition("\n")[0].rstrip(".")
-    if isinstance(error, OverrideParseException):
-        return f"{error.override}: is not in Hydra's grammar; allowed is key=value, special characters in quotes"
-    if isinstance(error, MissingConfigException):
-        group, _, name = str(error.missing_cfg_file).rpartition("/")
-        if group.startswith("policy"):
-            return unknown_policy_file(str(error.missing_cfg_file).removeprefix("policy/"), _options("policy"))
-        options = _options(group)
-        return f"{group}={name}: allowed are {', '.join(options)} (configs/{group}){_nearest(name, options)}"
-    if isinstance(error, OmegaConfBaseException):
-        return f"{error.full_key}: {first}"
-    for override in overrides:
-        key, _, value = override.lstrip("+~").partition("=")
-        if f"'{key}'" in first:
-            return f"{override}: " + (f"no such key{_hint(key)}" if first.startswith("Could not override") else first)
-        if first.startswith("Ambiguous value") and f"{key}={value}" in first:
-            return f"{override}: is several values; allowed is one, a list is {key}=[{value}]"
-        options = _options(key)
-        if "group override" in first and options and value not in options:  # a group given anything but a name
-            return f"{override}: allowed are {', '.join(options)}"
-    return first
+    return f"++{override}" if key in known_keys() and not _options(key) else override
 
 
 def _options(group: str) -> list[str]:
@@ -234,112 +203,24 @@ def _options(group: str) -> list[str]:
     return sorted({path.stem for folder in config_folders() for path in (folder / group).glob("*.yaml")})
 
 
-def _nearest(name: str, options: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, options, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
-def _hint(key: str, known: Sequence[str] = ()) -> str:
-    if key.startswith(_USERS_OWN):
-        return f"; write +{key}=… to add it"
-    near = difflib.get_close_matches(key, known or _known_keys(), n=3, cutoff=0.5)
-    return (
-        f"; did you mean {' or '.join(near)}?"
-        if near
-        else f"; allowed are {', '.join(known or RunConfig.model_fields)}"
-    )
-
-
-@functools.cache
-def _known_keys() -> dict[str, None]:
-    """Return the keys of all kinds of jobs, sections before what is in them."""
-    return dict.fromkeys(key for kind in JOBS.values() for key, _ in _keys_of(kind))
-
-
-def _keys_of(model: Any, prefix: str = "", choice: str = "") -> list[tuple[str, str]]:
-    """Return each key with the choice that it comes with, such as ``policy.name=pi0``; empty where it always is."""
-    if "name" in model.model_fields:
-        choice = f"{prefix}name={model.model_fields['name'].default}"
-    keys = []
-    for name, field in model.model_fields.items():
-        keys.append((prefix + name, choice))
-        for kind in _kinds_of(field.annotation):
-            if hasattr(kind, "model_fields"):
-                keys += _keys_of(kind, f"{prefix}{name}.", choice)
-    return keys
-
-
-def _kinds_of(annotation: Any) -> Sequence[Any]:
-    """Return the types that a field's value may have, of a policy those of the shipped ones."""
-    if isinstance(annotation, type) and issubclass(annotation, PolicyConfig):
-        return shipped_configs(annotation)
-    return (annotation, *getattr(annotation, "__args__", ()))
-
-
-def _forbidden(key: str, values: dict[str, Any]) -> str:
-    """Say of a key that does not belong here where it does, or what is like it."""
-    choices = {name: [choice for known, choice in _keys_of(kind) if known == key] for name, kind in JOBS.items()}
-    if key.startswith("policy.") and ":" in str(values["policy"].get("name")):
-        return f"no such key{_hint(key, [own for own, _ in _keys_of(config_class_of(values['policy']), 'policy.')])}"
-    if here := choices.get(values.get("job", "")):
-        return f"allowed with {' or '.join(dict.fromkeys(here))}"
-    if jobs := [name for name, found in choices.items() if found]:
-        return f"only {' and '.join(jobs)} jobs have it"
-    return f"no such key{_hint(key)}"
-
-
-def _line(mistake: Any, values: dict[str, Any]) -> str:
-    key = _key(mistake["loc"], values)
-    message = mistake["msg"].removeprefix("Value error, ")
-    if mistake["type"] == "value_error":
-        return f"{key}: {message}" if key else message
-    if mistake["type"] == "extra_forbidden":
-        return f"{key}: {_forbidden(key, values)}"
-    if mistake["type"] == "config_error":
-        return str(message)
-    if mistake["type"] == "union_tag_invalid":
-        return f"{key}.name={mistake['ctx']['tag']}: allowed are {mistake['ctx']['expected_tags']}"
-    if mistake["type"] == "string_type" and isinstance(mistake["input"], int | float):
-        return f"{key}={mistake['input']}: is no text; allowed is text, which has quotes where it reads as a number"
-    if mistake["type"] in ("model_type", "model_attributes_type"):
-        return f"{key}={mistake['input']}: is a section; allowed are its keys, such as {key}.name=…"
-    if mistake["type"] == "tuple_type":
-        return f"{key}={mistake['input']!r}: must be a list, such as {key}=[{mistake['input']}]"
-    if mistake["type"] == "missing":
-        return f"{key}: must be set"
-    return f"{key}={mistake['input']!r}: {message[0].lower()}{message[1:]}"
-
-
-def _key(loc: Sequence[str | int], values: Any) -> str:
-    """Return a mistake's key without the kinds of policy, reward and so on that pydantic names in between."""
-    parts = []
-    for part in loc:
-        is_mapping = isinstance(values, dict)
-        if is_mapping and part not in values and part == values.get("name"):
-            continue
-        parts.append(str(part))
-        values = values.get(part) if is_mapping else None
-    return ".".join(parts)
-
-
 def _with_sizes(values: dict[str, Any]) -> dict[str, Any]:
-    """Fill in the sizes of the policy that are null: those of the environment."""
+    """Replace sizes of the policy that are null by those of the environment."""
     policy = values.get("policy")
     null = open_sizes(policy) if isinstance(policy, dict) else []
     if not isinstance(policy, dict) or not null:
         return values
     sizes = dict.fromkeys(null, 1)
-    with contextlib.suppress(ValidationError):  # told with all other mistakes when the whole is validated
+    with contextlib.suppress(ValidationError):  # validation of the whole configuration reports it
         sizes |= resolve(ENVIRONMENT_CHECK)(EnvConfig.model_validate(values.get("env")))
     return {**values, "policy": {**policy, **{key: sizes[key] for key in null}}}
 
 
 def _check_run_root(config: RunConfig) -> None:
-    """Refuse a run folder that cannot be written, without making it."""
+    """Refuse a run folder that cannot be written, without creating it."""
     folder = Path(config.run_root).absolute()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(f"run_root={config.run_root}: {existing} is not a folder that can be written")
+        raise ConfigError(f"run_root={config.run_root}: {existing} is not a writable folder")
 
 
 def _check_trackers(config: RunConfig) -> None:

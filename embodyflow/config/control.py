@@ -1,4 +1,4 @@
-"""Control jobs: a Gaussian policy steps environments a fixed number of times, and each step has its own reward."""
+"""Control jobs: a Gaussian policy takes a fixed number of steps per iteration, and every step has a reward."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -13,21 +13,21 @@ from embodyflow.policies.policy_config import ControlPolicyConfig
 
 
 class StepRolloutConfig(SteppingConfig, RolloutConfig):
-    """How steps are gathered; episodes go on over iterations.
+    """How rollout workers collect steps. Episodes continue across iterations.
 
     Attributes:
-        num_steps: of each environment and iteration.
+        num_steps: Steps of each environment per iteration.
     """
 
     num_steps: PositiveInt
 
 
 class ControlConfig(RunConfig):
-    """A run of a control job.
+    """The configuration of a control run.
 
     Attributes:
-        warm_start: none, there are no demonstrations.
-        evaluation: none, returns are told as they come.
+        warm_start: Always ``null``, since a control job has no demonstrations.
+        evaluation: Always ``null``, since metrics report the returns of training episodes.
     """
 
     kind: ClassVar[str] = "control"
@@ -42,51 +42,51 @@ class ControlConfig(RunConfig):
     evaluation: None = None
 
     @model_validator(mode="after")
-    def _no_instructions(self) -> "ControlConfig":
+    def _refuse_instructions(self) -> "ControlConfig":
         if self.env.tasks:
             raise ValueError(f"env.tasks must be [] with policy.name={self.policy.name}")
         return self
 
     @model_validator(mode="after")
-    def _one_training(self) -> "ControlConfig":
+    def _require_joint_training(self) -> "ControlConfig":
         if self.critic.epochs != self.trainer.epochs:
             raise ValueError(
                 f"critic.epochs={self.critic.epochs}: must be trainer.epochs={self.trainer.epochs} with "
-                f"job={self.kind}, where policy and critic are trained in the same steps"
+                f"job={self.kind}, which trains policy and critic in the same optimizer steps"
             )
         if self.algorithm.needs_reference:
             raise ValueError(f"algorithm.kl.coef must be 0 with job={self.kind}, which has no reference policy")
         return self
 
     @model_validator(mode="after")
-    def _synchronous(self) -> "ControlConfig":
+    def _require_synchronous_rollouts(self) -> "ControlConfig":
         if self.rollout.max_staleness:
             raise ValueError(
-                f"rollout.max_staleness={self.rollout.max_staleness}: allowed is 0 with job={self.kind}, whose "
-                "iterations go on where the one before has left the environments"
+                f"rollout.max_staleness={self.rollout.max_staleness}: allowed is 0 with job={self.kind}, where each "
+                "iteration continues the episodes of the previous one"
             )
         return self
 
     @property
     def rows_per_iteration(self) -> int:
-        """Steps of all environments."""
+        """Steps of all environments in one iteration."""
         return self.rollout.num_workers * self.rollout.envs_per_worker * self.rollout.num_steps
 
     @property
     def longest_row(self) -> tuple[int, str]:
-        """An action has one log-prob, and so counts as one token."""
+        """Tokens of the longest episode, one per action, and its description."""
         return self.env.max_steps, f"an episode of env.max_steps={self.env.max_steps}"
 
     @property
     def row_capacity(self) -> int:
-        """One: what is trained on are decisions, each with a log-prob."""
+        """Tokens of a training row: one, since each row is a decision with one log-prob."""
         return 1
 
     def summarize(self, records: Records) -> dict[str, Any]:
-        """Return the returns of the first and the last iteration."""
+        """Return the mean returns of the first and the last iteration that finished episodes."""
         return return_summary(records)
 
     @staticmethod
     def summary_line(summary: Mapping[str, Any]) -> str:
-        """Return the returns in a line."""
+        """Format the returns as one line."""
         return return_line(summary)

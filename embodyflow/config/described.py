@@ -1,4 +1,4 @@
-"""A configuration as people read it: YAML, with the meaning of each key above it."""
+"""A configuration as YAML with the meaning of each key in a comment above it."""
 
 import inspect
 import re
@@ -14,16 +14,16 @@ _ENTRY = re.compile(r"(?P<names>\w+(?:, \w+)*): (?P<meaning>.*)")
 
 
 def describe(config: BaseModel) -> str:
-    """Return a configuration as YAML, in which a comment above a key says what it means and what is allowed.
+    """Format a configuration as YAML with a comment above each key: its meaning and allowed values.
 
     Args:
-        config: a model whose fields have a description, or stand in its docstring under ``Attributes:``.
+        config: Model whose fields have a description, or an entry under ``Attributes:`` in its docstring.
     """
     return "\n".join(_lines(config, "")) + "\n"
 
 
 def meanings(kind: type[BaseModel]) -> dict[str, str]:
-    """Return what is said of a model's fields, in its docstring or those of the models it extends."""
+    """Return the descriptions of a model's fields from the fields, its docstring and those of its base classes."""
     found = {name: field.description for name, field in kind.model_fields.items() if field.description}
     for each in kind.__mro__:
         found = _attributes(inspect.cleandoc(each.__dict__.get("__doc__") or "")) | found
@@ -32,13 +32,13 @@ def meanings(kind: type[BaseModel]) -> dict[str, str]:
 
 def _lines(model: BaseModel, indent: str) -> Iterator[str]:
     kind, before = type(model), ""
-    told, values = meanings(kind), model.model_dump(mode="json")
+    descriptions, values = meanings(kind), model.model_dump(mode="json")
     for name, field in kind.model_fields.items():
         value = getattr(model, name)
-        comment = told.get(name, "") or (_summary(type(value)) if isinstance(value, BaseModel) else "")
+        comment = descriptions.get(name, "") or (_summary(type(value)) if isinstance(value, BaseModel) else "")
         if choices := _choices(field.annotation):
             comment = f"{comment.removesuffix('.')}; {choices}" if comment else choices
-        if comment != before:  # of several keys it stands above the first
+        if comment != before:  # keys that share a comment show it above the first
             yield from textwrap.wrap(comment, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
         before = comment
         if isinstance(value, BaseModel):
@@ -49,13 +49,13 @@ def _lines(model: BaseModel, indent: str) -> Iterator[str]:
 
 
 def _plain(value: Any) -> str:
-    """Return a value as YAML on one line."""
+    """Format a value as YAML on one line."""
     text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)
     return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _choices(annotation: Any) -> str:
-    """Return what is allowed where that is one of a few words."""
+    """Return the allowed values if the annotation lists several literals, else an empty string."""
     kinds = [annotation, *get_args(annotation)]
     words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
     return f"allowed: {', '.join(map(str, words))}" if len(words) > 1 else ""
@@ -67,7 +67,7 @@ def _summary(kind: type[BaseModel]) -> str:
 
 
 def _attributes(docstring: str) -> dict[str, str]:
-    """Return the entries of a docstring's section ``Attributes:``."""
+    """Return the entries of the section ``Attributes:`` in a docstring, by name."""
     found: dict[str, str] = {}
     names: list[str] = []
     for line in docstring.partition("Attributes:\n")[2].splitlines():

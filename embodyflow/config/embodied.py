@@ -1,4 +1,4 @@
-"""Embodied jobs: a policy of action tokens plays whole episodes of instructions, and success is all it is told."""
+"""Embodied jobs: a policy that emits action tokens plays whole episodes and learns from sparse success."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
@@ -16,15 +16,16 @@ from embodyflow.references import source_files
 
 
 class EpisodeRolloutConfig(SteppingConfig, GroupRolloutConfig):
-    """How episodes are gathered; a group shares its initial state.
+    """How rollout workers collect episodes. Episodes of a group share their initial state.
 
     Attributes:
-        chunk_correlation: of the noise that the actions of a chunk are sampled with; 0 draws each token by itself, 1
-            gives all of them the same noise. See :func:`~embodyflow.rollouts.action_noise.chunk_uniforms`.
-        keep_episodes: iterations, the newest, whose episodes stay in the run's folder, images left out.
-        pipelined: with ``env_processes``, half of the environments step while the policy decides for the other half.
-            The numbers are the same; false is faster where deciding for half takes as long as for all, and more than
-            a chunk does.
+        chunk_correlation: Correlation of the sampling noise between the actions of a chunk: 0 samples each token
+            independently, 1 gives all actions the same noise. See
+            :func:`~embodyflow.rollouts.action_noise.chunk_uniforms`.
+        keep_episodes: Number of newest iterations whose episodes, without images, stay in the run's folder.
+        pipelined: Step half of the environments while the policy decides for the other half; needs ``env_processes``.
+            Results are bit-identical. ``false`` is faster if a decision for half of the environments takes as long as
+            one for all, and longer than a chunk of steps.
     """
 
     chunk_correlation: Fraction = 0.0
@@ -36,9 +37,9 @@ class ExpertWarmStartConfig(WarmStartConfig):
     """Supervised fine-tuning on successful episodes of the environment's scripted expert.
 
     Attributes:
-        smoothing_bins: standard deviation, in bins, of the Gaussian the target token is smoothed with.
-        action_noise: standard deviation of the noise that the expert's actions are executed with and recorded without,
-            so that demonstrations show the way back (DART, Laskey et al., 2017, arXiv:1703.09327).
+        smoothing_bins: Standard deviation, in bins, of the Gaussian that smooths the target token.
+        action_noise: Standard deviation of the noise added to the expert's executed actions but not to the recorded
+            ones, so that demonstrations include recoveries (DART, Laskey et al., 2017, arXiv:1703.09327).
     """
 
     samples: ClassVar[str] = "embodyflow.training.imitation:ActionSamples"
@@ -48,11 +49,11 @@ class ExpertWarmStartConfig(WarmStartConfig):
 
 
 class GoalEvaluationConfig(EvaluationConfig):
-    """When and on how much the policy is tested.
+    """When the policy is evaluated, and on how many goals.
 
     Attributes:
-        num_goals: goals of the evaluation split per task, each run once per mode.
-        video: record an episode before and after, where rendering is available.
+        num_goals: Goals of the evaluation split per task. Each is played once greedily and once sampled.
+        video: Record one episode before and one after training if rendering is available.
     """
 
     num_goals: PositiveInt
@@ -60,7 +61,7 @@ class GoalEvaluationConfig(EvaluationConfig):
 
 
 class EmbodiedConfig(GroupedConfig):
-    """A run of an embodied job."""
+    """The configuration of an embodied run."""
 
     kind: ClassVar[str] = "embodied"
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.embodied_rollout:EmbodiedRollout"
@@ -69,8 +70,8 @@ class EmbodiedConfig(GroupedConfig):
         *("grpo_kl_reward", "ppo_kl_reward"),
     )
     check: ClassVar[str] = "embodyflow.simulation.make_env:check_embodied"
-    notes_observations: ClassVar[bool] = True
-    warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "env", "policy", "warm_start"})
+    records_observations: ClassVar[bool] = True
+    warm_start_keys: ClassVar[frozenset[str]] = frozenset({"seed", "env", "policy", "warm_start"})
 
     policy: SerializeAsAny[EmbodiedPolicyConfig]
     env: EnvConfig
@@ -79,10 +80,10 @@ class EmbodiedConfig(GroupedConfig):
     evaluation: GoalEvaluationConfig
 
     @model_validator(mode="after")
-    def _episodes_fit(self) -> "EmbodiedConfig":
+    def _check_episode_sizes(self) -> "EmbodiedConfig":
         num_tasks, num_groups = len(self.env.tasks), self.rollout.num_groups
         if not num_tasks:
-            raise ValueError(f"env.tasks must be the instructions to follow with policy.name={self.policy.name}")
+            raise ValueError(f"env.tasks must list the instructions to follow with policy.name={self.policy.name}")
         if num_groups % num_tasks:
             raise ValueError(
                 f"rollout.num_groups={num_groups} must be a multiple of the number of env.tasks ({num_tasks})"
@@ -95,46 +96,46 @@ class EmbodiedConfig(GroupedConfig):
         return self
 
     @model_validator(mode="after")
-    def _progress_is_measured(self) -> "EmbodiedConfig":
+    def _require_progress(self) -> "EmbodiedConfig":
         if self.progress is None and self.pipeline.source() == {"name": "embodied_srpo"}:
-            raise ValueError("progress=null: must say how progress is measured with pipeline.name=embodied_srpo")
+            raise ValueError("progress=null: must be set with pipeline.name=embodied_srpo")
         return self
 
     @model_validator(mode="after")
-    def _statistics_are_to_be_had(self) -> "EmbodiedConfig":
+    def _require_statistics(self) -> "EmbodiedConfig":
         policy = self.policy
         if self.warm_start is not None or not isinstance(policy, FlowVLAConfig) or policy.path is None:
             return self
         if policy.normalization == "demonstrations":
             raise ValueError(
-                "policy.normalization=demonstrations: needs a warm_start that has some; allowed is checkpoint with "
-                "warm_start=null"
+                "policy.normalization=demonstrations: needs the demonstrations of a warm_start; allowed with "
+                "warm_start=null is checkpoint"
             )
         return self
 
     @property
     def num_decisions(self) -> int:
-        """Policy calls in an episode of full length."""
+        """Policy calls in a full-length episode."""
         return self.env.max_steps // self.policy.chunk_size
 
     @property
     def longest_row(self) -> tuple[int, str]:
-        """Action tokens of an episode of full length."""
+        """Action tokens of a full-length episode, and its description."""
         return self.row_capacity, f"an episode of env.max_steps={self.env.max_steps}"
 
     @property
     def row_capacity(self) -> int:
-        """Action tokens of an episode of full length."""
+        """Action tokens of a full-length episode."""
         return self.num_decisions * self.policy.num_action_tokens
 
     @property
     def kept_iterations(self) -> int:
-        """Of how many iterations, the newest, the episodes are kept."""
+        """Number of newest iterations whose episodes the run keeps."""
         return self.rollout.keep_episodes
 
     @property
     def warm_start_files(self) -> tuple[str, ...]:
-        """Return what names files of the model, and of the scene and the modules that experts act in or are."""
+        """Files of the policy and its tokenizer, of scenes, and of the modules of environment, wrappers and expert."""
         env = self.env
         scenes = (value for value in env.kwargs.values() if isinstance(value, str) and value.endswith(".xml"))
         references = [env.id] if ":" in env.id else []
@@ -143,15 +144,15 @@ class EmbodiedConfig(GroupedConfig):
         sources = (file for reference in references for file in source_files(reference))
         return (*super().warm_start_files, *scenes, *sources)
 
-    def films_after(self, index: int) -> bool:
-        """Say whether a video is made after that evaluation: before and after training."""
+    def records_video_after(self, index: int) -> bool:
+        """Return True if the evaluation after iteration ``index`` records a video: before and after training."""
         return self.evaluation.video and index in (0, self.iterations)
 
     def summarize(self, records: Records) -> dict[str, Any]:
-        """Return success rates before and after, on goals of the evaluation split; of several tasks each one's too."""
+        """Return success rates on evaluation goals before and after training, also per task if there are several."""
         return success_summary(records, self.iterations) | task_summary(records, self.iterations, self.env.tasks)
 
     @staticmethod
     def summary_line(summary: Mapping[str, Any]) -> str:
-        """Return the success rates in a line."""
+        """Format the success rates as one line."""
         return success_line(summary)

@@ -1,4 +1,4 @@
-"""The environment of a job."""
+"""The configuration of a job's environments."""
 
 from typing import Annotated, Any
 
@@ -8,20 +8,24 @@ from embodyflow.config.base import Config, PositiveFloat, PositiveInt
 
 
 class AdapterConfig(Config):
-    """What an environment does not say of itself: see :class:`embodyflow.environments.adapter.Adaptation`.
+    """Instructions, state, images and success of an environment that does not define them itself.
+
+    See :class:`embodyflow.environments.adapter.Adaptation`.
 
     Attributes:
-        wrappers: ``module:function`` of environment to environment, applied in this order.
-        instructions: task to the sentence that the policy reads; a task that is not in it is its own instruction.
-        task_kwargs: task to what goes to ``gymnasium.make`` for it, beside ``env.kwargs``.
-        success_info: key of ``info`` that is true in the step that succeeds.
-        success_reward: reward of a step that succeeds, or more.
-        success_termination: whatever terminates the environment's episode is success.
-        state: keys of the observation that make the state, dots reaching into nested ones; ``null`` takes all that are
-            no images.
-        images: name to key of the observation, or ``render`` for what the environment's ``render()`` draws.
-        image_size: pixels a side that images are resized to.
-        expert: ``module:function`` of environment and observation to an action, for demonstrations.
+        wrappers: Functions ``module:function`` that take and return an environment, applied in this order.
+        instructions: Sentences that the policy reads, by task; a task without one is its own instruction.
+        task_kwargs: Arguments of ``gymnasium.make`` by task, in addition to ``env.kwargs``.
+        success_info: Key of ``info`` that is true in a step that succeeds; ``null`` if success is defined otherwise.
+        success_reward: Reward from which a step counts as success; ``null`` if success is defined otherwise.
+        success_termination: Count every termination of the environment's episode as success.
+        state: Keys of the observation that form the state, with dots into nested ones; ``null`` means all keys except
+            images.
+        images: Keys of the observation by image name; ``render`` stands for the picture of the environment's
+            ``render()``.
+        image_size: Side length in pixels that images are resized to; ``null`` keeps their size.
+        expert: Function ``module:function`` from environment and observation to an action, for demonstrations;
+            ``null`` if the environment has no expert.
     """
 
     wrappers: tuple[str, ...] = ()
@@ -36,15 +40,15 @@ class AdapterConfig(Config):
     expert: str | None = None
 
     @model_validator(mode="after")
-    def _one_success(self) -> "AdapterConfig":
+    def _check_success_keys(self) -> "AdapterConfig":
         named = [self.success_info is not None, self.success_reward is not None, self.success_termination]
         if sum(named) > 1:
             raise ValueError("success_info, success_reward and success_termination: only one may be set")
         return self
 
     @property
-    def says_success(self) -> bool:
-        """Whether it is defined when an episode succeeds."""
+    def defines_success(self) -> bool:
+        """Whether one of the three keys defines success."""
         return self.success_info is not None or self.success_reward is not None or self.success_termination
 
     def adaptation(self, task: str) -> dict[str, Any]:
@@ -54,19 +58,18 @@ class AdapterConfig(Config):
 
 
 class EnvConfig(Config):
-    """The environment, reached by its Gymnasium id.
+    """The environment, made by its Gymnasium id.
 
     Attributes:
-        id: Gymnasium id, with ``module:`` in front when a module must be imported to register it.
-        tasks: one environment per instruction; the policy is conditioned on the instruction. Empty for a control task
-            of Gymnasium's, which has one environment and no instruction.
-        kwargs: passed on to ``gymnasium.make``.
-        max_steps: environment steps after which an episode is truncated.
-        adapter: makes any environment one with instructions, initial states and success; ``null`` for those that have
-            them.
-        step_timeout: seconds an environment in a process of its own may take for an action chunk.
-        reset_timeout: seconds it may take for being built, and for a reset.
-        max_restarts: how often a rollout worker starts such processes again before the run ends.
+        id: Gymnasium id, with the prefix ``module:`` if a module must be imported to register it.
+        tasks: Instructions that the policy follows, one environment each; empty for a control task, which has one
+            environment and no instruction.
+        kwargs: Arguments passed on to ``gymnasium.make``.
+        max_steps: Environment steps after which an episode is truncated.
+        adapter: Adapter that adds instructions, initial states and success; ``null`` if the environment defines them.
+        step_timeout: Seconds that an environment in its own process may take for an action chunk.
+        reset_timeout: Seconds that an environment in its own process may take to be built or reset.
+        max_restarts: Restarts of environment processes per rollout worker before the run fails.
     """
 
     id: str
@@ -79,12 +82,12 @@ class EnvConfig(Config):
     max_restarts: PositiveInt = 100
 
     @model_validator(mode="after")
-    def _adapter_fits(self) -> "EnvConfig":
+    def _check_adapter(self) -> "EnvConfig":
         if self.adapter is None:
             return self
-        if self.tasks and not self.adapter.says_success:
+        if self.tasks and not self.adapter.defines_success:
             raise ValueError(
-                "adapter: needs success_info, success_reward or success_termination, to say when a task is done"
+                "adapter: needs success_info, success_reward or success_termination to define when a task succeeds"
             )
         for key in ("instructions", "task_kwargs"):
             unknown = set(getattr(self.adapter, key)) - set(self.tasks)
@@ -97,16 +100,16 @@ class SteppingConfig(Config):
     """How a rollout worker steps its environments.
 
     Attributes:
-        envs_per_worker: environments of each rollout worker.
-        env_processes: processes of a rollout worker that step them; one that dies or hangs is started again, and its
-            episodes go on. 0 steps them in the worker itself: the same numbers, one message less.
+        envs_per_worker: Environments of each rollout worker.
+        env_processes: Processes per rollout worker that step its environments. One that dies or hangs is restarted
+            and its episodes continue. 0 steps them in the worker itself, which is bit-identical and saves a message.
     """
 
     envs_per_worker: PositiveInt
     env_processes: Annotated[int, Field(ge=0, strict=True)] = 0
 
     @model_validator(mode="after")
-    def _processes_have_environments(self) -> "SteppingConfig":
+    def _check_env_processes(self) -> "SteppingConfig":
         if self.env_processes > self.envs_per_worker:
             raise ValueError(
                 f"env_processes={self.env_processes} must be at most envs_per_worker={self.envs_per_worker}"

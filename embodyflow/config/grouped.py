@@ -1,4 +1,4 @@
-"""Jobs whose rows come in groups: siblings that share one prompt or initial state."""
+"""Jobs whose rows form groups: siblings that share a prompt or an initial state."""
 
 from typing import Annotated
 
@@ -9,46 +9,46 @@ from embodyflow.config.run import RolloutConfig, RunConfig
 
 
 class GroupRolloutConfig(RolloutConfig):
-    """How groups of rows are gathered.
+    """How rollout workers collect groups of rows.
 
     Attributes:
-        num_groups: prompts or initial states per iteration.
-        group_size: rows from each of them.
+        num_groups: Prompts or initial states per iteration.
+        group_size: Rows per prompt or initial state.
     """
 
     num_groups: PositiveInt
     group_size: Annotated[int, Field(ge=2)]
 
     @model_validator(mode="after")
-    def _divides(self) -> "GroupRolloutConfig":
+    def _check_num_groups(self) -> "GroupRolloutConfig":
         if self.num_groups % self.num_workers:
             raise ValueError(f"num_groups={self.num_groups} must be a multiple of num_workers={self.num_workers}")
         return self
 
 
 class GroupedConfig(RunConfig):
-    """A run of a job whose rows come in groups."""
+    """The configuration of a run whose rows form groups."""
 
     rollout: GroupRolloutConfig
 
     @property
     def rows_per_iteration(self) -> int:
-        """Rows gathered in one iteration, by the groups' first round."""
+        """Rows of one iteration's first round of groups."""
         return self.rollout.num_groups * self.rollout.group_size
 
     @property
     def full_batch(self) -> int:
-        """Rows trained on in one iteration when no group is dropped."""
+        """Rows that one iteration trains on if no group is dropped."""
         return (self.filter.num_groups or self.rollout.num_groups) * self.rollout.group_size
 
-    def share_left(self, num_rows: int) -> float:
-        """Return how much of a full mini-batch one is when that many rows are left, at most 1."""
+    def minibatch_fraction(self, num_rows: int) -> float:
+        """Return the size of a mini-batch of ``num_rows`` kept rows relative to a full one, at most 1."""
         num_minibatches = self.trainer.num_minibatches
-        rows_of_one = num_rows / min(num_minibatches, num_rows)  # few rows are cut into fewer of them
+        rows_of_one = num_rows / min(num_minibatches, num_rows)  # a few rows make fewer mini-batches
         return min(rows_of_one * num_minibatches / self.full_batch, 1.0)
 
     @model_validator(mode="after")
-    def _groups_fit(self) -> "GroupedConfig":
+    def _check_filtered_groups(self) -> "GroupedConfig":
         if (self.filter.num_groups or self.rollout.num_groups) % self.rollout.num_workers:
             raise ValueError(
                 f"filter.num_groups={self.filter.num_groups} must be a multiple of "
@@ -57,6 +57,6 @@ class GroupedConfig(RunConfig):
         return self
 
     def _check_share(self, key: str, number: int) -> None:
-        """Refuse a number of rows of which some rollout worker would get none."""
+        """Refuse a number of rows that leaves a rollout worker without any."""
         if number < self.rollout.num_workers:
-            raise ValueError(f"{key} must give each of rollout.num_workers={self.rollout.num_workers} an episode")
+            raise ValueError(f"{key} must give each of rollout.num_workers={self.rollout.num_workers} a row")

@@ -6,4 +6,4 @@ from embodyflow.config.language import LanguageConfig
 from embodyflow.config.run import RunConfig
 
 JOBS: dict[str, type[RunConfig]] = {kind.kind: kind for kind in (EmbodiedConfig, ControlConfig, LanguageConfig)}
-"""Each kind of job by what ``job`` says in the YAML."""
+"""Configuration class of each kind of job, by the value of ``job``."""

@@ -1,4 +1,4 @@
-"""Language jobs: a causal language model answers prompts, and a reward function says what its responses are worth."""
+"""Language jobs: a causal language model answers prompts, and a reward function scores its responses."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
@@ -17,16 +17,16 @@ from embodyflow.rewards.reward_config import RewardConfig
 
 
 class ResponseRolloutConfig(GroupRolloutConfig):
-    """How responses are sampled; a group shares its prompt.
+    """How rollout workers sample responses. Responses of a group share their prompt.
 
     Attributes:
-        max_prompt_tokens: of a prompt; longer ones are never cut.
-        max_response_tokens: of a response, the token that ends it included.
-        groups_per_call: that a worker samples together; when they are done they are kept, so that a worker that takes
-            its place samples the others only. ``null`` samples all groups together, which keeps an engine busiest.
-        probe_tolerance: largest difference between a rollout's and the trainer's log-probs of a few fixed sequences,
-            which are compared before new weights are used.
-        generation: the engine.
+        max_prompt_tokens: Most tokens of a prompt. Longer prompts are never truncated.
+        max_response_tokens: Most tokens of a response, including the token that ends it.
+        groups_per_call: Groups that a worker samples together. The worker saves them when they are complete, so that
+            its replacement samples only the remaining ones; ``null`` means all groups, which keeps the engine busiest.
+        probe_tolerance: Largest allowed difference between the log-probs of rollout and trainer on a few fixed
+            sequences, checked before new weights are used.
+        generation: Generation engine.
     """
 
     temperature: Annotated[float, Field(ge=MIN_TEMPERATURE)]
@@ -38,11 +38,11 @@ class ResponseRolloutConfig(GroupRolloutConfig):
 
     @property
     def longest_row(self) -> int:
-        """Tokens of the longest prompt with the longest response."""
+        """Tokens of the longest prompt plus the longest response."""
         return self.max_prompt_tokens + self.max_response_tokens
 
     @model_validator(mode="after")
-    def _engine_serves_training(self) -> "ResponseRolloutConfig":
+    def _check_engine(self) -> "ResponseRolloutConfig":
         limit = self.generation.max_model_len
         if limit is not None and limit < self.longest_row:
             raise ValueError(
@@ -51,7 +51,7 @@ class ResponseRolloutConfig(GroupRolloutConfig):
             )
         if isinstance(self.generation, RemoteConfig) and self.generation.weight_update == "refused":
             raise ValueError(
-                "generation.weight_update=refused: the server has to get the weights that are trained; allowed are "
+                "generation.weight_update=refused: the server needs the trained weights; allowed are "
                 "reload_weights and reload_weights_and_heads, with generation.weights_folder"
             )
         return self
@@ -64,12 +64,12 @@ class ResponseWarmStartConfig(WarmStartConfig):
 
 
 class PromptEvaluationConfig(EvaluationConfig):
-    """When and on how much the policy is tested.
+    """When the policy is evaluated, and on how many prompts.
 
     Attributes:
-        num_prompts: of the validation split.
-        num_samples: answers to each in the mode ``sampled``, for pass@k; in the mode ``greedy`` there is one.
-        num_shown: of the answers that are shown in a table.
+        num_prompts: Prompts of the validation split.
+        num_samples: Responses to each prompt in the mode ``sampled``, for pass@k; the mode ``greedy`` has one.
+        num_shown: Responses in the table that the evaluation shows.
     """
 
     num_prompts: PositiveInt
@@ -78,7 +78,7 @@ class PromptEvaluationConfig(EvaluationConfig):
 
 
 class LanguageConfig(GroupedConfig):
-    """A run of a language job."""
+    """The configuration of a language run."""
 
     kind: ClassVar[str] = "language"
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.language_rollout:LanguageRollout"
@@ -86,7 +86,7 @@ class LanguageConfig(GroupedConfig):
     pipelines: ClassVar[tuple[str, ...]] = ("language_grpo", "grpo", "ppo", "dapo", "grpo_kl_reward", "ppo_kl_reward")
     check: ClassVar[str] = "embodyflow.rollouts.language_checks:check_language"
     splits_models: ClassVar[bool] = True
-    warm_start_reads: ClassVar[frozenset[str]] = frozenset({"seed", "data", "policy", "warm_start"})
+    warm_start_keys: ClassVar[frozenset[str]] = frozenset({"seed", "data", "policy", "warm_start"})
 
     policy: SerializeAsAny[CausalLMConfig]
     data: PromptConfig
@@ -96,7 +96,7 @@ class LanguageConfig(GroupedConfig):
     evaluation: PromptEvaluationConfig
 
     @model_validator(mode="after")
-    def _responses_fit(self) -> "LanguageConfig":
+    def _check_response_sizes(self) -> "LanguageConfig":
         rollout, scratch = self.rollout, self.policy.scratch
         if scratch is not None and rollout.longest_row > scratch.max_position_embeddings:
             raise ValueError(
@@ -110,7 +110,7 @@ class LanguageConfig(GroupedConfig):
         return self
 
     @model_validator(mode="after")
-    def _engine_fits_its_gpus(self) -> "LanguageConfig":
+    def _check_engine_gpus(self) -> "LanguageConfig":
         engine, gpus = self.rollout.generation, self.cluster.gpus_per_worker
         if not isinstance(engine, VLLMConfig) or self.cluster.device != "cuda":
             return self
@@ -129,7 +129,7 @@ class LanguageConfig(GroupedConfig):
         return self
 
     @model_validator(mode="after")
-    def _attention_has_a_kernel(self) -> "LanguageConfig":
+    def _check_attention(self) -> "LanguageConfig":
         attention, device, precision = self.policy.attn_implementation, self.cluster.device, self.trainer.precision
         if attention == "flash_attention_2" and (device, precision) != ("cuda", "bfloat16"):
             raise ValueError(
@@ -140,13 +140,13 @@ class LanguageConfig(GroupedConfig):
 
     @property
     def precisions(self) -> dict[str, str]:
-        """Those of trainer and generation engine; a server's is its own affair."""
+        """Precisions of trainer and generation engine by key; a server's own precision is unknown."""
         engine = getattr(self.rollout.generation, "dtype", "float32")
         return super().precisions | {"rollout.generation.dtype": engine}
 
     @property
     def longest_row(self) -> tuple[int, str]:
-        """Tokens of the longest prompt with the longest response."""
+        """Tokens of the longest prompt plus the longest response, and their description."""
         rollout = self.rollout
         return rollout.longest_row, (
             f"rollout.max_prompt_tokens={rollout.max_prompt_tokens} and "
@@ -154,15 +154,15 @@ class LanguageConfig(GroupedConfig):
         )
 
     def warm_start_facts(self) -> dict[str, Any]:
-        """Return all of the configuration that warm-started weights depend on, JSON-able."""
+        """Return every part of the configuration that warm-started weights depend on, as JSON-able values."""
         facts = super().warm_start_facts()
-        if isinstance(self.data, RowsConfig) and self.data.too_long == "skip":  # which rows are demonstrations
+        if isinstance(self.data, RowsConfig) and self.data.too_long == "skip":  # decides which rows are demonstrations
             facts["max_prompt_tokens"] = self.rollout.max_prompt_tokens
         return facts
 
     @property
     def warm_start_files(self) -> tuple[str, ...]:
-        """Return what names files of the model and of demonstrations."""
+        """Files of the model and of demonstrations."""
         return super().warm_start_files + (self.data.demo if isinstance(self.data, RowsConfig) else ())
 
     @property
@@ -171,10 +171,10 @@ class LanguageConfig(GroupedConfig):
         return self.rollout.max_response_tokens
 
     def summarize(self, records: Records) -> dict[str, Any]:
-        """Return success rates before and after, on prompts of the validation split."""
+        """Return success rates on validation prompts before and after training."""
         return success_summary(records, self.iterations)
 
     @staticmethod
     def summary_line(summary: Mapping[str, Any]) -> str:
-        """Return the success rates in a line."""
+        """Format the success rates as one line."""
         return success_line(summary)

@@ -1,4 +1,4 @@
-"""The graph of an iteration, and which of its groups of rows are learned from."""
+"""The graph of an iteration, and the filter that chooses the groups to train on."""
 
 from typing import Annotated, Literal
 
@@ -8,15 +8,15 @@ from embodyflow.config.base import Config, Fraction, PositiveInt
 
 
 class PipelineConfig(Config):
-    """Where the graph comes from.
+    """The source of the graph.
 
     Attributes:
-        name: Built-in pipeline, used when neither of the other two is set; the algorithm's recipe names it.
-        custom_fn: ``"module:function"`` returning a ``TaskGraph``.
-        yaml: path of a YAML graph.
-        task_runs: what a Prefect task run stands for. ``node``: each can be retried and looked at by itself, in a flow
-            run for each iteration. ``iteration``: all nodes as events with their times, and the commit; for iterations
-            of a second or less.
+        name: Built-in pipeline, used unless custom_fn or yaml is set. The algorithm's recipe sets it.
+        custom_fn: Function ``module:function`` that returns a ``TaskGraph``; ``null`` if unused.
+        yaml: Path of a graph in YAML; ``null`` if unused.
+        task_runs: Unit of a Prefect task run. ``node``: one task run per node, in one flow run per iteration.
+            ``iteration``: one task run per iteration, with its nodes and their times as events, for iterations of a
+            second or less.
     """
 
     name: str | None = None
@@ -25,7 +25,7 @@ class PipelineConfig(Config):
     task_runs: Literal["node", "iteration"] = "node"
 
     @model_validator(mode="after")
-    def _one_source(self) -> "PipelineConfig":
+    def _require_one_source(self) -> "PipelineConfig":
         if self.custom_fn is not None and self.yaml is not None:
             raise ValueError("custom_fn and yaml must not both be set")
         if not self.source():
@@ -33,7 +33,7 @@ class PipelineConfig(Config):
         return self
 
     def source(self) -> dict[str, str]:
-        """Return the one setting that counts, by its name."""
+        """Return the setting in effect as a mapping with one key; it is empty if nothing is set."""
         for key in ("custom_fn", "yaml", "name"):
             value = getattr(self, key)
             if value is not None:
@@ -42,18 +42,20 @@ class PipelineConfig(Config):
 
 
 class FilterConfig(Config):
-    """Which groups ``embodied_sampling`` and ``dynamic_sampling`` keep.
+    """The filter that ``embodied_sampling`` and ``dynamic_sampling`` apply to groups.
 
-    The policy's loss is a mean over a full batch: what the former drops, and the latter does not replace, adds nothing.
+    The policy's loss is a mean over a full batch, so a group that is dropped and not replaced contributes zero.
 
     Attributes:
-        min_success, max_success: bounds (inclusive) of a kept group's success rate.
-        drop_uniform: drop groups whose members all had the same outcome (score, in SRPO); they carry no advantage.
-        drop_truncated: drop groups in which an episode hit the step limit.
-        num_groups: groups that ``dynamic_sampling`` fills an iteration with; ``null`` means ``rollout.num_groups``.
-        max_rerolls: rounds of ``rollout.num_groups`` further groups that it plays for them at most.
-        max_staleness: versions of the policy that groups left over may lie behind when a later iteration trains on them
-            instead of playing another round; 0 drops them.
+        min_success: Lowest success rate of a kept group, inclusive.
+        max_success: Highest success rate of a kept group, inclusive.
+        drop_uniform: Drop groups whose members all have the same outcome (the same score in SRPO), since they carry
+            no advantage.
+        drop_truncated: Drop groups in which an episode reached the step limit.
+        num_groups: Groups that ``dynamic_sampling`` collects per iteration; ``null`` means ``rollout.num_groups``.
+        max_rerolls: Most extra rounds of ``rollout.num_groups`` groups that ``dynamic_sampling`` plays per iteration.
+        max_staleness: How many policy versions the surplus groups of ``dynamic_sampling`` may lag behind the trainer
+            when a later iteration trains on them instead of playing another round; 0 drops them.
     """
 
     min_success: Fraction = 0.0
@@ -65,7 +67,7 @@ class FilterConfig(Config):
     max_staleness: Annotated[int, Field(ge=0, strict=True)] = 1
 
     @model_validator(mode="after")
-    def _ordered(self) -> "FilterConfig":
+    def _check_bounds(self) -> "FilterConfig":
         if self.min_success > self.max_success:
             raise ValueError(f"min_success={self.min_success} must not exceed max_success={self.max_success}")
         return self

@@ -1,8 +1,8 @@
-"""What every run is made of, whatever the kind of its job.
+"""The configuration that all kinds of jobs share.
 
-Hydra composes YAML into a plain mapping (:mod:`embodyflow.config.compose`); these models check it once, at the edge.
-Below that, code receives models and never a mapping. Unknown keys, wrong types and values out of range are
-refused with the key named.
+Hydra composes YAML files into a plain mapping (:mod:`embodyflow.config.compose`). These models validate it once; all
+other code receives models and never the mapping. Validation refuses unknown keys, wrong types and values out of range,
+and names the key.
 """
 
 from abc import abstractmethod
@@ -25,18 +25,18 @@ from embodyflow.references import source_files
 from embodyflow.rewards.progress.progress_config import ProgressConfig
 
 Records = Sequence[Mapping[str, Any]]
-"""The lines of a run's ``metrics.jsonl``."""
+"""Lines of a run's ``metrics.jsonl``."""
 
 
 class RolloutConfig(Config):
-    """How rows are gathered.
+    """How rollout workers collect rows.
 
     Attributes:
-        num_workers: rollout processes, by custom one per core.
-        temperature: of the distribution that actions and tokens are sampled from.
-        max_staleness: versions that the policy that acts lies behind the one that is trained. 0 is the synchronous
-            algorithm; with k > 0 rollout workers gather rows for k iterations ahead while the trainer trains. So many
-            more checkpoints are kept, and versions of the weights in the buffers.
+        num_workers: Rollout processes, usually one per core.
+        temperature: Temperature of the distribution that actions and tokens are sampled from.
+        max_staleness: How many versions rollouts may lag behind the trainer. 0 is the synchronous algorithm; with
+            k > 0 rollout workers collect rows for up to k iterations ahead while the trainer trains. The run then
+            keeps k more checkpoints, and the buffers k more versions of the weights.
     """
 
     num_workers: PositiveInt
@@ -45,12 +45,15 @@ class RolloutConfig(Config):
 
 
 class WarmStartConfig(Config):
-    """Supervised fine-tuning on demonstrations, before anything is learned by reinforcement.
+    """Supervised fine-tuning on demonstrations before reinforcement learning.
 
     Attributes:
-        samples: ``"module:Class"`` of what a trainer makes of demonstrations, see :mod:`embodyflow.training.imitation`.
-        num_demos: demonstrations, of embodied jobs per task.
-        steps, batch_size, learning_rate: of AdamW.
+        samples: Class ``module:Class`` that turns demonstrations into training samples, see
+            :mod:`embodyflow.training.imitation`.
+        num_demos: Number of demonstrations; in embodied jobs, the number per task.
+        steps: Optimizer steps.
+        batch_size: Samples per optimizer step.
+        learning_rate: Learning rate of AdamW.
     """
 
     samples: ClassVar[str]
@@ -62,10 +65,10 @@ class WarmStartConfig(Config):
 
 
 class EvaluationConfig(Config):
-    """When the policy is tested.
+    """When the policy is evaluated.
 
     Attributes:
-        every: evaluate after every so many iterations; ``null`` means before and after only.
+        every: Number of iterations between evaluations; ``null`` means only before and after training.
     """
 
     every: PositiveInt | None = None
@@ -75,9 +78,9 @@ class GroupShape(NamedTuple):
     """A worker group.
 
     Attributes:
-        engine: ``"module:Class"`` of what each rank holds.
-        num_ranks: of them.
-        ranks_per_copy: ranks in a row that hold one copy of the models together, and get the same rows.
+        engine: Class ``module:Class`` of the engine that each rank holds.
+        num_ranks: Number of ranks.
+        ranks_per_copy: Number of consecutive ranks that share one copy of the models and receive the same rows.
     """
 
     engine: str
@@ -86,25 +89,27 @@ class GroupShape(NamedTuple):
 
 
 class RunConfig(Config):
-    """Everything a run is made of. A kind of job is a subclass in a file of its own and a line in ``registry.py``.
+    """The configuration of a run. Each kind of job is a subclass in its own file and a name in ``jobs.py``.
 
     Attributes:
-        kind: what ``job`` says in the YAML.
-        rollout_engine, trainer_engine: ``"module:Class"`` of what the ranks of the two groups hold.
-        pipelines: the built-in pipelines that fit the job's rows.
-        check: ``"module:function"`` that is given the configuration and refuses what this machine lacks.
-        splits_models: its trainer can split the matrices of a model over ranks.
-        notes_observations: the run notes what its policy is shown of each task, so that an evaluation can compare.
-        warm_start_reads: the keys that warm-started weights depend on, beside the numbers of ranks.
-        experiment: that the configuration began with, a file in ``configs/experiment``.
-        seed: of every random draw.
-        iterations: of reinforcement learning.
-        run_id: name of the run's folder; ``null`` is made of experiment, seed and time.
-        run_root: folder of the runs' folders.
-        job: the kind of job.
+        kind: Value of ``job`` that selects this class.
+        rollout_engine, trainer_engine: Classes ``module:Class`` of the engines that the ranks of the two groups hold.
+        pipelines: Built-in pipelines that accept the job's rows.
+        check: Function ``module:function`` that takes the configuration and refuses what this machine cannot run.
+        splits_models: Whether the trainer can split the matrices of a model over ranks.
+        records_observations: Whether the run records the policy's observations of each task, so that an evaluation
+            can compare its own.
+        warm_start_keys: Keys that warm-started weights depend on, besides the numbers of ranks.
+        experiment: Experiment that the configuration starts from, a file in ``configs/experiment``.
+        seed: Seed of every random draw.
+        iterations: Iterations of reinforcement learning.
+        run_id: Name of the run's folder; ``null`` means a name made of experiment, seed and time.
+        run_root: Folder that holds the runs' folders.
+        job: Kind of job.
         flow: Training flow that runs the algorithm.
-        algorithm_name: Algorithm that the configuration began with, a file in ``configs/algorithm``.
-        progress: how the progress of failures is measured, for the pipeline ``embodied_srpo``.
+        algorithm_name: Algorithm that the configuration starts from, a file in ``configs/algorithm``.
+        progress: How to measure the progress of failed episodes, for the pipeline ``embodied_srpo``; ``null`` if
+            unused.
     """
 
     kind: ClassVar[str]
@@ -113,8 +118,8 @@ class RunConfig(Config):
     pipelines: ClassVar[tuple[str, ...]]
     check: ClassVar[str]
     splits_models: ClassVar[bool] = False
-    notes_observations: ClassVar[bool] = False
-    warm_start_reads: ClassVar[frozenset[str]] = frozenset()
+    records_observations: ClassVar[bool] = False
+    warm_start_keys: ClassVar[frozenset[str]] = frozenset()
 
     experiment: RunName
     flow: RunName
@@ -153,7 +158,7 @@ class RunConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _rows_fit(self) -> "RunConfig":
+    def _check_row_counts(self) -> "RunConfig":
         rows = self.full_batch
         if rows < self.trainer.num_parts * self.trainer.num_minibatches:
             raise ValueError(
@@ -166,7 +171,7 @@ class RunConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _model_can_be_split(self) -> "RunConfig":
+    def _check_tensor_parallel(self) -> "RunConfig":
         if self.trainer.tensor_parallel_size > 1 and not self.splits_models:
             raise ValueError(
                 f"trainer.tensor_parallel_size={self.trainer.tensor_parallel_size}: allowed is 1 with "
@@ -175,48 +180,48 @@ class RunConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _parity_can_hold(self) -> "RunConfig":
+    def _check_parity(self) -> "RunConfig":
         check_tolerance("trainer.parity_tolerance", self.trainer.parity_tolerance, self.precisions)
         return self
 
     @model_validator(mode="after")
-    def _stale_rows_are_weighed(self) -> "RunConfig":
+    def _check_stale_rows(self) -> "RunConfig":
         staleness = self.rollout.max_staleness
         if staleness and self.algorithm.old_log_probs == "recomputed":
             raise ValueError(
-                f"algorithm.old_log_probs=recomputed: all rows are of earlier versions with rollout.max_staleness="
-                f"{staleness}; allowed are proximal (the decoupled objective) and recorded"
+                f"algorithm.old_log_probs=recomputed: needs rollout.max_staleness=0, not {staleness}; allowed with "
+                "stale rows are proximal (the decoupled objective) and recorded"
             )
         return self
 
     @property
     def precisions(self) -> dict[str, str]:
-        """In what log-probs are computed, by the keys that say so."""
+        """Precisions that log-probs are computed in, by configuration key."""
         return {"trainer.precision": self.trainer.precision}
 
     @property
     @abstractmethod
     def rows_per_iteration(self) -> int:
-        """Rows gathered in one iteration."""
+        """Rows that one iteration collects."""
 
     @property
     def full_batch(self) -> int:
-        """Rows trained on in one iteration when no filter drops any."""
+        """Rows that one iteration trains on if no filter drops any."""
         return self.rows_per_iteration
 
-    def share_left(self, num_rows: int) -> float:
-        """Return how much of a full mini-batch one is when that many rows are left; 1 where rows are not dropped."""
+    def minibatch_fraction(self, num_rows: int) -> float:
+        """Return the size of a mini-batch of ``num_rows`` kept rows relative to a full one; 1 if none are dropped."""
         return 1.0
 
     @property
     @abstractmethod
     def longest_row(self) -> tuple[int, str]:
-        """Tokens that the longest possible row has for the policy, and what row that is."""
+        """Tokens of the longest possible row, and a description of that row."""
 
     @property
     @abstractmethod
     def row_capacity(self) -> int:
-        """Tokens with a log-prob that a row which is trained on can hold."""
+        """Most tokens with a log-prob in a training row."""
 
     @property
     def groups(self) -> dict[str, GroupShape]:
@@ -229,7 +234,7 @@ class RunConfig(Config):
 
     @property
     def run_dir(self) -> Path:
-        """The run's folder.
+        """Folder of the run.
 
         Raises:
             ValueError: ``run_id`` has not been chosen yet.
@@ -240,39 +245,40 @@ class RunConfig(Config):
 
     @property
     def kept_checkpoints(self) -> int:
-        """How many of the newest checkpoints are kept: the run must be able to go on from as many as it was told to.
+        """Number of newest checkpoints that the run keeps.
 
-        To do so it needs the weights that rollouts under way act with.
+        Resuming from any of the newest ``trainer.keep_checkpoints`` also needs the older weights that rollouts in
+        flight act with.
         """
         return self.trainer.keep_checkpoints + self.rollout.max_staleness
 
     @property
     def kept_iterations(self) -> int:
-        """Of how many iterations, the newest, the episodes are kept."""
+        """Number of newest iterations whose episodes the run keeps."""
         return 0
 
     def evaluates_after(self, index: int) -> bool:
-        """Say whether the policy is evaluated after iteration ``index``, 0 being before the first."""
+        """Return True if the policy is evaluated after iteration ``index``; 0 is before the first."""
         if self.evaluation is None:
             return False
         every = self.evaluation.every
         return index in (0, self.iterations) or (every is not None and index % every == 0)
 
-    def films_after(self, index: int) -> bool:
-        """Say whether a video is made after that evaluation."""
+    def records_video_after(self, index: int) -> bool:
+        """Return True if the evaluation after iteration ``index`` records a video."""
         return False
 
     def warm_start_facts(self) -> dict[str, Any]:
-        """Return all of the configuration that warm-started weights depend on, JSON-able."""
+        """Return every part of the configuration that warm-started weights depend on, as JSON-able values."""
         layout = [self.rollout.num_workers, self.trainer.num_ranks, self.trainer.tensor_parallel_size]
         facts = {"layout": layout, "precision": self.trainer.precision}
-        return self.model_dump(mode="json", include=set(self.warm_start_reads)) | facts
+        return self.model_dump(mode="json", include=set(self.warm_start_keys)) | facts
 
     @property
     def warm_start_files(self) -> tuple[str, ...]:
-        """Return what of the configuration names files and folders that warm-started weights are made from.
+        """Files and folders in the configuration that warm-started weights depend on.
 
-        A name of another kind, such as one on the hub, may be among them.
+        Some may be names on the Hugging Face hub.
         """
         named = (getattr(self.policy, key, None) for key in ("path", "tokenizer"))
         own = source_files(self.policy.name) if ":" in self.policy.name else ()
@@ -280,9 +286,9 @@ class RunConfig(Config):
 
     @abstractmethod
     def summarize(self, records: Records) -> dict[str, Any]:
-        """Return what a finished run's summary says of its learning."""
+        """Return the results of learning for a finished run's summary."""
 
     @staticmethod
     @abstractmethod
     def summary_line(summary: Mapping[str, Any]) -> str:
-        """Return the line a run ends with."""
+        """Format the summary as the line that ends a run."""

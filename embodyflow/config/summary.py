@@ -1,11 +1,11 @@
-"""What a finished run says of its learning, from the lines of its ``metrics.jsonl``."""
+"""Results of learning for a finished run's summary, from the lines of its ``metrics.jsonl``."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 
 def success_summary(records: Sequence[Mapping[str, Any]], iterations: int) -> dict[str, Any]:
-    """Return the success rates before and after training, on what was never trained on."""
+    """Return the evaluation's success rates before and after training."""
     evaluations = {r["iteration"]: r for r in records if "eval/greedy_success_rate" in r}
     before, after = evaluations[0], evaluations[iterations]
     return {
@@ -20,7 +20,7 @@ def success_summary(records: Sequence[Mapping[str, Any]], iterations: int) -> di
 
 
 def task_summary(records: Sequence[Mapping[str, Any]], iterations: int, tasks: Sequence[str]) -> dict[str, Any]:
-    """Return the greedy success rates of each task before and after training; nothing where there is one task only."""
+    """Return each task's greedy success rates before and after training; empty if there is only one task."""
     if len(tasks) == 1:
         return {}
     name, by_index = "eval/greedy_success_rate", {r["iteration"]: r for r in records if "eval/num_goals" in r}
@@ -31,7 +31,7 @@ def task_summary(records: Sequence[Mapping[str, Any]], iterations: int, tasks: S
 
 
 def success_line(summary: Mapping[str, Any]) -> str:
-    """Return :func:`success_summary` in a line."""
+    """Format :func:`success_summary` as one line."""
     return (
         f"success_rate before={summary['success_rate_before']:.3f} after={summary['success_rate_after']:.3f} "
         f"goals={summary['num_goals']} seed={summary['seed']} seconds={summary['train_seconds']:.0f}"
@@ -39,13 +39,13 @@ def success_line(summary: Mapping[str, Any]) -> str:
 
 
 def return_summary(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean returns of the first and the last episodes that ended; ``None`` where none did."""
+    """Return the mean returns of the first and the last iteration that finished episodes; ``None`` without one."""
     returns = [r["rollout/reward"] for r in records if "rollout/reward" in r] or [None]
     return {"return_first": returns[0], "return_last": returns[-1]}
 
 
 def return_line(summary: Mapping[str, Any]) -> str:
-    """Return :func:`return_summary` in a line."""
+    """Format :func:`return_summary` as one line."""
     first, last = (
         "none" if value is None else f"{value:.1f}" for value in (summary["return_first"], summary["return_last"])
     )

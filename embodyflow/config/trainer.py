@@ -1,4 +1,4 @@
-"""How models are trained."""
+"""The configuration of training."""
 
 import math
 from collections.abc import Mapping
@@ -9,32 +9,37 @@ from pydantic import Field, model_validator
 from embodyflow.config.base import Config, Fraction, PositiveFloat, PositiveInt
 
 ROUNDING = {"float32": 0.0, "float16": 1e-3, "bfloat16": 1e-2}
-"""By how much log-probs computed in it are off at least, where the other side computes in another way."""
+"""Smallest difference to expect between log-probs that two implementations compute in a precision."""
 
 
 def check_tolerance(key: str, tolerance: float, precisions: Mapping[str, str]) -> None:
-    """Refuse a tolerance that precisions, by their keys, cannot hold.
+    """Refuse a tolerance that is too small for the given precisions.
+
+    Args:
+        key: Configuration key of the tolerance.
+        tolerance: Largest allowed difference between log-probs.
+        precisions: Precisions by configuration key.
 
     Raises:
-        ValueError: one line that names both keys and what is allowed.
+        ValueError: One line that names both keys and what is allowed.
     """
     for name, precision in precisions.items():
         if tolerance < ROUNDING[precision]:
             raise ValueError(
-                f"{key}={tolerance:g}: cannot hold with {name}={precision}; allowed is {ROUNDING[precision]:g} and "
-                "more, 0.2 is enough for most models"
+                f"{key}={tolerance:g}: is too small for {name}={precision}; allowed is at least "
+                f"{ROUNDING[precision]:g}, and 0.2 is enough for most models"
             )
 
 
 class ScheduleConfig(Config):
     """The learning rate over a run's iterations.
 
-    The final fraction is that of the iteration after the last, so that none is trained at rate 0.
+    The rate would reach the final fraction in the iteration after the last, so that no iteration trains at rate 0.
 
     Attributes:
-        name: after the warm-up it stays, or falls to the final fraction along a line or half a cosine.
-        warmup_iterations: over which it rises to its full size.
-        final_fraction: of the full size, that it falls to.
+        name: Shape after the warm-up: constant, or a linear or cosine decay to final_fraction.
+        warmup_iterations: Iterations of linear warm-up to the full rate.
+        final_fraction: Fraction of the full rate at the end of the decay.
     """
 
     name: Literal["constant", "linear", "cosine"] = "constant"
@@ -42,13 +47,13 @@ class ScheduleConfig(Config):
     final_fraction: Fraction = 0.0
 
     @model_validator(mode="after")
-    def _falls(self) -> "ScheduleConfig":
+    def _check_final_fraction(self) -> "ScheduleConfig":
         if self.name == "constant" and self.final_fraction:
-            raise ValueError(f"final_fraction={self.final_fraction:g}: name=constant falls to none; allowed is 0")
+            raise ValueError(f"final_fraction={self.final_fraction:g}: must be 0 with name=constant")
         return self
 
     def fraction(self, iteration: int, iterations: int) -> float:
-        """Return the share of the full learning rate in an iteration, counted from 1."""
+        """Return the fraction of the full learning rate in an iteration, counted from 1."""
         warmup = self.warmup_iterations
         if iteration <= warmup:
             return iteration / (warmup + 1)
@@ -58,11 +63,11 @@ class ScheduleConfig(Config):
 
 
 class OptimizerConfig(Config):
-    """How far a model is trained on the rows of one iteration.
+    """The optimizer settings that policy and critic each have.
 
     Attributes:
-        learning_rate: of AdamW.
-        epochs: passes over the rows.
+        learning_rate: Learning rate of AdamW.
+        epochs: Passes over the rows of an iteration.
     """
 
     learning_rate: PositiveFloat
@@ -70,15 +75,15 @@ class OptimizerConfig(Config):
 
 
 class LoRAConfig(Config):
-    """Adapters that are trained in place of the policy's own weights (Hu et al. 2021, arXiv:2106.09685).
+    """Low-rank adapters that are trained instead of the policy's weights (Hu et al. 2021, arXiv:2106.09685).
 
-    There is no dropout: a row's log-probs must be the same every time they are asked for.
+    There is no dropout, since repeated forward passes must give a row the same log-probs.
 
     Attributes:
-        rank: of the adapters' products.
-        alpha: the products are multiplied by alpha / rank; ``null`` means twice the rank.
-        target_modules: ends of the names of the linear layers that get one; ``null`` means all in the policy's blocks.
-            What the policy leaves as it is (``policy.train_expert_only``) gets none.
+        rank: Rank of the adapters.
+        alpha: Scale of the adapters, which are multiplied by alpha / rank; ``null`` means twice the rank.
+        target_modules: Suffixes of the names of the linear layers that get an adapter; ``null`` means all in the
+            policy's blocks. Frozen layers (``policy.train_expert_only``) get none.
     """
 
     rank: PositiveInt
@@ -87,24 +92,26 @@ class LoRAConfig(Config):
 
 
 class TrainerConfig(OptimizerConfig):
-    """How the policy is trained; what is not in :class:`CriticConfig` holds for the critic too.
+    """How the policy is trained. Settings that :class:`CriticConfig` lacks apply to the critic too.
 
     Attributes:
-        num_ranks: processes of the trainer group.
-        tensor_parallel_size: ranks that split the matrices of one copy of a language model and compute on the same
-            rows; over the others FSDP2 shards it, and rows are cut.
-        lora: adapters that are trained in RL instead of the policy; a warm start and the critic train what they do
-            without.
-        precision: of computation; weights, their sums of gradients and log-softmax are float32 whatever it is.
-        activation_checkpointing: compute a block's activations again in the backward pass instead of keeping them.
-        schedule: of the learning rates.
-        weight_decay, adam_epsilon: of AdamW.
-        max_grad_norm: that gradients are clipped to.
-        num_minibatches: optimizer steps per pass.
-        micro_batch_rows: rows of one forward pass; ``null`` means all rows of the mini-batch.
-        micro_batch_tokens: tokens of one forward pass instead: as many rows as hold that many.
-        parity_tolerance: largest allowed difference between a rollout's log-probs and the trainer's.
-        keep_checkpoints: newest checkpoints kept on disk.
+        num_ranks: Processes of the trainer group.
+        tensor_parallel_size: Ranks that split the matrices of one copy of a language model and compute on the same
+            rows. FSDP2 shards the model over the other ranks, which split the rows.
+        lora: Low-rank adapters that RL trains instead of the policy's weights; ``null`` trains the weights. A warm
+            start and the critic always train weights.
+        precision: Precision of computation. Weights, accumulated gradients and log-softmax are always float32.
+        activation_checkpointing: Recompute a block's activations in the backward pass instead of keeping them.
+        schedule: Schedule of the learning rates of policy and critic.
+        weight_decay: Weight decay of AdamW.
+        max_grad_norm: Norm that gradients are clipped to.
+        adam_epsilon: Epsilon of AdamW.
+        num_minibatches: Optimizer steps per epoch.
+        micro_batch_rows: Rows of one forward pass; ``null`` means all rows of the mini-batch.
+        micro_batch_tokens: Most tokens of one forward pass, an alternative to micro_batch_rows; ``null`` means no
+            limit.
+        parity_tolerance: Largest allowed difference between the log-probs of rollout and trainer.
+        keep_checkpoints: Number of newest checkpoints kept on disk.
     """
 
     num_ranks: PositiveInt
@@ -124,11 +131,11 @@ class TrainerConfig(OptimizerConfig):
 
     @property
     def num_parts(self) -> int:
-        """Parts that rows are cut into."""
+        """Number of parts that ranks split the rows into."""
         return self.num_ranks // self.tensor_parallel_size
 
     @model_validator(mode="after")
-    def _ranks_are_shared_out(self) -> "TrainerConfig":
+    def _check_ranks(self) -> "TrainerConfig":
         if self.num_ranks % self.tensor_parallel_size:
             allowed = ", ".join(str(size) for size in range(1, self.num_ranks + 1) if self.num_ranks % size == 0)
             raise ValueError(
@@ -138,14 +145,14 @@ class TrainerConfig(OptimizerConfig):
         return self
 
     @model_validator(mode="after")
-    def _one_limit(self) -> "TrainerConfig":
+    def _check_micro_batch_limits(self) -> "TrainerConfig":
         if self.micro_batch_rows is not None and self.micro_batch_tokens is not None:
             raise ValueError("micro_batch_rows and micro_batch_tokens must not both be set")
         return self
 
 
 class CriticConfig(OptimizerConfig):
-    """How the critic is trained, where ``algorithm.advantage`` needs one (``gae``)."""
+    """How the critic is trained if ``algorithm.advantage`` needs one (``gae``)."""
 
     learning_rate: PositiveFloat = 1e-3
     epochs: PositiveInt = 5

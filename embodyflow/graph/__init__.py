@@ -1,4 +1,4 @@
-"""Pipelines: an algorithm as a graph of nodes, written in Python or YAML, checked, planned and drawn."""
+"""Graphs of nodes that describe an algorithm: built in Python or YAML, checked, planned and drawn."""
 
 from embodyflow.graph.builder import Pipeline
 from embodyflow.graph.graph import TaskGraph

@@ -1,4 +1,4 @@
-"""A graph written in Python."""
+"""Graphs written in Python."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,11 +9,11 @@ from embodyflow.graph.validation import GraphError, Problem
 
 
 class Pipeline:
-    """Collects nodes and builds the graph of them.
+    """Collect nodes and build their graph.
 
     Args:
-        pipeline_id: the graph's name.
-        description: for people.
+        pipeline_id: Name of the graph.
+        description: Text for readers.
 
     Example:
         >>> graph = (
@@ -44,23 +44,23 @@ class Pipeline:
         reads: Sequence[str] | None = None,
         writes: Sequence[str] | None = None,
     ) -> "Pipeline":
-        """Add one node and return the pipeline. What is wrong with it, :meth:`build` reports.
+        """Add one node and return the pipeline; :meth:`build` reports mistakes in the node.
 
         Args:
-            node_id: unique in the pipeline.
-            func: a function of a module, ``"module:function"`` or ``"module:Class.method"``.
-            deps: nodes whose output the node reads; they may be added later.
-            config: JSON-able values, given to the function as ``config``.
-            node_type: what the node does, and so where it runs.
-            node_role: which part of the algorithm it plays.
-            only_forward_compute: the node uses weights and never changes them.
-            retries: how often the node is run again after it fails; a node that trains never is.
-            timeout_seconds: how long it may take; ``None`` means as long as the cluster's ``node_timeout``.
-            reads: columns it needs; ``None`` means those the function declares.
-            writes: columns it adds; ``None`` means those the function declares.
+            node_id: Name of the node, unique in the pipeline.
+            func: Function of a module, itself or as ``"module:function"`` or ``"module:Class.method"``.
+            deps: Nodes whose output the node reads; they may be added later.
+            config: JSON-able values that the function gets as ``config``.
+            node_type: Kind of work, which decides where the node runs.
+            node_role: Part of the algorithm; for a model node it selects the weights.
+            only_forward_compute: True if the node uses weights and never changes them.
+            retries: Retries after a failure; a node that trains allows none.
+            timeout_seconds: Seconds that the node may take; ``None`` means the cluster's ``node_timeout``.
+            reads: Columns that the node needs; ``None`` means those that the function declares.
+            writes: Columns that the node adds; ``None`` means those that the function declares.
 
         Raises:
-            GraphError: the id is taken.
+            GraphError: The id is taken.
         """
         if node_id in self._specs:
             raise GraphError([Problem(node_id, "node_id: duplicate")], self.pipeline_id)
@@ -83,7 +83,7 @@ class Pipeline:
         """Return the checked graph.
 
         Raises:
-            GraphError: one line per problem, all of them.
+            GraphError: The graph has problems, one line each.
         """
         specs = list(self._specs.values())
         return build_graph(specs, self.pipeline_id, self.description, source=f"pipeline {self.pipeline_id!r}")

@@ -1,4 +1,4 @@
-"""Building blocks of graphs that train a policy: each appends nodes to a pipeline."""
+"""Building blocks of graphs that train a policy; each appends nodes to a pipeline."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -8,11 +8,11 @@ from embodyflow.graph.graph import TaskGraph
 from embodyflow.graph.node import NodeRole, NodeType
 
 Step = Callable[[Pipeline, str], str]
-"""Appends one node to the node named and returns the id of the new one."""
+"""Function that appends one node to the given node and returns the new node's id."""
 
 
 def add_rollout(pipeline: Pipeline) -> str:
-    """Begin with ``rollout``, which generates the rows of an iteration."""
+    """Add the root ``rollout``, which generates the rows of an iteration."""
     pipeline.add_node("rollout", "tasks:generate", node_type=NodeType.MODEL_INFERENCE, node_role=NodeRole.ROLLOUT)
     return "rollout"
 
@@ -30,7 +30,7 @@ def filter_groups(pipeline: Pipeline, after: str) -> str:
 
 
 def resample_groups(pipeline: Pipeline, after: str) -> str:
-    """Append ``dynamic_sampling``, which drops groups by their outcomes and generates others in their place."""
+    """Append ``dynamic_sampling``, which drops groups by their outcomes and generates replacements."""
     pipeline.add_node(
         "dynamic_sampling",
         "tasks:dynamic_sampling",
@@ -46,10 +46,10 @@ def policy_gradient(name: str, description: str, *steps: Step, kl: Literal["loss
 
     Args:
         name: Name of the pipeline.
-        description: Text for people.
-        steps: What happens between rollout and advantages, in this order.
-        kl: Where the KL term goes. ``"rewards"`` computes advantages after it, on the trainer group, whose ranks can
-            sum over all rows.
+        description: Text for readers.
+        steps: Nodes between rollout and advantages, in this order.
+        kl: Place of the KL term. With ``"rewards"`` advantages follow it on the trainer group, whose ranks can sum
+            over all rows.
     """
     pipeline = Pipeline(name, description)
     last = add_rollout(pipeline)
@@ -66,8 +66,8 @@ def actor_critic(name: str, description: str, *, kl: Literal["loss", "rewards"] 
 
     Args:
         name: Name of the pipeline.
-        description: Text for people.
-        kl: Where the KL term goes.
+        description: Text for readers.
+        kl: Place of the KL term.
     """
     pipeline = Pipeline(name, description)
     add_value(pipeline, after=reward(pipeline, add_rollout(pipeline)))
@@ -120,11 +120,11 @@ def add_train_critic(pipeline: Pipeline) -> Pipeline:
 
 
 def _add_forward_pass(pipeline: Pipeline, node_id: str, role: NodeRole, after: str) -> Pipeline:
-    """Append a node that uses the trainer's weights, by the function ``tasks:compute_<node_id>``."""
+    """Append a node that uses the trainer's weights; its function is ``tasks:compute_<node_id>``."""
     func, train = f"tasks:compute_{node_id}", NodeType.MODEL_TRAIN
     return pipeline.add_node(node_id, func, [after], node_type=train, node_role=role, only_forward_compute=True)
 
 
 def _add_training(pipeline: Pipeline, node_id: str, role: NodeRole, after: str) -> Pipeline:
-    """Append a node that changes the trainer's weights, by the function ``tasks:<node_id>``."""
+    """Append a node that changes the trainer's weights; its function is ``tasks:<node_id>``."""
     return pipeline.add_node(node_id, f"tasks:{node_id}", [after], node_type=NodeType.MODEL_TRAIN, node_role=role)

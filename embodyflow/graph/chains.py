@@ -1,4 +1,4 @@
-"""Which nodes a worker runs: the chains that a graph splits into."""
+"""Chains of nodes: the parts of a graph that one worker runs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from embodyflow.graph.graph import TaskGraph
 
 @dataclass(frozen=True)
 class Chain:
-    """Nodes that one worker runs one after the other.
+    """Nodes that one worker runs in sequence.
 
     Attributes:
-        chain_id: ``<graph>_split_<k>``, or the graph's own id where it is not split.
-        nodes: in execution order.
+        chain_id: ``<graph>_split_<k>``, or the graph's id if it is not split.
+        nodes: Node ids in execution order.
     """
 
     chain_id: str
@@ -23,17 +23,17 @@ class Chain:
 def split(graph: TaskGraph, max_chains: int) -> list[Chain]:
     """Split a graph into its paths from a root to a leaf, so that branches run on different workers.
 
-    An edge past a longer way between the same two nodes makes no branch. The paths are what is left when a graph
-    is split at forks whose branches never meet again, and where branches meet, until neither can be done any
-    more (the DAG Planner of DistFlow, arXiv:2507.13833). A node on several paths runs on the workers of all of
-    them; rows from other paths come through the buffers.
+    An edge that shortcuts a longer path between the same two nodes makes no branch. The result equals that of the DAG
+    Planner of DistFlow (arXiv:2507.13833), which splits at forks whose branches never meet again and where branches
+    meet, until neither rule applies. A node on several paths runs on the workers of all of them; rows from other paths
+    come through the buffers.
 
     Args:
-        graph: a valid graph.
-        max_chains: how many workers there are.
+        graph: Valid graph.
+        max_chains: Number of workers.
 
     Raises:
-        ConfigError: there are more paths than that.
+        ConfigError: The graph has more paths than there are workers.
     """
     paths: list[tuple[str, ...]] = []
     for path in _paths(graph):
@@ -44,17 +44,17 @@ def split(graph: TaskGraph, max_chains: int) -> list[Chain]:
             )
         paths.append(path)
     if len(paths) == 1:
-        return [whole(graph)]
+        return [single_chain(graph)]
     return [Chain(f"{graph.graph_id}_split_{k}", path) for k, path in enumerate(sorted(paths))]
 
 
-def whole(graph: TaskGraph) -> Chain:
-    """Return the unsplit graph: branches run one after the other, each on all workers."""
+def single_chain(graph: TaskGraph) -> Chain:
+    """Return the whole graph as one chain: branches run in sequence, each on all workers."""
     return Chain(graph.graph_id, tuple(graph.get_execution_order()))
 
 
 def _paths(graph: TaskGraph) -> Iterator[tuple[str, ...]]:
-    children = _children_without_detour(graph)
+    children = _reduced_children(graph)
     waiting: list[tuple[str, ...]] = [(node_id,) for node_id, parents in graph.rev_adj.items() if not parents]
     while waiting:
         path = waiting.pop()
@@ -63,8 +63,8 @@ def _paths(graph: TaskGraph) -> Iterator[tuple[str, ...]]:
         waiting.extend((*path, child) for child in children[path[-1]])
 
 
-def _children_without_detour(graph: TaskGraph) -> dict[str, list[str]]:
-    """Return the children of the graph's transitive reduction: those that are not reached through another one."""
+def _reduced_children(graph: TaskGraph) -> dict[str, list[str]]:
+    """Return each node's children in the graph's transitive reduction, which omits shortcuts."""
     above = {node_id: set(graph.ancestors(node_id)) for node_id in graph.nodes}
     return {
         node_id: [child for child in children if not any(node_id in above[p] for p in graph.rev_adj[child])]

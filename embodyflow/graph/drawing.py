@@ -19,7 +19,7 @@ _SHAPES = {
 
 
 def to_table(plan: Plan) -> str:
-    """Return a plan as two tables: where each node runs, and what each worker carries."""
+    """Format a plan as two tables: the ranks of each node, and the chain and memory of each worker."""
     limit = plan.cluster.device_gib
     verdict = "" if plan.fits else f"\nDoes not fit: a device has {limit:g} GiB.\n"
     return f"{_align(_node_rows(plan))}\n{_align(_worker_rows(plan))}{verdict}"
@@ -37,7 +37,7 @@ def _node_rows(plan: Plan) -> list[tuple[str, ...]]:
 
 
 def _worker_rows(plan: Plan) -> list[tuple[str, ...]]:
-    """Return one row for the workers of a machine that run the same chain in the same memory."""
+    """Return one row per set of workers that share machine, chain and memory."""
     alike: dict[tuple[str, str, str], list[int]] = {}
     for chain, ranks in plan.chains.items():
         for rank in ranks:
@@ -48,7 +48,7 @@ def _worker_rows(plan: Plan) -> list[tuple[str, ...]]:
 
 
 def to_dot(graph: TaskGraph, plan: Plan | None = None) -> str:
-    """Return the graph in Graphviz's language; boxes are models; with a plan each node names its ranks."""
+    """Format a graph in Graphviz's language. Model nodes are boxes; with a plan each node names its ranks."""
     lines = [f"digraph {_quote(graph.graph_id)} {{", "  rankdir=LR;", '  node [fontname="Helvetica"];']
     for node in graph.nodes.values():
         label = _quote("\n".join(_label(node, plan)))
@@ -58,7 +58,7 @@ def to_dot(graph: TaskGraph, plan: Plan | None = None) -> str:
 
 
 def to_mermaid(graph: TaskGraph, plan: Plan | None = None) -> str:
-    """Return the graph in Mermaid's language, which Markdown viewers draw."""
+    """Format a graph in Mermaid's language, which Markdown viewers render."""
     names = {node_id: f"n{index}" for index, node_id in enumerate(graph.nodes)}
     lines = ["flowchart LR"]
     for node in graph.nodes.values():
@@ -69,7 +69,7 @@ def to_mermaid(graph: TaskGraph, plan: Plan | None = None) -> str:
 
 
 def to_svg(graph: TaskGraph, plan: Plan | None = None) -> str:
-    """Return the graph as an SVG picture.
+    """Draw a graph as SVG.
 
     Raises:
         ConfigError: Graphviz's ``dot`` is not installed.
@@ -77,7 +77,7 @@ def to_svg(graph: TaskGraph, plan: Plan | None = None) -> str:
     """
     dot = shutil.which("dot")
     if dot is None:
-        raise ConfigError("SVG needs Graphviz's program `dot` (package graphviz); Mermaid text needs nothing")
+        raise ConfigError("SVG needs Graphviz's program `dot` (package graphviz); Mermaid needs no program")
     drawn = subprocess.run([dot, "-Tsvg"], input=to_dot(graph, plan), text=True, capture_output=True, check=True)
     return drawn.stdout
 
@@ -96,7 +96,7 @@ def _quote(text: str) -> str:
 
 
 def _ranges(ranks: Sequence[int]) -> str:
-    """Return ascending ranks as ``0-3,6``."""
+    """Format ascending ranks as ``0-3,6``."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""The graph that a pipeline is: what runs, on what, after what."""
+"""The graph of a pipeline: nodes and the order in which they run."""
 
 import hashlib
 import json
@@ -20,17 +20,17 @@ from embodyflow.graph.validation import (
 class TaskGraph:
     """Nodes and the edges between them.
 
-    It holds names and numbers only, so it travels as JSON (:meth:`to_dict`): as a Prefect parameter, to
-    another process, into a run's folder.
+    A graph holds only names and numbers, so it travels as JSON (:meth:`to_dict`): as a Prefect parameter, to
+    another process or into a run's folder.
 
     Args:
-        graph_id: the pipeline's name.
-        description: for people.
+        graph_id: Name of the pipeline.
+        description: Text for readers.
 
     Attributes:
-        nodes: by id, in the order they were added.
-        adj: node to its children.
-        rev_adj: node to its parents, in the order of its dependencies.
+        nodes: Nodes by id, in the order they were added.
+        adj: Children of each node.
+        rev_adj: Parents of each node, in the order of its dependencies.
     """
 
     def __init__(self, graph_id: str, description: str = "") -> None:
@@ -44,7 +44,7 @@ class TaskGraph:
         """Add one node; its dependencies may be added later.
 
         Raises:
-            GraphError: the id is taken.
+            GraphError: The id is taken.
         """
         if node.node_id in self.nodes:
             raise GraphError([Problem(node.node_id, "node_id: duplicate")], self.graph_id)
@@ -52,7 +52,7 @@ class TaskGraph:
         self.build_adjacency_lists()
 
     def build_adjacency_lists(self) -> None:
-        """Fill :attr:`adj` and :attr:`rev_adj` from the nodes; dependencies not added yet are left out."""
+        """Fill :attr:`adj` and :attr:`rev_adj` from the nodes, without dependencies that are not added yet."""
         self.adj = {node_id: [] for node_id in self.nodes}
         self.rev_adj = {node_id: [] for node_id in self.nodes}
         for node_id, node in self.nodes.items():
@@ -62,20 +62,20 @@ class TaskGraph:
                     self.rev_adj[node_id].append(parent)
 
     def problems(self) -> list[Problem]:
-        """Return everything that is wrong with the graph; it imports the nodes' functions to look at them."""
+        """Return all problems of the graph; this imports the nodes' functions."""
         _, problems = check([node.model_dump() for node in self.nodes.values()])
         return problems
 
     def validate_graph(self) -> tuple[bool, str]:
-        """Return whether the graph can run, and if not, why: one line per problem."""
+        """Return True and an empty string if the graph can run, else False and one line per problem."""
         problems = self.problems()
         return not problems, "\n".join(str(problem) for problem in problems)
 
     def get_execution_order(self) -> list[str]:
-        """Return the ids so that every node comes after its parents.
+        """Return the node ids in an order in which parents come first.
 
         Raises:
-            graphlib.CycleError: there is no such order.
+            graphlib.CycleError: The graph has a cycle.
         """
         return list(TopologicalSorter(self.rev_adj).static_order())
 
@@ -85,21 +85,21 @@ class TaskGraph:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the nodes, whatever the order they were added in; names of the graph are left out."""
+        """SHA-256 of the nodes, independent of their order and of the graph's name and description."""
         nodes = [self.nodes[node_id].model_dump(mode="json") for node_id in sorted(self.nodes)]
         return hashlib.sha256(json.dumps(nodes, sort_keys=True).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the graph as JSON-able values; in a file they are a pipeline that the YAML loader reads."""
+        """Return the graph as JSON-able values; the YAML loader reads a file of them."""
         nodes = [node.model_dump(mode="json", exclude_defaults=True) for node in self.nodes.values()]
         return {"dag_id": self.graph_id, "description": self.description, "nodes": nodes}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "TaskGraph":
-        """Undo :meth:`to_dict`. The functions are not imported: this process need not have them.
+        """Return the graph that :meth:`to_dict` described, without importing its functions.
 
         Raises:
-            GraphError: the nodes do not make a graph.
+            GraphError: The nodes do not form a valid graph.
         """
         nodes, problems = parse_nodes(data["nodes"])
         problems += structure_problems(data["nodes"])
@@ -109,7 +109,7 @@ class TaskGraph:
 
     @classmethod
     def of(cls, nodes: Iterable[Node], graph_id: str, description: str = "") -> "TaskGraph":
-        """Return the graph of ``nodes``, unchecked."""
+        """Return the graph of ``nodes`` without checking it."""
         graph = cls(graph_id, description)
         for node in nodes:
             graph.add_node(node)
@@ -117,16 +117,16 @@ class TaskGraph:
 
 
 def build_graph(specs: Sequence[Any], graph_id: str, description: str, source: str) -> TaskGraph:
-    """Make the graph that specs describe, or report everything that is wrong with it.
+    """Build the graph that specs describe, and report all problems at once.
 
     Args:
-        specs: mappings with the keys of :class:`~embodyflow.graph.node.Node`; ``executable_ref`` may be a callable.
-        graph_id: the pipeline's name.
-        description: for people.
-        source: what the report names: the pipeline or its file.
+        specs: Mappings with the keys of :class:`~embodyflow.graph.node.Node`; ``executable_ref`` may be a callable.
+        graph_id: Name of the pipeline.
+        description: Text for readers.
+        source: Pipeline or file that messages name.
 
     Raises:
-        GraphError: one line per problem.
+        GraphError: The graph has problems, one line each.
     """
     nodes, problems = check(specs)
     if problems:

@@ -1,11 +1,11 @@
-"""Where a run's graph comes from: built in, a function of one's own, or a file."""
+"""Load a run's graph: a built-in pipeline, a custom function or a YAML file."""
 
 import traceback
 from pathlib import Path
 
 from embodyflow.errors import ConfigError
 from embodyflow.graph.graph import TaskGraph
-from embodyflow.graph.validation import functions_on_trust
+from embodyflow.graph.validation import skip_function_imports
 from embodyflow.graph.yaml_loader import load_yaml
 from embodyflow.project import check_room
 from embodyflow.references import reference_to, resolve
@@ -30,13 +30,13 @@ def load_pipeline(
     """Return the graph that exactly one of the three arguments names.
 
     Args:
-        name: a built-in pipeline, one of :data:`BUILT_IN`.
-        custom_fn: ``"module:function"`` returning a :class:`~embodyflow.graph.graph.TaskGraph`.
-        yaml: path of a pipeline file.
+        name: Built-in pipeline, one of :data:`BUILT_IN`.
+        custom_fn: Function ``"module:function"`` that returns a :class:`~embodyflow.graph.graph.TaskGraph`.
+        yaml: Path of a pipeline file.
 
     Raises:
-        ConfigError: there is no such pipeline, function or file; or not exactly one is given.
-        GraphError: the graph is wrong; one line per problem.
+        ConfigError: The pipeline, function or file does not exist; or not exactly one argument is given.
+        GraphError: The graph has problems, one line each.
     """
     if sum(source is not None for source in (name, custom_fn, yaml)) != 1:
         raise ConfigError("pipeline: exactly one of name, custom_fn and yaml must be set")
@@ -48,7 +48,7 @@ def load_pipeline(
     if name not in BUILT_IN:
         raise ConfigError(f"pipeline.name={name}: allowed are {', '.join(BUILT_IN)}")
     check_room("pipelines")
-    with functions_on_trust():
+    with skip_function_imports():
         graph = _call(BUILT_IN[name])
     functions = (node.executable_ref.partition(":") for node in graph.nodes.values())
     check_room("tasks", [name for module, _, name in functions if module == "tasks"])
@@ -64,7 +64,7 @@ def _call(custom_fn: str) -> TaskGraph:
         graph = function()
     except ConfigError:
         raise
-    except Exception as error:  # whatever a user's function raises is told as one line
+    except Exception as error:  # a custom function may raise anything; report it as one line
         *_, last = traceback.extract_tb(error.__traceback__)
         where = "" if last.filename == __file__ else f", at {last.filename}:{last.lineno}"
         raise ConfigError(f"pipeline.custom_fn={custom_fn}: {type(error).__name__}: {error}{where}") from error

@@ -1,4 +1,4 @@
-"""One node of a graph: a function, what it waits for and which worker group it runs on."""
+"""One node of a graph: its function, its dependencies and the worker group that runs it."""
 
 from collections.abc import Set
 from enum import StrEnum
@@ -20,7 +20,7 @@ from pydantic_core import CoreSchema
 NodeId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=100)]
 Reference = Annotated[
     str,
-    # In a file a dot may stand for the colon; what is checked here has had it replaced.
+    # Files may write a dot for the colon; it is replaced before this check.
     Field(
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",
         json_schema_extra={"pattern": r"^[A-Za-z_][\w.]*[.:][A-Za-z_][\w.]*$"},
@@ -29,7 +29,7 @@ Reference = Annotated[
 
 
 class _Name(StrEnum):
-    """Members are their own upper-case names and are found in any case."""
+    """Members equal their upper-case names; lookup ignores case."""
 
     @staticmethod
     def _generate_next_value_(name: str, *_: object) -> str:
@@ -41,17 +41,17 @@ class _Name(StrEnum):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Tell editors of lower case too."""
+        """Return a schema that also lists the lower-case names, for editors."""
         described = handler(schema)
         handler.resolve_ref_schema(described)["enum"] = [*cls.__members__, *map(str.lower, cls.__members__)]
         return described
 
 
 class NodeType(_Name):
-    """What a node does, and so where it runs.
+    """Kind of work that a node does, which decides where it runs.
 
-    ``COMPUTE`` runs where its rows already are; ``MODEL_INFERENCE`` and ``MODEL_TRAIN`` on the worker group
-    of the node's role; ``DATA_LOAD`` brings rows in.
+    ``COMPUTE`` runs where its rows are, ``MODEL_INFERENCE`` and ``MODEL_TRAIN`` run on the worker group of the node's
+    role, and ``DATA_LOAD`` loads rows.
     """
 
     COMPUTE = "COMPUTE"
@@ -61,12 +61,12 @@ class NodeType(_Name):
 
     @property
     def is_model(self) -> bool:
-        """Whether nodes of this type need a model's weights."""
+        """True for types that need a model's weights."""
         return self in (NodeType.MODEL_INFERENCE, NodeType.MODEL_TRAIN)
 
 
 class NodeRole(_Name):
-    """Which part of the algorithm a node plays; of a model node, whose weights it uses."""
+    """Part of the algorithm that a node implements; for a model node it selects the weights."""
 
     DEFAULT = "DEFAULT"
     ACTOR = "ACTOR"
@@ -79,41 +79,41 @@ class NodeRole(_Name):
 
 
 class Node(BaseModel):
-    """One node, as names and numbers: it travels as JSON and is written the same in YAML."""
+    """One node of names and numbers only; its JSON is also its YAML form."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     node_id: NodeId
-    """Unique in the graph."""
+    """Name of the node, unique in the graph."""
     executable_ref: Reference
-    """The node's function, `module:function` or `module:Class.method`."""
+    """Function of the node, `module:function` or `module:Class.method`."""
     node_type: NodeType
-    """What the node does, and so where it runs."""
+    """Kind of work, which decides where the node runs."""
     node_role: NodeRole = Field(default=NodeRole.DEFAULT, validate_default=True)
-    """Which part of the algorithm it plays; of a model node, whose weights it uses."""
+    """Part of the algorithm; for a model node it selects the weights."""
     dependencies: tuple[str, ...] = ()
-    """Nodes whose output it reads; all of them reach it."""
+    """Nodes whose output this node reads; it runs after all of them."""
     only_forward_compute: StrictBool = False
-    """The node uses weights and never changes them."""
+    """True if the node uses weights and never changes them."""
     config: dict[str, JsonValue] = {}
-    """Given to the function as its `config`."""
+    """Values that the function gets as `config`."""
     retries: Annotated[int, Field(ge=0, strict=True)] = 0
-    """How often it is run again after it fails; a node that trains never is."""
+    """Retries after a failure; must be 0 for a node that trains."""
     timeout_seconds: Annotated[float, Field(gt=0, strict=True)] | None = None
-    """How long it may take; null means as long as the cluster's node_timeout."""
+    """Seconds that the node may take; null means the cluster's node_timeout."""
     reads: tuple[str, ...] | None = None
-    """Columns it needs; null means those that the function declares."""
+    """Columns that the node needs; null means those that the function declares."""
     writes: tuple[str, ...] | None = None
-    """Columns it adds; null means those that the function declares."""
+    """Columns that the node adds; null means those that the function declares."""
 
     @property
     def changes_weights(self) -> bool:
-        """Whether running the node twice would train twice."""
+        """True if running the node twice would train twice."""
         return _trains(self.node_type, self.node_role, self.only_forward_compute)
 
     @property
     def only_uses_weights(self) -> bool:
-        """Whether the node says that it leaves weights as they are: it may be run again."""
+        """True if the node declares that it never changes weights, so that a retry is safe."""
         return (
             self.only_forward_compute
             or self.node_type is NodeType.MODEL_INFERENCE
@@ -122,27 +122,27 @@ class Node(BaseModel):
 
     @field_validator("dependencies", mode="before")
     @classmethod
-    def _in_order(cls, dependencies: Any) -> Any:
+    def _refuse_sets(cls, dependencies: Any) -> Any:
         if isinstance(dependencies, Set):
-            raise ValueError("must be a list: its first node gives rows their order, and a set has none")
+            raise ValueError("must be a list, since its first node determines the order of rows")
         return dependencies
 
     @field_validator("node_role")
     @classmethod
-    def _role_fits_type(cls, role: NodeRole, info: ValidationInfo) -> NodeRole:
+    def _check_role(cls, role: NodeRole, info: ValidationInfo) -> NodeRole:
         if role is not NodeRole.DEFAULT and info.data.get("node_type") is NodeType.DATA_LOAD:
-            raise ValueError(f"{role} is not allowed on {NodeType.DATA_LOAD}; allowed there is {NodeRole.DEFAULT}")
+            raise ValueError(f"is not allowed with node_type={NodeType.DATA_LOAD}; allowed is {NodeRole.DEFAULT}")
         return role
 
     @field_validator("retries")
     @classmethod
-    def _trains_once(cls, retries: int, info: ValidationInfo) -> int:
-        what = (info.data.get(key) for key in ("node_type", "node_role", "only_forward_compute"))
-        if retries and _trains(*what):
-            raise ValueError("a node that trains is applied once, and allows 0; recovery goes back to the last commit")
+    def _refuse_retries_of_training(cls, retries: int, info: ValidationInfo) -> int:
+        settings = (info.data.get(key) for key in ("node_type", "node_role", "only_forward_compute"))
+        if retries and _trains(*settings):
+            raise ValueError("must be 0 for a node that trains; recovery resumes from the last commit")
         return retries
 
 
 def _trains(node_type: NodeType | None, role: NodeRole | None, only_forward_compute: bool | None) -> bool:
-    """Say whether such a node changes weights; ``None`` is what is not known. Those of the reference never change."""
+    """Return True if such a node changes weights; the reference's never change. ``None`` is an unknown value."""
     return node_type is NodeType.MODEL_TRAIN and role is not NodeRole.REFERENCE and only_forward_compute is False

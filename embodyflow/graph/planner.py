@@ -1,6 +1,6 @@
-"""Where each node of a graph runs on a cluster: a pure function, which needs no cluster to answer.
+"""Plan where each node of a graph runs on a cluster. Planning is a pure function and needs no cluster.
 
-A *device* is a GPU, or a core where there are no GPUs; it carries one *worker*, and a worker has a *rank*.
+A *device* is a GPU, or a core on machines without GPUs. Each device runs one *worker*, and a worker has a *rank*.
 """
 
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Literal
 
 from embodyflow.errors import ConfigError
-from embodyflow.graph.chains import Chain, split, whole
+from embodyflow.graph.chains import Chain, single_chain, split
 from embodyflow.graph.graph import TaskGraph
-from embodyflow.graph.memory import FORWARD_BYTES, TRAINING_BYTES, ModelSize, parse_num_params, training_bytes
+from embodyflow.graph.memory_estimate import FORWARD_BYTES, TRAINING_BYTES, ModelSize, parse_num_params, training_bytes
 from embodyflow.graph.node import Node, NodeRole, NodeType
 
 Ranks = tuple[int, ...]
@@ -20,12 +20,13 @@ Side = Literal["all", "rollout", "train"]
 
 @dataclass(frozen=True)
 class Cluster:
-    """What the graph is planned for.
+    """The machines to plan for.
 
     Attributes:
-        num_nodes: machines.
-        cpus_per_node, gpus_per_node: devices are the GPUs, or the cores where there are no GPUs.
-        device_gib: memory of one device; ``None`` leaves it unchecked.
+        num_nodes: Number of machines.
+        cpus_per_node: Cores per machine; they are the devices of machines without GPUs.
+        gpus_per_node: GPUs per machine.
+        device_gib: Memory of one device in GiB; ``None`` skips the check.
     """
 
     num_nodes: int
@@ -44,17 +45,17 @@ class Cluster:
 
     @property
     def num_workers(self) -> int:
-        """Workers in all; worker ``rank`` runs on machine ``rank // devices_per_node``."""
+        """Workers on all machines; worker ``rank`` runs on machine ``rank // devices_per_node``."""
         return self.num_nodes * self.devices_per_node
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a group cuts one copy of a model.
+    """How a group splits one copy of a model.
 
     Attributes:
-        tensor: tensor-parallel ranks; neighbours in the group.
-        pipeline: pipeline-parallel stages.
+        tensor: Tensor-parallel ranks, which are neighbours in the group.
+        pipeline: Pipeline-parallel stages.
     """
 
     tensor: int = 1
@@ -62,7 +63,7 @@ class Layout:
 
     @property
     def model_parallel(self) -> int:
-        """Ranks that hold one copy together."""
+        """Ranks that share one copy."""
         return self.tensor * self.pipeline
 
     def coordinates(self, index: int) -> tuple[int, int, int]:
@@ -73,21 +74,22 @@ class Layout:
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """What the user decides.
+    """The user's choices.
 
     Attributes:
-        placement: of rollout and training. ``colocated``: all workers do both, in turn.
-            ``disaggregated``: some roll out, the others train. ``hybrid``: all roll out, some also train.
-        train_share: fraction of a chain's workers that train, where not all do; at least one does.
-        branches: ``parallel`` gives each path through the graph its own workers; ``serial`` gives all workers
-            to all nodes.
-        assignment: of the workers left over after an even share: ``param_aware`` to the largest chains,
-            ``even`` in the order of the chains' ids.
-        rollout_layout, train_layout: how groups cut their model.
-        model: of every model node; a node's ``config.model_params`` overrides the number of parameters.
-        rollout_bytes: of a parameter where rows are rolled out: 4 in float32, 2 in 16 bits.
-        has_adapters: the policy without its adapters (LoRA) is the reference, which takes nothing beside it.
-        is_frozen: of the policy nothing but adapters is ever trained.
+        placement: Placement of rollout and training. ``colocated``: all workers alternate between both.
+            ``disaggregated``: some roll out and the others train. ``hybrid``: all roll out and some also train.
+        train_share: Fraction of a chain's workers that train if not all do; at least one does.
+        branches: ``parallel`` gives each path through the graph its own workers; ``serial`` runs every node on all
+            workers.
+        assignment: Chains that get the workers left after an even share: ``param_aware`` the largest, ``even`` the
+            first by id.
+        rollout_layout, train_layout: Layouts of the two groups' models.
+        model: Size of every model node's model; a node's ``config.model_params`` overrides the number of parameters.
+        rollout_bytes: Bytes of a parameter in rollouts: 4 in float32, 2 in 16 bits.
+        has_adapters: True if the policy has adapters (LoRA); the reference is the policy without them and takes no
+            memory.
+        is_frozen: True if only adapters of the policy are ever trained.
     """
 
     placement: Literal["colocated", "disaggregated", "hybrid"] = "colocated"
@@ -102,7 +104,7 @@ class PlanSettings:
     is_frozen: bool = False
 
     def layout_of(self, node: Node) -> Layout:
-        """Return how the node's group cuts its model; other nodes have none to cut."""
+        """Return the layout of the node's model; a node without a model has a trivial one."""
         if not node.node_type.is_model:
             return Layout()
         return self.rollout_layout if _rolls_out(node) else self.train_layout
@@ -111,7 +113,7 @@ class PlanSettings:
         """Return the size of the node's model.
 
         Raises:
-            ConfigError: the node's ``model_params`` is not a number.
+            ConfigError: The node's ``model_params`` is not a number.
         """
         if "model_params" not in node.config:
             return self.model
@@ -121,12 +123,14 @@ class PlanSettings:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where everything runs.
+    """The ranks of every chain and node.
 
     Attributes:
-        graph, cluster, settings: what was planned.
-        chains: chain to the ranks of its workers, ascending.
-        node_ranks: node to the ranks that run it, ascending.
+        graph: Graph that the plan places.
+        cluster: Cluster that the plan is for.
+        settings: Choices that the plan follows.
+        chains: Ascending ranks of each chain's workers.
+        node_ranks: Ascending ranks that run each node.
     """
 
     graph: TaskGraph
@@ -137,13 +141,13 @@ class Plan:
 
     @cached_property
     def groups(self) -> dict[str, Ranks]:
-        """Process groups: name to ranks, in rank order; nodes on the same ranks share one."""
+        """Ranks of each process group by name, in rank order; nodes on the same ranks share a group."""
         distinct = sorted(set(self.node_ranks.values()))
         return {f"process_group_{index}": ranks for index, ranks in enumerate(distinct, start=1)}
 
     @cached_property
     def memory(self) -> list[float]:
-        """Estimated bytes on each rank (:mod:`embodyflow.graph.memory`)."""
+        """Estimated bytes on each rank, see :mod:`embodyflow.graph.memory_estimate`."""
         return [self._bytes_on(rank) for rank in range(self.cluster.num_workers)]
 
     def group_of(self, node_id: str) -> str:
@@ -151,18 +155,18 @@ class Plan:
         return next(name for name, ranks in self.groups.items() if ranks == self.node_ranks[node_id])
 
     def data_parallel(self, node_id: str) -> int:
-        """Return how many shards the node's rows are cut into."""
+        """Return the number of shards that the node's rows are split into."""
         layout = self.settings.layout_of(self.graph.nodes[node_id])
         return len(self.node_ranks[node_id]) // layout.model_parallel
 
     @property
     def fits(self) -> bool:
-        """Whether the estimate stays within every device's memory; true where that is not known."""
+        """True if the estimate fits every device's memory, or if that is unknown."""
         limit = self.cluster.device_gib
         return limit is None or max(self.memory) <= limit * 2**30
 
     def _bytes_on(self, rank: int) -> float:
-        """Add up the models on a worker: one per role, at the most that a node of the role needs."""
+        """Sum the memory of a worker's models: one per role, at the largest need of the role's nodes."""
         per_role: dict[NodeRole, float] = {}
         for node_id, ranks in self.node_ranks.items():
             node = self.graph.nodes[node_id]
@@ -178,51 +182,51 @@ def plan(graph: TaskGraph, cluster: Cluster, settings: PlanSettings | None = Non
     """Place a graph on a cluster.
 
     Args:
-        graph: a valid graph.
-        cluster: what there is.
-        settings: what the user decides; the default is everything on all workers.
+        graph: Valid graph.
+        cluster: Machines to place it on.
+        settings: User's choices; by default every node of a chain runs on all of its workers.
 
     Raises:
-        ConfigError: the cluster is too small for the graph's branches or the placement, or a group cannot be
-            cut by its layout.
+        ConfigError: The cluster is too small for the graph's branches or the placement, or a layout does not divide
+            its group.
     """
     settings = settings or PlanSettings()
     serial = settings.branches == "serial"
-    chains = [whole(graph)] if serial else split(graph, max_chains=cluster.num_workers)
+    chains = [single_chain(graph)] if serial else split(graph, max_chains=cluster.num_workers)
     sizes = {chain: _size(chain, graph, settings) for chain in chains}
-    counts = _share_out(sizes, cluster.num_workers, settings.assignment)
-    ranks = _seat(counts, sizes, cluster)
+    counts = _count_workers(sizes, cluster.num_workers, settings.assignment)
+    ranks = _assign_ranks(counts, sizes, cluster)
     node_ranks = _node_ranks(graph, ranks, settings)
     for node_id, of_node in node_ranks.items():
         cut = settings.layout_of(graph.nodes[node_id]).model_parallel
         if len(of_node) % cut:
             raise ConfigError(
-                f"node {node_id!r}: its {len(of_node)} workers are no multiple of tensor × pipeline = {cut}"
+                f"node {node_id!r}: its {len(of_node)} workers are not a multiple of tensor × pipeline = {cut}"
             )
     return Plan(graph, cluster, settings, ranks, node_ranks)
 
 
 def _size(chain: Chain, graph: TaskGraph, settings: PlanSettings) -> float:
-    """Return a chain's parameters, or the number of its nodes where no node has a model."""
+    """Return the number of parameters in a chain, or of its nodes if none has a model."""
     models = [graph.nodes[node_id] for node_id in chain.nodes if graph.nodes[node_id].node_type.is_model]
     if not models:
         return float(len(chain.nodes))
     return sum(settings.model_of(node).num_params for node in models)
 
 
-def _share_out(sizes: Mapping[Chain, float], num_workers: int, assignment: str) -> dict[Chain, int]:
-    """Give every chain the same number of workers, and one more to the first while any are left."""
+def _count_workers(sizes: Mapping[Chain, float], num_workers: int, assignment: str) -> dict[Chain, int]:
+    """Share workers evenly between chains; leftover workers go to the first chains, one each."""
     by_id = sorted(sizes, key=lambda chain: chain.chain_id)
     order = sorted(by_id, key=lambda chain: -sizes[chain]) if assignment == "param_aware" else by_id
     each, left_over = divmod(num_workers, len(order))
     return {chain: each + (position < left_over) for position, chain in enumerate(order)}
 
 
-def _seat(counts: Mapping[Chain, int], sizes: Mapping[Chain, float], cluster: Cluster) -> dict[Chain, Ranks]:
-    """Choose ranks: a chain stays on the machines it is on already, else goes to the emptiest machine."""
+def _assign_ranks(counts: Mapping[Chain, int], sizes: Mapping[Chain, float], cluster: Cluster) -> dict[Chain, Ranks]:
+    """Assign ranks one by one: a chain stays on its machines while they have room, then takes the emptiest one."""
     per_node = cluster.devices_per_node
     free = [list(range(node * per_node, (node + 1) * per_node)) for node in range(cluster.num_nodes)]
-    seated: dict[Chain, Ranks] = {}
+    assigned: dict[Chain, Ranks] = {}
     for chain in sorted(counts, key=lambda chain: (-counts[chain], -sizes[chain], chain.chain_id)):
         taken: list[int] = []
         for _ in range(counts[chain]):
@@ -231,12 +235,12 @@ def _seat(counts: Mapping[Chain, int], sizes: Mapping[Chain, float], cluster: Cl
                 (node in homes, len(ranks), -ranks[0], node) for node, ranks in enumerate(free) if ranks
             )
             taken.append(free[node].pop(0))
-        seated[chain] = tuple(sorted(taken))
-    return seated
+        assigned[chain] = tuple(sorted(taken))
+    return assigned
 
 
 def _node_ranks(graph: TaskGraph, chains: Mapping[Chain, Ranks], settings: PlanSettings) -> dict[str, Ranks]:
-    """Return each node's ranks: its part of the workers of every chain that it is on."""
+    """Return each node's ranks: its side of the workers of every chain that contains it."""
     found: dict[str, set[int]] = {node_id: set() for node_id in graph.nodes}
     for chain, ranks in chains.items():
         sides = _sides(chain, ranks, graph, settings)
@@ -246,7 +250,7 @@ def _node_ranks(graph: TaskGraph, chains: Mapping[Chain, Ranks], settings: PlanS
 
 
 def _side_of(node_id: str, chain: Chain, graph: TaskGraph) -> Side:
-    """Return which of a chain's workers run the node; a ``COMPUTE`` node stays where its rows were made."""
+    """Return the side of a chain's workers that runs the node; a ``COMPUTE`` node stays where its rows are."""
     for candidate in (node_id, *(name for name in graph.ancestors(node_id) if name in chain.nodes)):
         node = graph.nodes[candidate]
         if node.node_type.is_model:
@@ -257,7 +261,7 @@ def _side_of(node_id: str, chain: Chain, graph: TaskGraph) -> Side:
 
 
 def _sides(chain: Chain, ranks: Ranks, graph: TaskGraph, settings: PlanSettings) -> dict[Side, Ranks]:
-    """Divide a chain's workers into those that roll out and those that train, where it does both."""
+    """Divide a chain's workers into those that roll out and those that train if the chain does both."""
     models = [graph.nodes[node_id] for node_id in chain.nodes if graph.nodes[node_id].node_type.is_model]
     one_sided = len({_rolls_out(model) for model in models}) < 2
     if settings.placement == "colocated" or one_sided:
@@ -276,17 +280,17 @@ def _rolls_out(node: Node) -> bool:
 
 
 def _bytes_of(node: Node, num_ranks: int, settings: PlanSettings) -> dict[NodeRole, float]:
-    """Return what the models that a node needs take on each of its workers, by role."""
+    """Return the bytes that a node's models take on each of its workers, by role."""
     model, cut, role = settings.model_of(node), settings.layout_of(node).model_parallel, node.node_role
-    as_it_is = FORWARD_BYTES * model.num_params / num_ranks
+    untrained = FORWARD_BYTES * model.num_params / num_ranks
     if _rolls_out(node):
         return {role: settings.rollout_bytes * model.num_params / cut}
-    if role is NodeRole.CRITIC:  # trained, if not by this node then with the policy: why else would there be one?
+    if role is NodeRole.CRITIC:  # a critic always trains, in this node or with the policy
         return {role: training_bytes(model, num_ranks, cut)}
     if not node.changes_weights:
-        return {role: as_it_is}
+        return {role: untrained}
     if role is not NodeRole.ACTOR:
         return {role: training_bytes(model, num_ranks, cut)}
     trained = training_bytes(model, num_ranks, cut, FORWARD_BYTES if settings.is_frozen else TRAINING_BYTES)
-    # The trainer keeps what the policy was at the start of RL, whether a node asks for it or not.
-    return {role: trained} if settings.has_adapters else {role: trained, NodeRole.REFERENCE: as_it_is}
+    # The trainer keeps the policy from the start of RL as the reference, even if no node reads it.
+    return {role: trained} if settings.has_adapters else {role: trained, NodeRole.REFERENCE: untrained}

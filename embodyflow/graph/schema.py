@@ -1,4 +1,4 @@
-"""The JSON schema of pipeline files, for editors. ``python -m embodyflow.graph.schema`` writes it anew."""
+"""The JSON schema of pipeline files, for editors. ``python -m embodyflow.graph.schema`` rewrites ``schema.json``."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ SCHEMA_FILE = Path(__file__).with_name("schema.json")
 
 
 def schema_text() -> str:
-    """Return the schema as it is to stand in ``schema.json``."""
+    """Return the contents of ``schema.json``."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **PipelineFile.model_json_schema()}
     return json.dumps(schema, indent=2) + "\n"
 

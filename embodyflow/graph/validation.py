@@ -1,6 +1,6 @@
-"""Everything that can be wrong with a graph, found before a process is started and told in one report.
+"""Find all problems of a graph before any process starts, and report them together.
 
-Nodes arrive as mappings (*specs*), from Python, YAML or JSON alike, so that one mistake hides no other.
+Nodes arrive as mappings (*specs*) from Python, YAML and JSON alike, so that no problem hides another.
 """
 
 import inspect
@@ -27,11 +27,11 @@ _imports_functions = ContextVar("_imports_functions", default=True)
 
 
 @contextmanager
-def functions_on_trust() -> Iterator[None]:
-    """Check the graphs built within without importing their nodes' functions, named by ``"module:function"``.
+def skip_function_imports() -> Iterator[None]:
+    """Check graphs built in this context without importing their nodes' functions.
 
-    For built-in graphs, whose functions a test has looked at: they import torch, which takes seconds that the flow's
-    process needs not spend before it can start a worker.
+    Built-in graphs use this, since a test checks their functions. Importing those imports torch, which takes seconds
+    that the flow's process would lose before it starts a worker.
     """
     before = _imports_functions.set(False)
     try:
@@ -42,11 +42,11 @@ def functions_on_trust() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake.
+    """One problem of a graph.
 
     Attributes:
-        node_id: the node that has it; ``nodes[i]`` where it has no id, empty for the graph as a whole.
-        message: which key, what it holds and what is allowed.
+        node_id: Node with the problem; ``nodes[i]`` if it has no id, empty for the graph as a whole.
+        message: Key, its value and what is allowed.
     """
 
     node_id: str
@@ -57,11 +57,11 @@ class Problem:
 
 
 class GraphError(ConfigError):
-    """A graph is wrong; one line per problem.
+    """A graph has problems; the message has one line each.
 
     Args:
-        problems: all of them.
-        source: the pipeline's id or file.
+        problems: All problems.
+        source: Id or file of the pipeline.
     """
 
     def __init__(self, problems: Sequence[Problem], source: str) -> None:
@@ -70,18 +70,18 @@ class GraphError(ConfigError):
 
 
 def check(specs: Sequence[Any]) -> tuple[list[Node], list[Problem]]:
-    """Turn specs into nodes and find everything that is wrong with them.
+    """Turn specs into nodes and find all problems.
 
-    The nodes' functions are imported, unless they are taken on trust (:func:`functions_on_trust`).
+    This imports the nodes' functions, except within :func:`skip_function_imports`.
 
     Args:
-        specs: mappings with the keys of :class:`~embodyflow.graph.node.Node`; ``executable_ref`` may be a callable.
+        specs: Mappings with the keys of :class:`~embodyflow.graph.node.Node`; ``executable_ref`` may be a callable.
 
     Returns:
-        The nodes that could be made, and the problems; without problems the nodes are a valid graph.
+        The valid nodes and the problems. Without problems the nodes form a valid graph.
     """
     if not specs:
-        return [], [Problem("", "nodes: there are none")]
+        return [], [Problem("", "nodes: must not be empty")]
     functions: dict[str, Callable[..., Any]] = {}
     problems: list[Problem] = []
     if _imports_functions.get():
@@ -90,12 +90,12 @@ def check(specs: Sequence[Any]) -> tuple[list[Node], list[Problem]]:
     structure = structure_problems(specs)
     problems += unreadable + structure
     if not unreadable and not structure:
-        problems += _unwritten({node.node_id: node for node in nodes}, functions)
+        problems += _unwritten_columns({node.node_id: node for node in nodes}, functions)
     return nodes, problems
 
 
 def parse_nodes(specs: Sequence[Any]) -> tuple[list[Node], list[Problem]]:
-    """Turn specs into nodes, functions unseen; those with a problem are left out of the nodes."""
+    """Turn specs into nodes without importing functions; nodes with a problem are left out."""
     nodes: list[Node] = []
     problems: list[Problem] = []
     for index, spec in enumerate(specs):
@@ -111,14 +111,14 @@ def parse_nodes(specs: Sequence[Any]) -> tuple[list[Node], list[Problem]]:
 
 
 def _find_functions(specs: Sequence[Any]) -> tuple[list[Any], dict[str, Callable[..., Any]], list[Problem]]:
-    """Replace every function by its name; return the new specs, the functions by node, and the problems."""
+    """Replace each function by its name; return the new specs, the functions by node and the problems."""
     named: list[Any] = []
     functions: dict[str, Callable[..., Any]] = {}
     problems: list[Problem] = []
     for index, spec in enumerate(specs):
         function = spec.get("executable_ref") if isinstance(spec, Mapping) else None
         if not isinstance(function, str) and not callable(function):
-            named.append(spec)  # no function at all: parse_nodes says so
+            named.append(spec)  # parse_nodes reports a missing function
             continue
         name = name_of(spec, index)
         try:
@@ -126,13 +126,13 @@ def _find_functions(specs: Sequence[Any]) -> tuple[list[Any], dict[str, Callable
             functions[name] = _resolve_function(reference)
         except (ImportError, TypeError, ValueError) as error:
             problems.append(Problem(name, f"executable_ref={reprlib.repr(function)}: {error}"))
-            reference = "unknown:unknown"  # said once; the node's other keys are checked all the same
+            reference = "unknown:unknown"  # reported here once; parse_nodes still checks the other keys
         named.append({**spec, "executable_ref": reference})
     return named, functions, problems
 
 
 def _resolve_function(reference: str) -> Callable[..., Any]:
-    """Return the function if a worker can call it with ``batch``, ``config``, ``worker`` and ``call``."""
+    """Return the function; refuse one that does not accept ``batch``, ``config``, ``worker`` and ``call``."""
     function = resolve(reference)
     if not callable(function):
         raise TypeError(f"{reprlib.repr(function)} is not callable")
@@ -147,7 +147,7 @@ def _resolve_function(reference: str) -> Callable[..., Any]:
 
 def _explain(detail: Mapping[str, Any]) -> str:
     path = detail["loc"]
-    if path[0] == "config":  # after each key of a JSON value comes the type of what it holds
+    if path[0] == "config":  # pydantic inserts a type after each key of a JSON value
         path = (path[0], *path[1::2])
     key = ".".join(map(str, path))
     if detail["type"] == "missing":
@@ -159,7 +159,7 @@ def _explain(detail: Mapping[str, Any]) -> str:
 
 
 def structure_problems(specs: Sequence[Any]) -> list[Problem]:
-    """Find duplicate ids, dependencies that do not exist and cycles."""
+    """Find duplicate ids, unknown dependencies and cycles."""
     problems: list[Problem] = []
     names = [name_of(spec, index) for index, spec in enumerate(specs)]
     for name, count in Counter(names).items():
@@ -169,8 +169,9 @@ def structure_problems(specs: Sequence[Any]) -> list[Problem]:
     for name, dependencies in parents.items():
         for parent in dependencies:
             if parent not in parents:
-                known = ", ".join(other for other in parents if other != name)
-                problems.append(Problem(name, f"dependencies: no node {parent!r}; there are {known or 'none'}"))
+                others = ", ".join(other for other in parents if other != name)
+                hint = f"allowed are {others}" if others else "the graph has no other node"
+                problems.append(Problem(name, f"dependencies: no node {parent!r}; {hint}"))
         for parent, count in Counter(dependencies).items():
             if count > 1:
                 problems.append(Problem(name, f"dependencies: {parent!r} is named {count} times"))
@@ -178,7 +179,7 @@ def structure_problems(specs: Sequence[Any]) -> list[Problem]:
 
 
 def _cycles(parents: Mapping[str, Sequence[str]]) -> list[Problem]:
-    """Find one cycle in every knot of them: each is taken out of the graph before the next is looked for."""
+    """Find disjoint cycles: each one is removed from the graph before the search for the next."""
     problems: list[Problem] = []
     while True:
         try:
@@ -190,8 +191,8 @@ def _cycles(parents: Mapping[str, Sequence[str]]) -> list[Problem]:
             parents = {name: dependencies for name, dependencies in parents.items() if name not in cycle}
 
 
-def _unwritten(nodes: Mapping[str, Node], functions: Mapping[str, Callable[..., Any]]) -> list[Problem]:
-    """Find columns that a node reads and no ancestor writes; ``nodes`` are a graph without other problems."""
+def _unwritten_columns(nodes: Mapping[str, Node], functions: Mapping[str, Callable[..., Any]]) -> list[Problem]:
+    """Find columns that a node reads and no ancestor writes, in a graph without other problems."""
     writes = {name: _columns(node.writes, functions.get(name), "__writes__") for name, node in nodes.items()}
     parents = {name: node.dependencies for name, node in nodes.items()}
     problems: list[Problem] = []
@@ -199,12 +200,12 @@ def _unwritten(nodes: Mapping[str, Node], functions: Mapping[str, Callable[..., 
         reads = _columns(node.reads, functions.get(name), "__reads__")
         above = [writes[ancestor] for ancestor in ancestors(name, parents)]
         if not reads or None in above:
-            continue  # an ancestor that does not say what it writes may write anything
+            continue  # an ancestor that declares nothing may write anything
         written = {column for columns in above for column in columns or ()}
         for column in sorted(reads - written):
             others = [other for other, columns in writes.items() if column in (columns or ()) and other != name]
-            hint = f"; {', '.join(others)} would" if others else ""
-            problems.append(Problem(name, f"reads {column!r}, which none of its ancestors writes{hint}"))
+            hint = f"; written by {', '.join(others)}" if others else ""
+            problems.append(Problem(name, f"reads {column!r}, which no ancestor writes{hint}"))
     return problems
 
 
@@ -217,8 +218,8 @@ def ancestors(name: str, parents: Mapping[str, Sequence[str]]) -> list[str]:
     """Return every node whose output can reach ``name``, nearest first.
 
     Args:
-        name: a node.
-        parents: every node's parents; without cycles.
+        name: Id of a node.
+        parents: Parents of every node, without cycles.
     """
     found = dict.fromkeys(parents[name])
     waiting = list(found)
@@ -230,13 +231,13 @@ def ancestors(name: str, parents: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def name_of(spec: Any, index: int) -> str:
-    """Return the node's id, or its place where it has none that could be shown."""
+    """Return the node's id, or its index as ``nodes[i]`` if the id is missing or not a string."""
     name = spec.get("node_id") if isinstance(spec, Mapping) else None
     return name if isinstance(name, str) and name else f"nodes[{index}]"
 
 
 def _dependencies(spec: Any) -> tuple[str, ...]:
-    """Return the dependencies of a spec as far as they can be read; :func:`parse_nodes` reports the rest."""
+    """Return the valid dependencies of a spec; :func:`parse_nodes` reports the others."""
     dependencies = spec.get("dependencies", ()) if isinstance(spec, Mapping) else ()
     if not isinstance(dependencies, list | tuple):
         return ()

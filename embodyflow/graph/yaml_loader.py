@@ -1,6 +1,6 @@
-"""A graph written in YAML (or JSON, which is YAML too).
+"""Graphs written in YAML, or in JSON, which is YAML too.
 
-``!Ref global_config.a.b`` stands for the value found there, anywhere inside a node.
+``!Ref global_config.a.b`` stands for the value at that path, anywhere inside a node.
 """
 
 import re
@@ -20,18 +20,18 @@ from embodyflow.graph.validation import GraphError, Problem, check, name_of
 
 
 class PipelineFile(BaseModel):
-    """The top level of a pipeline file; ``schema.json`` is made from it."""
+    """The top level of a pipeline file, from which ``schema.json`` is generated."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     dag_id: str
-    """The pipeline's name."""
+    """Name of the pipeline."""
     description: str = ""
-    """For people."""
+    """Text for readers."""
     global_config: dict[str, Any] = {}
-    """Values that nodes refer to with `!Ref global_config.a.b`."""
+    """Values that nodes reference with `!Ref global_config.a.b`."""
     nodes: list[Node]
-    """The nodes, in any order."""
+    """Nodes in any order."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class _Ref:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML with ``!Ref``, in which a key given twice is an error, and an alias within what it names."""
+    """Loader of safe YAML with ``!Ref`` that refuses duplicate keys and recursive aliases."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             alias = self.peek_event()
             named = self.anchors.get(alias.anchor)
-            if named is not None and named.end_mark is None:  # it has not ended yet
-                said = f"alias {alias.anchor!r} is within what it names"
-                raise yaml.composer.ComposerError(None, None, said, alias.start_mark)
+            if named is not None and named.end_mark is None:  # inside the anchored value
+                reason = f"alias {alias.anchor!r} refers to a value that contains it"
+                raise yaml.composer.ComposerError(None, None, reason, alias.start_mark)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -71,24 +71,24 @@ def load_yaml(path: str | Path) -> TaskGraph:
     """Read a pipeline file.
 
     Args:
-        path: keys as in ``pipelines/schema.json``.
+        path: Path of a file that follows ``embodyflow/graph/schema.json``.
 
     Raises:
-        ConfigError: the file cannot be read or is not of this form; the message names file and key.
-        GraphError: its nodes do not make a graph; one line per problem.
+        ConfigError: The file cannot be read or does not have this form; the message names file and key.
+        GraphError: The graph has problems, one line each.
     """
     content = _read(path)
-    found = _Refs(content.get("global_config") or {})
-    specs = [found.replace(spec, name_of(spec, index)) for index, spec in enumerate(content["nodes"])]
+    refs = _Refs(content.get("global_config") or {})
+    specs = [refs.replace(spec, name_of(spec, index)) for index, spec in enumerate(content["nodes"])]
     nodes, others = check(specs)
-    problems = found.problems + [problem for problem in others if not found.explains(problem)]
+    problems = refs.problems + [problem for problem in others if not refs.explains(problem)]
     if problems:
         raise GraphError(problems, str(path))
     return TaskGraph.of(nodes, content["dag_id"], content.get("description", ""))
 
 
 def _read(path: str | Path) -> dict[str, Any]:
-    """Return the file's mapping, its top-level keys checked; the nodes are left for the graph's checks."""
+    """Return the file's mapping after checking its top-level keys; the graph's checks cover the nodes."""
     try:
         content = yaml.load(Path(path).read_text(encoding="utf-8"), _Loader)  # a subclass of SafeLoader
     except (OSError, UnicodeDecodeError) as error:
@@ -115,13 +115,13 @@ def _explain(detail: Mapping[str, Any]) -> str:
 
 
 class _Refs:
-    """Replaces every ``!Ref`` by what it leads to.
+    """Replace every ``!Ref`` by the value at its path.
 
     Args:
-        global_config: that they lead into.
+        global_config: Mapping that the paths lead into.
 
     Attributes:
-        problems: with those that lead nowhere, in whose place is ``None``.
+        problems: Problems of references that cannot be resolved; ``None`` replaces those.
     """
 
     def __init__(self, global_config: Mapping[str, Any]) -> None:
@@ -129,7 +129,7 @@ class _Refs:
         self.problems: list[Problem] = []
 
     def replace(self, value: Any, node_id: str, place: str = "") -> Any:
-        """Return a part of a node's spec with references replaced; ``place`` is how it was reached, for messages."""
+        """Return a part of a node's spec with references replaced; messages name its path ``place``."""
         if isinstance(value, _Ref):
             try:
                 return _look_up(value.path, self._global_config)
@@ -144,20 +144,20 @@ class _Refs:
         return value
 
     def explains(self, problem: Problem) -> bool:
-        """Say whether a problem is but that nothing stands in the place of a reference."""
+        """Return True if a problem only results from an unresolved reference."""
         return "=None: " in problem.message and any(_key_of(problem) == _key_of(known) for known in self.problems)
 
 
 def _key_of(problem: Problem) -> tuple[str, str]:
-    """Return the node and which of its keys a problem is about."""
+    """Return the node and the key that a problem is about."""
     return problem.node_id, re.split(r"[^\w]", problem.message)[0]
 
 
 def _look_up(path: str, global_config: Mapping[str, Any]) -> Any:
-    """Return what a path leads to.
+    """Return a copy of the value at a path.
 
     Raises:
-        LookupError: it leads nowhere, or to no value.
+        LookupError: The path does not lead to a value.
     """
     root, *keys = path.split(".")
     if root != "global_config" or not keys:
@@ -165,23 +165,23 @@ def _look_up(path: str, global_config: Mapping[str, Any]) -> Any:
     value: Any = global_config
     for depth, key in enumerate(keys):
         if isinstance(value, list):
-            raise LookupError(f"{'.'.join([root, *keys[:depth]])} is a list, and a path leads through mappings alone")
+            raise LookupError(f"{'.'.join([root, *keys[:depth]])} is a list; a path must lead through mappings")
         if not isinstance(value, dict) or key not in value:
             raise LookupError(f"no key {key!r}; {_keys_of(value, key)}")
         value = value[key]
     if value is None or isinstance(value, _Ref):
-        raise LookupError(f"must lead to a value, and leads to {value!r}")
+        raise LookupError(f"must lead to a value, not to {value!r}")
     if (inner := next(_refs_in(value), None)) is not None:
-        raise LookupError(f"must lead to a value, and leads to one with !Ref {inner.path} in it")
+        raise LookupError(f"must lead to a value without references, not to one with !Ref {inner.path}")
     return deepcopy(value)
 
 
 def _keys_of(value: Any, missing: str) -> str:
     if not isinstance(value, dict) or not value:
-        return "nothing is there"
+        return "there are no keys"
     if missing in map(str, value):
-        return f"there is {missing}, which is no string: write it in quotes"
-    return f"there are {', '.join(map(str, value))}"
+        return f"key {missing} is not a string; write it in quotes"
+    return f"allowed are {', '.join(map(str, value))}"
 
 
 def _refs_in(value: Any) -> Iterator[_Ref]:

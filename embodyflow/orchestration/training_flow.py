@@ -1,4 +1,4 @@
-"""What the training flows share: their parameters, and that they train as their name's configuration says."""
+"""The training flows: one Prefect flow per name, all with the same parameters."""
 
 from collections.abc import Coroutine
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from embodyflow.orchestration.server.resumption import resume_after_crash
 
 
 def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, dict[str, Any]]]:
-    """Return the training flow of that name, which runs the algorithms of ``configs/algorithm`` that name it.
+    """Return the training flow of a name, which runs the algorithms of ``configs/algorithm`` that select it.
 
     Args:
         name: Name of the flow, of its file in ``flows/`` and of its default algorithm.
@@ -51,9 +51,9 @@ def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, 
         resume: Resume = None,
         overrides: Overrides = (),
     ) -> dict[str, Any]:
-        """Train a policy; returns the run's summary."""
+        """Train a policy and return the run's summary."""
         from embodyflow.orchestration.run.training import (
-            train,  # torch and Ray take seconds to import, and a mistake is to be told in one
+            train,  # importing torch and Ray takes seconds
         )
 
         return await train(RunRequest(experiment, algorithm, iterations, seed, run_id, resume, overrides, flow=name))

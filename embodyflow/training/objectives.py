@@ -59,7 +59,8 @@ class PolicyObjective:
         """
         algorithm, mask = self._config.algorithm, rows["loss_mask"].flatten(1)
         counts = count_tokens(mask, self._config.row_capacity, all_reduce)
-        rows["token_weights"] = token_weights(mask, algorithm.aggregation, counts) * self._config.share_left(total_rows)
+        fraction = self._config.minibatch_fraction(total_rows)
+        rows["token_weights"] = token_weights(mask, algorithm.aggregation, counts) * fraction
         if algorithm.whiten == "minibatch":
             advantages = whiten(rows["advantages"].flatten(1), mask, all_reduce)
             rows["advantages"] = advantages.to(rows["advantages"].dtype).view_as(rows["advantages"])

@@ -1,4 +1,4 @@
-"""What a process of ours has imported, each asked of a fresh interpreter."""
+"""Modules that our processes import, each checked in a fresh interpreter."""
 
 import subprocess
 import sys
@@ -15,15 +15,15 @@ ROOT = Path(__file__).resolve().parents[2]
     "module", ["embodyflow.config.compose", "embodyflow.orchestration.request.request", "embodyflow.cli.run"]
 )
 def test_a_configuration_is_checked_without_the_slow_libraries(module: str) -> None:
-    """A mistake is told in a second or two; torch, Ray and tensordict take longer than that to import."""
+    """A mistake is reported within a second or two; importing torch, Ray and tensordict takes longer."""
     slow = "{'torch', 'ray', 'tensordict', 'mujoco'} & set(sys.modules)"
     command = f"import sys, {module}; print(sorted({slow}))"
     done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_the_flows_process_does_without_torch() -> None:
-    """It holds names and numbers; the seconds of importing torch would come before the first worker starts."""
+def test_the_flow_process_does_not_import_torch() -> None:
+    """The process holds only names and numbers, and importing torch would delay the first worker by seconds."""
     command = (
         "import sys, embodyflow.orchestration.run.training; from pipelines import BUILT_IN, load_pipeline\n"
         "for name in BUILT_IN: load_pipeline(name)\n"
@@ -33,7 +33,7 @@ def test_the_flows_process_does_without_torch() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_workers_of_other_jobs_do_without_the_libraries_of_one() -> None:
+def test_workers_do_not_import_the_libraries_of_other_jobs() -> None:
     command = "import sys, tasks; print(sorted({'sklearn', 'pandas', 'mujoco', 'gymnasium'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

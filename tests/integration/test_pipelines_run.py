@@ -1,4 +1,4 @@
-"""Graphs of one's own, from outside this repository, run whole."""
+"""Runs of custom graphs from outside this repository."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ nodes:
      executable_ref: "tasks:train_actor"}
 """
 
-# Two roots, a diamond whose sides meet again on another group, and two leaves; with a loss of its own.
+# Several roots, a diamond whose sides meet on another group, two leaves, and a custom loss.
 MODULE = """
 import time
 from embodyflow.data.metrics import last, total
@@ -84,7 +84,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str, ray_env: di
 
 
 def test_grpo_in_yaml_gives_the_same_weights_as_in_python(runs: Runs, tmp_path: Path) -> None:
-    """The Python graph runs a task run per node, the YAML graph one per iteration: that changes no number either."""
+    """The Python graph has a task run per node and the YAML graph one per iteration, which does not matter either."""
     (tmp_path / "grpo.yaml").write_text(YAML)
     runs.run("python", "iterations=3", "seed=7")
     runs.run("yaml", "iterations=3", "seed=7", f"pipeline.yaml={tmp_path}/grpo.yaml", "pipeline.task_runs=iteration")
@@ -93,9 +93,9 @@ def test_grpo_in_yaml_gives_the_same_weights_as_in_python(runs: Runs, tmp_path: 
     assert len(set(digests)) > 1, "nothing was trained"
 
 
-def test_a_graph_and_a_loss_of_ones_own_run_whole(runs: Runs, tmp_path: Path, prefect_api: str) -> None:
+def test_a_custom_graph_with_a_custom_loss_runs(runs: Runs, tmp_path: Path, prefect_api: str) -> None:
     (tmp_path / "outside_pipeline.py").write_text(MODULE)
-    # Not on the shared cluster: its workers do not find this module.
+    # Workers of the shared cluster would not find this module.
     mine = Runs(tmp_path).served_by(prefect_api, PYTHONPATH=str(tmp_path))
     words = ("pipeline.custom_fn=outside_pipeline:graph", "algorithm.loss=outside_pipeline:clipped_nowhere")
     mine.run("outside", "iterations=1", "seed=5", TWO_WORKERS, *words)

@@ -1,4 +1,4 @@
-"""Imports point down: a test over the syntax trees keeps the layers true."""
+"""Imports point down: tests on syntax trees enforce the layers."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# From top to bottom. A package may import itself and what stands on a lower line, nothing of its own line.
+# From top to bottom. A package may import itself and packages on lower lines, but no other package on its own line.
 LAYERS = (
     ("flows",),
     ("pipelines", "tasks"),
@@ -48,7 +48,7 @@ def module_name(path: Path) -> str:
 
 
 def imports_of(source: str, package: str) -> Iterator[str]:
-    """Yield the full names that ``source`` imports, wherever in it; ``package`` resolves relative imports."""
+    """Yield the full names that ``source`` imports at any depth; ``package`` resolves relative imports."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -66,7 +66,7 @@ def package_of(name: str) -> str | None:
 
 
 def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
-    """Return what the imports of a module break, one sentence each."""
+    """Return one sentence per import of a module that breaks a rule."""
     own = package_of(module)
     found = []
     if own is not None and own not in LEAVES and own not in LEVEL:
@@ -111,7 +111,7 @@ def our_modules() -> list[Path]:
     return sorted(path for package in TOP_LEVEL for path in (ROOT / package).rglob("*.py"))
 
 
-def test_all_rooms_are_looked_into():
+def test_all_rooms_are_checked():
     rooms = {module_name(path).partition(".")[0] for path in our_modules()}
     assert rooms == TOP_LEVEL and len(our_modules()) > 40
 
@@ -169,7 +169,7 @@ def test_a_planted_violation_is_found(module, source, part):
         ("embodyflow.data.row_plan", "from .batches import Columns\nimport embodyflow\nimport rays"),
     ],
 )
-def test_what_is_allowed_passes(module, source):
+def test_allowed_imports_pass(module, source):
     assert violations(source, module) == []
 
 

@@ -1,1 +1,1 @@
-"""What a run is asked for: parsed, checked and refused before anything starts."""
+"""Requests for runs: parsed, checked and refused before anything starts."""

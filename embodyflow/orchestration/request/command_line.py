@@ -1,4 +1,4 @@
-"""``python -m flows.<name> key=value …``: a training flow from the command line, without any server to start first."""
+"""``python -m flows.<name> key=value …``: run a flow from the command line, without starting a server first."""
 
 import asyncio
 import gc
@@ -23,19 +23,19 @@ from embodyflow.orchestration.server.progress_bar import RunProgress
 from embodyflow.record.run_folder import RunFolder
 
 STOPPED = 128 + signal.SIGINT
-"""Exit code of a run that was stopped."""
+"""Exit code of a stopped run."""
 
 STOP_SECONDS = 8.0
-"""How long a stopped run has for ending its processes and telling Prefect of it; its watcher needs a few more."""
+"""Seconds for a stopped run to end its processes and report to Prefect; its watcher needs a few more."""
 
 
 def main(flow: Flow[..., Any]) -> None:
-    """Check the command line, run the flow, print its result; end the process with its exit code."""
+    """Check the command line, run the flow, print its result and exit."""
     answer_help(
         flow,
         sys.argv[1:],
-        "Every other key=value changes the experiment's configuration, in Hydra's grammar, such as trainer.epochs=2: "
-        f"`embodyflow config --flow {flow.name} experiment=push` shows all keys, with what they mean.",
+        "Every other key=value overrides the experiment's configuration in Hydra's grammar, such as trainer.epochs=2; "
+        f"`embodyflow config --flow {flow.name} experiment=push` shows all keys and their meanings.",
     )
     try:
         request = parse_arguments(sys.argv[1:], flow.name)
@@ -48,35 +48,35 @@ def main(flow: Flow[..., Any]) -> None:
         parameters["run_id"] = config.run_id
     hint = f"stopped; continue with resume={config.run_id}"
     try:
-        summary = run_to_its_end(
+        summary = run_flow(
             flow,
             parameters,
             config.run_dir,
             lambda: hint if RunFolder(config.run_dir).checkpoints.committed() else "stopped",
         )
-    except ConfigError as error:  # what only the cluster can tell, such as too few GPUs
+    except ConfigError as error:  # only the cluster can detect some mistakes, such as too few GPUs
         print(error, file=sys.stderr)
         sys.exit(2)
     print(config.summary_line(summary))
     print(f"run_dir={config.run_dir}")
 
 
-def run_to_its_end(
+def run_flow(
     flow: Flow[..., Any], parameters: dict[str, Any], run_dir: Path, if_stopped: Callable[[], str]
 ) -> dict[str, Any]:
-    """Run a flow in this process and return its result; a signal stops it, and ends the process with code 130.
+    """Run a flow in this process and return its result; a signal stops the flow and exits with code 130.
 
     Args:
-        flow: to be run.
-        parameters: of it.
-        run_dir: folder of the run.
-        if_stopped: what to say after a signal.
+        flow: Flow to run.
+        parameters: Parameters of the flow.
+        run_dir: Folder of the run.
+        if_stopped: Function that returns the message to print after a signal.
     """
     start_flow_watcher()
     logging.getLogger("prefect.flow_runs").addFilter(_without_traceback)
 
     def leave() -> None:
-        """End the process as if it were killed: its watcher ends what it has started."""
+        """Exit at once, as if killed; the watcher ends the processes that the flow started."""
         print(if_stopped(), file=sys.stderr, flush=True)
         os._exit(STOPPED)
 
@@ -86,11 +86,11 @@ def run_to_its_end(
         print(if_stopped(), file=sys.stderr)
         sys.exit(STOPPED)
     finally:
-        gc.freeze()  # the process is about to end: a last search for garbage would take it another second
+        gc.freeze()  # a last garbage collection at exit would take another second
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """Leave of a wrong configuration, as Prefect logs it, the line that says what is wrong."""
+    """Remove the traceback of a configuration mistake from Prefect's log; its message is enough."""
     if record.exc_info and isinstance(record.exc_info[1], ConfigError):
         record.exc_info = None
     return True
@@ -99,20 +99,20 @@ def _without_traceback(record: logging.LogRecord) -> bool:
 async def _run(
     flow: Callable[..., Any], parameters: dict[str, Any], run_dir: Path, leave: Callable[[], None]
 ) -> dict[str, Any]:
-    """Run the flow, on a terminal beside a progress bar.
+    """Run the flow, with a progress bar on a terminal.
 
-    Ctrl-C and SIGTERM cancel it, so that its ``finally`` blocks stop what it started.
+    Ctrl-C and SIGTERM cancel the flow, so that its ``finally`` blocks stop what it started.
     """
     running, loop = asyncio.ensure_future(flow(**parameters)), asyncio.get_running_loop()
 
     def stop(*_: Any) -> None:
         loop.call_soon_threadsafe(running.cancel)
-        # Ctrl-C in a terminal reaches the server that Prefect started too, and Prefect then waits minutes for it.
+        # Ctrl-C in a terminal also stops the server that Prefect started, and Prefect then waits minutes for it.
         leaving = threading.Timer(STOP_SECONDS, leave)
         leaving.daemon = True
         leaving.start()
 
-    with _heeding_signals(stop):
+    with _handle_signals(stop):
         console = Console(stderr=True)
         if console.is_terminal:
             with RunProgress(run_dir, console) as progress:
@@ -124,8 +124,8 @@ async def _run(
 
 
 @contextmanager
-def _heeding_signals(stop: Callable[..., None]) -> Iterator[None]:
-    """Have Ctrl-C and SIGTERM call ``stop``, not by way of the loop: Prefect holds it up while it starts a server."""
+def _handle_signals(stop: Callable[..., None]) -> Iterator[None]:
+    """Call ``stop`` on Ctrl-C and SIGTERM, even while Prefect blocks the event loop to start a server."""
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

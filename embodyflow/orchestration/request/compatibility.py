@@ -1,4 +1,4 @@
-"""Whether flow, pipeline and algorithm belong together."""
+"""Check that flow, pipeline and algorithm are compatible."""
 
 import json
 import re
@@ -20,7 +20,7 @@ PIPELINES = {
     "gspo": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
     "cpgd": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
 }
-"""The built-in pipelines that each training flow runs; beside them it runs any graph of the user's own."""
+"""Built-in pipelines of each training flow, which also runs custom graphs."""
 
 ADVANTAGE, KL_PENALTY = "compute_advantage", "compute_kl_penalty"
 
@@ -28,18 +28,18 @@ FILTERS = {
     **dict.fromkeys(("num_groups", "max_rerolls", "max_staleness"), ("dynamic_sampling",)),
     **dict.fromkeys(("min_success", "max_success", "drop_truncated"), ("filter_groups", "dynamic_sampling")),
 }
-"""Keys of ``filter``, and the functions of ``tasks`` without which they mean nothing."""
+"""Functions of ``tasks`` that read each key of ``filter``."""
 
 
 ALIASES = {"filter_groups": ("embodied_sampling",)}
 """Other names of functions of ``tasks``, which ported graphs use."""
 
 
-def check_fit(config: RunConfig) -> None:
-    """Check that the flow runs this pipeline, and that the pipeline has what the algorithm asks for, and no more.
+def check_compatibility(config: RunConfig) -> None:
+    """Check that the flow runs this pipeline, and that the pipeline has exactly what the algorithm needs.
 
     Raises:
-        ConfigError: one line that names the key and what is allowed; or the graph is wrong, one line per problem.
+        ConfigError: The key and what is allowed in one line, or one line per problem of the graph.
     """
     source = config.pipeline.source()
     if "name" in source:
@@ -55,39 +55,39 @@ def _check_critic(graph: TaskGraph, config: RunConfig) -> None:
     has_critic = any(node.node_role is NodeRole.CRITIC for node in graph.nodes.values())
     if config.algorithm.needs_critic != has_critic:
         raise ConfigError(
-            f"algorithm.advantage={config.algorithm.advantage}: needs "
-            + ("a critic, and the pipeline has none" if not has_critic else "no critic, and the pipeline has one")
-            + "; allowed are advantage=gae with nodes of role CRITIC (python -m flows.ppo), any other without"
+            f"algorithm.advantage={config.algorithm.advantage}: needs a pipeline "
+            + ("without a critic" if has_critic else "with a critic")
+            + "; allowed are advantage=gae with nodes of role CRITIC (python -m flows.ppo) and all others without them"
         )
 
 
 def _check_sums(graph: TaskGraph, config: RunConfig) -> None:
-    """Refuse sums over all rows on rollout workers, which do not talk to each other."""
+    """Refuse sums over all rows on several rollout workers, which do not communicate."""
     on_rollout_workers = any(runs_on(graph, node_id) == "rollout" for node_id in _nodes_of(graph, ADVANTAGE))
     if config.algorithm.needs_whole_batch and on_rollout_workers and config.rollout.num_workers > 1:
         raise ConfigError(
-            f"rollout.num_workers={config.rollout.num_workers}: algorithm.advantage={config.algorithm.advantage} takes "
-            "sums over all rows, which rollout workers cannot; allowed is 1, or a pipeline whose advantage comes after "
-            "a node of the trainer: grpo_kl_reward (algorithm.kl.placement=reward filter.drop_uniform=false), or a "
+            f"rollout.num_workers={config.rollout.num_workers}: algorithm.advantage={config.algorithm.advantage} sums "
+            "over all rows, which several rollout workers cannot; allowed are 1 and a pipeline whose advantage follows "
+            "a node of the trainer: grpo_kl_reward (algorithm.kl.placement=reward filter.drop_uniform=false) or a "
             "graph of your own"
         )
 
 
 def _check_kl(graph: TaskGraph, config: RunConfig) -> None:
-    """Check that the KL term is applied once, where it is said to be."""
-    kl, penalties = config.algorithm.kl, _nodes_of(graph, KL_PENALTY)
-    if kl.coef > 0 and not any(_names(node, "writes", "ref_log_probs") is not False for node in graph.nodes.values()):
+    """Check that the KL term is applied exactly once, at the configured place."""
+    kl, penalties, nodes = config.algorithm.kl, _nodes_of(graph, KL_PENALTY), graph.nodes.values()
+    if kl.coef > 0 and not any(_declares(node, "writes", "ref_log_probs") is not False for node in nodes):
         raise ConfigError(f"algorithm.kl.coef={kl.coef:g}: allowed is 0; no node of the pipeline writes ref_log_probs")
     if kl.placement == "loss" and penalties:
         raise ConfigError(
-            "algorithm.kl.placement=loss: allowed is reward; the pipeline takes the KL term from the rewards (node "
+            "algorithm.kl.placement=loss: allowed is reward; the pipeline subtracts the KL term from the rewards (node "
             f"{penalties[0]})"
         )
     if kl.placement == "reward" and not penalties:
         ready = [name for name in PIPELINES[config.flow] if name.endswith("_kl_reward") and name in config.pipelines]
         also = "".join(f", pipeline.name={name}" for name in ready)
         raise ConfigError(
-            "algorithm.kl.placement=reward: the pipeline does not take the KL term from the rewards; allowed are "
+            "algorithm.kl.placement=reward: the pipeline does not subtract the KL term from the rewards; allowed are "
             f"placement=loss{also}, a graph of your own with tasks:{KL_PENALTY}"
         )
     if penalties:
@@ -95,26 +95,26 @@ def _check_kl(graph: TaskGraph, config: RunConfig) -> None:
 
 
 def _check_penalties(graph: TaskGraph, penalties: list[str]) -> None:
-    """Check that penalties are computed where their coefficient is, and that advantages are made of them."""
+    """Check that penalties run on the trainer, which has their coefficient, and that advantages use them."""
     for node_id in penalties:
         if runs_on(graph, node_id) == "rollout":
             raise ConfigError(
-                f"node {node_id!r}: tasks:{KL_PENALTY} runs where its first parent's rows are, on rollout workers; the "
-                "coefficient is the trainer's, so its first parent must be a node of the trainer"
+                f"node {node_id!r}: tasks:{KL_PENALTY} would run on rollout workers, like its first parent; the "
+                "trainer holds the coefficient, so the first parent must be a node of the trainer"
             )
     advantages = _nodes_of(graph, ADVANTAGE)
-    if not advantages and not any(_names(node, "reads", "kl_penalty") for node in graph.nodes.values()):
+    if not advantages and not any(_declares(node, "reads", "kl_penalty") for node in graph.nodes.values()):
         raise ConfigError(
-            f"node {penalties[0]!r}: nobody reads its kl_penalty; allowed are tasks:{ADVANTAGE} after it, or a node of "
-            "your own that says it does (reads: [kl_penalty])"
+            f"node {penalties[0]!r}: no node reads its kl_penalty; allowed are tasks:{ADVANTAGE} after it, or a node "
+            "of your own with reads: [kl_penalty]"
         )
     for node_id in advantages:
         if not set(penalties) & set(graph.ancestors(node_id)):
-            raise ConfigError(f"node {node_id!r}: must come after tasks:{KL_PENALTY}, which it would know nothing of")
+            raise ConfigError(f"node {node_id!r}: must come after tasks:{KL_PENALTY} to use its penalties")
 
 
 def _check_filter(graph: TaskGraph, config: RunConfig) -> None:
-    """Refuse a choice of groups that no node makes; a function of the user's own may make any."""
+    """Refuse filter settings that no node reads; a custom function may read any."""
     if not all(re.match(r"tasks[.:]", node.executable_ref) for node in graph.nodes.values()):
         return
     for key, functions in FILTERS.items():
@@ -122,20 +122,20 @@ def _check_filter(graph: TaskGraph, config: RunConfig) -> None:
         if value != default and not any(_nodes_of(graph, function) for function in functions):
             readers = " or ".join(f"tasks:{function}" for function in functions)
             raise ConfigError(
-                f"filter.{key}={json.dumps(value)}: allowed is {json.dumps(default)}; no node of the pipeline reads "
-                f"it, as {readers} does"
+                f"filter.{key}={json.dumps(value)}: allowed is {json.dumps(default)}; the pipeline has no node that "
+                f"reads it ({readers})"
             )
 
 
 def _nodes_of(graph: TaskGraph, function: str) -> list[str]:
-    """Return the nodes that run a function of ``tasks``, by whichever of its names: in it, or in a module of it."""
+    """Return the nodes that run a function of ``tasks``, named by the package or by a module in it."""
     names = [function, *ALIASES.get(function, ())]
     name = re.compile(rf"tasks(\.\w+)?:({'|'.join(names)})")
     return [node_id for node_id, node in graph.nodes.items() if name.fullmatch(node.executable_ref)]
 
 
-def _names(node: Node, what: Literal["reads", "writes"], column: str) -> bool | None:
-    """Say whether a node, or else its function, says that it reads or writes a column; ``None`` where neither does."""
+def _declares(node: Node, what: Literal["reads", "writes"], column: str) -> bool | None:
+    """Return True if a node, or else its function, declares a column; ``None`` if neither declares any."""
     of_node: tuple[str, ...] | None = getattr(node, what)
     columns = of_node if of_node is not None else declared(resolve(node.executable_ref), f"__{what}__")
     return None if columns is None else column in columns
@@ -145,14 +145,12 @@ def _check_name(name: str, config: RunConfig) -> None:
     flow, job = config.flow, config.job
     if name not in BUILT_IN:
         raise ConfigError(f"pipeline.name={name}: allowed are {', '.join(BUILT_IN)}")
-    misfit = f"the flow {flow}" if name not in PIPELINES[flow] else f"job={job}"
+    mismatch = f"the flow {flow}" if name not in PIPELINES[flow] else f"job={job}"
     allowed = [each for each in PIPELINES[flow] if each in config.pipelines]
     if name not in allowed:
         runs_it = [] if allowed else [each for each, names in PIPELINES.items() if name in names and flow != each]
         hint = (
             f"; the flow {' or '.join(runs_it)} runs it (embodyflow run --flow, python -m flows.…)" if runs_it else ""
         )
-        raise ConfigError(
-            f"pipeline.name={name}: is not for {misfit}; allowed are {', '.join([*allowed, 'a graph of your own'])} "
-            f"by pipeline.custom_fn or pipeline.yaml{hint}"
-        )
+        choices = ", ".join([*allowed, "a graph of your own by pipeline.custom_fn or pipeline.yaml"])
+        raise ConfigError(f"pipeline.name={name}: does not work with {mismatch}; allowed are {choices}{hint}")

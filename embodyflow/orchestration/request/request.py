@@ -1,4 +1,4 @@
-"""What a run is asked for, checked before anything is started."""
+"""The request for a training run, checked before anything starts."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -12,21 +12,25 @@ from embodyflow.config import RunConfig
 from embodyflow.config.compose import chosen_flow, compose_config, default_algorithm, experiments, validate_config
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError, DiskFullError
-from embodyflow.orchestration.request.compatibility import check_fit
+from embodyflow.orchestration.request.compatibility import check_compatibility
 from embodyflow.record.run_folder import RunFolder
 
-# Prefect shows these types as a form and refuses what does not fit when a run is submitted.
-Experiment = Annotated[str, Field(json_schema_extra={"enum": experiments()}, description="configs/experiment")]
-Iterations = Annotated[int | None, Field(ge=1, description="RL iterations; the experiment's own number by default")]
-Seed = Annotated[int | None, Field(ge=0, lt=2**31, description="of every random draw")]
-RunId = Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="names the run's folder")]
-Resume = Annotated[str | None, Field(description="run_id of a run to continue from its last commit")]
+# Prefect shows these types as a form and refuses invalid values when a run is submitted.
+Experiment = Annotated[
+    str, Field(json_schema_extra={"enum": experiments()}, description="Experiment, a file in configs/experiment")
+]
+Iterations = Annotated[int | None, Field(ge=1, description="RL iterations; the experiment's number if left out")]
+Seed = Annotated[int | None, Field(ge=0, lt=2**31, description="Seed of every random draw")]
+RunId = Annotated[
+    str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name of the run's folder")
+]
+Resume = Annotated[str | None, Field(description="run_id of a run to resume from its last commit")]
 Overrides = Annotated[tuple[str, ...], Field(description="Hydra overrides, such as trainer.epochs=2")]
 
 FLOW_KEYS = ("experiment", "algorithm", "iterations", "seed", "run_id", "resume")
 
-MAKER = "flow_run"
-"""The file in a run's folder that names the Prefect flow run that has made it."""
+FLOW_RUN_FILE = "flow_run"
+"""File in a run's folder that holds the id of the Prefect flow run that created it."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class RunRequest:
         iterations, seed, run_id: Values for the configuration's keys of these names.
         resume: Id of a run to continue with its own configuration.
         overrides: Further overrides in Hydra's grammar.
-        flow: Training flow that is asked to run.
+        flow: Training flow that runs the request.
     """
 
     experiment: str = "embodied"
@@ -53,8 +57,8 @@ class RunRequest:
     flow: str = "grpo"
 
     def hydra_overrides(self) -> list[str]:
-        """Return the request as one list of Hydra overrides."""
-        run_id = None if self.run_id is None else f"'{self.run_id}'"  # quotes keep 2026 or 1e5 a name
+        """Return the request as a list of Hydra overrides."""
+        run_id = None if self.run_id is None else f"'{self.run_id}'"  # quotes keep 2026 and 1e5 strings
         named = {"iterations": self.iterations, "seed": self.seed, "run_id": run_id}
         return [
             f"experiment={self.experiment}",
@@ -70,14 +74,14 @@ class RunRequest:
 
 
 def parse_arguments(arguments: Sequence[str], flow: str | None = None) -> RunRequest:
-    """Read a command line of ``key=value`` words.
+    """Parse a command line of ``key=value`` words.
 
     Args:
         arguments: Words of the command line.
-        flow: Training flow; ``None`` is the one that runs the chosen algorithm, or the run to resume.
+        flow: Training flow; ``None`` means that of the run to resume, or of the chosen algorithm.
 
     Raises:
-        ConfigError: A word is not of that form, a number is malformed, or a file that is chosen does not exist.
+        ConfigError: A word or a number is malformed, or a chosen file does not exist.
     """
     named: dict[str, Any] = {}
     overrides = []
@@ -93,7 +97,7 @@ def parse_arguments(arguments: Sequence[str], flow: str | None = None) -> RunReq
 
 
 def _flow_of(named: Mapping[str, Any], overrides: Sequence[str]) -> str:
-    """Return the flow of the run to resume, or else the flow that runs the chosen algorithm."""
+    """Return the flow of the run to resume, else the flow that runs the chosen algorithm."""
     if (run_id := named.get("resume")) is not None:
         root = [each for each in overrides if each.startswith("run_root=")]
         return str(RunFolder.open(compose_config(root).run_root, run_id).config()["flow"])
@@ -101,10 +105,10 @@ def _flow_of(named: Mapping[str, Any], overrides: Sequence[str]) -> str:
 
 
 def split_word(word: str, example: str) -> tuple[str, str]:
-    """Return key and value of a word of a command line.
+    """Split a word of a command line into key and value.
 
     Raises:
-        ConfigError: it is not of the form ``key=value``.
+        ConfigError: The word does not have the form ``key=value``.
     """
     key, equals, value = word.partition("=")
     if not equals or not key:
@@ -120,31 +124,31 @@ def _whole_number(word: str) -> int:
 
 
 def check(request: RunRequest) -> RunConfig:
-    """Return the configuration the request describes, with its ``run_id`` chosen; writes nothing.
+    """Return the checked configuration of a request, including a ``run_id``, without writing anything.
 
     Raises:
-        ConfigError: one line per mistake.
+        ConfigError: One line per mistake.
     """
     config = _resumed_config(request) if request.resume is not None else _new_config(request)
     if config.flow != request.flow:
         named = f"resume={request.resume}" if request.algorithm is None else f"algorithm={request.algorithm}"
         raise ConfigError(
-            f"{named}: runs in the flow {config.flow}, and this is {request.flow}; start python -m "
-            f"flows.{config.flow}, or the deployment {config.flow}/{config.experiment}"
+            f"{named}: runs in the flow {config.flow}, not in {request.flow}; start python -m "
+            f"flows.{config.flow} or the deployment {config.flow}/{config.experiment}"
         )
-    check_fit(config)
+    check_compatibility(config)
     _check_expert(config)
     return config
 
 
 def _check_expert(config: RunConfig) -> None:
-    """Refuse a warm start where nobody demonstrates; an evaluation of the same configuration needs nobody."""
+    """Refuse a warm start without an expert; an evaluation of the same configuration needs none."""
     if not isinstance(config, EmbodiedConfig) or config.warm_start is None or config.env.adapter is None:
-        return  # an environment without adapter says by itself whether it has an expert, where it is built
+        return  # an environment without an adapter reports a missing expert when it is made
     if config.env.adapter.expert is None:
         raise ConfigError(
-            "env.adapter.expert: must be set to module:function for the demonstrations of warm_start; allowed without "
-            "is warm_start=null"
+            "env.adapter.expert: must be module:function for the demonstrations of warm_start; allowed without it is "
+            "warm_start=null"
         )
 
 
@@ -162,33 +166,34 @@ def _new_config(request: RunRequest) -> RunConfig:
 
 
 def open_folder(request: RunRequest, config: RunConfig) -> RunFolder:
-    """Return the run's folder: the one to resume, or a new one, which notes the flow run that has made it."""
+    """Return the folder of the run to resume, or a new one that records the id of this flow run."""
     if request.resume is not None:
         return RunFolder(config.run_dir)
-    return RunFolder.create(config, {MAKER: str(flow_run.id)})
+    return RunFolder.create(config, {FLOW_RUN_FILE: str(flow_run.id)})
 
 
 def flow_run_name() -> str:
-    """Return what a training flow's run is called in the UI."""
+    """Return the name of a training flow's run in the UI."""
     parameters = flow_run.parameters
     return str(parameters["run_id"] or parameters["resume"] or parameters["experiment"])
 
 
-def of_this_flow_run(request: RunRequest) -> RunRequest:
-    """Tie a request to the Prefect flow run that executes it.
+def bind_to_flow_run(request: RunRequest) -> RunRequest:
+    """Bind a request to the Prefect flow run that executes it.
 
-    Without a ``run_id`` the run is named after the flow run. A flow run that Prefect retries goes on from what its
-    earlier attempt committed. A folder that another flow run has made is left as it is, and refused by :func:`check`.
+    Without a ``run_id`` the run is named after the flow run. If Prefect retries the flow run, the request resumes from
+    the last commit of the earlier attempt, or replaces its folder if nothing was committed. A folder that another flow
+    run created stays untouched, and :func:`check` refuses it.
 
     Raises:
-        ConfigError: the earlier attempt is still at work.
+        ConfigError: The earlier attempt is still running.
     """
     if request.resume is None and request.run_id is None:
         request = replace(request, run_id=f"{request.experiment}-{str(flow_run.id)[:8]}")
     if request.resume is None and (flow_run.run_count or 1) > 1:
         config = compose_config(request.hydra_overrides())
         folder = RunFolder(config.run_dir)
-        if not _made_by_this_flow_run(folder):
+        if not _created_by_this_flow_run(folder):
             return request
         if folder.checkpoints.committed():
             return RunRequest(
@@ -199,44 +204,44 @@ def of_this_flow_run(request: RunRequest) -> RunRequest:
                 flow=request.flow,
             )
         with folder.locked():
-            folder.remove()  # nothing in it counts
+            folder.remove()  # nothing was committed
     return request
 
 
-def _made_by_this_flow_run(folder: RunFolder) -> bool:
-    note = folder.path / MAKER
+def _created_by_this_flow_run(folder: RunFolder) -> bool:
+    note = folder.path / FLOW_RUN_FILE
     return note.is_file() and note.read_text() == str(flow_run.id)
 
 
 def _resumed_config(request: RunRequest) -> RunConfig:
-    """Return the configuration of the run to resume; ``run_root`` says where it lies."""
+    """Return the configuration of the run to resume, which lies in ``run_root``."""
     others = [override for override in request.overrides if not override.startswith("run_root=")]
     is_renamed = request.run_id not in (None, request.resume)
     if request.seed is not None or request.algorithm is not None or others or is_renamed:
         raise ConfigError(
             f"resume={request.resume}: a resumed run keeps its configuration; "
-            "allowed beside it are iterations and run_root"
+            "allowed with resume are iterations and run_root"
         )
     run_root = compose_config([f"experiment={request.experiment}", *request.overrides]).run_root
     folder = RunFolder.open(run_root, str(request.resume))
     try:
         config = validate_config(folder.config() | {"run_root": run_root})
     except ConfigError as error:
-        raise ConfigError(f"resume={request.resume}: its config.yaml does not fit this version: {error}") from error
+        raise ConfigError(f"resume={request.resume}: its config.yaml is not valid in this version: {error}") from error
     done = folder.checkpoints.committed()
     if not done:
-        raise ConfigError(f"resume={request.resume}: the run has no committed checkpoint; start one of another run_id")
-    if request.experiment not in (config.experiment, RunRequest.experiment):  # which also stands for none named
+        raise ConfigError(f"resume={request.resume}: it has no committed checkpoint; start a run with another run_id")
+    if request.experiment not in (config.experiment, RunRequest.experiment):  # the default may mean none was given
         raise ConfigError(
-            f"experiment={request.experiment}: resume={request.resume} is a run of experiment={config.experiment}; "
-            "allowed is that, or none"
+            f"experiment={request.experiment}: resume={request.resume} has experiment={config.experiment}; "
+            "leave experiment out"
         )
     iterations = config.iterations if request.iterations is None else request.iterations
     folder.refuse_if_locked()
     if iterations < done[-1]:
-        raise ConfigError(f"iterations={iterations}: the run has done {done[-1]}; allowed are as many and more")
+        raise ConfigError(f"iterations={iterations}: must be at least {done[-1]}, which the run has completed")
     try:
-        if iterations > done[-1]:  # otherwise no further checkpoint is written
+        if iterations > done[-1]:  # otherwise the run writes no further checkpoint
             folder.checkpoints.require_room(freed=folder.checkpoints.unfinished_bytes(done[-1] + 1))
     except DiskFullError as error:
         raise ConfigError(f"resume={request.resume}: {error}") from error

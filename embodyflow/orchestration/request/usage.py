@@ -1,4 +1,4 @@
-"""What ``python -m flows.<name> --help`` says: the flow's own parameters, as the Prefect UI's form has them too."""
+"""The help text of ``python -m flows.<name>``: the same parameters as in the form of the Prefect UI."""
 
 import inspect
 import sys
@@ -13,12 +13,12 @@ WIDTH = 100
 
 
 def answer_help(flow: Flow[..., Any], words: Sequence[str], overrides: str) -> None:
-    """Print how a flow is used and end the process, if that is asked for.
+    """Print a flow's help text and exit if the command line asks for it.
 
     Args:
-        flow: run by ``python -m flows.<name>``.
-        words: of the command line.
-        overrides: what every word means that is none of the flow's parameters.
+        flow: Flow that ``python -m flows.<name>`` runs.
+        words: Words of the command line.
+        overrides: Explanation of words that are not parameters of the flow.
     """
     if {"-h", "--help"} & set(words):
         print(usage(flow, overrides))
@@ -26,12 +26,12 @@ def answer_help(flow: Flow[..., Any], words: Sequence[str], overrides: str) -> N
 
 
 def usage(flow: Flow[..., Any], overrides: str) -> str:
-    """Return how a flow is used; see :func:`answer_help`."""
+    """Return a flow's help text; see :func:`answer_help`."""
     parameters = inspect.signature(flow.fn).parameters
-    told = {name: _meaning(each) for name, each in parameters.items() if name != "overrides"}
-    column = max(map(len, told)) + 4
+    meanings = {name: _meaning(each) for name, each in parameters.items() if name != "overrides"}
+    column = max(map(len, meanings)) + 4
     lines = [f"usage: python -m flows.{flow.name} [key=value …]", "", str(flow.description), ""]
-    for name, meaning in told.items():
+    for name, meaning in meanings.items():
         first, later = f"  {name:<{column - 2}}", " " * column
         lines += textwrap.wrap(meaning, WIDTH, initial_indent=first, subsequent_indent=later)
     return "\n".join([*lines, "", *textwrap.wrap(overrides, WIDTH)])
@@ -49,7 +49,7 @@ def _meaning(parameter: inspect.Parameter) -> str:
 
 
 def _field(annotation: Any) -> FieldInfo:
-    """Return the description that an annotation such as ``Annotated[…] | None`` carries."""
+    """Return the field of an annotation such as ``Annotated[…] | None``."""
     if get_origin(annotation) is Annotated:
         return next(each for each in annotation.__metadata__ if isinstance(each, FieldInfo))
     return next(_field(each) for each in get_args(annotation) if get_origin(each) is Annotated)

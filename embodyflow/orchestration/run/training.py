@@ -8,7 +8,7 @@ from prefect.logging import get_run_logger
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
 from embodyflow.orchestration.evaluation.evaluation import evaluate, film, is_filmed
-from embodyflow.orchestration.request.request import RunRequest, check, of_this_flow_run, open_folder
+from embodyflow.orchestration.request.request import RunRequest, bind_to_flow_run, check, open_folder
 from embodyflow.orchestration.run.iteration import begin_commit, publish_and_save, run_iteration
 from embodyflow.orchestration.run.lookahead import Lookahead
 from embodyflow.orchestration.run.nodes import Run
@@ -28,7 +28,7 @@ async def train(request: RunRequest) -> dict[str, Any]:
     Raises:
         ConfigError: The request is wrong, or the cluster lacks resources for it.
     """
-    request = of_this_flow_run(request)
+    request = bind_to_flow_run(request)
     config = check(request)
     graph = load_pipeline(**config.pipeline.source())
     folder = open_folder(request, config)
@@ -101,13 +101,13 @@ async def _evaluate_if_due(run: Run, index: int) -> None:
         return
     if not _is_evaluated(run.folder, index):
         await evaluate(run, index)
-    if run.config.films_after(index) and not is_filmed(run, index):  # a run may fail between the two
+    if run.config.records_video_after(index) and not is_filmed(run, index):  # a run may fail between the two
         await film(run, index)
 
 
 async def _begin(run: Run) -> int:
     """Warm-start the policy and commit it as version 0; record its first observations for later evaluations."""
-    if run.config.notes_observations:
+    if run.config.records_observations:
         run.folder.write_observations(await observe(run))
     if run.config.warm_start is not None:
         run.folder.write_status("sft", 0, run.config.iterations)

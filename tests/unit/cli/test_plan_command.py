@@ -78,7 +78,7 @@ def test_adapters_need_less_memory_unless_a_warm_start_trains_all_weights(capsys
         (["--tensor-parallel", "0"], "--tensor-parallel=0: must be at least 1"),
         (["--tensor-parallel", "-1"], "--tensor-parallel=-1: must be at least 1"),
         (["--picture", "/nowhere/plan.dot"], "--picture=/nowhere/plan.dot: cannot be written: No such file"),
-        (["pipeline.name=ppo"], "pipeline.name=ppo: is not for the flow grpo"),
+        (["pipeline.name=ppo"], "pipeline.name=ppo: does not work with the flow grpo"),
         (["--placement", "disaggregated", "--cpus", "1"], "placement=disaggregated: chain"),
     ],
 )

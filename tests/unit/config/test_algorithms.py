@@ -1,4 +1,4 @@
-"""Every experiment with every algorithm: it composes, or is refused in one line for a reason of substance."""
+"""Every experiment composes with every algorithm, or is refused in one line with the reason."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from embodyflow.config import RunConfig, compose
 from embodyflow.config.compose import algorithms, chosen_flow, compose_config, default_algorithm, experiments
 from embodyflow.errors import ConfigError
-from embodyflow.orchestration.request.compatibility import check_fit
+from embodyflow.orchestration.request.compatibility import check_compatibility
 
 NO_GROUPS = "needs groups of siblings, and a control job's episodes have none; allowed with job=control are ppo"
 NO_STATES = (
@@ -19,17 +19,17 @@ REFUSED = {(experiment, name): NO_GROUPS for experiment in CONTROL for name in a
     (experiment, "srpo"): NO_STATES for experiment in LANGUAGE
 }
 MACHINE = {"gsm8k": ("policy.path=model",), "libero_openvla": ("policy.path=model",)}
-"""What an experiment needs of the machine it runs on."""
+"""Overrides for experiments that need files of the machine."""
 
 
 @pytest.fixture(autouse=True)
 def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the checks of what this machine has: models, data, simulators."""
+    """Skip the checks that depend on this machine: models, data, simulators."""
 
-    def without_check(reference: str) -> Callable[[Any], None]:
+    def no_check(reference: str) -> Callable[[Any], None]:
         return lambda config: None
 
-    monkeypatch.setattr(compose, "resolve", without_check)
+    monkeypatch.setattr(compose, "resolve", no_check)
 
 
 def cells() -> Iterator[tuple[str, str]]:
@@ -37,7 +37,7 @@ def cells() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("experiment", "algorithm"), cells())
-def test_every_cell_composes_or_is_refused_for_a_reason(experiment: str, algorithm: str) -> None:
+def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algorithm: str) -> None:
     words = [f"experiment={experiment}", f"algorithm={algorithm}", *MACHINE.get(experiment, ())]
     if reason := REFUSED.get((experiment, algorithm)):
         with pytest.raises(ConfigError) as refusal:
@@ -45,7 +45,7 @@ def test_every_cell_composes_or_is_refused_for_a_reason(experiment: str, algorit
         assert str(refusal.value).startswith(f"algorithm={algorithm}: {reason}")
         return
     config = compose_config(words)
-    check_fit(config)
+    check_compatibility(config)
     assert (config.experiment, config.algorithm_name) == (experiment, algorithm)
     assert config.flow == chosen_flow(words)
 
@@ -61,7 +61,7 @@ def test_there_are_few_refusals() -> None:
         *(("math", "dr_grpo"), ("gsm8k", "dr_grpo"), ("reacher", "ppo"), ("half_cheetah", "ppo")),
     ],
 )
-def test_an_experiment_has_a_default_algorithm_that_its_children_inherit(experiment: str, algorithm: str) -> None:
+def test_an_experiment_passes_its_default_algorithm_to_its_children(experiment: str, algorithm: str) -> None:
     words = [f"experiment={experiment}", *MACHINE.get(experiment, ())]
     assert compose_config(words).algorithm_name == algorithm
     assert default_algorithm(experiment, chosen_flow(words)) == algorithm
@@ -72,15 +72,15 @@ def shape(config: RunConfig) -> tuple[int, int, int]:
     return config.rollout.num_groups, config.rollout.group_size, config.trainer.num_minibatches  # type: ignore[attr-defined]
 
 
-def test_a_recipe_belongs_to_the_kind_of_job_and_an_experiment_adds_to_it() -> None:
+def test_a_recipe_depends_on_the_kind_of_job_and_an_experiment_extends_it() -> None:
     assert shape(compose_config(["experiment=push", "algorithm=ppo"])) == (64, 2, 4)
     assert shape(compose_config(["experiment=drawer_open", "algorithm=ppo"])) == (64, 2, 4)
     assert shape(compose_config(["experiment=mt10", "algorithm=ppo"])) == (120, 2, 4)
     gsm8k = compose_config(["experiment=gsm8k", "algorithm=ppo", *MACHINE["gsm8k"]])
-    assert shape(gsm8k) == (128, 2, 1) and gsm8k.algorithm.lam == 1.0  # lam as math says
+    assert shape(gsm8k) == (128, 2, 1) and gsm8k.algorithm.lam == 1.0  # lam is math's
 
 
-def test_the_command_line_wins_over_a_recipe_and_the_recipe_over_the_experiment() -> None:
+def test_the_command_line_overrides_a_recipe_and_the_recipe_overrides_the_experiment() -> None:
     words = ["experiment=push", "algorithm=ppo", "rollout.num_groups=8"]
     assert shape(compose_config(words)) == (8, 2, 4)
     assert shape(compose_config([*words, "trainer.num_minibatches=1"])) == (8, 2, 1)
@@ -89,12 +89,12 @@ def test_the_command_line_wins_over_a_recipe_and_the_recipe_over_the_experiment(
     )
 
 
-def test_a_graph_of_the_users_own_says_by_itself_what_fits() -> None:
+def test_a_custom_graph_composes_with_any_algorithm() -> None:
     config = compose_config(["experiment=reacher", "algorithm=grpo", "pipeline.yaml=mine.yaml"])
     assert config.pipeline.source() == {"yaml": "mine.yaml"}
 
 
-def test_a_mistyped_algorithm_is_told_the_nearest_and_where_the_list_is() -> None:
+def test_a_mistyped_algorithm_is_answered_with_the_nearest_and_the_folder() -> None:
     with pytest.raises(ConfigError) as refusal:
         compose_config(["algorithm=grop"])
     assert str(refusal.value).startswith("algorithm=grop: allowed are cispo, ")

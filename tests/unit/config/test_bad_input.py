@@ -1,4 +1,4 @@
-"""Whatever is wrong with what was asked for is one line that names the key, before anything is started."""
+"""Every mistake in a request is one line that names the key, reported before anything starts."""
 
 import io
 import os
@@ -12,13 +12,16 @@ from embodyflow.config.compose import compose_config
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.request.request import check, parse_arguments
 
-# (the command line, what its one line of an answer must say): the key, then what is allowed.
+# Each entry is a command line and a part of its one-line answer: the key, then what is allowed.
 MISTAKES = {
     "not key=value": ("--help", "--help: must be of the form key=value, such as iterations=5"),
     "no grammar": ("trainer.epochs=[1", "trainer.epochs=[1: is not in Hydra's grammar; allowed is key=value"),
     "unknown key": ("trainer.epoch=2", "trainer.epoch=2: no such key; did you mean trainer.epochs"),
-    "unknown key, section left out": ("learning_rate=1", "did you mean critic.learning_rate or trainer.learning_rate"),
-    "unknown key, like none": (
+    "unknown key without its section": (
+        "learning_rate=1",
+        "did you mean critic.learning_rate or trainer.learning_rate",
+    ),
+    "unknown key like no other": (
         "xyz=1",
         "xyz=1: no such key; allowed are experiment, flow, algorithm_name, seed, ",
     ),
@@ -31,25 +34,25 @@ MISTAKES = {
         "policy.noise_level=0.1",
         "policy.noise_level: allowed with policy.name=smolvla or policy.name=pi0",
     ),
-    "key in a section of another kind's": (
+    "key in a section of another kind of policy": (
         "policy=tiny_openvla policy.scratch.pixel_shuffle=2",
         "policy.scratch.pixel_shuffle: allowed with policy.name=smolvla",
     ),
-    "key taken away": ("~trainer.epochs=3", "trainer.epochs: must be set"),
+    "removed key": ("~trainer.epochs=3", "trainer.epochs: must be set"),
     "misspelt experiment": ("experiment=embodyed", "experiment=embodyed: allowed are drawer_open, embodied"),
     "misspelt group": ("trainer=fspd", "trainer=fspd: allowed are fsdp"),
     "group given a number": ("trainer=3", "trainer=3: allowed are fsdp"),
     "word for a number": ("trainer.epochs=two", "trainer.epochs='two': input should be a valid integer"),
-    "truth for a number": ("trainer.epochs=true", "trainer.epochs=True: input should be a valid integer"),
+    "boolean for a number": ("trainer.epochs=true", "trainer.epochs=True: input should be a valid integer"),
     "fraction of an iteration": ("iterations=1.5", "iterations=1.5: must be a whole number"),
-    "nothing for a number": ("trainer.epochs=null", "trainer.epochs=None: input should be a valid integer"),
+    "null for a number": ("trainer.epochs=null", "trainer.epochs=None: input should be a valid integer"),
     "several values": (
         "env.tasks=push-v3,reach-v3",
-        "env.tasks=push-v3,reach-v3: is several values; allowed is one, a list is env.tasks=[push-v3,reach-v3]",
+        "env.tasks=push-v3,reach-v3: has several values; allowed is one; write a list as env.tasks=[push-v3,reach-v3]",
     ),
-    "number for a text": ("tracking.wandb_project=2026", "tracking.wandb_project=2026: is no text; allowed is text, "),
+    "number for a string": ("tracking.wandb_project=2026", "tracking.wandb_project=2026: must be a string; put"),
     "not among the choices": ("cluster.device=tpu", "cluster.device='tpu': input should be 'cpu' or 'cuda'"),
-    "no reference": ("trainer.epochs=${foo}", "trainer.epochs: Interpolation key 'foo' not found"),
+    "unknown interpolation": ("trainer.epochs=${foo}", "trainer.epochs: Interpolation key 'foo' not found"),
     "negative size": ("rollout.num_groups=-1", "rollout.num_groups=-1: input should be greater than or equal to 1"),
     "more processes than environments": (
         "rollout.env_processes=17",
@@ -75,19 +78,22 @@ MISTAKES = {
     ),
     "KL in the rewards": (
         "algorithm.kl.coef=0.1 algorithm.kl.placement=reward",
-        "algorithm.kl.placement=reward: the pipeline does not take the KL term from the rewards; allowed are "
+        "algorithm.kl.placement=reward: the pipeline does not subtract the KL term from the rewards; allowed are "
         "placement=loss, pipeline.name=grpo_kl_reward, a graph of your own with tasks:compute_kl_penalty",
     ),
-    "a controller of nothing": ("algorithm.kl.target=0.5", "algorithm.kl: target adapts coef by factors, so coef must"),
+    "a KL controller without a coefficient": (
+        "algorithm.kl.target=0.5",
+        "algorithm.kl: target adapts coef by factors, so coef must",
+    ),
     "no GPU for a worker": (
         "cluster=gpu cluster.gpus_per_worker=0",
-        "cluster: gpus_per_worker=0: Ray would give such workers no GPU of theirs; allowed with device=cuda is a share",
+        "cluster: gpus_per_worker=0: Ray assigns no GPU to such workers; allowed with device=cuda are a fraction of",
     ),
     "GPUs and a half": ("cluster.gpus_per_worker=1.5", "gpus_per_worker=1.5: allowed above 1 are whole numbers"),
-    "unnamed files": ("run_id=a/b", "run_id='a/b': string should match pattern"),
+    "run id with a slash": ("run_id=a/b", "run_id='a/b': string should match pattern"),
     "run folder in a file": (
         "run_root={file}/runs",
-        "run_root={file}/runs: {file} is not a folder that can be written",
+        "run_root={file}/runs: {file} is not a writable folder",
     ),
     "run that exists": ("run_id=new", "run_id=new: {root}/new exists; choose another or resume=new"),
     "run that exists and cannot be resumed": (
@@ -109,23 +115,23 @@ MISTAKES = {
         "env.adapter.success_info=a env.adapter.success_reward=1",
         "env.adapter: success_info, success_reward and success_termination: only one may be set",
     ),
-    "success that is not told": (
+    "unknown success key": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_info=won policy.state_dim=10 policy.action_dim=2",
         "env.adapter.success_info='won': info has no such key; it has reward_dist, reward_ctrl",
     ),
-    "state that is not there": (
+    "unknown state key": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true env.adapter.state=[a]",
         "env.adapter.state=a: the observation has no such key",
     ),
-    "wrapper that is not there": (
+    "wrapper that does not exist": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true env.adapter.wrappers=[mars:f]",
         "env.adapter.wrappers=mars:f: No module named 'mars'",
     ),
     "warm start without an expert": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter.success_termination=true policy.state_dim=10 policy.action_dim=2",
-        "env.adapter.expert: must be set to module:function for the demonstrations of warm_start; allowed without is",
+        "env.adapter.expert: must be module:function for the demonstrations of warm_start; allowed without it is warm_",
     ),
-    "one wrapper that is no list": (
+    "one wrapper outside a list": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter={success_termination:true,wrappers:mars:f}",
         "env.adapter.wrappers='mars:f': must be a list, such as env.adapter.wrappers=[mars:f]",
     ),
@@ -141,12 +147,12 @@ MISTAKES = {
         "env.id=CartPole-v1 env.tasks=[x] env.adapter.success_termination=true",
         "env.id=CartPole-v1: its actions must be a Box of floats with finite bounds, are Discrete(2)",
     ),
-    "sentence for no task": (
+    "instruction of an unknown task": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter={success_termination:true,instructions:{y:z}}",
         "env: adapter.instructions: 'y' is not among env.tasks ['x']",
     ),
     "unknown task": ("env.tasks=[raech-v3]", "env.tasks: 'raech-v3' is unknown; allowed are, for example, reach-v3"),
-    "no task": ("env.tasks=[]", "env.tasks must be the instructions to follow with policy.name=tiny_vla"),
+    "no task": ("env.tasks=[]", "env.tasks must list the instructions to follow with policy.name=tiny_vla"),
     "a control policy for episodes": (
         "policy=mlp_gaussian",
         "policy.name=mlp_gaussian: allowed are tiny_vla, openvla, smolvla, pi0 with job=embodied",
@@ -155,7 +161,7 @@ MISTAKES = {
         "policy.name=mlp",
         "policy.name=mlp: allowed are tiny_vla, openvla, smolvla, pi0 with job=embodied",
     ),
-    "a critic trained further": (
+    "a critic with other epochs": (
         "experiment=reacher algorithm=ppo critic.epochs=3",
         "critic.epochs=3: must be trainer.epochs=10 with job=control",
     ),
@@ -163,7 +169,7 @@ MISTAKES = {
         "experiment=reacher algorithm=ppo algorithm.kl.coef=0.1",
         "algorithm.kl.coef must be 0",
     ),
-    "advantages whitened otherwise": ("algorithm.whiten=true", "algorithm.whiten=True: input should be 'batch' or"),
+    "unknown whitening": ("algorithm.whiten=true", "algorithm.whiten=True: input should be 'batch' or"),
     "misspelt job": (
         "job=embodyed",
         "job=embodyed: allowed are control, embodied, language (configs/job); did you",
@@ -176,55 +182,55 @@ MISTAKES = {
     "unknown argument": ("+env.kwargs.gravity=1", "unexpected keyword argument 'gravity'"),
     "argument not added": ("env.kwargs.image_size=64", "write +env.kwargs.image_size=… to add it"),
     "policy too wide": ("policy.state_dim=31", "policy.state_dim=31: the environment's state has (30,)"),
-    "policy that looks": ("policy.image_size=64", "set +env.kwargs.image_size=64"),
-    "camera that is not there": (
+    "policy that needs images": ("policy.image_size=64", "set +env.kwargs.image_size=64"),
+    "camera that does not exist": (
         "policy.image_size=64 policy.cameras=[image,wrist_image] +env.kwargs.image_size=64",
         "policy.image_size=64: the environment has no 'wrist_image', only",
     ),
     "VLA without images": ("policy=tiny_openvla", "policy.cameras: the environment has no 'image', only state; set"),
     "VLA without weights": ("policy=openvla", "policy.path: Missing mandatory value"),
-    "VLA that is not there": (
+    "VLA that does not exist": (
         "policy=openvla policy.path=/no/folder policy.action_dim=4 +env.kwargs.image_size=64",
         "policy.path=/no/folder: is no local folder, and cannot be fetched from the hub: ",
     ),
-    "VLA decoded in no known way": (
+    "unknown VLA decoding": (
         "policy=tiny_openvla policy.decoding=diffusion",
         "policy.decoding='diffusion': input should be 'autoregressive' or 'parallel'",
     ),
     "SmolVLA without weights": ("policy=smolvla", "policy.path: Missing mandatory value"),
-    "SmolVLA that is not there": (
+    "SmolVLA that does not exist": (
         "policy=smolvla policy.path=/no/folder policy.state_dim=30 policy.action_dim=4 env.max_steps=80 "
         "+env.kwargs.image_size=64",
         "policy.path=/no/folder: is no local folder, and cannot be fetched from the hub: ",
     ),
-    "statistics of demonstrations that there are none of": (
+    "statistics of missing demonstrations": (
         "policy=smolvla policy.path=/no/folder policy.normalization=demonstrations warm_start=null env.max_steps=80",
-        "policy.normalization=demonstrations: needs a warm_start that has some; allowed is checkpoint with warm_start=",
+        "policy.normalization=demonstrations: needs the demonstrations of a warm_start; allowed with warm_start=null",
     ),
     "SmolVLA without noise": (
         "policy=tiny_smolvla policy.noise_level=0",
         "policy.noise_level=0: input should be greater",
     ),
-    "π0 that is not there": (
+    "π0 that does not exist": (
         "policy=pi0 policy.path=/no/folder policy.state_dim=30 policy.action_dim=4 env.max_steps=80 "
         "+env.kwargs.image_size=64",
         "policy.path=/no/folder: is no local folder, and cannot be fetched from the hub: ",
     ),
-    "π0 with features that do not turn": (
+    "π0 with an odd head size": (
         "policy=tiny_pi0 policy.scratch.head_dim=15",
         "policy.scratch.head_dim: must be even, is 15",
     ),
     "unknown estimator": ("algorithm.advantage=gea", "unknown advantage 'gea'; allowed are grpo"),
     "unknown pipeline": ("pipeline.name=embodied", "pipeline.name=embodied: allowed are grpo, ppo"),
-    "progress of failures, measured by nothing": (
+    "SRPO without a progress section": (
         "pipeline.name=embodied_srpo",
-        "progress=null: must say how progress is measured with pipeline.name=embodied_srpo",
+        "progress=null: must be set with pipeline.name=embodied_srpo",
     ),
-    "progress by what is not in the state": (
+    "progress by entries outside the state": (
         "progress.embedding={name:state,entries:[29,30]}",
         "progress.embedding.entries=[29, 30]: allowed are 0 to 29, indices of the environment's state",
     ),
-    "progress by images that are not seen": (
+    "progress by images that are not rendered": (
         "progress.embedding={name:vjepa2,path:facebook/vjepa2-vitg-fpc64-384}",
         "progress.embedding.camera=image: the environment has no such camera; it shows no images",
     ),
@@ -237,9 +243,9 @@ MISTAKES = {
         "experiment=math data.num_digits=9",
         "data.num_digits=9: input should be less than",
     ),
-    "prompts that are not there": ("experiment=math data=gsm8k data.train=[no.jsonl]", "no.jsonl: cannot be read: "),
+    "prompts that do not exist": ("experiment=math data=gsm8k data.train=[no.jsonl]", "no.jsonl: cannot be read: "),
     "unknown reward": ("experiment=math reward.function.name=gsm9k", "reward.function.name=gsm9k: allowed are 'exact_"),
-    "unknown manager within one": (
+    "unknown nested reward manager": (
         "experiment=math reward=dapo reward.manager.scores.name=slow",
         "reward.manager.scores.name=slow: allowed are 'naive', 'batch', 'parallel', 'model'",
     ),
@@ -251,57 +257,57 @@ MISTAKES = {
         "experiment=math reward=code reward.manager.time_limit=40",
         "reward: manager.time_limit=40: must be more than 40 (function.time_limit=10 plus 30 for the sandbox to start)",
     ),
-    "tokens too many for the engine": (
+    "too many tokens for the engine": (
         "experiment=math rollout.generation.max_model_len=47",
         "rollout: generation.max_model_len=47: must be null or at least 48, max_prompt_tokens=16 + "
         "max_response_tokens=32",
     ),
-    "tokens too many for the model": (
+    "too many tokens for the model": (
         "experiment=math policy.scratch=null policy.path={model} rollout.max_response_tokens=49",
         "rollout.max_prompt_tokens + rollout.max_response_tokens = 65 exceed the max_position_embeddings=64",
     ),
-    "a server without the weights that are trained": (
+    "a server that cannot get trained weights": (
         "experiment=math ~rollout.generation.max_num_seqs=512 rollout.generation={name:remote,base_url:'http://x'}",
-        "rollout: generation.weight_update=refused: the server has to get the weights that are trained;",
+        "rollout: generation.weight_update=refused: the server needs the trained weights;",
     ),
-    "as good as greedy": (
+    "a temperature close to greedy": (
         "experiment=math rollout.temperature=0.001",
         "rollout.temperature=0.001: input should be greater than or equal to 0.01",
     ),
-    "more of a GPU's memory than is the worker's": (
+    "more of a GPU's memory than the worker's share": (
         "experiment=math cluster=gpu rollout.generation.name=vllm",
         "rollout.generation.gpu_memory_utilization=0.5: workers with cluster.gpus_per_worker=0.25 share a GPU and its "
         "memory; set rollout.generation.gpu_memory_utilization=0.25, or less",
     ),
-    "an engine on more GPUs than its worker has": (
+    "an engine with more GPUs than its worker": (
         "experiment=math cluster=gpu rollout.generation.name=vllm rollout.generation.tensor_parallel_size=2",
         "rollout.generation.tensor_parallel_size=2: a worker has cluster.gpus_per_worker=0.25; set that to 2",
     ),
-    "an argument of one's own reward": (
+    "an argument of a custom reward": (
         "experiment=math reward=custom reward.function.function=math:sqrt reward.function.kwargs.base=2",
         "reward.function.kwargs.base=2: no such key; write +reward.function.kwargs.base=… to add it",
     ),
-    "adapters of no rank": ("trainer.lora={alpha:8}", "trainer.lora.rank: must be set"),
-    "adapters for nothing": ("trainer.lora={rank:8,target_modules:[]}", "trainer.lora.target_modules=[]: "),
+    "adapters without a rank": ("trainer.lora={alpha:8}", "trainer.lora.rank: must be set"),
+    "adapters without target modules": ("trainer.lora={rank:8,target_modules:[]}", "trainer.lora.target_modules=[]: "),
     "unknown precision": ("trainer.precision=float8", "trainer.precision='float8': input should be 'float32' or"),
-    "parity that bfloat16 cannot hold": (
+    "parity tolerance too small for bfloat16": (
         "trainer.precision=bfloat16",
-        "trainer.parity_tolerance=0.0001: cannot hold with trainer.precision=bfloat16; allowed is 0.01 and more",
+        "trainer.parity_tolerance=0.0001: is too small for trainer.precision=bfloat16; allowed is at least 0.01",
     ),
-    "probe that bfloat16 cannot hold": (
+    "probe tolerance too small for bfloat16": (
         "experiment=math rollout.generation.dtype=bfloat16 trainer.parity_tolerance=0.2",
-        "rollout.probe_tolerance=0.0001: cannot hold with rollout.generation.dtype=bfloat16; allowed is 0.01 and more",
+        "rollout.probe_tolerance=0.0001: is too small for rollout.generation.dtype=bfloat16; allowed is at least 0.01",
     ),
-    "staleness of a negative number": ("rollout.max_staleness=-1", "rollout.max_staleness=-1: input should be greater"),
-    "stale rows that nothing makes up for": (
+    "negative staleness": ("rollout.max_staleness=-1", "rollout.max_staleness=-1: input should be greater"),
+    "stale rows without a correction": (
         "rollout.max_staleness=1",
-        "algorithm.old_log_probs=recomputed: all rows are of earlier versions with rollout.max_staleness=1",
+        "algorithm.old_log_probs=recomputed: needs rollout.max_staleness=0, not 1; allowed with stale rows are",
     ),
-    "environments that go on for two iterations": (
+    "staleness in a control job": (
         "experiment=reacher algorithm=ppo +rollout.max_staleness=1 algorithm.old_log_probs=proximal",
         "rollout.max_staleness=1: allowed is 0 with job=control",
     ),
-    "a weight of rows that have none": (
+    "a behavior weight without the decoupled objective": (
         "algorithm.max_behavior_weight=2",
         "algorithm: max_behavior_weight=2: only used with old_log_probs=proximal, and old_log_probs is recomputed",
     ),
@@ -313,9 +319,9 @@ MISTAKES = {
     "resume of no run": ("resume=nope", "resume=nope: {root}/ has no such run; allowed are new, old"),
     "resume without a commit": (
         "resume=old",
-        "resume=old: the run has no committed checkpoint; start one of another run_id",
+        "resume=old: it has no committed checkpoint; start a run with another run_id",
     ),
-    "resume with another seed": ("resume=old seed=1", "allowed beside it are iterations and run_root"),
+    "resume with another seed": ("resume=old seed=1", "allowed with resume are iterations and run_root"),
 }
 
 
@@ -326,7 +332,7 @@ def embodied() -> RunConfig:
 
 @pytest.fixture
 def run_root(embodied: RunConfig, tmp_path: Path) -> Path:
-    """A folder with a run that died before its first commit, one that died after it, a file, and a model's."""
+    """A folder with a run without a commit (old) and one with a commit (new), beside a file and a model's folder."""
     root = tmp_path / "runs"
     for name in ("old", "new"):
         (root / name).mkdir(parents=True)
@@ -356,19 +362,19 @@ def test_a_mistake_is_one_line_that_names_the_key(words: str, answer: str, run_r
     assert listing(run_root.parent) == before
 
 
-def test_sizes_that_are_null_are_the_environments() -> None:
+def test_null_sizes_come_from_the_environment() -> None:
     words = ["env.id=Reacher-v5", "env.tasks=[x]", "env.adapter.success_termination=true", "warm_start=null"]
     config = compose_config([*words, "policy.state_dim=null", "policy.action_dim=null"])
     assert (config.policy.state_dim, config.policy.action_dim) == (10, 2)
 
 
-def test_a_mistake_beside_null_sizes_is_told_alone() -> None:
+def test_a_mistake_with_null_sizes_is_reported_alone() -> None:
     with pytest.raises(ConfigError) as caught:
         compose_config(["policy.state_dim=null", "env.max_steps=0"])
     assert str(caught.value) == "env.max_steps=0: input should be greater than or equal to 1"
 
 
-def test_several_mistakes_are_told_at_once_a_line_each() -> None:
+def test_several_mistakes_are_reported_together_one_per_line() -> None:
     with pytest.raises(ConfigError) as caught:
         compose_config(["experiment=embodied", "trainer.epochs=0", "rollout.group_size=1", "seed=x"])
     assert [line.partition("=")[0] for line in str(caught.value).splitlines()] == [
@@ -378,7 +384,7 @@ def test_several_mistakes_are_told_at_once_a_line_each() -> None:
     ]
 
 
-def test_a_key_that_the_yaml_leaves_at_its_default_is_set_like_any_other() -> None:
+def test_a_key_that_the_yaml_omits_can_be_set() -> None:
     config = compose_config(["experiment=embodied", "trainer.keep_checkpoints=7", "pipeline.task_runs=iteration"])
     assert (config.trainer.keep_checkpoints, config.pipeline.task_runs) == (7, "iteration")
 
@@ -400,18 +406,16 @@ def test_a_key_that_the_yaml_leaves_at_its_default_is_set_like_any_other() -> No
         ),
     ],
 )
-def test_a_missing_optional_dependency_is_named_with_how_to_get_it(
+def test_a_missing_optional_dependency_is_named_with_its_install_command(
     module: str, words: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, module, None)  # what an import of a missing module finds
+    monkeypatch.setitem(sys.modules, module, None)  # makes an import fail like one of a missing module
     with pytest.raises(ConfigError) as caught:
         compose_config(words.split())
     assert str(caught.value) == expected
 
 
-def test_who_is_not_logged_in_is_told_before_anything_is_started(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_login_is_reported_before_anything_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     monkeypatch.setattr(sys, "stdin", io.StringIO())  # no terminal to ask in
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -423,9 +427,9 @@ def test_who_is_not_logged_in_is_told_before_anything_is_started(
         compose_config(["experiment=embodied", "tracking.wandb=online"])
 
 
-def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_write_permission_is_refused(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may write everywhere")
     tmp_path.chmod(0o500)
-    with pytest.raises(ConfigError, match=f"run_root={tmp_path}/runs: {tmp_path} is not a folder that can be written"):
+    with pytest.raises(ConfigError, match=f"run_root={tmp_path}/runs: {tmp_path} is not a writable folder"):
         compose_config(["experiment=embodied", f"run_root={tmp_path}/runs"])

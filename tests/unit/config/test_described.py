@@ -1,4 +1,4 @@
-"""A configuration is shown with what its keys mean."""
+"""A configuration is shown with the meaning of its keys."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args
@@ -14,50 +14,50 @@ from embodyflow.config.jobs import JOBS
 
 
 class Inner(BaseModel):
-    """What is inside.
+    """The inner section.
 
     Attributes:
-        size: of it, in a sentence that goes on
-            in the next line, see :class:`~somewhere.Inner`.
+        size: Number of parts, in a sentence that continues
+            on the next line, see :class:`~somewhere.Inner`.
     """
 
     size: int = 3
 
 
 class Outer(BaseModel):
-    """What is outside.
+    """The outer section.
 
     Attributes:
-        low, high: bounds; ``null`` for none.
+        low, high: Bounds; ``null`` means no bound.
 
     Raises:
-        name: which is no field.
+        name: An entry that is not a field.
     """
 
     low: float | None = None
     high: Annotated[float | None, Field(ge=0)] = 1e-8
-    kind: Literal["a", "b"] = Field("a", description="which")
+    kind: Literal["a", "b"] = Field("a", description="Kind of section.")
     inner: Inner = Inner()
     words: tuple[str, ...] = ("1e5", "yes")
 
 
 def test_each_key_has_its_meaning_above_it() -> None:
     assert describe(Outer()).splitlines() == [
-        "# bounds; null for none.",
+        "# Bounds; null means no bound.",
         "low: null",
         "high: 1.0e-08",
-        "# which; allowed: a, b",
+        "# Kind of section; allowed: a, b",
         "kind: a",
-        "# What is inside.",
+        "# The inner section.",
         "inner:",
-        "  # of it, in a sentence that goes on in the next line, see somewhere.Inner.",
+        "  # Number of parts, in a sentence that continues on the next line, see somewhere.Inner.",
         "  size: 3",
         "words: [1e5, 'yes']",
     ]
 
 
 @pytest.mark.parametrize("experiment", ["mt10", "reacher", "math"])  # one of each kind of job
-def test_what_is_shown_is_the_configuration(experiment: str) -> None:
+def test_the_shown_yaml_is_the_configuration(experiment: str) -> None:
     config = compose_config([f"experiment={experiment}"])
     assert yaml.safe_load(describe(config)) == config.model_dump(mode="json")
 
@@ -72,18 +72,20 @@ def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_every_key_that_is_no_section_has_a_meaning(job: str) -> None:
-    """But for a policy's, which may be the names of its architecture, and the name that a choice is made by."""
-    untold = set()
+def test_every_key_outside_sections_has_a_meaning(job: str) -> None:
+    """Exceptions: keys of a policy, which may be names of its architecture, and the ``name`` that selects a section."""
+    undocumented = set()
     for kind in models_in(JOBS[job]):
         if ".policies." in kind.__module__:
             continue
         sections = {name for name, field in kind.model_fields.items() if any(models_in(field.annotation))}
-        untold |= {(kind.__name__, name) for name in kind.model_fields.keys() - meanings(kind) - sections - {"name"}}
-    assert untold == set()
+        undocumented |= {
+            (kind.__name__, name) for name in kind.model_fields.keys() - meanings(kind) - sections - {"name"}
+        }
+    assert undocumented == set()
 
 
-def test_the_command_shows_what_a_run_would_have(
+def test_the_command_shows_the_configuration_of_a_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("embodyflow.stack.processes.exit_on_signals", lambda: None)

@@ -1,4 +1,4 @@
-"""The learning rate over the iterations of a run."""
+"""The learning-rate schedule over a run's iterations."""
 
 import math
 
@@ -15,16 +15,16 @@ def rates(iterations: int, **values: object) -> list[float]:
     return [schedule.fraction(iteration, iterations) for iteration in range(1, iterations + 1)]
 
 
-def test_by_itself_the_rate_stays() -> None:
+def test_the_default_rate_is_constant() -> None:
     assert rates(5) == [1.0] * 5
 
 
-def test_it_rises_and_falls_along_a_line() -> None:
+def test_the_linear_schedule_warms_up_and_decays() -> None:
     assert rates(6, name="linear", warmup_iterations=2) == pytest.approx([1 / 3, 2 / 3, 1, 3 / 4, 1 / 2, 1 / 4])
     assert rates(4, name="linear", final_fraction=0.5) == pytest.approx([1, 7 / 8, 3 / 4, 5 / 8])
 
 
-def test_it_falls_along_half_a_cosine() -> None:
+def test_the_cosine_schedule_decays() -> None:
     expected = [(1 + math.cos(math.pi * done / 4)) / 2 for done in range(4)]
     assert rates(4, name="cosine") == pytest.approx(expected)
 
@@ -32,7 +32,7 @@ def test_it_falls_along_half_a_cosine() -> None:
 @given(
     st.sampled_from(["constant", "linear", "cosine"]), st.integers(1, 30), st.integers(0, 40), st.floats(0, 1, width=32)
 )
-def test_every_iteration_learns_at_no_more_than_the_full_rate(
+def test_every_rate_is_positive_and_at_most_the_full_rate(
     name: str, iterations: int, warmup: int, final: float
 ) -> None:
     final = 0.0 if name == "constant" else final

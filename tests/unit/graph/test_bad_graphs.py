@@ -1,4 +1,4 @@
-"""Generated graphs: good ones build, and each of 200 bad ones is refused with its node named."""
+"""Generated graphs: good ones build, and 200 bad ones are refused with the node named."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from pipelines import GraphError, Pipeline, TaskGraph
 
 
 def any_node(batch, config=None, **kwargs):
-    """A node function that declares nothing."""
+    """Do nothing and declare no columns."""
 
 
 REFERENCE = f"{__name__}:any_node"
@@ -51,18 +51,18 @@ SPOILERS = {
     "unknown role": lambda specs, i: specs[i].update(node_role="TEACHER"),
     "role on the wrong type": lambda specs, i: specs[i].update(node_type="DATA_LOAD", node_role="ACTOR"),
     "missing dependency": lambda specs, i: specs[i].update(dependencies=["ghost"]),
-    "dependencies no list": lambda specs, i: specs[i].update(dependencies="n0"),
+    "dependencies not a list": lambda specs, i: specs[i].update(dependencies="n0"),
     "dependencies a set": lambda specs, i: specs[i].update(dependencies={"ghost"}),
     "depends on itself": lambda specs, i: specs[i].update(dependencies=[specs[i]["node_id"]]),
     "cycle": _cycle,
     "no function": lambda specs, i: specs[i].pop("executable_ref"),
     "unresolvable function": lambda specs, i: specs[i].update(executable_ref="tasks:compute_happiness"),
-    "config no mapping": lambda specs, i: specs[i].update(config=["not", "a", "mapping"]),
+    "config not a mapping": lambda specs, i: specs[i].update(config=["not", "a", "mapping"]),
     "negative retries": lambda specs, i: specs[i].update(retries=-1),
-    "retries no number": lambda specs, i: specs[i].update(retries="many"),
+    "retries not a number": lambda specs, i: specs[i].update(retries="many"),
     "unknown key": lambda specs, i: specs[i].update(agent_group=0),
     "column nobody writes": lambda specs, i: specs[i].update(reads=["nobody_writes_this"]),
-    "no mapping": lambda specs, i: specs.__setitem__(i, "just a string"),
+    "not a mapping": lambda specs, i: specs.__setitem__(i, "just a string"),
 }
 
 
@@ -84,7 +84,7 @@ def test_200_bad_graphs_are_refused_with_the_node_named(specs, kind, data):
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(specs=good_specs())
-def test_good_graphs_build_whatever_the_order_of_their_nodes(specs):
+def test_good_graphs_build_with_nodes_in_any_order(specs):
     graph = build_graph(specs, "good", "", source="good")
     order = graph.get_execution_order()
     assert sorted(order) == sorted(spec["node_id"] for spec in specs)
@@ -94,7 +94,7 @@ def test_good_graphs_build_whatever_the_order_of_their_nodes(specs):
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(specs=good_specs())
-def test_python_and_specs_make_the_same_graph(specs):
+def test_python_and_specs_build_the_same_graph(specs):
     pipeline = Pipeline("good")
     for spec in specs:
         fields = dict(spec)

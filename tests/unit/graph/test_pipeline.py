@@ -1,4 +1,4 @@
-"""Graphs written in Python: the API, references, declared columns, the JSON round trip."""
+"""Graphs written in Python: the API, references, declared columns and the JSON round trip."""
 
 import json
 import sys
@@ -14,30 +14,30 @@ from pipelines import BUILT_IN, GraphError, Node, NodeRole, NodeType, Pipeline, 
 
 
 def source(batch, config=None, **kwargs):
-    """A node function that declares nothing."""
+    """Do nothing and declare no columns."""
 
 
 @node(reads=(), writes=("rewards",))
 def writes_rewards(batch, config=None, **kwargs):
-    """A node function that writes rewards."""
+    """Declare that it writes rewards."""
 
 
 @node(reads=("rewards",), writes=("advantages",))
 def reads_rewards(batch, config=None, **kwargs):
-    """A node function that needs them."""
+    """Declare that it reads rewards."""
 
 
 def takes_too_little(batch):
-    """Not a node function."""
+    """Take too few arguments for a node function."""
 
 
 class Functions:
     @staticmethod
     def static(batch, config=None, **kwargs):
-        """A node function."""
+        """Do nothing."""
 
     def method(self, batch, config=None, **kwargs):
-        """Needs an instance that nobody has."""
+        """Need an instance, which workers do not have."""
 
 
 HERE = __name__
@@ -90,13 +90,13 @@ def test_dotted_references_find_where_the_module_ends(dotted, reference):
 
 def make_local():
     def local(batch, config=None, **kwargs):
-        """Found by nobody else."""
+        """Exist only inside this function."""
 
     return local
 
 
 def in_script(batch, config=None, **kwargs):
-    """Pretends to be defined in the started script."""
+    """Seem to be defined in the started script."""
 
 
 in_script.__module__ = "__main__"
@@ -123,14 +123,14 @@ def test_a_function_that_workers_cannot_call_is_refused_with_the_reason(func, re
     assert message.startswith("node 'culprit': executable_ref") and reason in message
 
 
-def test_a_function_that_was_replaced_under_its_name_is_refused(monkeypatch):
+def test_a_function_whose_name_refers_to_another_object_is_refused(monkeypatch):
     original = source
     monkeypatch.setattr(sys.modules[HERE], "source", writes_rewards)
     with pytest.raises(ValueError, match="names another object"):
         reference_to(original)
 
 
-def test_a_module_that_fails_to_import_is_told_with_its_own_error(tmp_path, monkeypatch):
+def test_a_module_that_fails_to_import_is_reported_with_its_error(tmp_path, monkeypatch):
     (tmp_path / "broken_nodes.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
     [message] = messages(Pipeline("p").add_node("culprit", func="broken_nodes:f"))
@@ -160,8 +160,8 @@ def test_one_report_holds_every_problem():
         "node 'a': retries=-1: should be greater than or equal to 0",
         "node 'b': node_role='JUDGE': should be",
         "node 'b': config=[1]: should be a valid dictionary",
-        "node 'b': dependencies: no node 'ghost'; there are a, c",
-        "node 'c': node_role='ACTOR': ACTOR is not allowed on DATA_LOAD; allowed there is DEFAULT",
+        "node 'b': dependencies: no node 'ghost'; allowed are a, c",
+        "node 'c': node_role='ACTOR': is not allowed with node_type=DATA_LOAD; allowed is DEFAULT",
         "node 'c': timeout_seconds=0: should be greater than 0",
     ):
         assert any(message.startswith(expected) for message in found), (expected, found)
@@ -169,20 +169,20 @@ def test_one_report_holds_every_problem():
     assert len(found) == 9
 
 
-def test_a_node_that_trains_is_not_run_again():
+def test_a_node_that_trains_allows_no_retries():
     def graph(node_type: str, only_forward_compute: bool) -> Pipeline:
         return Pipeline("p").add_node(
             "a", func=source, node_type=node_type, only_forward_compute=only_forward_compute, retries=2
         )
 
     assert messages(graph("MODEL_TRAIN", False)) == [
-        "node 'a': retries=2: a node that trains is applied once, and allows 0; recovery goes back to the last commit"
+        "node 'a': retries=2: must be 0 for a node that trains; recovery resumes from the last commit"
     ]
     assert graph("MODEL_TRAIN", True).build().nodes["a"].retries == 2
     assert graph("MODEL_INFERENCE", False).build().nodes["a"].retries == 2
 
 
-def test_two_separate_cycles_are_both_printed():
+def test_two_separate_cycles_are_both_reported():
     pipeline = Pipeline("p").add_node("a", func=source, deps=["a"])
     pipeline.add_node("x", func=source, deps=["z"]).add_node("y", func=source, deps=["x"])
     found = messages(pipeline.add_node("z", func=source, deps=["y"]))
@@ -191,14 +191,14 @@ def test_two_separate_cycles_are_both_printed():
     assert printed[0] == printed[-1] and "".join(printed[:-1]) in {"xyz", "yzx", "zxy"}
 
 
-def test_a_column_that_no_ancestor_writes_is_refused_and_its_writer_named():
+def test_a_column_that_no_ancestor_writes_is_refused_with_its_writer_named():
     pipeline = Pipeline("p").add_node("start", func=source, writes=["uid"])
     pipeline.add_node("reward", func=writes_rewards, deps=["start"])
     pipeline.add_node("advantage", func=reads_rewards, deps=["start"])
-    assert messages(pipeline) == ["node 'advantage': reads 'rewards', which none of its ancestors writes; reward would"]
+    assert messages(pipeline) == ["node 'advantage': reads 'rewards', which no ancestor writes; written by reward"]
 
 
-def test_columns_come_from_far_ancestors_and_from_what_the_node_itself_declares():
+def test_columns_come_from_any_ancestor_and_from_a_node_s_own_declaration():
     pipeline = Pipeline("p").add_node("reward", func=writes_rewards)
     pipeline.add_node("between", func=source, deps=["reward"], reads=["rewards"], writes=[])
     pipeline.add_node("advantage", func=reads_rewards, deps=["between"]).build()
@@ -216,7 +216,7 @@ def test_a_declaration_without_a_comma_is_refused():
 
 
 @pytest.mark.parametrize("value", [float("nan"), object(), {1: 2}, {"deep": [float("inf")]}])
-def test_config_holds_json_only(value):
+def test_config_holds_only_json(value):
     [message] = messages(Pipeline("p").add_node("culprit", func=source, config={"key": value}))
     assert message.startswith("node 'culprit': config.key")
 
@@ -234,7 +234,7 @@ def test_round_trip_through_json_keeps_the_graph():
     assert again.nodes["right"].config == {"scale": 2.0} and again.nodes["right"].retries == 3
 
 
-def test_from_dict_refuses_what_is_no_graph_and_needs_no_functions():
+def test_from_dict_refuses_invalid_graphs_and_imports_no_functions():
     data = diamond().build().to_dict()
     data["nodes"][0]["executable_ref"] = "module_of_another_machine:f"
     assert TaskGraph.from_dict(data).nodes["top"].executable_ref == "module_of_another_machine:f"
@@ -243,7 +243,7 @@ def test_from_dict_refuses_what_is_no_graph_and_needs_no_functions():
         TaskGraph.from_dict(data)
 
 
-def test_digest_ignores_names_and_order_and_sees_everything_else():
+def test_the_digest_ignores_names_and_order_and_depends_on_everything_else():
     graph = diamond().build()
     nodes = list(graph.nodes.values())
     assert TaskGraph.of(reversed(nodes), "other").digest == graph.digest
@@ -251,33 +251,33 @@ def test_digest_ignores_names_and_order_and_sees_everything_else():
     assert TaskGraph.of(changed, "diamond").digest != graph.digest
 
 
-def test_a_graph_put_together_by_hand_is_validated():
+def test_a_graph_built_node_by_node_is_validated():
     graph = TaskGraph("mine")
     graph.add_node(Node(node_id="b", executable_ref=f"{HERE}:source", node_type="compute", dependencies=("a",)))
-    assert graph.validate_graph() == (False, "node 'b': dependencies: no node 'a'; there are none")
+    assert graph.validate_graph() == (False, "node 'b': dependencies: no node 'a'; the graph has no other node")
     graph.add_node(Node(node_id="a", executable_ref=f"{HERE}:nothing", node_type=NodeType.COMPUTE))
     ok, message = graph.validate_graph()
     assert not ok and message.startswith(f"node 'a': executable_ref='{HERE}:nothing'")
 
 
-def test_functions_that_are_not_found_hide_no_column_that_nobody_writes():
+def test_unknown_functions_do_not_hide_unwritten_columns():
     pipeline = Pipeline("p").add_node("a", func="nowhere:f", writes=["x"])
     found = messages(pipeline.add_node("b", func="nowhere:g", deps=["a"], reads=["y"]))
     assert [line.partition(" in ")[0].split(": ")[:2] for line in found] == [
         ["node 'a'", "executable_ref='nowhere:f'"],
         ["node 'b'", "executable_ref='nowhere:g'"],
-        ["node 'b'", "reads 'y', which none of its ancestors writes"],
+        ["node 'b'", "reads 'y', which no ancestor writes"],
     ]
 
 
-def test_a_graph_of_ones_own_is_looked_at_after_a_built_in_one_was_not():
+def test_a_custom_graph_is_checked_after_a_built_in_one_was_not():
     load_pipeline("grpo")
     [line] = messages(Pipeline("p").add_node("a", func="tasks:nothing"))
     assert line.startswith("node 'a': executable_ref='tasks:nothing'")
 
 
 def test_an_empty_pipeline_is_refused():
-    assert messages(Pipeline("p")) == ["nodes: there are none"]
+    assert messages(Pipeline("p")) == ["nodes: must not be empty"]
 
 
 CHAINS = {
@@ -294,17 +294,17 @@ CHAINS = {
 }
 
 
-def test_every_built_in_pipeline_is_looked_at():
+def test_every_built_in_pipeline_is_tested():
     assert sorted(CHAINS) == sorted(BUILT_IN)
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_built_in_pipelines_are_the_chains_of_the_guide(name):
+def test_built_in_pipelines_are_the_documented_chains(name):
     graph = load_pipeline(name)
     chain = CHAINS[name].split()
     assert graph.get_execution_order() == chain
-    assert graph.validate_graph() == (True, ""), "a run takes the functions of a built-in graph on trust"
-    also = {("embodied_srpo", "reward"): ("rollout",)}  # the rows come from there, the scores alone from progress
+    assert graph.validate_graph() == (True, ""), "runs do not check the functions of built-in graphs"
+    also = {("embodied_srpo", "reward"): ("rollout",)}  # rows come from rollout, only scores from progress
     assert [graph.nodes[b].dependencies for b in chain[1:]] == [
         (*also.get((name, b), ()), a) for a, b in pairwise(chain)
     ]
@@ -314,7 +314,7 @@ def test_built_in_pipelines_are_the_chains_of_the_guide(name):
     assert graph.graph_id == name
 
 
-def outside(folder, monkeypatch):
+def write_outside_module(folder, monkeypatch):
     (folder / "their_nodes.py").write_text(
         "from pipelines import Pipeline, TaskGraph, NodeType, NodeRole\n"
         "from embodyflow.types import NodeOutput\n\n"
@@ -336,7 +336,7 @@ def outside(folder, monkeypatch):
 
 
 def test_a_pipeline_from_outside_the_repository_loads(tmp_path, monkeypatch):
-    outside(tmp_path, monkeypatch)
+    write_outside_module(tmp_path, monkeypatch)
     graph = load_pipeline(custom_fn="their_nodes:my_pipeline")
     assert graph.graph_id == "my_pipeline" and graph.get_execution_order() == [
         "rollout_actor",
@@ -358,8 +358,8 @@ def test_a_pipeline_from_outside_the_repository_loads(tmp_path, monkeypatch):
         ({"name": "grpo", "yaml": "x.yaml"}, "exactly one of name, custom_fn and yaml"),
     ],
 )
-def test_a_pipeline_that_cannot_be_loaded_is_one_clear_line(arguments, message, tmp_path, monkeypatch):
-    outside(tmp_path, monkeypatch)
+def test_a_pipeline_that_cannot_be_loaded_is_reported_in_one_line(arguments, message, tmp_path, monkeypatch):
+    write_outside_module(tmp_path, monkeypatch)
     with pytest.raises(ConfigError) as caught:
         load_pipeline(**arguments)
     assert message in str(caught.value) and "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The planner: chains, shares, seats, groups, ranks and memory, against numbers worked by hand."""
+"""The planner: chains, shares, ranks, groups and memory, compared with numbers worked by hand."""
 
 import shutil
 from dataclasses import replace
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from embodyflow.errors import ConfigError
 from embodyflow.graph.chains import split
 from embodyflow.graph.drawing import to_dot, to_mermaid, to_svg, to_table
-from embodyflow.graph.memory import ModelSize, parse_num_params, training_bytes
+from embodyflow.graph.memory_estimate import ModelSize, parse_num_params, training_bytes
 from embodyflow.graph.planner import Cluster, Layout, PlanSettings, plan
 from pipelines import Node, NodeRole, NodeType, TaskGraph, load_pipeline
 
@@ -20,7 +20,7 @@ INFERENCE, TRAIN = NodeType.MODEL_INFERENCE, NodeType.MODEL_TRAIN
 
 
 def graph_of(edges: str, **nodes: dict) -> TaskGraph:
-    """Make a graph from ``"a>b a>c"``; keywords give nodes their fields."""
+    """Build a graph from ``"a>b a>c"``; keywords set fields of nodes."""
     parents: dict[str, list[str]] = {}
     for edge in edges.split():
         parent, _, child = edge.partition(">")
@@ -52,7 +52,7 @@ def test_a_graph_splits_into_its_paths(edges, chains):
     assert chains_of(graph_of(edges)) == chains
 
 
-def test_more_chains_than_workers_is_an_error_with_advice_and_ends_early():
+def test_more_chains_than_workers_fails_early_with_advice():
     layers = " ".join(f"{x}{i}>{y}{i + 1}" for i in range(40) for x in "pq" for y in "pq")  # 2^41 paths
     with pytest.raises(ConfigError, match=r"more chains than the cluster has workers \(8\).*branches=serial"):
         plan(graph_of(layers), Cluster(1, 8))
@@ -61,8 +61,8 @@ def test_more_chains_than_workers_is_an_error_with_advice_and_ends_early():
 
 
 def split_by_worklist(graph: TaskGraph) -> set[frozenset[str]]:
-    """DistFlow's rules as they are stated: split at forks and where branches meet, until nothing splits."""
-    graph = without_detours(graph)
+    """Apply DistFlow's rules literally: split at forks and where branches meet, until nothing splits."""
+    graph = without_shortcuts(graph)
     done, waiting = set(), [frozenset(graph.nodes)]
     while waiting:
         nodes = waiting.pop()
@@ -74,16 +74,16 @@ def split_by_worklist(graph: TaskGraph) -> set[frozenset[str]]:
     return done
 
 
-def without_detours(graph: TaskGraph) -> TaskGraph:
+def without_shortcuts(graph: TaskGraph) -> TaskGraph:
     every = frozenset(graph.nodes)
     kept = []
     for node_id, node in graph.nodes.items():
-        above = [p for p in node.dependencies if not _detour(graph, every, p, node_id)]
+        above = [p for p in node.dependencies if not _is_shortcut(graph, every, p, node_id)]
         kept.append(node.model_copy(update={"dependencies": tuple(above)}))
     return TaskGraph.of(kept, "g")
 
 
-def _detour(graph: TaskGraph, nodes: frozenset[str], start: str, end: str) -> bool:
+def _is_shortcut(graph: TaskGraph, nodes: frozenset[str], start: str, end: str) -> bool:
     return any(end in _reach(graph, nodes, child, "adj") for child in graph.adj[start] if child != end)
 
 
@@ -138,7 +138,7 @@ def dags(draw: st.DrawFn) -> TaskGraph:
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(dags())
-def test_what_distflow_s_rules_leave_are_these_paths_and_no_node_is_lost(graph):
+def test_distflow_s_rules_give_these_paths_and_lose_no_node(graph):
     paths = {frozenset(chain.nodes) for chain in split(graph, 1000)}
     assert frozenset().union(*paths) == set(graph.nodes)
     left = {part for part in split_by_worklist(graph) if len(_leaves(graph, part)) == 1}
@@ -150,7 +150,7 @@ def _leaves(graph: TaskGraph, nodes: frozenset[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("edges", ["a>b a>c b>d c>d", "a>b a>c b>d b>e c>f", "a>c b>c c>d c>e", "a>b b>c"])
-def test_connected_graphs_split_as_by_distflow_s_rules(edges):
+def test_connected_graphs_split_like_distflow(edges):
     graph = graph_of(edges)
     assert {frozenset(chain.nodes) for chain in split(graph, 100)} == split_by_worklist(graph)
 
@@ -166,7 +166,7 @@ def model(params: str, node_type: NodeType = TRAIN) -> dict:
         ("even", {"g_split_0": 3, "g_split_1": 3, "g_split_2": 2}),
     ],
 )
-def test_left_over_workers_go_to_the_largest_or_the_first_chains(assignment, shares):
+def test_leftover_workers_go_to_the_largest_or_the_first_chains(assignment, shares):
     graph = graph_of("r>a r>b r>c", a=model("1B"), b=model("7B"), c=model("3B"))
     planned = plan(graph, Cluster(1, 8), PlanSettings(assignment=assignment))
     assert {chain.chain_id: len(ranks) for chain, ranks in planned.chains.items()} == shares
@@ -228,7 +228,7 @@ def test_ranks_within_a_group():
 
 
 def test_a_group_that_the_layout_does_not_divide_is_refused():
-    with pytest.raises(ConfigError, match="'rollout': its 6 workers are no multiple of tensor × pipeline = 4"):
+    with pytest.raises(ConfigError, match="'rollout': its 6 workers are not a multiple of tensor × pipeline = 4"):
         plan(load_pipeline("grpo"), Cluster(1, 6), PlanSettings(rollout_layout=Layout(tensor=4)))
 
 
@@ -246,17 +246,17 @@ def test_memory_of_a_7b_model_by_hand():
     assert in_float32.memory[0] == 2 * rollout
 
 
-def test_adapters_leave_a_policy_its_weights_alone_and_a_critic_all_it_needs():
+def test_with_adapters_a_policy_needs_only_its_weights_and_a_critic_its_full_training_memory():
     size = ModelSize(7e9, hidden_size=4096, num_layers=32, micro_batch_tokens=1000)
     settings = PlanSettings(placement="disaggregated", model=size, has_adapters=True, is_frozen=True)
     activations = 34 * 1000 * 4096 * 32
     [*_, trainer] = plan(load_pipeline("grpo"), Cluster(1, 16, 8), settings).memory
-    assert trainer == pytest.approx(4 * 7e9 / 4 + activations), "the reference is the policy without them"
+    assert trainer == pytest.approx(4 * 7e9 / 4 + activations), "the reference is the policy without adapters"
     [*_, with_critic] = plan(load_pipeline("ppo"), Cluster(1, 16, 8), settings).memory
     assert with_critic == pytest.approx(trainer + 16 * 7e9 / 4 + activations)
 
 
-def test_a_critic_that_is_trained_with_the_policy_and_a_reference_that_no_node_reads_take_their_memory():
+def test_a_critic_trained_with_the_policy_and_an_unread_reference_need_memory():
     settings = PlanSettings(placement="disaggregated", model=ModelSize(1e9), rollout_bytes=4)
     planned = plan(load_pipeline("ppo_control"), Cluster(1, 3, 3), settings)
     assert planned.graph.nodes["value"].only_forward_compute
@@ -265,13 +265,13 @@ def test_a_critic_that_is_trained_with_the_policy_and_a_reference_that_no_node_r
     assert trainer == pytest.approx((16 + 16 + 4) * 1e9 / trainers)
 
 
-def test_a_reference_without_the_policy_beside_it_takes_its_memory_whatever_the_adapters():
+def test_a_reference_without_a_policy_needs_memory_even_with_adapters():
     node = {"node_type": TRAIN, "node_role": NodeRole.REFERENCE, "config": {"model_params": "1B"}}
     settings = PlanSettings(has_adapters=True, is_frozen=True)
     assert plan(graph_of("a", a=node), Cluster(1, 2), settings).memory == [2e9, 2e9]
 
 
-def test_a_reference_takes_no_memory_for_training():
+def test_a_reference_needs_no_memory_for_training():
     node = {"node_type": TRAIN, "node_role": NodeRole.REFERENCE, "config": {"model_params": "1B"}}
     assert plan(graph_of("a", a=node), Cluster(1, 2)).memory == [2e9, 2e9]
 
@@ -284,11 +284,11 @@ def test_tensor_parallel_ranks_share_activations():
 @pytest.mark.parametrize(
     ("text", "number"), [("7B", 7e9), ("350m", 3.5e8), ("1.5e9", 1.5e9), (1000, 1e3), ("0.5 T", 5e11)]
 )
-def test_model_params_in_words(text, number):
+def test_model_params_with_suffixes(text, number):
     assert parse_num_params(text, "node 'a'") == number
 
 
-def test_model_params_that_are_no_number_name_the_node():
+def test_invalid_model_params_name_the_node():
     graph = graph_of("a>b", a=model("huge"))
     with pytest.raises(ConfigError, match="node 'a': model_params='huge': must be a number"):
         plan(graph, Cluster(1, 2))
@@ -311,8 +311,8 @@ def test_every_worker_has_one_chain_and_every_node_a_worker(graph, machines, cor
             plan(graph, cluster, settings)
         return
     planned = plan(graph, cluster, settings)
-    seats = [rank for ranks in planned.chains.values() for rank in ranks]
-    assert sorted(seats) == list(range(cluster.num_workers)) and len(planned.chains) == num_chains
+    assigned = [rank for ranks in planned.chains.values() for rank in ranks]
+    assert sorted(assigned) == list(range(cluster.num_workers)) and len(planned.chains) == num_chains
     shares = [len(ranks) for ranks in planned.chains.values()]
     assert max(shares) - min(shares) <= 1
     assert all(planned.node_ranks[node_id] for node_id in graph.nodes)
@@ -350,11 +350,11 @@ def test_svg_draws_every_node_and_edge():
     assert set(graph.nodes) <= titles and "rollout->sampling" in titles
 
 
-def test_svg_without_graphviz_says_what_to_install(monkeypatch):
+def test_svg_without_graphviz_names_the_package(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigError, match="SVG needs Graphviz"):
         to_svg(load_pipeline("embodied_grpo"))
 
 
-def test_dot_quotes_what_it_is_given():
+def test_dot_quotes_names_and_labels():
     assert '"a" [shape=ellipse, label="a\\nm:f"];' in to_dot(graph_of("a"))

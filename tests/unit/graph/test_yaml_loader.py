@@ -1,4 +1,4 @@
-"""Graphs written in YAML: the same graph as in Python, `!Ref`, the schema, and clear refusals."""
+"""Graphs written in YAML: the same graph as in Python, `!Ref`, the schema and refusals."""
 
 import json
 from pathlib import Path
@@ -100,21 +100,25 @@ def test_ref_stands_for_a_value_anywhere_in_a_node(tmp_path):
     ("old", "new", "expected"),
     [
         (".model.size", ".model.length", "deep: list[1]: !Ref global_config.model.length: no key 'length'"),
-        (".model.size", ".model.size.x", "no key 'x'; nothing is there"),
+        (".model.size", ".model.size.x", "no key 'x'; there are no keys"),
         (
             ".model.size",
             ".model.layers.0",
-            "global_config.model.layers is a list, and a path leads through mappings alone",
+            "global_config.model.layers is a list; a path must lead through mappings",
         ),
-        (".model.size", ".model.0", "no key '0'; there are size, layers"),
-        (".model.size", ".sizes.7", "no key '7'; there is 7, which is no string: write it in quotes"),
-        (".model.size", ".nested", "leads to one with !Ref global_config.patience in it"),
+        (".model.size", ".model.0", "no key '0'; allowed are size, layers"),
+        (".model.size", ".sizes.7", "no key '7'; key 7 is not a string; write it in quotes"),
+        (
+            ".model.size",
+            ".nested",
+            "must lead to a value without references, not to one with !Ref global_config.patience",
+        ),
         ("global_config.model.size", "config.model", "must begin with 'global_config.'"),
-        ("size: 7B", "size:", "must lead to a value, and leads to None"),
+        ("size: 7B", "size:", "must lead to a value, not to None"),
         ("size: 7B", "size: !Ref global_config.patience", "must lead to a value"),
     ],
 )
-def test_a_ref_that_leads_nowhere_names_file_node_and_key(tmp_path, old, new, expected):
+def test_an_unresolved_ref_names_file_node_and_key(tmp_path, old, new, expected):
     with pytest.raises(ConfigError) as caught:
         load_yaml(write(tmp_path, WITH_REFS.replace(old, new)))
     assert str(caught.value).startswith(f"{tmp_path / 'mine.yaml'}: node 'rollout': config: ")
@@ -127,34 +131,37 @@ def test_a_ref_that_leads_nowhere_names_file_node_and_key(tmp_path, old, new, ex
         ("nodes: []", "dag_id: Field required"),
         ("dag_id: d", "nodes: must be a list of nodes"),
         ("dag_id: d\nnodes: {}", "nodes: must be a list of nodes"),
-        ("dag_id: d\nnodes: []", "nodes: there are none"),
+        ("dag_id: d\nnodes: []", "nodes: must not be empty"),
         ("dag_id: 3\nnodes: []", "dag_id: Input should be a valid string"),
         ("dag_id: d\nnodes: []\nedges: []", "edges: Extra inputs are not permitted; the keys are dag_id"),
         ("- a\n- b", "must be a mapping with the keys dag_id, description, global_config, nodes"),
         ("", "must be a mapping"),
         ("dag_id: [", "is not YAML: while parsing"),
         ("dag_id: d\nglobal_config: {1: a}\nnodes: []", "global_config: key 1: must be a string; write it in quotes"),
-        ("dag_id: d\nglobal_config: {a: &a [*a]}\nnodes: []", "is not YAML: alias 'a' is within what it names"),
-        (ONE_NODE % ", config: &a {b: {c: *a}}", "is not YAML: alias 'a' is within what it names"),
+        (
+            "dag_id: d\nglobal_config: {a: &a [*a]}\nnodes: []",
+            "is not YAML: alias 'a' refers to a value that contains it",
+        ),
+        (ONE_NODE % ", config: &a {b: {c: *a}}", "is not YAML: alias 'a' refers to a value that contains it"),
         ("dag_id: d\ndag_id: e\nnodes: []", "key 'dag_id' is given twice"),
         ("dag_id: !!python/object:os.system {}\nnodes: []", "is not YAML: could not determine a constructor"),
         ("dag_id: d\nnodes: [a]", "node 'nodes[0]': must be a mapping, not 'a'"),
         ("dag_id: d\nnodes: [{node_type: COMPUTE}]", "node 'nodes[0]': node_id: is missing"),
         (ONE_NODE % ", agent_group: 0", "node 'a': agent_group: unknown key; allowed are node_id"),
         (ONE_NODE % ", dependencies: b", "node 'a': dependencies='b': should be a valid tuple"),
-        (ONE_NODE % ", dependencies: !!set {b}", "node 'a': dependencies={'b'}: must be a list: its first node gives"),
+        (ONE_NODE % ", dependencies: !!set {b}", "node 'a': dependencies={'b'}: must be a list, since its first node"),
         (ONE_NODE % ", retries: yes", "node 'a': retries=True: should be a valid integer"),
         ("dag_id: d\nnodes: [{node_id: a, executable_ref: 'tasks:generate'}]", "'a': node_type: is missing"),
         ("dag_id: d\nnodes: [{node_id: a, node_type: COMPUTE}]", "node 'a': executable_ref: is missing"),
     ],
 )
-def test_a_wrong_file_is_refused_by_name(tmp_path, text, expected):
+def test_an_invalid_file_is_refused_by_name(tmp_path, text, expected):
     with pytest.raises(ConfigError) as caught:
         load_yaml(write(tmp_path, text))
     assert str(caught.value).startswith(f"{tmp_path / 'mine.yaml'}: ") and expected in str(caught.value)
 
 
-def test_a_ref_that_leads_nowhere_hides_no_other_mistake(tmp_path):
+def test_an_unresolved_ref_hides_no_other_mistake(tmp_path):
     spoiled = GRPO.replace("tasks:generate", "tasks:genrate").replace(
         "dependencies: [ref_log_prob]", "dependencies: [ref_log_prob, ghost, !Ref global_config.a]\n    retries: 1"
     )
@@ -170,11 +177,11 @@ def test_a_ref_that_leads_nowhere_hides_no_other_mistake(tmp_path):
         ("rollout", "executable_ref='tasks:genrate': 'tasks' has no attribute 'genrate'"),
         ("train_actor", "dependencies: no node 'ghost'"),
         ("train_actor", "dependencies[2]: !Ref global_config.a: no key 'a'"),
-        ("train_actor", "retries=1: a node that trains is applied once, and allows 0"),
+        ("train_actor", "retries=1: must be 0 for a node that trains"),
     ]
 
 
-def test_one_value_may_be_named_in_several_places(tmp_path):
+def test_aliases_may_repeat_a_value(tmp_path):
     aliased = ONE_NODE % ", config: {a: &x [1, 2], b: *x, c: {d: *x}}"
     assert load_yaml(write(tmp_path, aliased)).nodes["a"].config == {"a": [1, 2], "b": [1, 2], "c": {"d": [1, 2]}}
 
@@ -189,8 +196,8 @@ def test_the_schema_file_is_current():
     assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text(), "run python -m embodyflow.graph.schema"
 
 
-def test_the_schema_accepts_what_the_loader_does(tmp_path):
-    load_yaml(write(tmp_path, GRPO))  # node types in lower case, a function with a dot
+def test_the_schema_accepts_a_file_that_the_loader_accepts(tmp_path):
+    load_yaml(write(tmp_path, GRPO))  # with node types in lower case and a function with a dot
     jsonschema.validate(yaml.safe_load(GRPO), json.loads(schema_text()))
     for wrong in (GRPO.replace("model_train", "training"), GRPO.replace("tasks.compute_reward", "compute_reward")):
         assert wrong != GRPO

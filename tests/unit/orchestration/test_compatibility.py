@@ -1,4 +1,4 @@
-"""Each training flow chooses its pipeline and algorithm, and refuses those of another."""
+"""Each training flow selects a pipeline and an algorithm that fit it, and refuses others."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def embodied() -> RunConfig:
 
 
 @pytest.mark.parametrize("flow", PIPELINES)
-def test_a_flow_chooses_a_pipeline_that_the_algorithm_fits(flow: str, tmp_path: Path) -> None:
+def test_a_flow_selects_a_pipeline_that_suits_the_algorithm(flow: str, tmp_path: Path) -> None:
     config = ask(flow, "experiment=embodied", f"run_root={tmp_path}")
     assert config.flow == flow
     assert config.pipeline.name == PIPELINES[flow][0]
@@ -38,12 +38,12 @@ def test_a_flow_chooses_a_pipeline_that_the_algorithm_fits(flow: str, tmp_path: 
     ("flow", "pipeline"),
     [("grpo", "language_grpo"), ("ppo", "ppo"), ("dapo", "dapo"), ("gspo", "language_grpo"), ("cpgd", "language_grpo")],
 )
-def test_a_language_job_goes_with_the_flow_and_its_pipeline(flow: str, pipeline: str, tmp_path: Path) -> None:
+def test_a_language_job_selects_the_flow_s_language_pipeline(flow: str, pipeline: str, tmp_path: Path) -> None:
     config = ask(flow, "experiment=math", f"run_root={tmp_path}")
     assert (config.job, config.pipeline.name) == ("language", pipeline)
 
 
-def test_what_is_asked_for_after_the_flow_wins(tmp_path: Path) -> None:
+def test_overrides_win_over_the_flow_s_settings(tmp_path: Path) -> None:
     config = ask("dapo", f"run_root={tmp_path}", "filter.num_groups=4", "algorithm.loss=cispo")
     assert (config.filter.num_groups, config.algorithm.loss) == (4, "cispo")
     assert ask("grpo", f"run_root={tmp_path}", "pipeline.name=grpo").pipeline.name == "grpo"
@@ -84,12 +84,12 @@ KL = """
         (
             "ppo",
             ["pipeline.name=embodied_grpo"],
-            "pipeline.name=embodied_grpo: is not for the flow ppo; allowed are ppo",
+            "pipeline.name=embodied_grpo: does not work with the flow ppo; allowed are ppo",
         ),
         (
             "grpo",
             ["pipeline.name=ppo"],
-            "pipeline.name=ppo: is not for the flow grpo; allowed are embodied_grpo",
+            "pipeline.name=ppo: does not work with the flow grpo; allowed are embodied_grpo",
         ),
         (
             "grpo",
@@ -98,40 +98,40 @@ KL = """
             "job=control are ppo",
         ),
         ("dapo", ["pipeline.name=gppo"], "pipeline.name=gppo: allowed are grpo, ppo"),
-        ("grpo", ["algorithm=ppo"], "algorithm=ppo: runs in the flow ppo, and this is grpo; start python -m flows.ppo"),
-        ("grpo", ["algorithm.advantage=gae"], "algorithm.advantage=gae: needs a critic, and the pipeline has none; "),
-        ("ppo", ["algorithm.advantage=rloo"], "algorithm.advantage=rloo: needs no critic, and the pipeline has one"),
-        ("grpo", ["pipeline.yaml={graph}"], "algorithm.advantage=grpo: needs no critic, and the pipeline has one"),
+        ("grpo", ["algorithm=ppo"], "algorithm=ppo: runs in the flow ppo, not in grpo; start python -m flows.ppo"),
+        ("grpo", ["algorithm.advantage=gae"], "algorithm.advantage=gae: needs a pipeline with a critic; "),
+        ("ppo", ["algorithm.advantage=rloo"], "algorithm.advantage=rloo: needs a pipeline without a critic"),
+        ("grpo", ["pipeline.yaml={graph}"], "algorithm.advantage=grpo: needs a pipeline without a critic"),
         (
             "ppo",
             ["algorithm=dapo"],
-            "algorithm=dapo: runs in the flow dapo, and this is ppo; start python -m flows.dapo",
+            "algorithm=dapo: runs in the flow dapo, not in ppo; start python -m flows.dapo",
         ),
         (
             "grpo",
             ["algorithm.advantage=reinforce_plus_plus"],
-            "rollout.num_workers=2: algorithm.advantage=reinforce_plus_plus takes sums over all rows",
+            "rollout.num_workers=2: algorithm.advantage=reinforce_plus_plus sums over all rows",
         ),
         (
             "grpo",
             ["algorithm.advantage=reinforce_plus_plus", "pipeline.yaml={elsewhere}", *KL_IN_REWARD],
-            "rollout.num_workers=2: algorithm.advantage=reinforce_plus_plus takes sums over all rows",
+            "rollout.num_workers=2: algorithm.advantage=reinforce_plus_plus sums over all rows",
         ),
         (
             "grpo",
             ["pipeline.name=grpo_kl_reward", "algorithm.kl.coef=0.1"],
-            "algorithm.kl.placement=loss: allowed is reward; the pipeline takes the KL term from the rewards (node kl_",
+            "algorithm.kl.placement=loss: allowed is reward; the pipeline subtracts the KL term from the rewards (node",
         ),
         (
             "ppo",
             KL_IN_REWARD,
-            "algorithm.kl.placement=reward: the pipeline does not take the KL term from the rewards; allowed are "
+            "algorithm.kl.placement=reward: the pipeline does not subtract the KL term from the rewards; allowed are "
             "placement=loss, pipeline.name=ppo_kl_reward, a graph of your own with tasks:compute_kl_penalty",
         ),
         (
             "dapo",
             KL_IN_REWARD,
-            "algorithm.kl.placement=reward: the pipeline does not take the KL term from the rewards; allowed are "
+            "algorithm.kl.placement=reward: the pipeline does not subtract the KL term from the rewards; allowed are "
             "placement=loss, a graph of your own",
         ),
         (
@@ -142,43 +142,47 @@ KL = """
         (
             "grpo",
             ["pipeline.yaml={unread}", *KL_IN_REWARD],
-            "node 'kl': nobody reads its kl_penalty; allowed are tasks:compute_advantage after it, or a node of your",
+            "node 'kl': no node reads its kl_penalty; allowed are tasks:compute_advantage after it, or a node of your",
         ),
         (
             "grpo",
             ["pipeline.yaml={elsewhere}", *KL_IN_REWARD],
-            "node 'kl': tasks:compute_kl_penalty runs where its first parent's rows are, on rollout workers",
+            "node 'kl': tasks:compute_kl_penalty would run on rollout workers, like its first parent",
         ),
         (
             "grpo",
             ["pipeline.yaml={beside}", *KL_IN_REWARD],
-            "node 'advantage': must come after tasks:compute_kl_penalty, which it would know nothing of",
+            "node 'advantage': must come after tasks:compute_kl_penalty to use its penalties",
         ),
         (
             "grpo",
             ["experiment=math", "pipeline.name=embodied_grpo"],
-            "pipeline.name=embodied_grpo: is not for job=language; allowed are grpo, language_grpo",
+            "pipeline.name=embodied_grpo: does not work with job=language; allowed are grpo, language_grpo",
         ),
         ("srpo", ["experiment=math"], "algorithm=srpo: is for embodied jobs; it compares the states of episodes"),
-        ("ppo", ["resume=old"], "resume=old: runs in the flow grpo, and this is ppo; start python -m flows.grpo"),
+        ("ppo", ["resume=old"], "resume=old: runs in the flow grpo, not in ppo; start python -m flows.grpo"),
         ("dapo", ["filter.num_groups=5"], "filter.num_groups=5 must be a multiple of rollout.num_workers=2"),
         ("dapo", ["filter.max_rerolls=-1"], "filter.max_rerolls=-1: input should be greater than or equal to 0"),
         (
             "grpo",
             ["filter.num_groups=24"],
-            "filter.num_groups=24: allowed is null; no node of the pipeline reads it, as tasks:dynamic_sampling does",
+            "filter.num_groups=24: allowed is null; the pipeline has no node that reads it (tasks:dynamic_sampling)",
         ),
-        ("grpo", ["filter.max_staleness=2"], "filter.max_staleness=2: allowed is 1; no node of the pipeline reads it"),
+        (
+            "grpo",
+            ["filter.max_staleness=2"],
+            "filter.max_staleness=2: allowed is 1; the pipeline has no node that",
+        ),
         (
             "ppo",
             ["filter.drop_truncated=true"],
-            "filter.drop_truncated=true: allowed is false; no node of the pipeline reads it, as "
-            "tasks:filter_groups or tasks:dynamic_sampling does",
+            "filter.drop_truncated=true: allowed is false; the pipeline has no node that reads it "
+            "(tasks:filter_groups or tasks:dynamic_sampling)",
         ),
         (
             "grpo",
             ["trainer.schedule.final_fraction=0.1"],
-            "trainer.schedule: final_fraction=0.1: name=constant falls to none; allowed is 0",
+            "trainer.schedule: final_fraction=0.1: must be 0 with name=constant",
         ),
         (
             "ppo",
@@ -229,7 +233,7 @@ KL = """
         ),
     ],
 )
-def test_what_does_not_fit_is_one_line(
+def test_a_mismatch_is_refused_in_one_line(
     flow: str, words: list[str], answer: str, embodied: RunConfig, tmp_path: Path
 ) -> None:
     graphs = {
@@ -260,7 +264,7 @@ def test_what_does_not_fit_is_one_line(
         ("grpo", ["pipeline.yaml={graph}"]),
     ],
 )
-def test_the_kl_term_goes_into_the_rewards_with_a_pipeline_that_puts_it_there(
+def test_a_pipeline_with_kl_penalties_accepts_the_kl_term_in_the_rewards(
     flow: str, words: list[str], tmp_path: Path
 ) -> None:
     graph = tmp_path / "graph.yaml"
@@ -270,7 +274,7 @@ def test_the_kl_term_goes_into_the_rewards_with_a_pipeline_that_puts_it_there(
 
 
 def by_functions() -> TaskGraph:
-    """Its functions are named by the modules that they are in."""
+    """Return a graph whose functions are named by the modules that define them."""
     trained = {"node_type": NodeType.MODEL_TRAIN, "only_forward_compute": True}
     return (
         Pipeline("mine")
@@ -284,13 +288,13 @@ def by_functions() -> TaskGraph:
     )
 
 
-def test_a_function_is_known_by_each_of_its_names(tmp_path: Path) -> None:
+def test_a_function_is_recognised_by_each_of_its_names(tmp_path: Path) -> None:
     graph = "pipeline.custom_fn=test_compatibility:by_functions"
     assert ask("grpo", f"run_root={tmp_path}", graph, *KL_IN_REWARD).algorithm.kl.placement == "reward"
     with pytest.raises(ConfigError, match=r"placement=loss: allowed is reward; .* \(node kl\)"):
         ask("grpo", f"run_root={tmp_path}", graph, KL_IN_REWARD[0])
 
 
-def test_a_graph_of_ones_own_runs_in_the_flow_whose_algorithm_it_fits(tmp_path: Path) -> None:
+def test_a_custom_graph_runs_in_the_flow_whose_algorithm_suits_it(tmp_path: Path) -> None:
     (tmp_path / "graph.yaml").write_text(GRAPH)
     assert ask("ppo", f"run_root={tmp_path}", f"pipeline.yaml={tmp_path}/graph.yaml").pipeline.yaml

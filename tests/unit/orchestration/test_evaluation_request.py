@@ -125,9 +125,9 @@ def test_a_stopped_evaluation_names_the_command_that_continues_it(run: Path, mon
     def stop(flow: Any, parameters: Any, run_dir: Path, if_stopped: Any) -> None:
         raise SystemExit(if_stopped())
 
-    monkeypatch.setattr(command_line, "run_to_its_end", stop)
+    monkeypatch.setattr(command_line, "run_flow", stop)
     monkeypatch.setattr(sys, "argv", ["evaluate", f"policy={run}"])
-    with pytest.raises(SystemExit, match=r"^stopped; the same command with run_id=evaluate-mine-000002 goes on$"):
+    with pytest.raises(SystemExit, match=r"^stopped; continue with the same command and run_id=evaluate-mine-000002$"):
         evaluate.main()
 
 

@@ -144,7 +144,7 @@ def test_a_power_failure_before_the_first_commit(
 
     def begin_in(root: Path, run_count: int) -> RunFolder:
         monkeypatch.setattr(request, "flow_run", FlowRun(run_count))
-        asked = request.of_this_flow_run(request.RunRequest(run_id="mine", overrides=(f"run_root={root}/runs",)))
+        asked = request.bind_to_flow_run(request.RunRequest(run_id="mine", overrides=(f"run_root={root}/runs",)))
         return request.open_folder(asked, request.check(asked))
 
     recorder = Recorder(tmp_path)
@@ -162,7 +162,7 @@ def test_a_power_failure_before_the_first_commit(
                 seen.add(key)
                 lay_out(tree, in_memory / "disk")
                 folder = begin_in(in_memory / "disk", run_count=3)
-                assert {path.name for path in folder.path.iterdir()} == {"config.yaml", request.MAKER}
+                assert {path.name for path in folder.path.iterdir()} == {"config.yaml", request.FLOW_RUN_FILE}
                 assert folder.config()["run_id"] == "mine"
                 shutil.rmtree(in_memory / "disk")
     assert len(seen) > 20, len(seen)

@@ -29,7 +29,7 @@ def test_the_message_is_the_last_line_of_the_command(
         raise ConfigError(ANSWER)
 
     monkeypatch.setattr(sys, "argv", ["flows.grpo", f"run_root={tmp_path}", "iterations=1"])
-    monkeypatch.setattr(embodyflow.orchestration.request.command_line, "run_to_its_end", refuse)
+    monkeypatch.setattr(embodyflow.orchestration.request.command_line, "run_flow", refuse)
     with pytest.raises(SystemExit) as end:
         embodyflow.orchestration.request.command_line.main(grpo)
     assert end.value.code == 2

@@ -1,3 +1,5 @@
+"""Requests of training runs: parsing, checking, resuming and retries of a flow run."""
+
 import re
 import shutil
 from pathlib import Path
@@ -16,8 +18,8 @@ from embodyflow.orchestration.request.request import (
     RunId,
     RunRequest,
     Seed,
+    bind_to_flow_run,
     check,
-    of_this_flow_run,
     open_folder,
     parse_arguments,
 )
@@ -47,19 +49,19 @@ def test_words_of_the_command_line_become_a_request() -> None:
 
 
 @pytest.mark.parametrize("word", ["embodied", "--iterations", "=5", "iterations=many", "seed=", "seed=1.0"])
-def test_a_word_of_another_form_is_refused_by_itself(word: str) -> None:
+def test_a_malformed_word_is_refused(word: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(word)}: must be"):
         parse_arguments([word])
 
 
 @given(st.integers(1, 99), st.integers(0, 2**31 - 1))
-def test_what_is_named_wins_over_the_overrides(iterations: int, seed: int) -> None:
+def test_named_parameters_win_over_overrides(iterations: int, seed: int) -> None:
     request = RunRequest(iterations=iterations, seed=seed, overrides=("seed=1",))
     named = [f"iterations={iterations}", f"seed={seed}"]
     assert request.hydra_overrides() == ["experiment=embodied", "algorithm=grpo", "seed=1", *named]
 
 
-def test_a_request_is_given_to_its_flow_as_parameters() -> None:
+def test_a_request_becomes_parameters_of_its_flow() -> None:
     request = parse_arguments(["seed=3", "trainer.epochs=2"], "ppo")
     assert request.flow == "ppo"
     assert request.parameters() == {
@@ -73,7 +75,7 @@ def test_a_request_is_given_to_its_flow_as_parameters() -> None:
     }
 
 
-def test_a_request_becomes_a_checked_configuration_and_nothing_on_disk(tmp_path: Path) -> None:
+def test_checking_a_request_writes_nothing(tmp_path: Path) -> None:
     request = RunRequest(iterations=2, seed=5, run_id="mine", overrides=(f"run_root={tmp_path}/runs", *SMALL))
     config = check(request)
     assert (config.iterations, config.seed, config.run_id, config.trainer.epochs) == (2, 5, "mine", 2)
@@ -81,7 +83,7 @@ def test_a_request_becomes_a_checked_configuration_and_nothing_on_disk(tmp_path:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_without_a_name_gets_one(tmp_path: Path) -> None:
+def test_a_run_without_a_run_id_gets_one(tmp_path: Path) -> None:
     config = check(RunRequest(seed=5, overrides=(f"run_root={tmp_path}",)))
     assert re.fullmatch(r"embodied-seed5-\d{8}-\d{6}", str(config.run_id))
 
@@ -90,12 +92,12 @@ def test_a_run_without_a_name_gets_one(tmp_path: Path) -> None:
     ("kind", "wrong"),
     [(Iterations, 0), (Iterations, "many"), (Seed, -1), (Seed, 2**31), (RunId, "a/b"), (RunId, ""), (RunId, ".hidden")],
 )
-def test_prefect_refuses_a_wrong_parameter_at_submission(kind: object, wrong: object) -> None:
+def test_prefect_refuses_an_invalid_parameter_at_submission(kind: object, wrong: object) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(kind).validate_python(wrong)
 
 
-def test_a_resumed_run_keeps_its_configuration_and_may_go_on_longer(tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_its_configuration_and_may_be_extended(tmp_path: Path) -> None:
     config = committed_run(tmp_path)
     where = (f"run_root={tmp_path}",)
     assert check(RunRequest(resume="mine", overrides=where)) == config
@@ -104,7 +106,7 @@ def test_a_resumed_run_keeps_its_configuration_and_may_go_on_longer(tmp_path: Pa
     assert open_folder(RunRequest(resume="mine", overrides=where), longer).checkpoints.committed() == [0, 1]
 
 
-def test_a_run_folder_that_was_moved_is_resumed_where_it_is(tmp_path: Path) -> None:
+def test_a_moved_run_folder_is_resumed_at_its_new_place(tmp_path: Path) -> None:
     committed_run(tmp_path / "old")
     (tmp_path / "old").rename(tmp_path / "new")
     assert (
@@ -118,21 +120,21 @@ def test_a_run_folder_that_was_moved_is_resumed_where_it_is(tmp_path: Path) -> N
         ({"seed": 1}, "keeps its configuration"),
         ({"run_id": "other"}, "keeps its configuration"),
         ({"overrides": ("trainer.epochs=5",)}, "keeps its configuration"),
-        ({"iterations": 1}, "iterations=1: the run has done 2"),
+        ({"iterations": 1}, "iterations=1: must be at least 2"),
         (
             {"experiment": "push"},
-            "experiment=push: resume=mine is a run of experiment=embodied; allowed is that",
+            "experiment=push: resume=mine has experiment=embodied; leave experiment out",
         ),
     ],
 )
-def test_a_resumed_run_is_not_changed(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+def test_a_resumed_run_refuses_changes(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     committed_run(tmp_path, done=2)
     overrides = (f"run_root={tmp_path}", *changes.pop("overrides", ()))  # type: ignore[misc]
     with pytest.raises(ConfigError, match=message):
         check(RunRequest(resume="mine", overrides=overrides, **changes))  # type: ignore[arg-type]
 
 
-def test_a_run_that_is_being_worked_on_is_not_resumed(tmp_path: Path) -> None:
+def test_a_running_run_is_not_resumed(tmp_path: Path) -> None:
     config = committed_run(tmp_path)
     request = RunRequest(resume="mine", overrides=(f"run_root={tmp_path}",))
     with RunFolder(config.run_dir).locked(), pytest.raises(ConfigError, match=r"process \d+ is at work on this run"):
@@ -140,7 +142,7 @@ def test_a_run_that_is_being_worked_on_is_not_resumed(tmp_path: Path) -> None:
     assert check(request) == config
 
 
-def test_a_run_is_not_resumed_where_its_next_checkpoint_has_no_room(
+def test_a_run_is_not_resumed_without_disk_space_for_its_next_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = committed_run(tmp_path)
@@ -151,43 +153,41 @@ def test_a_run_is_not_resumed_where_its_next_checkpoint_has_no_room(
     assert RunFolder(config.run_dir).checkpoints.committed() == [0, 1]
 
 
-def test_what_a_killed_commit_has_left_is_room_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_remains_of_a_killed_commit_count_as_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = committed_run(tmp_path)
     folder, request = RunFolder(config.run_dir), RunRequest(resume="mine", overrides=(f"run_root={tmp_path}",))
     half = folder.checkpoints.begin(2)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
-    (half / "state").write_bytes(bytes(10))  # less than what counts, whose digests alone are more
+    (half / "state").write_bytes(bytes(10))  # less than a checkpoint, whose digests alone are larger
     with pytest.raises(ConfigError, match="a checkpoint takes"):
         check(request)
     (half / "state").write_bytes(bytes(10_000))
     assert check(request) == config
 
 
-def test_a_run_whose_iterations_are_done_needs_no_room_for_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_all_iterations_done_needs_no_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = committed_run(tmp_path, iterations=1, done=1)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
     request = RunRequest(resume="mine", overrides=(f"run_root={tmp_path}",))
-    assert check(request) == config  # it is still to be evaluated
+    assert check(request) == config  # its evaluation may be missing
     with pytest.raises(ConfigError, match="a checkpoint takes"):
         check(RunRequest(resume="mine", iterations=2, overrides=request.overrides))
 
 
 @pytest.mark.parametrize("name", ["2026", "1e5", "0123", "true", "null", "2026-11-23"])
-def test_a_name_is_taken_as_it_is_whatever_else_it_reads_as(tmp_path: Path, name: str) -> None:
+def test_a_run_id_stays_a_string_even_if_it_reads_as_another_type(tmp_path: Path, name: str) -> None:
     assert check(parse_arguments([f"run_id={name}", f"run_root={tmp_path}"])).run_dir == tmp_path / name
 
 
-def test_a_damaged_configuration_is_told_in_a_line(tmp_path: Path) -> None:
+def test_a_damaged_configuration_is_reported_in_one_line(tmp_path: Path) -> None:
     config = committed_run(tmp_path)
     path = config.run_dir / "config.yaml"
     path.write_text(path.read_text().replace("epochs: 2", "epochs: two"))
     with pytest.raises(ConfigError) as caught:
         check(RunRequest(resume="mine", overrides=(f"run_root={tmp_path}",)))
-    expected = "resume=mine: its config.yaml does not fit this version: trainer.epochs='two': input should be"
+    expected = "resume=mine: its config.yaml is not valid in this version: trainer.epochs='two': input should be"
     assert str(caught.value).startswith(expected)
 
 
@@ -198,42 +198,42 @@ class FlowRun:
 
 def test_a_flow_run_names_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=1))
-    assert of_this_flow_run(RunRequest()).run_id == "embodied-01234567"
-    assert of_this_flow_run(RunRequest(run_id="mine")) == RunRequest(run_id="mine")
-    assert of_this_flow_run(RunRequest(resume="mine")) == RunRequest(resume="mine")
+    assert bind_to_flow_run(RunRequest()).run_id == "embodied-01234567"
+    assert bind_to_flow_run(RunRequest(run_id="mine")) == RunRequest(run_id="mine")
+    assert bind_to_flow_run(RunRequest(resume="mine")) == RunRequest(resume="mine")
 
 
-def test_a_retried_flow_run_goes_on_from_its_last_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retried_flow_run_resumes_from_its_last_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=2))
     config = committed_run(tmp_path)
     request = RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}", *SMALL))
-    resumed = of_this_flow_run(request)
+    resumed = bind_to_flow_run(request)
     assert resumed.resume == "mine"
     assert check(resumed).trainer == config.trainer
 
 
-def test_a_retried_flow_run_that_committed_nothing_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retried_flow_run_without_a_commit_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=2))
     request = RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}", *SMALL))
     folder = open_folder(request, check(request))
     folder.metrics.append({"iteration": 0})
     with folder.locked(), pytest.raises(ConfigError, match=r"run_id=mine: process \d+ is at work on this run"):
-        of_this_flow_run(request)
+        bind_to_flow_run(request)
     assert folder.metrics.read() == [{"iteration": 0}]
-    again = of_this_flow_run(request)
+    again = bind_to_flow_run(request)
     assert again == request
     assert open_folder(again, check(again)).metrics.read() == []
 
 
 @pytest.mark.parametrize("done", [-1, 1], ids=["nothing-committed", "committed"])
-def test_a_retried_flow_run_leaves_a_folder_of_another_alone(
+def test_a_retried_flow_run_does_not_touch_the_folder_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:
     monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=1))
     config = committed_run(tmp_path, done=done)
     monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=2, id="fedcba9876543210"))
     request = RunRequest(run_id="mine", overrides=(f"run_root={tmp_path}", *SMALL))
-    assert of_this_flow_run(request) == request
+    assert bind_to_flow_run(request) == request
     with pytest.raises(ConfigError, match=f"run_id=mine: {tmp_path}/mine exists"):
         check(request)
     assert RunFolder(config.run_dir).config()["run_id"] == "mine"

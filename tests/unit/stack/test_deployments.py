@@ -42,7 +42,7 @@ def test_every_training_flow_has_a_deployment() -> None:
     assert {flow for flow, name in names if name == "math"} == {"grpo", "ppo", "dapo", "gspo", "cpgd"}
 
 
-def test_the_nightly_run_states_its_time_zone_and_what_a_collision_does() -> None:
+def test_the_nightly_run_sets_its_time_zone_and_collision_strategy() -> None:
     [nightly] = [each for each in DEPLOYMENTS if each["name"] == "embodied-nightly"]
     (schedule,) = nightly["schedules"]
     assert schedule["cron"] == "0 2 * * *"
@@ -50,7 +50,7 @@ def test_the_nightly_run_states_its_time_zone_and_what_a_collision_does() -> Non
     assert nightly["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
 
 
-def test_servers_listen_on_this_machine_alone() -> None:
+def test_servers_listen_only_on_this_machine() -> None:
     assert "--host=127.0.0.1" in server_command(4200)
     assert "--node-ip-address=127.0.0.1" in ray_command(6379, 10001, "/tmp/ray")
     assert "--disable-usage-stats" in ray_command(6379, 10001, "/tmp/ray")
@@ -60,8 +60,8 @@ PARTS = {"DRIVER": "postgresql+asyncpg", "HOST": "db", "USER": "me", "NAME": "pr
 
 
 @pytest.fixture
-def nothing_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder, the current one, in an environment without settings of a server's."""
+def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The current folder, in an environment without settings of a Prefect server."""
     for name in os.environ:
         if name.startswith(("PREFECT_SERVER_", "PREFECT_API_DATABASE_", "PREFECT_PROFILE")):
             monkeypatch.delenv(name)
@@ -79,8 +79,8 @@ def nothing_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     ],
     ids=["url", "new-url", "parts", "old-parts"],
 )
-def test_a_database_of_the_users_is_noticed(
-    nothing_named: Path, monkeypatch: pytest.MonkeyPatch, named: dict[str, str]
+def test_a_users_database_is_detected(
+    no_settings: Path, monkeypatch: pytest.MonkeyPatch, named: dict[str, str]
 ) -> None:
     assert not is_named()
     monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "")
@@ -90,35 +90,31 @@ def test_a_database_of_the_users_is_noticed(
     assert is_named()
 
 
-def test_a_database_of_the_users_is_noticed_in_files_but_not_in_their_profile(
-    nothing_named: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_users_database_is_detected_in_files_but_not_in_a_profile(
+    no_settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stack's Prefect home is its own, so our server does not read a profile."""
+    """The stack has its own Prefect home, so our server does not read the user's profile."""
     url = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
-    (nothing_named / "home").mkdir()
+    (no_settings / "home").mkdir()
     profile = f'active = "mine"\n[profiles.mine]\n{url} = "postgresql+asyncpg://db/prefect"\n'
-    (nothing_named / "home" / "profiles.toml").write_text(profile)
-    monkeypatch.setenv("PREFECT_HOME", str(nothing_named / "home"))
+    (no_settings / "home" / "profiles.toml").write_text(profile)
+    monkeypatch.setenv("PREFECT_HOME", str(no_settings / "home"))
     assert not is_named()
-    (nothing_named / ".env").write_text(f"{url}=postgresql+asyncpg://db/prefect\n")
+    (no_settings / ".env").write_text(f"{url}=postgresql+asyncpg://db/prefect\n")
     assert is_named()
-    (nothing_named / ".env").unlink()
-    (nothing_named / "pyproject.toml").write_text(
-        '[tool.prefect.server.database]\nconnection_url = "postgresql://db"\n'
-    )
+    (no_settings / ".env").unlink()
+    (no_settings / "pyproject.toml").write_text('[tool.prefect.server.database]\nconnection_url = "postgresql://db"\n')
     assert is_named()
 
 
-def test_an_impossible_database_is_refused_in_a_line(nothing_named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_database_is_refused_in_one_line(no_settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_DATABASE_DRIVER", "mysql")
     with pytest.raises(ConfigError, match=r"^PREFECT_SERVER_DATABASE_DRIVER=mysql: Input should be 'postgresql\+"):
         is_named()
 
 
-def test_our_own_database_is_named_and_forgets_as_the_user_says(
-    nothing_named: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = StackFolder(nothing_named)
+def test_our_database_has_a_url_and_the_users_retention(no_settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = StackFolder(no_settings)
     database = services.database_environment(folder)
     assert services.RETENTION.items() <= database.items()
     program = (
@@ -127,12 +123,12 @@ def test_our_own_database_is_named_and_forgets_as_the_user_says(
     )
     command, env = [sys.executable, "-c", program], services.environment(folder) | database
     output = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    assert output.stdout.strip() == f"sqlite+aiosqlite:///{nothing_named}/.embodyflow/prefect/prefect.db"
+    assert output.stdout.strip() == f"sqlite+aiosqlite:///{no_settings}/.embodyflow/prefect/prefect.db"
     monkeypatch.setenv("PREFECT_SERVER_EVENTS_RETENTION_PERIOD", "P9D")
     assert services.database_environment(folder)["PREFECT_SERVER_EVENTS_RETENTION_PERIOD"] == "P9D"
 
 
-def test_prefect_takes_the_retention_as_it_is_meant() -> None:
+def test_prefect_parses_the_retention_settings() -> None:
     program = (
         "from prefect.settings import get_current_settings as settings\n"
         "server = settings().server\n"
@@ -145,12 +141,12 @@ def test_prefect_takes_the_retention_as_it_is_meant() -> None:
     assert output.stdout.split() == ["1", "30", "events", "flow_runs"]
 
 
-def test_empty_addresses_count_as_none() -> None:
+def test_empty_addresses_count_as_unset() -> None:
     assert services.attached({"PREFECT_API_URL": "", "RAY_ADDRESS": "auto"}) == (None, "auto")
 
 
-def test_the_evaluation_of_any_run_has_a_deployment() -> None:
-    """One that says its experiment refuses runs of all others."""
+def test_an_evaluation_deployment_accepts_runs_of_any_experiment() -> None:
+    """A deployment with an experiment refuses runs of all others."""
     assert any("parameters" not in each for each in DEPLOYMENTS if each["entrypoint"].endswith(":evaluate"))
 
 
@@ -158,9 +154,7 @@ def test_the_evaluation_of_any_run_has_a_deployment() -> None:
     ("flow", "experiment", "deployment"),
     [("ppo", "math", "ppo/math"), ("grpo", "push", "grpo/embodied"), ("gspo", "mine", "gspo/math")],
 )
-def test_an_experiment_is_run_by_its_own_deployment_or_by_the_flows_first(
-    flow: str, experiment: str, deployment: str
-) -> None:
+def test_an_experiment_uses_its_own_deployment_or_the_flows_first(flow: str, experiment: str, deployment: str) -> None:
     assert StackFolder(ROOT).deployment(flow, experiment) == deployment
 
 
@@ -172,7 +166,7 @@ def test_an_experiment_is_run_by_its_own_deployment_or_by_the_flows_first(
         ("evaluate", "embodied", "flow=evaluate: allowed are cpgd, dapo, grpo, gspo, ppo, srpo"),
     ],
 )
-def test_an_unknown_experiment_or_flow_is_refused_with_those_that_exist(
+def test_an_unknown_experiment_or_flow_is_refused_with_the_known_ones(
     flow: str, experiment: str, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -190,7 +184,7 @@ def test_an_unknown_experiment_or_flow_is_refused_with_those_that_exist(
         ("own", "push", "python -m flows.own resume=mine"),
     ],
 )
-def test_a_run_is_offered_to_be_resumed_by_what_can_do_so(
+def test_the_offer_to_resume_a_run_names_a_command_that_can(
     tmp_path: Path, flow: str, experiment: str, command: str
 ) -> None:
     (tmp_path / "deployments").mkdir()

@@ -1,0 +1,120 @@
+"""One line for each mistake in a configuration: the key, what is wrong and what is allowed."""
+
+import difflib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf.errors import OmegaConfBaseException
+
+from embodyflow.config import RunConfig
+from embodyflow.config.jobs import JOBS
+from embodyflow.config.keys import keys_of, known_keys
+from embodyflow.policies.policy_registry import unknown_policy_file
+from embodyflow.policies.policy_section import config_class_of
+
+OPEN_SECTIONS = (
+    "env.kwargs.",
+    "env.adapter.images.",
+    "env.adapter.instructions.",
+    "env.adapter.task_kwargs.",
+    "reward.function.kwargs.",
+)
+"""Sections in which users choose the keys."""
+
+
+def explain_hydra_error(error: Exception, overrides: Sequence[str], options: Callable[[str], Sequence[str]]) -> str:
+    """Return one line that names the override that Hydra refused and what is allowed.
+
+    Args:
+        error: Error of Hydra or OmegaConf.
+        overrides: Overrides that Hydra composed.
+        options: Function from a group to the names of its files.
+    """
+    first = str(error).strip().partition("\n")[0].rstrip(".")
+    if isinstance(error, OverrideParseException):
+        return f"{error.override}: is not in Hydra's grammar; allowed is key=value, with special characters in quotes"
+    if isinstance(error, MissingConfigException):
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        if group.startswith("policy"):
+            return unknown_policy_file(str(error.missing_cfg_file).removeprefix("policy/"), options("policy"))
+        allowed = options(group)
+        return f"{group}={name}: allowed are {', '.join(allowed)} (configs/{group}){_nearest(name, allowed)}"
+    if isinstance(error, OmegaConfBaseException):
+        return f"{error.full_key}: {first}"
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
+        if f"'{key}'" in first:
+            return f"{override}: " + (f"no such key{_hint(key)}" if first.startswith("Could not override") else first)
+        if first.startswith("Ambiguous value") and f"{key}={value}" in first:
+            return f"{override}: has several values; allowed is one; write a list as {key}=[{value}]"
+        allowed = options(key)
+        if "group override" in first and allowed and value not in allowed:  # the value of a group must be a name
+            return f"{override}: allowed are {', '.join(allowed)}"
+    return first
+
+
+def explain_invalid(mistake: Any, values: dict[str, Any]) -> str:
+    """Return one line that names the key of a pydantic error and what is allowed.
+
+    Args:
+        mistake: Error as in ``ValidationError.errors()``.
+        values: Plain values that were validated.
+    """
+    key = _key(mistake["loc"], values)
+    message = mistake["msg"].removeprefix("Value error, ")
+    if mistake["type"] == "value_error":
+        return f"{key}: {message}" if key else message
+    if mistake["type"] == "extra_forbidden":
+        return f"{key}: {_unknown_key(key, values)}"
+    if mistake["type"] == "config_error":
+        return str(message)
+    if mistake["type"] == "union_tag_invalid":
+        return f"{key}.name={mistake['ctx']['tag']}: allowed are {mistake['ctx']['expected_tags']}"
+    if mistake["type"] == "string_type" and isinstance(mistake["input"], int | float):
+        return f"{key}={mistake['input']}: must be a string; put quotes around one that reads as a number"
+    if mistake["type"] in ("model_type", "model_attributes_type"):
+        return f"{key}={mistake['input']}: is a section; allowed are its keys, such as {key}.name=…"
+    if mistake["type"] == "tuple_type":
+        return f"{key}={mistake['input']!r}: must be a list, such as {key}=[{mistake['input']}]"
+    if mistake["type"] == "missing":
+        return f"{key}: must be set"
+    return f"{key}={mistake['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _nearest(name: str, options: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, options, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _hint(key: str, known: Sequence[str] = ()) -> str:
+    if key.startswith(OPEN_SECTIONS):
+        return f"; write +{key}=… to add it"
+    if near := difflib.get_close_matches(key, known or known_keys(), n=3, cutoff=0.5):
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; allowed are {', '.join(known or RunConfig.model_fields)}"
+
+
+def _unknown_key(key: str, values: dict[str, Any]) -> str:
+    """Return where a misplaced key is allowed, or the keys closest to it."""
+    if key.startswith("policy.") and ":" in str(values["policy"].get("name")):
+        own = [name for name, _ in keys_of(config_class_of(values["policy"]), "policy.")]
+        return f"no such key{_hint(key, own)}"
+    choices = {name: [choice for known, choice in keys_of(kind) if known == key] for name, kind in JOBS.items()}
+    if here := choices.get(values.get("job", "")):
+        return f"allowed with {' or '.join(dict.fromkeys(here))}"
+    if jobs := [name for name, found in choices.items() if found]:
+        return f"only {' and '.join(jobs)} jobs have it"
+    return f"no such key{_hint(key)}"
+
+
+def _key(loc: Sequence[str | int], values: Any) -> str:
+    """Return the key of a mistake, without the union tags that pydantic inserts (policy, reward and others)."""
+    parts = []
+    for part in loc:
+        is_mapping = isinstance(values, dict)
+        if is_mapping and part not in values and part == values.get("name"):
+            continue
+        parts.append(str(part))
+        values = values.get(part) if is_mapping else None
+    return ".".join(parts)
