@@ -93,7 +93,7 @@ def test_a_key_that_is_not_set_is_named(folder: Path) -> None:
     ("settings", "message"),
     [
         ({"base_url": "127.0.0.1:8000"}, "base_url"),
-        ({"weight_update": "reload_weights"}, "weights_folder=None: must be a folder that the server sees too"),
+        ({"weight_update": "reload_weights"}, "weights_folder=None: must be a folder that the server can read too"),
         ({"weights_folder": "/tmp"}, "weights_folder='/tmp': must be null with weight_update=refused"),
         ({"temperature": 1.0}, "temperature"),
     ],
