@@ -38,6 +38,7 @@ _USERS_OWN = (
     "reward.function.kwargs.",
 )
 """Sections whose keys are the user's own."""
+_CHAT_TEMPLATE_KWARGS = "data.chat_template_kwargs."
 CONFIG_DIR = shipped() / "configs"
 
 
@@ -188,7 +189,8 @@ def _names_its_kind(override: str) -> bool:
 def _set_or_add(override: str) -> str:
     """Let a key that the models know be set as it is, also where the YAML leaves it at its default."""
     key = override.partition("=")[0]
-    return f"++{override}" if key in _known_keys() and not _options(key) else override
+    is_known = key in _known_keys() or key.startswith(_CHAT_TEMPLATE_KWARGS)
+    return f"++{override}" if is_known and not _options(key) else override
 
 
 def _explain(error: Exception, overrides: Sequence[str]) -> str:

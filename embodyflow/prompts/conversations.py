@@ -39,7 +39,8 @@ def read_messages(value: Any, column: str, where: str) -> list[Message]:
         if all({"from", "value"} <= turn.keys() for turn in value):
             return [_from_sharegpt(turn, column, where) for turn in value]
     raise ConfigError(
-        f"{where}: column {column} is not a chat; allowed is a list of messages with role and content, or from and value"
+        f"{where}: column {column} is not a chat; allowed is a list of messages with role and content, or from and "
+        "value"
     )
 
 
@@ -51,7 +52,9 @@ def split_last_answer(messages: list[Message], column: str, where: str) -> tuple
     """
     *asked, answer = messages
     if answer["role"] != "assistant" or not isinstance(answer["content"], str):
-        raise ConfigError(f"{where}: column {column} ends with a message of {answer['role']}; needs an answer to imitate")
+        raise ConfigError(
+            f"{where}: column {column} ends with a message of {answer['role']}; needs an answer to imitate"
+        )
     if not any(message["role"] != "system" for message in asked):
         raise ConfigError(f"{where}: column {column} has no message before the answer; needs one of the user")
     return asked, answer["content"]

@@ -159,16 +159,17 @@ class _RowReader:
 
     def _check_response(self, response: str | None) -> str:
         """Return the response to imitate: the last message of the chat, or a column with a text or a message."""
-        column = self._config.response_column
+        config = self._config
+        column = config.demo_messages_column or config.response_column or config.messages_column
+        assert column is not None  # checked by RowsConfig
         if response is None:
-            assert column is not None  # checked by RowsConfig
             value = self._value(column)
             if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping):
                 response = read_messages(value, column, self._where)[0]["content"]
             else:
                 response = self._text(column)
         if not isinstance(response, str) or not response.strip():
-            raise ConfigError(f"{self._where}: column {column or self._config.demo_messages_column} is empty")
+            raise ConfigError(f"{self._where}: column {column} is empty")
         return response
 
     def _source(self) -> str:

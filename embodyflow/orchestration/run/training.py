@@ -8,7 +8,13 @@ from prefect.logging import get_run_logger
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
 from embodyflow.orchestration.evaluation.evaluation import evaluate, film, filmed
-from embodyflow.orchestration.request.request import RunRequest, check, of_this_flow_run, open_folder
+from embodyflow.orchestration.request.request import (
+    RunRequest,
+    check,
+    of_this_flow_run,
+    open_folder,
+    stretched_schedule,
+)
 from embodyflow.orchestration.run.iteration import begin_to_count, hand_over, run_iteration
 from embodyflow.orchestration.run.lookahead import Lookahead
 from embodyflow.orchestration.run.nodes import Run
@@ -31,6 +37,8 @@ async def train(request: RunRequest) -> dict[str, Any]:
     graph = load_pipeline(**config.pipeline.source())
     folder = open_folder(request, config)
     get_run_logger().info("run %s in %s", config.run_id, folder.path)
+    if request.resume is not None and (line := stretched_schedule(folder, config)):
+        get_run_logger().warning(line)
     with folder.locked():
         try:
             async with opened(folder, config, graph) as run:

@@ -315,7 +315,7 @@ MISTAKES = {
         "resume=old",
         "resume=old: the run has no committed checkpoint; start one of another run_id",
     ),
-    "resume with another seed": ("resume=old seed=1", "allowed beside it are iterations and run_root"),
+    "resume with another seed": ("resume=old seed=1", "allowed beside it are iterations, run_root and trainer"),
 }
 
 

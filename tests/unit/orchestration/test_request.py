@@ -104,6 +104,29 @@ def test_a_resumed_run_keeps_its_configuration_and_may_go_on_longer(tmp_path: Pa
     assert open_folder(RunRequest(resume="mine", overrides=where), longer).committed() == [0, 1]
 
 
+def test_a_resumed_run_says_that_it_stretches_the_schedule_and_may_keep_the_old_one(tmp_path: Path) -> None:
+    where = (f"run_root={tmp_path}",)
+    words = ("trainer.schedule.name=linear", "trainer.learning_rate=0.001")
+    folder, kept = committed_run(tmp_path, 6, iterations=6, overrides=words), "trainer.schedule_iterations="
+    longer = check(RunRequest(resume="mine", iterations=12, overrides=where))
+    assert stretched_schedule(RunFolder(longer.run_dir), longer) == (
+        "iterations=12 stretches trainer.schedule.name=linear from 6 iterations: iteration 7 has the learning rate "
+        "0.0005; trainer.schedule_iterations=6 keeps the old schedule, 0.000167"
+    )
+    same = check(RunRequest(resume="mine", iterations=12, overrides=(*where, f"{kept}6")))
+    assert (same.iterations, same.trainer.schedule_iterations) == (12, 6)
+    assert stretched_schedule(RunFolder(same.run_dir), same) is None
+    other = check(RunRequest(resume="mine", iterations=12, overrides=(*where, f"{kept}8")))
+    assert str(stretched_schedule(RunFolder(other.run_dir), other)).startswith("trainer.schedule_iterations=8 stretches")
+    assert folder is not None
+
+
+def test_a_constant_rate_is_not_stretched(tmp_path: Path) -> None:
+    committed_run(tmp_path, 2)
+    longer = check(RunRequest(resume="mine", iterations=9, overrides=(f"run_root={tmp_path}",)))
+    assert stretched_schedule(RunFolder(longer.run_dir), longer) is None
+
+
 def test_a_run_folder_that_was_moved_is_resumed_where_it_is(tmp_path: Path) -> None:
     committed_run(tmp_path / "old")
     (tmp_path / "old").rename(tmp_path / "new")
