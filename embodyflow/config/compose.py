@@ -38,7 +38,8 @@ _USERS_OWN = (
     "reward.function.kwargs.",
 )
 """Sections whose keys are the user's own."""
-_CHAT_TEMPLATE_KWARGS = "data.chat_template_kwargs."
+_OPEN = ("data.chat_template_kwargs.", "reward.function.functions")
+"""Beginnings of keys that may be set although neither YAML nor models name them."""
 CONFIG_DIR = shipped() / "configs"
 
 
@@ -189,7 +190,7 @@ def _names_its_kind(override: str) -> bool:
 def _set_or_add(override: str) -> str:
     """Let a key that the models know be set as it is, also where the YAML leaves it at its default."""
     key = override.partition("=")[0]
-    is_known = key in _known_keys() or key.startswith(_CHAT_TEMPLATE_KWARGS)
+    is_known = key in _known_keys() or key.startswith(_OPEN)
     return f"++{override}" if is_known and not _options(key) else override
 
 

@@ -101,7 +101,7 @@ ORIGINS: dict[str, type[VerlFunction] | type[TRLFunction]] = {"verl": VerlFuncti
 def split_origin(reference: str) -> tuple[str | None, str]:
     """Return the origin of a reward function, ``None`` for one of our own interface, and ``module:function``."""
     origin, _, rest = reference.partition(":")
-    return (origin, rest) if origin in ORIGINS and ":" in rest else (None, reference)
+    return (origin, rest) if origin in ORIGINS else (None, reference)
 
 
 def load_borrowed(reference: str, correct_above: float, kwargs: Mapping[str, Any]) -> VerlFunction | TRLFunction:

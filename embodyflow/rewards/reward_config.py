@@ -115,9 +115,10 @@ class CustomConfig(_Config):
     @field_validator("function")
     @classmethod
     def _check_function(cls, function: str) -> str:
-        _, reference = split_origin(function)
+        origin, reference = split_origin(function)
         if ":" not in reference:
-            raise ValueError("names no module; write 'module:function'")
+            prefix = "" if origin is None else f"{origin}:"
+            raise ValueError(f"names no module; write '{prefix}module:function'")
         try:
             found = resolve(reference)
         except ImportError as error:

@@ -1,24 +1,16 @@
 """The chat template: its keyword arguments, and the tokens with which it ends a turn."""
 
 import pytest
+from chat_tokenizers import chatml
 
-from embodyflow.prompts.arithmetic import build_tokenizer
 from embodyflow.prompts.prompts import Prompt, encode, encode_response, end_of_response
 
-CHATML = (
-    "{% for m in messages %}<start>{{ m['role'][0] }}{{ m['content'] }}<end>\n{% endfor %}"
-    "{% if add_generation_prompt %}<start>a{% if not thinking | default(true) %}##{% endif %}{% endif %}"
-)
 ASKED = [{"role": "user", "content": "1+1="}]
 
 
 @pytest.fixture
 def tokenizer():
-    """Return a tokenizer whose turns end with another token than a text."""
-    tokenizer = build_tokenizer()
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<start>", "<end>"]})
-    tokenizer.chat_template = CHATML
-    return tokenizer
+    return chatml()
 
 
 def chat(**template_kwargs):

@@ -263,7 +263,9 @@ def test_a_file_that_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"rows.xlsx: allowed are .parquet, .arrow, .jsonl, .json, .csv, .tsv and folders"):
+    with pytest.raises(
+        ConfigError, match=r"rows.xlsx: allowed are .parquet, .arrow, .jsonl, .json, .csv, .tsv and folders"
+    ):
         partition([str(tmp_path / "rows.xlsx")], 1)
 
 

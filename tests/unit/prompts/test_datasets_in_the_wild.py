@@ -146,7 +146,10 @@ def test_a_chat_keeps_its_own_system_message(tmp_path: Path) -> None:
 )
 def test_a_conversation_without_an_answer_is_named(turns: Any, complaint: str, tmp_path: Path) -> None:
     path = write_json(tmp_path / "demo.json", [{"conversations": SHAREGPT}, {"conversations": turns}])
-    for settings in ({"messages_column": "conversations"}, {"template": "{q}", "demo_messages_column": "conversations"}):
+    for settings in (
+        {"messages_column": "conversations"},
+        {"template": "{q}", "demo_messages_column": "conversations"},
+    ):
         with pytest.raises(ConfigError, match=rf"^{path}, row 2: column conversations {complaint}"):
             demos(path, **settings)
 

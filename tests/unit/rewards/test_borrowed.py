@@ -70,7 +70,7 @@ def test_an_answer_of_another_form_names_the_row(function, message):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("verl:compute_score", "names no module; write 'module:function'"),
+        ("verl:compute_score", "names no module; write 'verl:module:function'"),
         ("verl:math:squrt", "'math' has no attribute 'squrt'"),
         (f"verl:{FUNCTIONS}:accuracy_reward", "function=verl:.*: missing a required argument: 'completions'; it is"),
         ("trl:math:pi", "is a float; allowed is a function"),
