@@ -121,8 +121,8 @@ class RowsConfig(_Config):
         if split == "demo" and self.demo_messages_column is not None:
             return (self.demo_messages_column,)
         prompt_columns = template_columns(self.template) if self.template else (self.messages_column,)
-        last = self.response_column if split == "demo" else self.ground_truth_column
-        wanted = (*prompt_columns, last, self.data_source_column, *(self.reward_columns or ()))
+        graded = (self.ground_truth_column, self.data_source_column, *(self.reward_columns or ()))
+        wanted = (*prompt_columns, *((self.response_column,) if split == "demo" else graded))
         return tuple(dict.fromkeys(name for name in wanted if name is not None))
 
 

@@ -1,4 +1,4 @@
-"""Checks that this machine can run a language job; they do not import torch."""
+"""Checks that this machine can run a language job; they import torch only for prompts that are chats."""
 
 import difflib
 import importlib.util

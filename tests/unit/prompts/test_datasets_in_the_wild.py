@@ -154,6 +154,17 @@ def test_a_conversation_without_an_answer_is_named(turns: Any, complaint: str, t
             demos(path, **settings)
 
 
+def test_demonstrations_need_no_ground_truth_and_no_data_source(tmp_path: Path) -> None:
+    train = write_parquet(tmp_path / "train.parquet", [verl_row(30)])
+    for row, settings in (
+        ({"prompt": ASKED, "completion": "It is 34."}, {"response_column": "completion"}),
+        ({"conversations": SHAREGPT}, {"demo_messages_column": "conversations"}),
+    ):
+        source = verl(train, demo=(write_json(tmp_path / "demo.json", [row]),), **settings)
+        assert source.demonstration("demo", 0) == "It is 34."
+        assert (source.prompt("demo", 0).messages, source.prompt("demo", 0).row) == (ASKED, {})
+
+
 @pytest.mark.parametrize(
     ("template", "message"),
     [
