@@ -282,8 +282,8 @@ MISTAKES = {
         "reward.function.kwargs.base=2: no such key; write +reward.function.kwargs.base=… to add it",
     ),
     "a stray brace in a template": (
-        "experiment=math data=gsm8k data.template='{question} \\boxed{}.'",
-        "data.template: has {}, which names no column; write {{}} for literal braces",
+        "experiment=math data=gsm8k data.template='{question}\\boxed{}.'",
+        "data.template: has {{}}, which names no column; write {{{{}}}} for literal braces",
     ),
     "a pattern without files": (
         "experiment=math data=gsm8k data.train=[no/*.jsonl]",
@@ -292,10 +292,6 @@ MISTAKES = {
     "a function that is not of verl's interface": (
         "experiment=math reward=custom reward.function.function=verl:math:sqrt",
         "reward.function: function=verl:math:sqrt: ",
-    ),
-    "no reward functions": (
-        "experiment=math reward=by_source ~reward.function.functions",
-        "reward.function: functions or default must be set, such as functions={openai/gsm8k:{name:gsm8k}}",
     ),
     "adapters of no rank": ("trainer.lora={alpha:8}", "trainer.lora.rank: must be set"),
     "adapters for nothing": ("trainer.lora={rank:8,target_modules:[]}", "trainer.lora.target_modules=[]: "),
