@@ -36,6 +36,8 @@ ENVIRONMENT_CHECK = "embodyflow.simulation.make_env:check_environment"  # import
 LOGIN_CHECK = "embodyflow.record.trackers:check_login"  # imports wandb
 CONFIG_DIR = shipped() / "configs"
 Plugins.instance().register(ProjectConfigs)
+_OPEN = ("data.chat_template_kwargs.", "reward.function.functions")
+"""Prefixes of keys that may be set although neither YAML nor models name them."""
 
 
 def experiments() -> list[str]:
@@ -195,7 +197,8 @@ def _is_within(override: str, kinds: Sequence[str]) -> bool:
 def _set_or_add(override: str) -> str:
     """Add ``++`` to an override of a known key, so that Hydra also sets keys that the YAML files omit."""
     key = override.partition("=")[0]
-    return f"++{override}" if key in known_keys() and not _options(key) else override
+    is_known = key in known_keys() or key.startswith(_OPEN)
+    return f"++{override}" if is_known and not _options(key) else override
 
 
 def _options(group: str) -> list[str]:

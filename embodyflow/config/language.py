@@ -163,7 +163,7 @@ class LanguageConfig(GroupedConfig):
     @property
     def warm_start_files(self) -> tuple[str, ...]:
         """Files of the model and of demonstrations."""
-        return super().warm_start_files + (self.data.demo if isinstance(self.data, RowsConfig) else ())
+        return super().warm_start_files + (self.data.files("demo") if isinstance(self.data, RowsConfig) else ())
 
     @property
     def row_capacity(self) -> int:

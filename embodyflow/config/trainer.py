@@ -53,8 +53,13 @@ class ScheduleConfig(Config):
         return self
 
     def fraction(self, iteration: int, iterations: int) -> float:
-        """Return the fraction of the full learning rate in an iteration, counted from 1."""
-        warmup = self.warmup_iterations
+        """Return the fraction of the full learning rate in an iteration.
+
+        Args:
+            iteration: Index of the iteration, from 1; after the last one of the schedule the rate stays as it is.
+            iterations: Length of the schedule.
+        """
+        warmup, iteration = self.warmup_iterations, min(iteration, iterations)
         if iteration <= warmup:
             return iteration / (warmup + 1)
         done = (iteration - 1 - warmup) / max(iterations - warmup, 1)
@@ -103,6 +108,8 @@ class TrainerConfig(OptimizerConfig):
         precision: Precision of computation. Weights, accumulated gradients and log-softmax are always float32.
         activation_checkpointing: Recompute a block's activations in the backward pass instead of keeping them.
         schedule: Schedule of the learning rates of policy and critic.
+        schedule_iterations: Length of the schedule; ``null`` means ``iterations``. After it the rate stays at its last
+            value. A resumed run may set it beside ``iterations``.
         weight_decay: Weight decay of AdamW.
         max_grad_norm: Norm that gradients are clipped to.
         adam_epsilon: Epsilon of AdamW.
@@ -120,6 +127,7 @@ class TrainerConfig(OptimizerConfig):
     precision: Literal["float32", "bfloat16"] = "float32"
     activation_checkpointing: bool = False
     schedule: ScheduleConfig = ScheduleConfig()
+    schedule_iterations: PositiveInt | None = None
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     max_grad_norm: PositiveFloat = 1.0
     adam_epsilon: PositiveFloat = 1e-8
@@ -128,6 +136,10 @@ class TrainerConfig(OptimizerConfig):
     micro_batch_tokens: PositiveInt | None = None
     parity_tolerance: PositiveFloat = 1e-4
     keep_checkpoints: PositiveInt = 2
+
+    def rate_fraction(self, iteration: int, iterations: int) -> float:
+        """Return the share of the full learning rate in an iteration, from 1, of a run of ``iterations``."""
+        return self.schedule.fraction(iteration, self.schedule_iterations or iterations)
 
     @property
     def num_parts(self) -> int:

@@ -1,9 +1,10 @@
 """Datasets on disk, partitioned into contiguous rows per rank.
 
 The number of rows comes from a file's metadata (parquet footer, Arrow schema) or from its line ends; each rank then
-reads only its own rows. Needs ``pip install 'embodyflow[data]'``.
+reads only its own rows. A JSON list or a CSV file is read whole. Needs ``pip install 'embodyflow[data]'``.
 """
 
+import csv
 import json
 import mmap
 from abc import ABC, abstractmethod
@@ -18,6 +19,7 @@ import pyarrow.ipc
 import pyarrow.parquet
 
 from embodyflow.errors import ConfigError
+from embodyflow.prompts.columns import check_columns
 
 Row: TypeAlias = dict[str, Any]
 
@@ -45,8 +47,12 @@ class Extent(ABC):
         """Return an extent of the same file, by row numbers within the file; call it on the whole file."""
 
     @abstractmethod
-    def read(self, columns: Sequence[str]) -> list[Row]:
+    def read(self, columns: Sequence[str], *, others: bool = False) -> list[Row]:
         """Return the given columns of the rows.
+
+        Args:
+            columns: Names of columns; of a nested one, such as ``extra_info.index``, the whole column is returned.
+            others: Also return all other columns, without binary ones such as images.
 
         Raises:
             ConfigError: A column is missing or the file is damaged; the message names file and line.
@@ -66,15 +72,15 @@ class ParquetExtent(Extent):
         """Return an extent of the same file."""
         return ParquetExtent(self.path, start, stop)
 
-    def read(self, columns: Sequence[str]) -> list[Row]:
+    def read(self, columns: Sequence[str], *, others: bool = False) -> list[Row]:
         """Return the given columns of the rows."""
         with pyarrow.parquet.ParquetFile(self.path) as file:
-            _check_columns(self.path, columns, file.schema_arrow.names)
+            chosen = _choose(self.path, columns, file.schema_arrow, others)
             sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
             ends = np.cumsum(sizes)
             groups = [g for g, end in enumerate(ends) if end > self.start and end - sizes[g] < self.stop]
             before = int(ends[groups[0]] - sizes[groups[0]])
-            table = file.read_row_groups(groups, columns=list(columns))
+            table = file.read_row_groups(groups, columns=chosen)
         return list(table.slice(self.start - before, self.stop - self.start).to_pylist())
 
 
@@ -91,11 +97,11 @@ class ArrowExtent(Extent):
         """Return an extent of the same file."""
         return ArrowExtent(self.path, start, stop)
 
-    def read(self, columns: Sequence[str]) -> list[Row]:
+    def read(self, columns: Sequence[str], *, others: bool = False) -> list[Row]:
         """Return the given columns of the rows."""
         table = _map_arrow(self.path)
-        _check_columns(self.path, columns, table.column_names)
-        return list(table.slice(self.start, self.stop - self.start).select(list(columns)).to_pylist())
+        chosen = _choose(self.path, columns, table.schema, others)
+        return list(table.slice(self.start, self.stop - self.start).select(chosen).to_pylist())
 
 
 @dataclass(frozen=True)
@@ -111,59 +117,106 @@ class HuggingFaceExtent(Extent):
         """Return an extent of the same dataset."""
         return HuggingFaceExtent(self.path, start, stop)
 
-    def read(self, columns: Sequence[str]) -> list[Row]:
+    def read(self, columns: Sequence[str], *, others: bool = False) -> list[Row]:
         """Return the given columns of the rows."""
         dataset = _load_from_disk(self.path)
-        _check_columns(self.path, columns, dataset.column_names)
-        return list(dataset.select_columns(list(columns)).select(range(self.start, self.stop)))
+        chosen = _choose(self.path, columns, dataset.features.arrow_schema, others)
+        return list(dataset.select_columns(chosen).select(range(self.start, self.stop)))
 
 
 @dataclass(frozen=True)
 class JSONLinesExtent(Extent):
-    """Rows of a file with one JSON object per line.
+    """Rows of a file with one JSON object per line; blank lines are not rows.
 
     Attributes:
-        line_ends: Byte offset after each line, only in the extent of a whole file.
         start_byte, stop_byte: Byte range of the rows in the file.
+        start_line: Number of lines before the byte range.
+        lines: Line number, from 1, and byte offset after the line, of each row; only in the extent of a whole file.
     """
 
     start_byte: int
     stop_byte: int
-    line_ends: tuple[int, ...] = ()
+    start_line: int = 0
+    lines: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, path: str) -> "JSONLinesExtent":
         """Return the extent of a whole file, after one pass over its line ends."""
         size = Path(path).stat().st_size
-        ends = _line_ends(path) if size else []
-        return cls(path, 0, len(ends), 0, size, tuple(ends))
+        lines = _filled_lines(path) if size else ()
+        return cls(path, 0, len(lines), 0, size, 0, lines)
 
     def cut(self, start: int, stop: int) -> "JSONLinesExtent":
         """Return an extent of the same file."""
-        bounds = (0, *self.line_ends)
-        return JSONLinesExtent(self.path, start, stop, bounds[start], bounds[stop])
+        bounds = ((0, 0), *self.lines)
+        (line, start_byte), (_, stop_byte) = bounds[start], bounds[stop]
+        return JSONLinesExtent(self.path, start, stop, start_byte, stop_byte, line)
 
-    def read(self, columns: Sequence[str]) -> list[Row]:
+    def read(self, columns: Sequence[str], *, others: bool = False) -> list[Row]:
         """Return the given columns of the rows."""
-        lines = _bytes_of(self.path, self.start_byte, self.stop_byte).split(b"\n")[: self.stop - self.start]
-        return [self._parse(line, self.start + number, columns) for number, line in enumerate(lines, 1)]
+        lines = _bytes_of(self.path, self.start_byte, self.stop_byte).split(b"\n")
+        return [
+            self._parse(line, f"{self.path}:{number}", columns, others)
+            for number, line in enumerate(lines, self.start_line + 1)
+            if line.strip()
+        ]
 
-    def _parse(self, line: bytes, number: int, columns: Sequence[str]) -> Row:
-        where = f"{self.path}:{number}"
+    def _parse(self, line: bytes, where: str, columns: Sequence[str], others: bool) -> Row:
         try:
             row = json.loads(line)
         except ValueError as error:
             raise ConfigError(f"{where}: is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise ConfigError(f"{where}: is not a JSON object with the columns {', '.join(columns)}")
-        _check_columns(where, columns, list(row))
-        return {name: row[name] for name in columns}
+        return _pick(row, where, columns, others)
+
+
+@dataclass(frozen=True)
+class JSONListExtent(Extent):
+    """Rows of a file that holds one JSON list of objects."""
+
+    @classmethod
+    def of(cls, path: str) -> Extent:
+        """Return the extent of a whole file; a file of JSON lines may have the same suffix."""
+        with open(path, "rb") as file:
+            start = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+        return cls(path, 0, len(_load_json_list(path))) if start == b"[" else JSONLinesExtent.of(path)
+
+    def cut(self, start: int, stop: int) -> "JSONListExtent":
+        """Return an extent of the same file."""
+        return JSONListExtent(self.path, start, stop)
+
+    def read(self, columns: Sequence[str], *, others: bool = False) -> list[Row]:
+        """Return the given columns of the rows."""
+        rows = _load_json_list(self.path)[self.start : self.stop]
+        return [
+            _pick(row, f"{self.path}, row {number}", columns, others) for number, row in enumerate(rows, self.start + 1)
+        ]
+
+
+@dataclass(frozen=True)
+class CSVExtent(Extent):
+    """Rows of a file of comma-separated values, or tab-separated ones, below a header; all values are text."""
+
+    @classmethod
+    def of(cls, path: str) -> "CSVExtent":
+        """Return the extent of a whole file."""
+        return cls(path, 0, len(_load_csv(path)))
+
+    def cut(self, start: int, stop: int) -> "CSVExtent":
+        """Return an extent of the same file."""
+        return CSVExtent(self.path, start, stop)
+
+    def read(self, columns: Sequence[str], *, others: bool = False) -> list[Row]:
+        """Return the given columns of the rows."""
+        return [_pick(row, self.path, columns, others) for row in _load_csv(self.path)[self.start : self.stop]]
 
 
 FORMATS: dict[str, type[Extent]] = {
     ".parquet": ParquetExtent,
     ".arrow": ArrowExtent,
     ".jsonl": JSONLinesExtent,
+    ".json": JSONListExtent,
+    ".csv": CSVExtent,
+    ".tsv": CSVExtent,
 }
 
 
@@ -204,10 +257,51 @@ def _open(path: str) -> Extent:
         raise ConfigError(f"{path}: cannot be read: {str(error).partition(chr(10))[0]}") from error
 
 
-def _check_columns(where: str, wanted: Sequence[str], available: Sequence[str]) -> None:
-    missing = [name for name in wanted if name not in available]
-    if missing:
-        raise ConfigError(f"{where}: has no column {', '.join(missing)}; it has {', '.join(available)}")
+def _choose(where: str, columns: Sequence[str], schema: pa.Schema, others: bool) -> list[str]:
+    """Return the names of the columns to read."""
+    chosen = check_columns(where, columns, schema.names)
+    if others:
+        chosen += [field.name for field in schema if field.name not in chosen and not _is_binary(field.type)]
+    return chosen
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return True
+    return any(_is_binary(kind.field(child).type) for child in range(kind.num_fields))
+
+
+def _pick(row: Any, where: str, columns: Sequence[str], others: bool) -> Row:
+    """Return the given columns of a row, or all of them."""
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where}: is not a JSON object with the columns {', '.join(columns)}")
+    chosen = check_columns(where, columns, list(row))
+    return row if others else {name: row[name] for name in chosen}
+
+
+def _load_json_list(path: str) -> list[Any]:
+    try:
+        rows: list[Any] = json.loads(Path(path).read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{path}: is not JSON: {error}") from error
+    return rows
+
+
+def _load_csv(path: str) -> list[Row]:
+    """Return the rows of a file below its header."""
+    csv.field_size_limit(2**31 - 1)
+    delimiter = "\t" if Path(path).suffix == ".tsv" else ","
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            header, *lines = [line for line in csv.reader(file, delimiter=delimiter, strict=True) if line] or [[]]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not a CSV file: {error}") from error
+    if len(set(header)) < len(header):
+        raise ConfigError(f"{path}: its header names a column twice: {', '.join(header)}")
+    for number, line in enumerate(lines, 1):
+        if len(line) != len(header):
+            raise ConfigError(f"{path}, row {number}: has {len(line)} values; its header names {len(header)} columns")
+    return [dict(zip(header, line, strict=True)) for line in lines]
 
 
 def _map_arrow(path: str) -> Any:
@@ -239,11 +333,20 @@ def _bytes_of(path: str, start: int, stop: int) -> bytes:
     return b"".join(pieces)
 
 
-def _line_ends(path: str) -> list[int]:
-    """Return the byte offset after each line; the last line may lack a line feed."""
+def _filled_lines(path: str) -> tuple[tuple[int, int], ...]:
+    """Return number, from 1, and byte offset of the end of each line that is not blank.
+
+    The last line may lack a line feed.
+    """
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
         content = np.frombuffer(memory, np.uint8)
-        ends: list[int] = (np.flatnonzero(content == ord("\n")) + 1).tolist()
-        size = len(content)
+        ends = np.flatnonzero(content == ord("\n")) + 1
+        if not len(ends) or ends[-1] != len(content):
+            ends = np.append(ends, len(content))
+        starts = np.concatenate([[0], ends[:-1]])
+        is_filled = ~np.isin(content[starts], np.frombuffer(b" \t\r\n", np.uint8))
+        for line in np.flatnonzero(~is_filled):  # it may be indented
+            is_filled[line] = bool(memory[starts[line] : ends[line]].strip())
         del content  # the map cannot be closed while an array refers to it
-    return ends if ends and ends[-1] == size else [*ends, size]
+    numbers = np.flatnonzero(is_filled)
+    return tuple(zip((numbers + 1).tolist(), ends[numbers].tolist(), strict=True))

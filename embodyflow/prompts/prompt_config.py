@@ -1,9 +1,13 @@
 """Configuration of prompts."""
 
 import string
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from embodyflow.prompts.file_patterns import expand_patterns
+from embodyflow.prompts.prompts import Split
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
@@ -36,44 +40,53 @@ class ArithmeticConfig(_Config):
 
 
 class RowsConfig(_Config):
-    """Prompts from files: JSON lines, parquet, Arrow, or folders of Hugging Face datasets.
+    """Prompts from files: parquet, Arrow, JSON lines, JSON lists, CSV, or folders of Hugging Face datasets.
+
+    Dots in the name of a column reach into nested columns: ``reward_model.ground_truth``.
 
     Attributes:
         data_source: Name of the dataset; validation scores are also reported per name.
-        train, validation, demo: Files of these splits; a split may be empty.
-        template: Text of the prompt with columns in braces, such as ``"{question}"``; ``null`` with
-            ``messages_column``.
-        messages_column: Column with a chat, a list of ``{"role": …, "content": …}``.
+        data_source_column: Column with the name of each row's dataset, instead of ``data_source``.
+        train, validation, demo: Files of these splits, or patterns such as ``data/*.parquet``; a split may be empty.
+        template: Text of the prompt with columns in braces, such as ``"{question}"``; a literal brace is doubled.
+            ``null`` with ``messages_column``.
+        messages_column: Column with a chat, a list of ``{"role": …, "content": …}`` or ``{"from": …, "value": …}``.
+            Without ``response_column``, a last message of the assistant is the response and not part of the prompt.
         chat: Use the template as a user message of a chat instead of plain text.
-        system: System message before the first message of the chat.
-        ground_truth_column: Column that the reward function compares responses with.
+        chat_template_kwargs: Keyword arguments of the tokenizer's chat template, such as ``enable_thinking``.
+        system: System message before the first message of a chat that has none.
+        ground_truth_column: Column that the reward function compares responses with; demo files may lack it.
         answer: Part of the ground truth that is used: ``whole``, or the text after its last ``####`` (``gsm8k``).
-        response_column: Column with the response that the warm start imitates.
+        response_column: Column with the response that the warm start imitates, a text or a message.
+        demo_messages_column: Column of the demo files with a chat, whose last message is the response to imitate;
+            ``null`` if demo files have the columns of the other splits.
+        reward_columns: Columns that reach the reward function as ``Sample.row``; ``null`` means all but the chat and
+            binary ones.
         too_long: Treatment of prompts with too many tokens: raise an ``error``, or ``skip`` and count them.
     """
 
     name: Literal["rows"] = "rows"
-    data_source: Annotated[str, Field(min_length=1)]
+    data_source: Annotated[str, Field(min_length=1)] | None = None
+    data_source_column: str | None = None
     train: tuple[str, ...]
     validation: tuple[str, ...] = ()
     demo: tuple[str, ...] = ()
     template: str | None = None
     messages_column: str | None = None
     chat: bool = False
+    chat_template_kwargs: dict[str, Any] = {}
     system: str | None = None
     ground_truth_column: str
     answer: Literal["whole", "gsm8k"] = "whole"
     response_column: str | None = None
+    demo_messages_column: str | None = None
+    reward_columns: tuple[str, ...] | None = None
     too_long: Literal["error", "skip"] = "error"
 
     @field_validator("template")
     @classmethod
     def _check_template(cls, template: str | None) -> str | None:
-        try:
-            has_column = template is None or any(template_columns(template))
-        except ValueError as error:
-            raise ValueError(f"is not a valid template: {error}") from error
-        if not has_column:
+        if template is not None and not template_columns(template):
             raise ValueError("names no column; write columns in braces, such as {question}")
         return template
 
@@ -81,17 +94,35 @@ class RowsConfig(_Config):
     def _check_prompt_kind(self) -> "RowsConfig":
         if (self.template is None) == (self.messages_column is None):
             raise ValueError("exactly one of template and messages_column must be set")
-        if self.system is not None and not (self.chat or self.messages_column):
-            raise ValueError("system needs chat=true or messages_column")
-        if self.demo and self.response_column is None:
-            raise ValueError("response_column must be set with demo files")
+        if (self.data_source is None) == (self.data_source_column is None):
+            raise ValueError("exactly one of data_source and data_source_column must be set")
+        for key, value in (("system", self.system), ("chat_template_kwargs", self.chat_template_kwargs or None)):
+            if value is not None and not self.has_chats:
+                raise ValueError(f"{key} needs chat=true or messages_column")
+        if self.demo and not (self.response_column or self.messages_column or self.demo_messages_column):
+            raise ValueError("response_column must be set with demo files, or demo_messages_column")
         return self
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns to read."""
+    def has_chats(self) -> bool:
+        """True if a split has chats, which the tokenizer's chat template renders."""
+        return self.chat or self.messages_column is not None or self.demo_messages_column is not None
+
+    def files(self, split: Split) -> tuple[str, ...]:
+        """Return the files of a split.
+
+        Raises:
+            ConfigError: A pattern matches nothing.
+        """
+        return expand_patterns(f"data.{split}", getattr(self, split))
+
+    def columns(self, split: Split) -> tuple[str, ...]:
+        """Return the names of the columns that the rows of a split must have."""
+        if split == "demo" and self.demo_messages_column is not None:
+            return (self.demo_messages_column,)
         prompt_columns = template_columns(self.template) if self.template else (self.messages_column,)
-        wanted = (*prompt_columns, self.ground_truth_column, self.response_column)
+        graded = (self.ground_truth_column, self.data_source_column, *(self.reward_columns or ()))
+        wanted = (*prompt_columns, *((self.response_column,) if split == "demo" else graded))
         return tuple(dict.fromkeys(name for name in wanted if name is not None))
 
 
@@ -99,9 +130,27 @@ def template_columns(template: str) -> tuple[str, ...]:
     """Return the names in a template's braces; a double brace is a literal brace.
 
     Raises:
-        ValueError: A brace has no partner.
+        ValueError: A brace has no partner, or holds no name.
     """
-    return tuple(name for _, name, _, _ in string.Formatter().parse(template) if name)
+    return tuple(name for _, name in template_parts(template) if name is not None)
+
+
+def template_parts(template: str) -> Iterator[tuple[str, str | None]]:
+    """Yield the pieces of literal text of a template, each with the column after it; the last may have none.
+
+    Raises:
+        ValueError: A brace has no partner, or holds no name.
+    """
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        reason = str(error).partition(" in format")[0].lower()
+        raise ValueError(f"is not a valid template: {reason}; write {{{{ and }}}} for literal braces") from error
+    for text, name, spec, conversion in parts:
+        inside = f"{name}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}"
+        if name is not None and (inside != name or not name.strip() or name.isdigit()):
+            raise ValueError(f"has {{{inside}}}, which names no column; write {{{{{inside}}}}} for literal braces")
+        yield text, name
 
 
 PromptConfig = Annotated[ArithmeticConfig | RowsConfig, Field(discriminator="name")]

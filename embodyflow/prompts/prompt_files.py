@@ -4,8 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from embodyflow.errors import ConfigError
+from embodyflow.prompts.columns import abbreviate, top_column, value_of
+from embodyflow.prompts.conversations import Message, read_messages, split_last_answer
 from embodyflow.prompts.datasets import Row, partition
-from embodyflow.prompts.prompt_config import RowsConfig, template_columns
+from embodyflow.prompts.prompt_config import RowsConfig, template_parts
 from embodyflow.prompts.prompts import Prompt, PromptTooLongError, Split, encode
 
 GSM8K_MARKER = "####"
@@ -64,14 +66,15 @@ class RowPrompts:
         return index
 
     def _read(self, split: Split, rank: int, num_ranks: int) -> list[tuple[Prompt, str | None]]:
-        paths: Sequence[str] = getattr(self._config, split)
+        paths = self._config.files(split)
         if not paths:
             return []
         kept: list[tuple[Prompt, str | None]] = []
-        for where, prompt_id, row in _rows(paths, self._config.columns, rank, num_ranks):
-            prompt = _build_prompt(row, self._config, prompt_id, where)
+        for where, prompt_id, row in _rows(paths, self._config, split, rank, num_ranks):
+            reader = _RowReader(self._config, split, row, where)
+            prompt, response = reader.prompt(prompt_id)
             if self._fits(prompt, where):
-                kept.append((prompt, _response(row, self._config, where) if split == "demo" else None))
+                kept.append((prompt, response))
             else:
                 self.num_skipped[split] += 1
         if not kept:
@@ -92,66 +95,117 @@ class RowPrompts:
         return True
 
 
-def _build_prompt(row: Mapping[str, Any], config: RowsConfig, prompt_id: int, where: str) -> Prompt:
-    """Return the prompt of a row.
-
-    Raises:
-        ConfigError: A column holds a value of the wrong kind; the message begins with ``where``.
-    """
-    truth = _answer(row[config.ground_truth_column], config, where)
-    if config.messages_column is not None:
-        messages = _messages(row[config.messages_column], config.messages_column, where)
-    else:
-        assert config.template is not None  # checked by RowsConfig
-        text = config.template.format_map({name: _text(row, name, where) for name in template_columns(config.template)})
-        if not config.chat:
-            return Prompt(prompt_id, text, None, truth, config.data_source)
-        messages = [{"role": "user", "content": text}]
-    if config.system is not None:
-        messages = [{"role": "system", "content": config.system}, *messages]
-    return Prompt(prompt_id, None, messages, truth, config.data_source)
-
-
-def _rows(paths: Sequence[str], columns: Sequence[str], rank: int, num_ranks: int) -> Iterator[tuple[str, int, Row]]:
+def _rows(
+    paths: Sequence[str], config: RowsConfig, split: Split, rank: int, num_ranks: int
+) -> Iterator[tuple[str, int, Row]]:
     """Yield, for each row of a rank, its place for error messages, its number over all files, and the row."""
+    columns, others = config.columns(split), config.reward_columns is None
     parts = partition(paths, num_ranks)
     number = sum(extent.stop - extent.start for part in parts[:rank] for extent in part)
     for extent in parts[rank]:
-        for position, row in enumerate(extent.read(columns), extent.start + 1):
+        for position, row in enumerate(extent.read(columns, others=others or split == "demo"), extent.start + 1):
             yield f"{extent.path}, row {position}", number, row
             number += 1
 
 
-def _text(row: Mapping[str, Any], column: str, where: str) -> str:
-    value = row[column]
-    if not isinstance(value, str | int | float):
-        raise ConfigError(f"{where}: column {column} is {value!r}; allowed is text")
-    return str(value)
+class _RowReader:
+    """Reads a prompt from a row; the message of each error begins with ``where``."""
 
+    def __init__(self, config: RowsConfig, split: Split, row: Row, where: str) -> None:
+        self._config, self._split, self._row, self._where = config, split, row, where
 
-def _response(row: Mapping[str, Any], config: RowsConfig, where: str) -> str:
-    assert config.response_column is not None  # checked by RowsConfig
-    response = _text(row, config.response_column, where)
-    if not response.strip():
-        raise ConfigError(f"{where}: column {config.response_column} is empty")
-    return response
+    def prompt(self, prompt_id: int) -> tuple[Prompt, str | None]:
+        """Return the prompt, and in the split ``demo`` the response to imitate.
 
+        Raises:
+            ConfigError: A column holds a value of the wrong kind.
+        """
+        config = self._config
+        text, messages, response = self._asked()
+        if messages is not None and config.system is not None and messages[0]["role"] != "system":
+            messages = [{"role": "system", "content": config.system}, *messages]
+        kwargs = config.chat_template_kwargs if messages is not None else {}
+        prompt = Prompt(prompt_id, text, messages, self._truth(), self._source(), self._reward_row(), kwargs)
+        return prompt, self._check_response(response) if self._split == "demo" else None
 
-def _messages(value: Any, column: str, where: str) -> list[dict[str, Any]]:
-    is_chat = isinstance(value, list) and value and all(isinstance(turn, dict) for turn in value)
-    if not is_chat or not all({"role", "content"} <= turn.keys() for turn in value):
-        raise ConfigError(
-            f"{where}: column {column} is not a chat; allowed is a list of messages with role and content"
-        )
-    return [dict(turn) for turn in value]
+    def _asked(self) -> tuple[str | None, list[Message] | None, str | None]:
+        """Return the prompt as text or messages, and the response where it is the last message of the chat."""
+        config, is_demo = self._config, self._split == "demo"
+        if is_demo and config.demo_messages_column is not None:
+            messages = read_messages(self._value(config.demo_messages_column), config.demo_messages_column, self._where)
+            return None, *split_last_answer(messages, config.demo_messages_column, self._where)
+        column = config.messages_column
+        if column is None:
+            text = self._filled_template()
+            return (None, [{"role": "user", "content": text}], None) if config.chat else (text, None, None)
+        messages = read_messages(self._value(column), column, self._where)
+        if config.response_column is None and (is_demo or messages[-1]["role"] == "assistant"):
+            return None, *split_last_answer(messages, column, self._where)
+        return None, messages, None
 
+    def _filled_template(self) -> str:
+        assert self._config.template is not None  # checked by RowsConfig
+        parts = template_parts(self._config.template)
+        return "".join(literal + ("" if name is None else self._text(name)) for literal, name in parts)
 
-def _answer(value: Any, config: RowsConfig, where: str) -> Any:
-    if config.answer == "whole":
-        if value is None:
-            raise ConfigError(f"{where}: column {config.ground_truth_column} is empty")
-        return value
-    _, found, answer = str(value).rpartition(GSM8K_MARKER)
-    if not found or not answer.strip():
-        raise ConfigError(f"{where}: column {config.ground_truth_column} has no answer after {GSM8K_MARKER}")
-    return answer.strip()
+    def _value(self, column: str) -> Any:
+        return value_of(self._row, column, self._where)
+
+    def _text(self, column: str) -> str:
+        value = self._value(column)
+        if not isinstance(value, str | int | float):
+            raise ConfigError(f"{self._where}: column {column} is {value!r}; allowed is text")
+        return str(value)
+
+    def _check_response(self, response: str | None) -> str:
+        """Return the response to imitate: the last message of the chat, or a column with a text or a message."""
+        config = self._config
+        column = config.demo_messages_column or config.response_column or config.messages_column
+        assert column is not None  # checked by RowsConfig
+        if response is None:
+            value = self._value(column)
+            if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping):
+                response = read_messages(value, column, self._where)[0]["content"]
+            else:
+                response = self._text(column)
+        if not isinstance(response, str) or not response.strip():
+            raise ConfigError(f"{self._where}: column {column} is empty")
+        return response
+
+    def _source(self) -> str:
+        column = self._config.data_source_column
+        if column is None or (self._split == "demo" and top_column(column, self._row) is None):
+            return self._config.data_source or "demo"
+        source = self._value(column)
+        if not isinstance(source, str) or not source:
+            raise ConfigError(f"{self._where}: column {column} is {source!r}; allowed is the name of a dataset")
+        return source
+
+    def _reward_row(self) -> Row:
+        config = self._config
+        if self._split == "demo":
+            return {}
+        if config.reward_columns is not None:
+            return {name: self._value(name) for name in config.reward_columns}
+        chat = None if config.messages_column is None else top_column(config.messages_column, self._row)
+        return {name: value for name, value in self._row.items() if name != chat}
+
+    def _truth(self) -> Any:
+        """Return the ground truth; a row of the split ``demo`` may have none."""
+        column = self._config.ground_truth_column
+        if self._split == "demo" and top_column(column, self._row) is None:
+            return None
+        value = self._value(column)
+        if isinstance(value, Mapping) and "ground_truth" in value:
+            raise ConfigError(
+                f"{self._where}: column {column} is {abbreviate(value)}; set data.ground_truth_column="
+                f"{column}.ground_truth"
+            )
+        if self._config.answer == "whole":
+            if value is None:
+                raise ConfigError(f"{self._where}: column {column} is empty")
+            return value
+        _, found, answer = str(value).rpartition(GSM8K_MARKER)
+        if not found or not answer.strip():
+            raise ConfigError(f"{self._where}: column {column} has no answer after {GSM8K_MARKER}")
+        return answer.strip()

@@ -1,6 +1,7 @@
 """Prompts of language models, and their encoding as tokens, which training and validation share."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
 Split: TypeAlias = Literal["train", "validation", "demo"]
@@ -18,6 +19,8 @@ class Prompt:
             ``None`` for a text.
         ground_truth: Value that the reward function compares responses with.
         data_source: Name of the dataset.
+        row: Further columns of the row, for the reward function.
+        template_kwargs: Keyword arguments of the chat template.
     """
 
     prompt_id: int
@@ -25,6 +28,8 @@ class Prompt:
     messages: list[dict[str, Any]] | None
     ground_truth: Any
     data_source: str
+    row: Mapping[str, Any] = field(default_factory=dict)
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.text is None) == (self.messages is None):
@@ -63,7 +68,8 @@ def encode(prompt: Prompt, tokenizer: Any, max_prompt_tokens: int) -> tuple[int,
         PromptTooLongError: The prompt has more tokens; the message names the prompt.
     """
     if prompt.messages is not None:
-        ids = tokenizer.apply_chat_template(prompt.messages, add_generation_prompt=True, return_dict=False)
+        options = {**prompt.template_kwargs, "add_generation_prompt": True, "return_dict": False}
+        ids = tokenizer.apply_chat_template(prompt.messages, **options)
     else:
         ids = tokenizer(prompt.text)["input_ids"]
     if len(ids) > max_prompt_tokens:
@@ -74,6 +80,32 @@ def encode(prompt: Prompt, tokenizer: Any, max_prompt_tokens: int) -> tuple[int,
     return tuple(ids)
 
 
-def encode_response(response: str, tokenizer: Any) -> tuple[int, ...]:
-    """Return the token ids of a response to imitate, followed by the end-of-sequence token."""
-    return (*tokenizer(response, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
+def encode_response(prompt: Prompt, response: str, tokenizer: Any) -> tuple[int, ...]:
+    """Return the token ids of a response to imitate, followed by the tokens that end it."""
+    return (*tokenizer(response, add_special_tokens=False)["input_ids"], *end_of_response(prompt, tokenizer))
+
+
+def end_of_response(prompt: Prompt, tokenizer: Any) -> tuple[int, ...]:
+    """Return the token ids that end a response to a prompt.
+
+    A response to a text ends with the tokenizer's end of a sequence. In a chat the chat template ends the assistant's
+    turn: the tokens are those that it puts after the message, up to the first special token. A template without one
+    ends a turn with the end of a sequence.
+    """
+    if prompt.messages is None:
+        return (tokenizer.eos_token_id,)
+    answered = [*prompt.messages, {"role": "assistant", "content": _ANSWER}]
+    options = {**prompt.template_kwargs, "add_generation_prompt": False, "tokenize": False}
+    _, found, rest = tokenizer.apply_chat_template(answered, **options).rpartition(_ANSWER)
+    ids = tokenizer(rest, add_special_tokens=False)["input_ids"] if found else []
+    special = [place for place, token in enumerate(ids) if _is_special(token, tokenizer)]
+    return tuple(ids[: special[0] + 1]) if special else (tokenizer.eos_token_id,)
+
+
+_ANSWER = "The-answer-of-the-assistant"
+"""Message that stands for a response, so that what the template puts after it can be found."""
+
+
+def _is_special(token: int, tokenizer: Any) -> bool:
+    added = tokenizer.added_tokens_decoder.get(token)
+    return token in tokenizer.all_special_ids or (added is not None and added.special)

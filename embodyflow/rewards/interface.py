@@ -20,6 +20,9 @@ class Sample:
         data_source: Name of the dataset.
         num_tokens: Number of tokens of the response.
         finished: True if the response ended by itself, False if it was cut at the limit of tokens.
+        row: Further columns of the row of the dataset.
+        messages: Messages of the prompt if it is a chat, else ``None``.
+        token_ids: Token ids of the response, with the one that ended it.
     """
 
     uid: int
@@ -29,6 +32,9 @@ class Sample:
     data_source: str
     num_tokens: int
     finished: bool
+    row: Mapping[str, Any] = field(default_factory=dict)
+    messages: Sequence[Mapping[str, Any]] | None = None
+    token_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True)

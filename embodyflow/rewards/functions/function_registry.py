@@ -4,8 +4,11 @@ from functools import partial
 from typing import Any, assert_never
 
 from embodyflow.references import resolve
+from embodyflow.rewards.borrowed import load_borrowed, split_origin
+from embodyflow.rewards.by_source import BySource
 from embodyflow.rewards.functions import answer_matching
 from embodyflow.rewards.reward_config import (
+    BySourceConfig,
     CodeConfig,
     CustomConfig,
     ExactMatchConfig,
@@ -33,6 +36,12 @@ def build_reward_function(config: FunctionConfig) -> Any:
             from embodyflow.rewards.functions import program_tests
 
             return partial(program_tests.score_program, config=config)
+        case BySourceConfig():
+            functions = {source: build_reward_function(each) for source, each in config.functions.items()}
+            default = None if config.default is None else build_reward_function(config.default)
+            return BySource(functions, default)
+        case CustomConfig() if split_origin(config.function)[0] is not None:
+            return load_borrowed(config.function, config.correct_above, config.kwargs)
         case CustomConfig():
             return partial(resolve(config.function), **config.kwargs)
         case _:

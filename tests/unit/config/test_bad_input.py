@@ -289,6 +289,18 @@ MISTAKES = {
     ),
     "adapters without a rank": ("trainer.lora={alpha:8}", "trainer.lora.rank: must be set"),
     "adapters without target modules": ("trainer.lora={rank:8,target_modules:[]}", "trainer.lora.target_modules=[]: "),
+    "a stray brace in a template": (
+        "experiment=math data=gsm8k data.template='{question}\\boxed{}.'",
+        "data.template: has {{}}, which names no column; write {{{{}}}} for literal braces",
+    ),
+    "a pattern without files": (
+        "experiment=math data=gsm8k data.train=[no/*.jsonl]",
+        "data.train=no/*.jsonl: matches no file; allowed are paths, and patterns that match a file",
+    ),
+    "a function that is not of verl's interface": (
+        "experiment=math reward=custom reward.function.function=verl:math:sqrt",
+        "reward.function: function=verl:math:sqrt: ",
+    ),
     "unknown precision": ("trainer.precision=float8", "trainer.precision='float8': input should be 'float32' or"),
     "parity tolerance too small for bfloat16": (
         "trainer.precision=bfloat16",
@@ -321,7 +333,7 @@ MISTAKES = {
         "resume=old",
         "resume=old: it has no committed checkpoint; start a run with another run_id",
     ),
-    "resume with another seed": ("resume=old seed=1", "allowed with resume are iterations and run_root"),
+    "resume with another seed": ("resume=old seed=1", "allowed with resume are iterations, run_root and trainer"),
 }
 
 

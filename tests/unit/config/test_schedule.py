@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from embodyflow.config.trainer import ScheduleConfig
+from embodyflow.config.trainer import ScheduleConfig, TrainerConfig
 
 
 def rates(iterations: int, **values: object) -> list[float]:
@@ -40,6 +40,19 @@ def test_every_rate_is_positive_and_at_most_the_full_rate(
     assert all(0 < value <= 1 for value in values)
     assert values[:warmup] == sorted(values[:warmup])
     assert values[warmup:] == sorted(values[warmup:], reverse=True)
+
+
+def test_after_its_length_a_schedule_stays_at_its_last_value() -> None:
+    schedule = ScheduleConfig(name="linear", warmup_iterations=1)
+    values = [schedule.fraction(iteration, 5) for iteration in range(1, 9)]
+    assert values == pytest.approx([1 / 2, 1, 3 / 4, 1 / 2, 1 / 4, 1 / 4, 1 / 4, 1 / 4])
+
+
+def test_the_length_of_a_schedule_is_the_runs_unless_it_is_set() -> None:
+    trainer = TrainerConfig(num_ranks=1, num_minibatches=1, learning_rate=1e-3, epochs=1, schedule={"name": "linear"})
+    assert trainer.rate_fraction(7, 12) == pytest.approx(1 / 2)
+    fixed = trainer.model_copy(update={"schedule_iterations": 8})
+    assert fixed.rate_fraction(7, 12) == fixed.rate_fraction(7, 100) == pytest.approx(1 / 4)
 
 
 def test_an_unknown_schedule_is_refused() -> None:

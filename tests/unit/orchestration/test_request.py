@@ -22,14 +22,17 @@ from embodyflow.orchestration.request.request import (
     check,
     open_folder,
     parse_arguments,
+    stretched_schedule,
 )
 from embodyflow.record.run_folder import RunFolder
 
 SMALL = ("env.max_steps=20", "evaluation.num_goals=2", "trainer.epochs=2")
 
 
-def committed_run(run_root: Path, run_id: str = "mine", iterations: int = 3, done: int = 1) -> RunConfig:
-    request = RunRequest(iterations=iterations, run_id=run_id, overrides=(f"run_root={run_root}", *SMALL))
+def committed_run(
+    run_root: Path, run_id: str = "mine", iterations: int = 3, done: int = 1, words: tuple[str, ...] = ()
+) -> RunConfig:
+    request = RunRequest(iterations=iterations, run_id=run_id, overrides=(f"run_root={run_root}", *SMALL, *words))
     config = check(request)
     folder = open_folder(request, config)
     for iteration in range(done + 1):
@@ -104,6 +107,31 @@ def test_a_resumed_run_keeps_its_configuration_and_may_be_extended(tmp_path: Pat
     longer = check(RunRequest(resume="mine", iterations=9, overrides=where))
     assert longer == config.model_copy(update={"iterations": 9})
     assert open_folder(RunRequest(resume="mine", overrides=where), longer).checkpoints.committed() == [0, 1]
+
+
+def test_a_resumed_run_says_that_it_stretches_the_schedule_and_may_keep_the_old_one(tmp_path: Path) -> None:
+    where = (f"run_root={tmp_path}",)
+    words = ("trainer.schedule.name=linear", "trainer.learning_rate=0.001")
+    committed_run(tmp_path, iterations=6, done=6, words=words)
+    kept = "trainer.schedule_iterations="
+    longer = check(RunRequest(resume="mine", iterations=12, overrides=where))
+    assert stretched_schedule(RunFolder(longer.run_dir), longer) == (
+        "iterations=12 stretches trainer.schedule.name=linear from 6 iterations: iteration 7 has the learning rate "
+        "0.0005; trainer.schedule_iterations=6 keeps the old schedule, 0.000167"
+    )
+    same = check(RunRequest(resume="mine", iterations=12, overrides=(*where, f"{kept}6")))
+    assert (same.iterations, same.trainer.schedule_iterations) == (12, 6)
+    assert stretched_schedule(RunFolder(same.run_dir), same) is None
+    other = check(RunRequest(resume="mine", iterations=12, overrides=(*where, f"{kept}8")))
+    assert str(stretched_schedule(RunFolder(other.run_dir), other)).startswith(
+        "trainer.schedule_iterations=8 stretches"
+    )
+
+
+def test_a_constant_rate_is_not_stretched(tmp_path: Path) -> None:
+    committed_run(tmp_path, done=2)
+    longer = check(RunRequest(resume="mine", iterations=9, overrides=(f"run_root={tmp_path}",)))
+    assert stretched_schedule(RunFolder(longer.run_dir), longer) is None
 
 
 def test_a_moved_run_folder_is_resumed_at_its_new_place(tmp_path: Path) -> None:

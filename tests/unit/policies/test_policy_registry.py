@@ -95,7 +95,7 @@ MISTAKES = {
         "warm_start: must be null with policy.name=own_policy_models:Embodied, which has no imitation_loss",
     ),
     "no critic": (
-        f"flow=ppo {EMBODIED}",
+        f"algorithm=ppo {EMBODIED}",
         "algorithm.advantage=gae: needs a critic, and policy.name=own_policy_models:Embodied has no critic_class",
     ),
 }

@@ -94,7 +94,7 @@ def test_decoding_returns_the_encoded_text(tokenizer):
         prompt, response = source.prompt("demo", index), source.demonstration("demo", index)
         ids = encode(prompt, tokenizer, 10)
         assert ids[0] == tokenizer.bos_token_id and tokenizer.decode(ids[1:]) == prompt.text
-        ids = encode_response(response, tokenizer)
+        ids = encode_response(prompt, response, tokenizer)
         assert ids[-1] == tokenizer.eos_token_id and tokenizer.unk_token_id not in ids
         assert tokenizer.decode(ids, skip_special_tokens=True) == response
     assert len({tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id}) == 3

@@ -34,6 +34,12 @@ def write_jsonl(folder: Path, rows: list[Row]) -> str:
     return str(path)
 
 
+def write_json(folder: Path, rows: list[Row]) -> str:
+    path = folder / "rows.json"
+    path.write_text(json.dumps(rows, indent=1))
+    return str(path)
+
+
 def write_arrow(folder: Path, rows: list[Row]) -> str:
     path = folder / "rows.arrow"
     table = pa.Table.from_pylist(rows)
@@ -51,7 +57,7 @@ def write_hugging_face(folder: Path, rows: list[Row]) -> str:
 
 
 Write = Callable[[Path, list[Row]], str]
-FORMATS = [write_parquet, write_jsonl, write_arrow, write_hugging_face]
+FORMATS = [write_parquet, write_jsonl, write_json, write_arrow, write_hugging_face]
 
 
 def read(paths: Sequence[str], num_ranks: int, columns: Sequence[str] = ("prompt", "answer")) -> list[list[Row]]:
@@ -137,6 +143,79 @@ def test_line_ends_do_not_depend_on_a_last_line_feed(num_rows: int, data: st.Dat
         assert [row for part in parts for row in part] == rows
 
 
+NESTED = [{"prompt": "a", "meta": {"index": i, "split": {"name": "x"}}, "image": b"1"} for i in range(4)]
+
+
+@pytest.mark.parametrize("write", [write_parquet, write_arrow, write_hugging_face])
+def test_a_nested_column_comes_whole_and_other_columns_without_binary_ones(write: Write, tmp_path: Path) -> None:
+    path = write(tmp_path, NESTED)
+    assert read([path], 1, ["meta.index"])[0] == [{"meta": row["meta"]} for row in NESTED]
+    [extent] = partition([path], 1)[0]
+    expected = [{"meta": row["meta"], "prompt": "a"} for row in NESTED]
+    assert extent.read(["meta.split.name"], others=True) == expected
+    assert extent.read(["image"]) == [{"image": b"1"}] * 4
+    with pytest.raises(ConfigError, match=rf"^{path}: has no column mata.index; it has prompt, meta, image$"):
+        extent.read(["mata.index"])
+
+
+def test_blank_lines_of_json_lines_are_not_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('\n \t\r\n{"a": 0}\n\n\n  {"a": 1}\r\n{"a": 2}\n\n{"b": 3}\n \n\n')
+    assert [len(part) for part in partition([str(path)], 4)] == [1] * 4
+    parts = partition([str(path)], 2)
+    assert parts[0][0].read(["a"]) == [{"a": 0}, {"a": 1}]
+    with pytest.raises(ConfigError, match=rf"^{path}:9: has no column a; it has b$"):
+        parts[1][0].read(["a"])
+
+
+def test_json_lines_may_be_called_json(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text('{"a": 0}\n{"a": 1}\n')
+    assert read([str(path)], 2, ["a"]) == [[{"a": 0}], [{"a": 1}]]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('[{"a": 1}, {"b": 2}]', ", row 2: has no column a; it has b"),
+        ('[{"a": 1}, 2]', ", row 2: is not a JSON object"),
+        ('[{"a": 1}', ": is not JSON: "),
+    ],
+)
+def test_a_broken_json_list_is_named_with_the_row(text: str, complaint: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=rf"^{path}{complaint}"):
+        read([str(path)], 1, ["a"])
+
+
+def test_csv_values_are_text_and_may_hold_commas_quotes_and_line_feeds(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes('\ufeffquestion,answer\r\n"a, ""b""\nc",007\r\n\r\né,1.50\r\n'.encode())
+    rows = [{"question": 'a, "b"\nc', "answer": "007"}, {"question": "é", "answer": "1.50"}]
+    assert read([str(path)], 2, ["question", "answer"]) == [[rows[0]], [rows[1]]]
+    (tmp_path / "rows.tsv").write_text("question\tanswer\na, b\t3\n")
+    assert read([str(tmp_path / "rows.tsv")], 1, ["question"]) == [[{"question": "a, b"}]]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("a,b\n1,2\n3\n", ", row 2: has 1 values; its header names 2 columns"),
+        ("a,b\n1,2,3\n", ", row 1: has 3 values; its header names 2 columns"),
+        ("a,a\n1,2\n", ": its header names a column twice: a, a"),
+        ('a,b\n"1,2\n', ": is not a CSV file: "),
+        ("a,b\n", ": 0 rows for 1 ranks"),
+        ("", ": 0 rows for 1 ranks"),
+    ],
+)
+def test_a_broken_csv_file_is_named_with_the_row(text: str, complaint: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=rf"^{path}{complaint}"):
+        read([str(path)], 1, ["a"])
+
+
 @pytest.mark.parametrize("write", FORMATS)
 def test_fewer_rows_than_ranks_are_refused(write: Write, tmp_path: Path) -> None:
     path = write(tmp_path, ROWS[:3])
@@ -147,7 +226,7 @@ def test_fewer_rows_than_ranks_are_refused(write: Write, tmp_path: Path) -> None
 @pytest.mark.parametrize("write", FORMATS)
 def test_a_missing_column_is_named_with_those_that_are_there(write: Write, tmp_path: Path) -> None:
     path = write(tmp_path, ROWS[:3])
-    with pytest.raises(ConfigError, match=rf"^{path}(:1)?: has no column question; it has prompt, answer$"):
+    with pytest.raises(ConfigError, match=rf"^{path}(:1|, row 1)?: has no column question; it has prompt, answer$"):
         read([path], 1, ["question"])
 
 
@@ -156,7 +235,6 @@ def test_a_missing_column_is_named_with_those_that_are_there(write: Write, tmp_p
     [
         ('{"prompt": 1', "is not JSON: Expecting"),
         ("[1]", "is not a JSON object"),
-        ("", "is not JSON"),
         ("{}", "has no"),
     ],
 )
@@ -185,8 +263,10 @@ def test_a_file_that_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"rows.csv: allowed are .parquet, .arrow, .jsonl and folders"):
-        partition([str(tmp_path / "rows.csv")], 1)
+    with pytest.raises(
+        ConfigError, match=r"rows.xlsx: allowed are .parquet, .arrow, .jsonl, .json, .csv, .tsv and folders"
+    ):
+        partition([str(tmp_path / "rows.xlsx")], 1)
 
 
 def test_a_folder_of_splits_asks_for_one_of_them(tmp_path: Path) -> None:

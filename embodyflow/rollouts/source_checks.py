@@ -1,0 +1,52 @@
+"""Checks that the prompts of a language job fit its reward function and its tokenizer."""
+
+from embodyflow.config.language import LanguageConfig
+from embodyflow.errors import ConfigError
+from embodyflow.prompts.prompt_config import RowsConfig
+from embodyflow.prompts.prompts import PromptSource, Split
+
+_GRADED: tuple[Split, ...] = ("train", "validation")
+
+
+def check_sources(config: LanguageConfig, source: PromptSource) -> None:
+    """Check that each dataset that the rows name has a reward function.
+
+    Raises:
+        ConfigError: A dataset has none.
+    """
+    if not isinstance(config.data, RowsConfig) or config.reward.function is None:
+        return
+    names = {
+        source.prompt(split, index).data_source: None for split in _GRADED for index in range(source.num_prompts(split))
+    }
+    try:
+        config.reward.check_sources(list(names))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def check_chat_template(config: LanguageConfig) -> None:
+    """Check that the tokenizer has a chat template if prompts are chats.
+
+    Raises:
+        ConfigError: It has none, or it cannot be loaded.
+    """
+    if not isinstance(config.data, RowsConfig) or not config.data.has_chats:
+        return
+    from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer  # imports torch, which takes seconds
+
+    name = config.policy.tokenizer or config.policy.path
+    key = "policy.tokenizer" if config.policy.tokenizer else "policy.path"
+    try:
+        tokenizer = build_tokenizer(config.policy)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise ConfigError(f"{key}={name}: its tokenizer cannot be loaded: {first}") from error
+    if not getattr(tokenizer, "chat_template", None):
+        data = config.data
+        column = "messages_column" if data.messages_column else "demo_messages_column"
+        chat = "data.chat=true" if data.chat else f"data.{column}={getattr(data, column)}"
+        raise ConfigError(
+            f"{chat}: the tokenizer of {key}={name} has no chat template; allowed are a policy.tokenizer with one, and "
+            "prompts of plain text (data.template with data.chat=false)"
+        )
