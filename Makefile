@@ -16,7 +16,7 @@ INSTALLED := .venv/installed-$(EXTRAS)
 # While a run starts and ends it leaves one of two cores idle.
 TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 
-.PHONY: help install run up down test slow chaos lint clean rendering
+.PHONY: help install run up down test test-all slow chaos lint clean rendering
 
 help:  ## list the targets
 	@echo 'Targets; all but help, down and clean install what is missing:'
@@ -35,9 +35,13 @@ up: install  ## start the local stack: Ray, Prefect server, Prefect worker, depl
 down:  ## stop the local stack
 	@$(BIN)/embodyflow down
 
-test: install  ## run the tests that CI runs
+test: install  ## run the unit tests and a slice of the integration tests, within eight minutes on two cores
 	$(BIN)/python -m pytest tests/unit -m "not slow and not gpu" $(TWO_AT_ONCE)
-	$(BIN)/python -m pytest tests/integration tests/chaos -m "not slow and not gpu" $(TWO_AT_ONCE) --durations=12
+	$(BIN)/python -m pytest tests/integration tests/chaos -m "core and not slow and not gpu" $(TWO_AT_ONCE)
+
+test-all: install  ## run the integration and chaos tests that `make test` leaves out
+	$(BIN)/python -m pytest tests/integration tests/chaos -m "not core and not slow and not gpu" $(TWO_AT_ONCE) \
+		--durations=12
 
 slow: install  ## run the tests that CI leaves out, about half an hour
 	$(BIN)/python -m pytest tests/unit tests/integration -m "slow and not gpu" $(TWO_AT_ONCE)

@@ -18,6 +18,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("words", "answer"), MISTAKES.items())
 def test_a_mistake_is_reported_and_starts_nothing(words: str, answer: str, tmp_path: Path) -> None:
     home = tmp_path / "home"

@@ -62,6 +62,7 @@ def assert_agrees_with_training(runs: Runs, run_id: str, output: str) -> None:
     assert result["weights_digest"] == runs.summary("mine")["weights_digest"]
 
 
+@pytest.mark.core
 def test_an_evaluation_agrees_with_training(runs: Runs, mine: Path) -> None:
     process = start(runs, mine, "evaluated")
     output, _ = process.communicate(timeout=200)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from small_runs import Runs, assert_trained, training_records
 
 pytestmark = pytest.mark.integration
@@ -25,6 +26,7 @@ def trained(runs: Runs, flow: str, *words: str) -> dict[str, Any]:
     return line
 
 
+@pytest.mark.core
 def test_ppo_trains_policy_and_critic(runs: Runs) -> None:
     line = trained(runs, "ppo", "trainer.epochs=1", "critic.epochs=2")
     nodes = ["rollout", "reward", "value", "advantage", "old_log_prob", "ref_log_prob", "train_actor", "train_critic"]
@@ -56,6 +58,7 @@ def test_a_run_with_kl_in_the_rewards_resumes_bit_identically(runs: Runs) -> Non
     runs.assert_same_training("resumed", "straight")
 
 
+@pytest.mark.core
 def test_dapo_fills_its_batch_with_mixed_groups(runs: Runs) -> None:
     line = trained(runs, "dapo", "filter.num_groups=4", "filter.max_rerolls=30")
     assert line["groups/num_kept_rows"] == 16
@@ -80,6 +83,7 @@ def test_surplus_groups_of_dapo_are_used_later_and_survive_a_resume(runs: Runs, 
     assert stale == ([0, *(line["groups/num_kept_rows"] for line in lines[1:])] if ahead else used)
 
 
+@pytest.mark.core
 def test_srpo_rewards_failures_for_their_progress(runs: Runs) -> None:
     line = trained(runs, "srpo", "filter.drop_uniform=false")
     assert line["groups/num_kept_rows"] == 16
@@ -87,3 +91,11 @@ def test_srpo_rewards_failures_for_their_progress(runs: Runs) -> None:
     rate, failure_score = line["rollout/success_rate"], line["progress/failure_score"]
     assert 0 < failure_score < 0.8
     assert line["reward/score"] == pytest.approx(rate + (1 - rate) * failure_score, abs=1e-6)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(("flow", "loss"), [("gspo", "gspo"), ("cpgd", "cpgd")])
+def test_a_flow_trains_by_the_loss_of_its_name(runs: Runs, flow: str, loss: str) -> None:
+    trained(runs, flow, "trainer.epochs=1")
+    config = yaml.safe_load((runs.root / flow / "config.yaml").read_text())
+    assert (config["flow"], config["algorithm_name"], config["algorithm"]["loss"]) == (flow, flow, loss)

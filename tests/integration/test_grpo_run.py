@@ -25,6 +25,7 @@ def first(runs: Runs) -> str:
     return runs.run("first", *WORDS)
 
 
+@pytest.mark.core
 def test_a_run_leaves_its_records_and_no_process(runs: Runs, first: str) -> None:
     lines = first.strip().splitlines()
     assert any(line.startswith("success_rate before=") and "seed=1" in line for line in lines)
@@ -54,6 +55,7 @@ def test_two_trainer_ranks_agree_with_one(runs: Runs, first: str, prefect_api: s
     assert max(abs(one[name] - two[name]).max() for name in one) < 1e-4
 
 
+@pytest.mark.core
 def test_a_resumed_run_gives_the_same_result(runs: Runs, first: str, prefect_api: str) -> None:
     process = runs.start(*SMALL, f"run_root={runs.root}", "run_id=killed", *WORDS)
     checkpoint = runs.root / "killed" / "checkpoints" / "iteration-000001"
@@ -69,6 +71,7 @@ def test_a_resumed_run_gives_the_same_result(runs: Runs, first: str, prefect_api
     assert runs.metrics("killed") == runs.metrics("first")
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("send", "number"),
     [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)],

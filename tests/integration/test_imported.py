@@ -11,6 +11,7 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     "module", ["embodyflow.config.compose", "embodyflow.orchestration.request.request", "embodyflow.cli.run"]
 )

@@ -31,6 +31,7 @@ def run(runs: Runs, run_id: str, *words: str) -> str:
     return output
 
 
+@pytest.mark.core
 def test_a_run_leaves_its_records_and_no_process(runs: Runs) -> None:
     output = run(runs, "first", "iterations=2", "trainer.num_ranks=2")
     assert any(line.startswith("success_rate before=") and "goals=16" in line for line in output.splitlines())

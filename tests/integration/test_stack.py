@@ -34,6 +34,7 @@ def take(port: int, held: ExitStack) -> None:
         held.enter_context(socket.create_server(("127.0.0.1", port)))
 
 
+@pytest.mark.core
 def test_a_run_by_itself_shows_its_result_and_leaves_nothing(project: Project) -> None:
     """Its process is killed once, and it goes on."""
     done = project.embodyflow("run", "--seed", "3", "iterations=3", "run_id=mine")
@@ -47,6 +48,7 @@ def test_a_run_by_itself_shows_its_result_and_leaves_nothing(project: Project) -
     assert project.leftovers() == []
 
 
+@pytest.mark.core
 def test_ctrl_c_ends_a_run_and_everything_with_it(project: Project) -> None:
     process = project.start("run", "iterations=10000", "run_id=long")
     assert eventually((project.root / "runs" / "long" / "metrics.jsonl").exists, 200.0)
