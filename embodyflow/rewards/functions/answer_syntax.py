@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from typing import TypeAlias
 
 from embodyflow.rewards.functions.latex_text import key_of, normalize, words_of
@@ -89,18 +90,36 @@ _HALF = r"(?P<half>[ap]\.?\s?m\b\.?)"
 _CLOCK = re.compile(rf"(?P<fields>\d{{1,2}}(?::\d{{2}}){{1,2}})\s*{_HALF}?", re.IGNORECASE)
 _HOUR = re.compile(rf"(?P<fields>\d{{1,2}})\s*{_HALF}", re.IGNORECASE)
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
-_BASES = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
-_BASED = re.compile(
-    r"\(?(?P<digits>[0-9A-Za-z]+)\)?\s*(?:_|base)\s*(?P<base>\d{1,2}|[a-z]+)", re.IGNORECASE
+_BASES = [
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+]
+_BASED = re.compile(r"\(?(?P<digits>[0-9A-Za-z]+)\)?\s*(?:_|base)\s*(?P<base>\d{1,2}|[a-z]+)", re.IGNORECASE)
+_VALUE = (
+    r"[-+]?\s*(?:\d+\s+\d+/\d+|\d[\d.,]*(?:\s*/\s*\d+)?|\d*\s*\\frac\{[^{}]*\}\{[^{}]*\}"
+    r"|\d*\s*\\sqrt\{[^{}]*\}|\d*\\pi)"
 )
-_VALUE = r"[-+]?\s*(?:\d+\s+\d+/\d+|\d[\d.,]*(?:\s*/\s*\d+)?|\d*\s*\\frac\{[^{}]*\}\{[^{}]*\}|\d*\s*\\sqrt\{[^{}]*\}|\d*\\pi)"
 _BARE_UNIT = re.compile(rf"(?P<value>{_VALUE})(?P<space>\s*)(?P<unit>[A-Za-z][A-Za-z./ ]*(?:\^\{{?-?\d\}}?)?)")
 _CURRENCY = re.compile(r"(?P<sign>[-+]?)\s*(?P<unit>\\\$|[$€£¥₹])\s*(?P<value>.+)", re.DOTALL)
 _PERCENT = re.compile(r"(?P<value>.+?)\s*(?:\\%|%|(?:\\text\{)?\s*\bpercent\s*\}?)", re.DOTALL)
 _TEXT_UNIT = re.compile(r"(?P<value>.+?)\s*(?P<unit>(?:\^\\circ\s*)?\\text\{[^{}]*[A-Za-z][^{}]*\}.*)", re.DOTALL)
 _DEGREE = re.compile(r"(?P<value>.+?)\s*\^\\circ\s*(?P<scale>[CF]?)", re.DOTALL)
 _NAME = re.compile(
-    r"(?:[A-Za-z]|\\[a-zA-Z]+|\\text\{[^{}]*\})(?:_\{?\w+\}?)?(?:\([^()=]*\))?'?|(?:\\\w+\s*)?[A-Za-z]{2,}|[A-Za-z]\^\{-1\}\(\w\)"
+    r"(?:[A-Za-z]|\\[a-zA-Z]+|\\text\{[^{}]*\})(?:_\{?\w+\}?)?(?:\([^()=]*\))?'?"
+    r"|(?:\\\w+\s*)?[A-Za-z]{2,}|[A-Za-z]\^\{-1\}\(\w\)"
 )
 _MEMBER = re.compile(r"[A-Za-z]\s*\\in\s*(?=[(\[\\{])")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
@@ -108,12 +127,17 @@ _PLAIN_WORDS = re.compile(r"[A-Za-z][A-Za-z'.\-]*(?:\s+[A-Za-z][A-Za-z'.\-]*)*")
 # Letters that stand side by side as a product of variables: xy, ab, mn, …
 _VARIABLES = tuple(map(frozenset, ("abcd", "xyzwt", "kmn", "pqrs", "uvw", "nkr", "rst", "xyab", "mnxy", "hr", "lw")))
 _BRACKET = re.compile(r"\\[{}]|[()\[\]{}]|\\langle|\\rangle|\\begin\{\w+\*?\}|\\end\{\w+\*?\}")
-_JOINTS = re.compile(r"[,;]|\\text\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\(?:vee|lor)(?![a-z])")
+_SIGNS = (("pm", "mp"), ("mp", "pm"))
+_JOINTS = re.compile(
+    r"[,;]|\\text\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\(?:vee|lor)(?![a-z])"
+)
 
 
+@lru_cache(maxsize=1024)
 def parse_answer(latex: str) -> Answer:
     """Return the structure of an answer, which is LaTeX or plain text."""
-    return _parse(normalize(latex))
+    text = normalize(latex)
+    return _parse(text) if parse_rational(text) is None else Formula(text)
 
 
 def parse_list(latex: str) -> Answer | None:
@@ -139,7 +163,7 @@ def _parse_special(text: str) -> Answer | None:
     """Return a date, a clock time or a number in a base."""
     plain = re.sub(r"\s+", " ", re.sub(r"\\text\{([^{}]*)\}", r" \1", text)).strip()
     if _DATE.fullmatch(plain):
-        return Words("-".join(str(int(part)) for part in re.split(r"[-/.]", plain)) + plain[re.search(r"\D", plain).start()])  # type: ignore[union-attr]
+        return Words(re.sub(r"\b0+(?=\d)", "", plain))
     if found := _CLOCK.fullmatch(plain) or _HOUR.fullmatch(plain):
         half = re.sub(r"[^apm]", "", (found["half"] or "").lower())
         return Clock(tuple(map(int, found["fields"].split(":"))), half)
@@ -167,9 +191,8 @@ def _parse_items(text: str) -> Answer | None:
         return Items("", tuple(_parse(part) for part in parts), text)
     plus_minus = re.search(r"\\(pm|mp)(?![a-zA-Z])", text)
     if plus_minus:
-        signs = {"pm": "+-", "mp": "-+"}
         both = [
-            re.sub(r"\\(pm|mp)(?![a-zA-Z])", lambda found, at=at: signs[found[1]][at], text) for at in (0, 1)  # type: ignore[misc]
+            re.sub(rf"\\{one}(?![a-zA-Z])", "+", re.sub(rf"\\{other}(?![a-zA-Z])", "-", text)) for one, other in _SIGNS
         ]
         return Items("", tuple(_parse(each.lstrip("+ ")) for each in both))
     inside = _enclosed(text)
@@ -223,6 +246,8 @@ def _parse_equation(text: str) -> Answer | None:
     sides = [side.strip() for side in re.split(r"(?<![<>!\\])=|\\approx(?![a-z])|\\equiv(?![a-z])", text)]
     if len(sides) < 2 or not all(sides) or re.search(r"[<>]|\\(?:le|ge|ne|lt|gt|pmod|mod)(?![a-z])", text):
         return None
+    if re.fullmatch(r"\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\)", sides[0]):  # (x, y) = (1, 2)
+        return _parse(sides[-1])
     if _NAME.fullmatch(sides[0]):
         return Assignment(key_of(sides[0]), _parse(sides[-1]), text)
     if not re.search(r"[A-Za-z]", re.sub(r"\\[a-zA-Z]+", "", sides[0])):  # 9 * 2 = 18
@@ -278,7 +303,9 @@ def _parse_quantity(text: str) -> Answer | None:
     if (found := _TEXT_UNIT.fullmatch(text)) and _is_value(found["value"]) and not re.search(r"\d\s|\d$", _tail(found)):
         return Quantity(_parse(found["value"]), parse_unit(found["unit"]))
     if (found := _DEGREE.fullmatch(text)) and _is_value(found["value"]):
-        return Quantity(_parse(found["value"]), Unit("degree" + (f" {found['scale'].lower()}" if found["scale"] else "")))
+        return Quantity(
+            _parse(found["value"]), Unit("degree" + (f" {found['scale'].lower()}" if found["scale"] else ""))
+        )
     found = _BARE_UNIT.fullmatch(text)
     if found and _is_bare_unit(found["unit"], spaced=bool(found["space"])):
         return Quantity(_parse(found["value"]), parse_unit(found["unit"]))
@@ -302,13 +329,19 @@ def _is_bare_unit(unit: str, *, spaced: bool) -> bool:
     return known or (all(len(word) > 2 and word.isalpha() for word in words) and not _is_product(unit.strip()))
 
 
+MOST_DIGITS = 4000
+"""Longest number to read; Python refuses to read an integer with more than 4,300 digits."""
 _DECIMAL = re.compile(r"(?P<number>[-+]?\s*\d+(?:\.\d+)?)(?:[eE](?P<exponent>[-+]?\d{1,4}))?")
-_FRACTION = re.compile(r"(?P<sign>[-+]?)\s*(?:(?P<whole>\d+)\s*)?\\frac\{\s*(?P<top>-?\d+)\s*\}\{\s*(?P<bottom>-?\d+)\s*\}")
+_FRACTION = re.compile(
+    r"(?P<sign>[-+]?)\s*(?:(?P<whole>\d+)\s*)?\\frac\{\s*(?P<top>-?\d+)\s*\}\{\s*(?P<bottom>-?\d+)\s*\}"
+)
 _SLASH = re.compile(r"(?P<sign>[-+]?)\s*(?:(?P<whole>\d+)\s+)?(?P<top>\d+)\s*/\s*(?P<bottom>\d+)")
 
 
 def parse_rational(latex: str) -> tuple[Fraction, bool] | None:
     """Return a plain number, and True if it has decimals; ``None`` for other formulas."""
+    if len(latex) > MOST_DIGITS:
+        return None
     if found := _DECIMAL.fullmatch(latex):
         digits = found["number"].replace(" ", "")
         return Fraction(digits) * Fraction(10) ** int(found["exponent"] or 0), "." in digits

@@ -12,8 +12,8 @@ GOLD_MARKER = "####"
 
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace does not count
 _ANSWER_IS = re.compile(
-    r"^(?:(?:so|thus|hence|therefore)\b,?\s*)?(?:(?:the|my|our)\s+)?(?:final\s+|correct\s+)?(?:answer|result|solution)"
-    r"(?:\s*(?:[:=]|\bis\b|\bequals\b))+\s*(?P<answer>.+)$",
+    r"^(?:(?:(?:so|thus|hence|therefore)\b,?\s*)?(?:(?:the|my|our)\s+)?(?:final\s+|correct\s+)?"
+    r"(?:answer|result|solution|ans\.?|a(?=\s*:))(?:\s*(?:[:=]|\bis\b|\bequals\b))+\s*|=\s*)+(?P<answer>.+)$",
     re.IGNORECASE | re.DOTALL,
 )
 

@@ -129,7 +129,7 @@ def _equal_rationals(one: tuple[Fraction, bool], other: tuple[Fraction, bool]) -
     if a == b:
         return True
     size, difference = max(abs(a), abs(b)), abs(a - b)
-    if a_decimal == b_decimal == True or _is_decimal(a) and _is_decimal(b):  # noqa: E712
+    if (a_decimal and b_decimal) or (_is_decimal(a) and _is_decimal(b)):
         return (a_decimal or b_decimal) and difference <= size * _ROUNDING and _has_float_digits(a, b)
     return (a_decimal or b_decimal) and difference <= size * Fraction(DECIMAL_TOLERANCE)
 
@@ -161,22 +161,26 @@ def _equal(expected: Any, given: Any, approximate: bool, gold: str, answer: str)
         return _equal_expressions(expected, given, approximate)
     if isinstance(expected, Relational) and isinstance(given, Relational):
         return _equal_relations(expected, given)
-    if "matrix" in kinds or isinstance(given, Relational) != isinstance(expected, Relational):
-        if not any(isinstance(each, sympy.Set) for each in (expected, given)):
-            return False
+    of_different_kinds = "matrix" in kinds or isinstance(given, Relational) != isinstance(expected, Relational)
+    if of_different_kinds and not any(isinstance(each, sympy.Set) for each in (expected, given)):
+        return False
     return _verified(expected, given)
 
 
 def _verified(expected: Any, given: Any) -> bool:
     try:
-        return bool(verify([expected], [given], allow_set_relation_comp=True, timeout_seconds=None, raise_on_error=True))
+        return bool(
+            verify([expected], [given], allow_set_relation_comp=True, timeout_seconds=None, raise_on_error=True)
+        )
     except Exception as error:
         raise UndecidedError(f"cannot compare: {error}") from error
 
 
 def _equal_relations(expected: Relational, given: Relational) -> bool:
     """Return True if two equations or inequalities differ only by a factor."""
-    sides = [each.lts - each.gts if not isinstance(each, Equality) else each.lhs - each.rhs for each in (expected, given)]
+    sides = [
+        each.lts - each.gts if not isinstance(each, Equality) else each.lhs - each.rhs for each in (expected, given)
+    ]
     strict = [{"<": "<", ">": "<", "<=": "<=", ">=": "<="}.get(each.rel_op, each.rel_op) for each in (expected, given)]
     if strict[0] != strict[1]:
         return False
@@ -227,7 +231,8 @@ def _values(formulas: Sequence[Any]) -> list[tuple[Any, Any]]:
     """Return the values of two formulas at points where both are real, or complex if they contain the unit."""
     symbols = sorted(formulas[0].free_symbols | formulas[1].free_symbols, key=str)
     is_complex = any(each.has(sympy.I) for each in formulas)
-    found, complex_found = [], []
+    found: list[tuple[Any, Any]] = []
+    complex_found: list[tuple[Any, Any]] = []
     for point in _POINTS:
         numbers = {
             symbol: sympy.Rational(point[place % 12].numerator, point[place % 12].denominator) + place // 12
@@ -248,6 +253,6 @@ def _is_real(value: Any) -> bool:
 
 def _close(one: Any, other: Any, tolerance: float) -> bool:
     size = max(abs(sympy.N(one, _DIGITS)), abs(sympy.N(other, _DIGITS)))
-    # The difference of two formulas that are 0 is as small as the working precision.
-    noise = sympy.Float(_EXACT, _DIGITS)
-    return bool(abs(sympy.N(one - other, _DIGITS)) <= size * sympy.Float(tolerance, _DIGITS)) or bool(size < noise and tolerance < 1e-20)
+    if size < sympy.Float(_EXACT, _DIGITS) and tolerance == _EXACT:  # as small as the noise of a formula that is 0
+        return True
+    return bool(abs(sympy.N(one - other, _DIGITS)) <= size * sympy.Float(tolerance, _DIGITS))

@@ -1,7 +1,9 @@
 """Normalization of LaTeX answers as text: one spelling for each of the ways to write the same thing."""
 
 import re
+from functools import lru_cache
 
+_INTEGER = re.compile(r"-?[1-9]\d*", re.ASCII)
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _UNICODE = str.maketrans(
     {
@@ -49,14 +51,17 @@ _PLAIN_FUNCTION = re.compile(
 _TAG = re.compile(r"\\(?:text|mathbb|mathcal|begin|end|overline|vec|hat|bar)\s*\{[^{}]*\}|\\[A-Za-z]+")
 
 
+@lru_cache(maxsize=1024)
 def normalize(latex: str) -> str:
     """Return the LaTeX without styles, sizes, thousands separators and superfluous spaces and periods."""
+    if _INTEGER.fullmatch(latex):
+        return latex
     text = _without_delimiters(latex.strip().translate(_UNICODE))
     text = text.replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac").replace(r"\cfrac", r"\frac")
     text = _STYLES.sub(" ", _SIZES.sub("", text))
     text = _TEXT.sub(r"\\text", text).replace(r"\lbrace", r"\{").replace(r"\rbrace", r"\}")
     text = text.replace(r"\colon", ":").replace(r"\geq", r"\ge").replace(r"\leq", r"\le").replace(r"\neq", r"\ne")
-    text = text.replace(r"\le" + "slant", r"\le").replace(r"\ge" + "slant", r"\ge").replace(r"\imath", "i")
+    text = text.replace(r"\leslant", r"\le").replace(r"\geslant", r"\ge").replace(r"\imath", "i")
     text = text.replace(r"\degree", r"^\circ").replace(r"\textdollar", r"\$").replace(r"\percent", r"\%")
     text = _TEXT_GROUP.sub(r"\\text{\1}", text) if r"\text" in text else text
     text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
@@ -93,9 +98,10 @@ def words_of(normalized: str) -> str:
 def _without_delimiters(text: str) -> str:
     for opening, closing in _DELIMITERS:
         inner = text[len(opening) : -len(closing)]
-        if len(text) > len(opening) + len(closing) and text.startswith(opening) and text.endswith(closing):
-            if opening.strip("$") or "$" not in inner.replace(r"\$", ""):
-                return _without_delimiters(inner.strip()) if not inner.endswith("\\") else text
+        whole = len(text) > len(opening) + len(closing) and text.startswith(opening) and text.endswith(closing)
+        nested = opening.startswith("$") and "$" in inner.replace(r"\$", "")
+        if whole and not nested and not inner.endswith("\\"):
+            return _without_delimiters(inner.strip())
     trimmed = text.rstrip(" .")
     return _without_delimiters(trimmed) if trimmed != text and trimmed.endswith(("$", r"\)", r"\]")) else text
 
@@ -118,7 +124,7 @@ def _join_commas(text: str) -> str:
 
 
 def _in_fraction(group: str) -> str:
-    """Join the thousands of a group that is nothing but a number in braces, as in ``\frac{1,234}{5}``."""
+    r"""Join the thousands of a group that is nothing but a number in braces, as in ``\frac{1,234}{5}``."""
     return group.replace(",", "") if re.fullmatch(r"\{\s*\d{1,3}(?:,\d{3})+\s*\}", group) else group
 
 

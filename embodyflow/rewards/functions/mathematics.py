@@ -93,13 +93,13 @@ def equal_answers(gold: str, answer: str) -> bool:
 
 
 def _equal(gold: Answer, answer: Answer) -> bool:
+    if _compares_relations(gold, answer):
+        return equal_formulas(_latex_of(gold), _latex_of(answer))
     match gold, answer:
         case Assignment(), Assignment():
             if gold.name == answer.name:
                 return _equal(gold.value, answer.value)
             return _has_variables(gold.value) and equal_formulas(gold.latex, answer.latex)
-        case (Assignment(), Formula(latex=formula)) | (Formula(latex=formula), Assignment()) if "=" in formula:
-            return equal_formulas(gold.latex, answer.latex)
         case Assignment(), _:
             return _equal(gold.value, answer)
         case _, Assignment():
@@ -114,8 +114,6 @@ def _equal(gold: Answer, answer: Answer) -> bool:
             return _equal_without_unit(gold, answer)
         case Items() | Formula() | Ratio() | Based(), Quantity():
             return _equal_without_unit(answer, gold)
-        case (Items(), Formula(latex=formula)) | (Formula(latex=formula), Items()) if _RELATION.search(formula):
-            return equal_formulas(gold.latex, answer.latex)
         case Items(), Items():
             return _equal_items(gold, answer)
         case Clock(), Clock():
@@ -133,6 +131,21 @@ def _equal(gold: Answer, answer: Answer) -> bool:
         case Formula(), Formula():
             return equal_formulas(gold.latex, answer.latex)
     return _equal_clock_and_number(gold, answer)
+
+
+def _compares_relations(gold: Answer, answer: Answer) -> bool:
+    """Return True if one side is an equation and the other another equation, or a list and an inequality or union."""
+    for one, other in ((gold, answer), (answer, gold)):
+        if isinstance(one, Formula) and isinstance(other, Assignment) and "=" in one.latex:
+            return True
+        if isinstance(one, Formula) and isinstance(other, Items) and _RELATION.search(one.latex):
+            return True
+    return False
+
+
+def _latex_of(answer: Answer) -> str:
+    assert isinstance(answer, Formula | Assignment | Items)
+    return answer.latex
 
 
 def _has_variables(answer: Answer) -> bool:
@@ -166,7 +179,7 @@ def _equal_items(gold: Items, answer: Items) -> bool:
     one, other = gold.brackets, answer.brackets
     if one == other == "{}":
         return _all_in(gold.items, answer.items) and _all_in(answer.items, gold.items)
-    if one and other and one != other or {one, other} & {"[]", "[)", "(]"} and one != other:
+    if (one and other and one != other) or ({one, other} & {"[]", "[)", "(]"} and one != other):
         return False
     if len(gold.items) != len(answer.items):
         return False
