@@ -50,6 +50,11 @@ class ArithmeticPrompts:
         left, right = self._pair(split, index)
         return f"{work_out(left, right)} is {left + right} {MARKER} {left + right}"
 
+    def place(self, split: Split, index: int) -> str:
+        """Return the sum, for messages."""
+        left, right = self._pair(split, index)
+        return f"{left}+{right}"
+
     def _pair(self, split: Split, index: int) -> tuple[int, int]:
         if not 0 <= index < self.num_prompts(split):
             raise IndexError(f"index={index}: allowed are 0 to {self.num_prompts(split) - 1}, the {split} prompts")

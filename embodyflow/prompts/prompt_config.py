@@ -63,6 +63,8 @@ class RowsConfig(_Config):
         reward_columns: Columns that reach the reward function as ``Sample.row``; ``null`` means all but the chat and
             binary ones.
         too_long: Treatment of prompts with too many tokens: raise an ``error``, or ``skip`` and count them.
+        skip_ungradable: Leave out and count training and validation prompts whose ground truth the reward function
+            cannot grade against itself; ``false`` refuses the run and names them.
     """
 
     name: Literal["rows"] = "rows"
@@ -82,6 +84,7 @@ class RowsConfig(_Config):
     demo_messages_column: str | None = None
     reward_columns: tuple[str, ...] | None = None
     too_long: Literal["error", "skip"] = "error"
+    skip_ungradable: bool = False
 
     @field_validator("template")
     @classmethod

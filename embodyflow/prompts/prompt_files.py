@@ -60,6 +60,15 @@ class RowPrompts:
             )
         return response
 
+    def place(self, split: Split, index: int) -> str:
+        """Return the file and the row of a prompt, counted from 1, for messages."""
+        number = self.prompt(split, index).prompt_id
+        for extent in partition(self._config.files(split), 1)[0]:
+            if number < extent.stop:
+                return _place(extent.path, number + 1)
+            number -= extent.stop
+        raise AssertionError(f"prompt {number} is in no file of data.{split}")
+
     def _check_index(self, split: Split, index: int) -> int:
         if not 0 <= index < len(self._rows[split]):
             raise IndexError(f"index={index}: allowed are 0 to {len(self._rows[split]) - 1}, the {split} prompts")
@@ -104,8 +113,12 @@ def _rows(
     number = sum(extent.stop - extent.start for part in parts[:rank] for extent in part)
     for extent in parts[rank]:
         for position, row in enumerate(extent.read(columns, others=others or split == "demo"), extent.start + 1):
-            yield f"{extent.path}, row {position}", number, row
+            yield _place(extent.path, position), number, row
             number += 1
+
+
+def _place(path: str, row: int) -> str:
+    return f"{path}, row {row}"
 
 
 class _RowReader:
@@ -205,6 +218,11 @@ class _RowReader:
             if value is None:
                 raise ConfigError(f"{self._where}: column {column} is empty")
             return value
+        if isinstance(value, Mapping):
+            raise ConfigError(
+                f"{self._where}: column {column} is a mapping with {', '.join(map(str, value))}; "
+                f"data.answer={self._config.answer} needs a text"
+            )
         _, found, answer = str(value).rpartition(GSM8K_MARKER)
         if not found or not answer.strip():
             raise ConfigError(f"{self._where}: column {column} has no answer after {GSM8K_MARKER}")

@@ -48,6 +48,9 @@ class PromptSource(Protocol):
     def demonstration(self, split: Split, index: int) -> str:
         """Return the response to imitate, without an end-of-sequence token."""
 
+    def place(self, split: Split, index: int) -> str:
+        """Return the place of a prompt's row, for messages."""
+
 
 class PromptTooLongError(ValueError):
     """A prompt has more tokens than allowed."""

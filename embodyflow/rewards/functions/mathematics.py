@@ -1,4 +1,20 @@
-"""Equality of mathematical answers, according to math-verify, which parses LaTeX and compares with SymPy.
+r"""Equality of mathematical answers.
+
+Two answers are equal if their normalized text is equal, whatever they mean. Otherwise both are split into words, clock
+times, numbers in a base, quantities with units, lists, equations and formulas
+(:mod:`~embodyflow.rewards.functions.answer_syntax`), and formulas are compared by SymPy
+(:mod:`~embodyflow.rewards.functions.formula_equality`).
+
+Conventions:
+
+- A unit on both sides counts: 5 cm is not 5 m, and 100 cm is 1 m. A unit on one side only is ignored, as in
+  math-verify, because a question often names it. So is a name on one side only: ``x = 5`` is ``5``.
+- ``50%`` is both ``50`` and ``0.5``; ``50%`` and ``40%`` differ.
+- A bare list may be in any order, but counts repetitions: ``1,1,2`` is not ``1,2``. Braces are a set, parentheses are
+  in order.
+- A base belongs to the answer: ``101_2`` is neither ``101_3`` nor ``101`` nor ``5``.
+- Words may differ in case, not in the order of letters: ``BA`` is not ``AB``.
+- A decimal with six or more digits may stand for a number without finite decimals: ``0.333333`` is ``1/3``.
 
 SymPy may never finish simplifying a formula, so run these functions in
 :class:`~embodyflow.rewards.managers.pool.ParallelRewardManager`, whose deadline also stops native code. The time limit
@@ -6,77 +22,245 @@ of math-verify is off: it is an alarm signal, which works only in the main threa
 interpreter.
 """
 
-import logging
-import math
 import re
-from typing import Any
+from collections.abc import Sequence
+from fractions import Fraction
 
-from latex2sympy2_extended.antlr_parser import PSParser
-from math_verify import LatexExtractionConfig, parse, verify
-
+from embodyflow.rewards.functions.answer_syntax import (
+    Answer,
+    Assignment,
+    Based,
+    Clock,
+    Formula,
+    Items,
+    Quantity,
+    Ratio,
+    Words,
+    parse_answer,
+    parse_list,
+)
+from embodyflow.rewards.functions.final_answers import extract_boxed, final_text
+from embodyflow.rewards.functions.formula_equality import UndecidedError, equal_formulas, scaled
+from embodyflow.rewards.functions.latex_text import key_of, normalize
+from embodyflow.rewards.functions.math_golds import parse_golds
+from embodyflow.rewards.functions.units import Unit
 from embodyflow.rewards.interface import Sample, Score, outcome
 
-# math-verify warns once per process that its time limit is off.
-logging.getLogger("math_verify").setLevel(logging.ERROR)
+_RELATION = re.compile(r"[<>]|\\(?:le|ge|lt|gt|ne|cup|cap|setminus|mathbb|mid)(?![a-z])")
 
-# latex2sympy checks every atom for this rule before it checks for a percentage. Its parser for antlr 4.9.3 lacks the
-# rule, so without this line it cannot parse percentages.
-if not hasattr(PSParser.AtomContext, "FUNC_GAMMA"):
-    PSParser.AtomContext.FUNC_GAMMA = lambda self: None
-
-BOX = r"\boxed"
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace does not count
-_LATEX = (LatexExtractionConfig(boxed_match_priority=0),)
+__all__ = ["equal_answers", "extract_boxed", "verify_boxed"]
 
 
 def verify_boxed(sample: Sample) -> Score:
-    r"""Compare the content of the response's last ``\boxed{}`` with the ground truth.
+    r"""Compare the content of the response's last ``\boxed{}``, after any thinking, with the ground truth.
 
-    The part ``undecided`` counts answers that SymPy could not compare; they are not correct.
+    The part ``undecided`` counts answers that could not be compared; they are not correct.
 
     Raises:
-        ValueError: The ground truth cannot be parsed.
+        ValueError: The ground truth is no text, number or list of them, is empty, or is prose.
     """
-    truth = str(sample.ground_truth)
-    boxed_truth = extract_boxed(truth)
-    expected = _parse_latex(truth if boxed_truth is None else boxed_truth)
-    if not expected:
-        raise ValueError(f"ground_truth={truth!r} cannot be parsed as LaTeX")
-    answer = extract_boxed(sample.response)
+    golds = parse_golds(sample.ground_truth)
+    answer = extract_boxed(final_text(sample.response))
     if answer is None:
         return outcome(False, answered=0.0, undecided=0.0)
-    try:
-        given = _parse_latex(answer)
-        equal = verify(expected, given, timeout_seconds=None, raise_on_error=True)
-        correct = equal and not _differ_when_small(expected[0], given[0])
-    except Exception:  # the response contains a formula that SymPy cannot compute
-        return outcome(False, answered=1.0, undecided=1.0)
-    return outcome(correct, answered=1.0, undecided=0.0)
+    undecided = False
+    for gold in golds:
+        try:
+            if equal_answers(gold, answer):
+                return outcome(True, answered=1.0, undecided=0.0)
+        except UndecidedError:
+            undecided = True
+    return outcome(False, answered=1.0, undecided=undecided)
 
 
-def extract_boxed(text: str) -> str | None:
-    r"""Return the content of the last ``\boxed{…}``, with balanced braces; ``None`` without a box."""
-    _, found, rest = text.rpartition(BOX)
-    rest = rest.lstrip()
-    if not found or not rest.startswith("{"):
-        return None
-    depth = 0
-    for brace in _BRACE.finditer(rest):
-        depth += {"{": 1, "}": -1}.get(brace[0], 0)
-        if depth == 0:
-            return rest[1 : brace.start()]
-    return None
+def equal_answers(gold: str, answer: str) -> bool:
+    """Return True if an answer equals a gold.
 
-
-def _differ_when_small(one: Any, other: Any) -> bool:
-    """Return True if two different numbers are too small for math-verify, which rounds to six decimals."""
-    if one == other or not all(getattr(each, "is_comparable", False) for each in (one, other)):
+    Raises:
+        UndecidedError: SymPy cannot parse or compute one of them.
+    """
+    expected, given = normalize(gold), normalize(answer)
+    if key_of(expected) and key_of(expected) == key_of(given):
+        return True
+    if not key_of(given):
         return False
-    values = [each.evalf() for each in (one, other)]
-    # A result that should be 0 may be 1e-125.
-    return max(map(abs, values)) < 1e-5 and not math.isclose(*values, rel_tol=1e-6, abs_tol=1e-100)
+    one, other = parse_answer(gold), parse_answer(answer)
+    if isinstance(one, Items) and (listed := parse_list(answer)):
+        other = listed
+    elif isinstance(other, Items) and (listed := parse_list(gold)):
+        one = listed
+    return _equal(one, other)
 
 
-def _parse_latex(latex: str) -> list[Any]:
-    """Return the results of math-verify's parser; the last is the text itself, and an empty formula has no results."""
-    return parse(f"{BOX}{{{latex}}}", extraction_config=_LATEX, parsing_timeout=None)
+def _equal(gold: Answer, answer: Answer) -> bool:
+    if _compares_relations(gold, answer):
+        return equal_formulas(_latex_of(gold), _latex_of(answer))
+    match gold, answer:
+        case Assignment(), Assignment():
+            if gold.name == answer.name:
+                return _equal(gold.value, answer.value)
+            return _has_variables(gold.value) and equal_formulas(gold.latex, answer.latex)
+        case Assignment(), _:
+            return _equal(gold.value, answer)
+        case _, Assignment():
+            return _equal(gold, answer.value)
+        case Items(), _ if len(gold.items) == 1 and not isinstance(answer, Items):
+            return _equal(gold.items[0], answer)
+        case _, Items() if len(answer.items) == 1 and not isinstance(gold, Items):
+            return _equal(gold, answer.items[0])
+        case Quantity(), Quantity():
+            return _equal_quantities(gold, answer)
+        case Quantity(), Items() | Formula() | Ratio() | Based():
+            return _equal_without_unit(gold, answer)
+        case Items() | Formula() | Ratio() | Based(), Quantity():
+            return _equal_without_unit(answer, gold)
+        case Items(), Items():
+            return _equal_items(gold, answer)
+        case Clock(), Clock():
+            return _equal_clocks(gold, answer)
+        case Based(), Based():
+            return gold == answer
+        case Formula(), Based():
+            return _equal(gold, Formula(str(int(answer.digits, answer.base))))
+        case Ratio() | Clock(), Ratio() | Clock():
+            return _equal_ratios(_as_ratio(gold), _as_ratio(answer))
+        case (Ratio(parts=(Formula(), Formula())), Formula()) | (Formula(), Ratio(parts=(Formula(), Formula()))):
+            return equal_formulas(*(_as_quotient(each) for each in (gold, answer)))
+        case Words(), Words():
+            return gold.text == answer.text
+        case Formula(), Formula():
+            return equal_formulas(gold.latex, answer.latex)
+    return _equal_clock_and_number(gold, answer)
+
+
+def _compares_relations(gold: Answer, answer: Answer) -> bool:
+    """Return True if one side is an equation and the other another equation, or a list and an inequality or union."""
+    for one, other in ((gold, answer), (answer, gold)):
+        if isinstance(one, Formula) and isinstance(other, Assignment) and "=" in one.latex:
+            return True
+        if isinstance(one, Formula) and isinstance(other, Items) and _RELATION.search(one.latex):
+            return True
+    return False
+
+
+def _latex_of(answer: Answer) -> str:
+    assert isinstance(answer, Formula | Assignment | Items)
+    return answer.latex
+
+
+def _has_variables(answer: Answer) -> bool:
+    """Return True if an answer is a formula with letters, so its equation may be solved for another name."""
+    return isinstance(answer, Formula) and bool(re.search(r"[a-zA-Z]", re.sub(r"\\[a-zA-Z]+", "", answer.latex)))
+
+
+def _equal_quantities(gold: Quantity, answer: Quantity) -> bool:
+    factor = answer.unit.factor_to(gold.unit)
+    if factor is None:
+        return False
+    if factor != 1 and isinstance(answer.value, Formula):
+        return _equal(gold.value, Formula(scaled(answer.value.latex, factor)))
+    return factor == 1 and _equal(gold.value, answer.value)
+
+
+def _equal_without_unit(quantity: Quantity, other: Answer) -> bool:
+    """Return True if a quantity equals an answer without a unit."""
+    if _equal(quantity.value, other):
+        return True
+    if not isinstance(quantity.value, Formula):
+        return False
+    if quantity.unit == Unit("percent"):
+        return _equal(Formula(scaled(quantity.value.latex, Fraction(1, 100))), other)
+    if quantity.unit == Unit("degree") and isinstance(other, Formula) and r"\pi" in other.latex:
+        return _equal(Formula(rf"\frac{{\pi}}{{180}} \cdot ({quantity.value.latex})"), other)
+    return False
+
+
+def _equal_items(gold: Items, answer: Items) -> bool:
+    one, other = gold.brackets, answer.brackets
+    if one == other == "{}":
+        return _all_in(gold.items, answer.items) and _all_in(answer.items, gold.items)
+    if (one and other and one != other) or ({one, other} & {"[]", "[)", "(]"} and one != other):
+        return False
+    if len(gold.items) != len(answer.items):
+        return False
+    if "()" in (one, other) or one == other == "[]" or one in ("[)", "(]") or _names_one_side(gold, answer):
+        return all(_equal(left, right) for left, right in zip(gold.items, answer.items, strict=True))
+    return _equal_in_any_order(gold.items, answer.items)
+
+
+def _names_one_side(gold: Items, answer: Items) -> bool:
+    """Return True if only one list names its items, differently, so that the order decides."""
+    names = [[item.name for item in each.items if isinstance(item, Assignment)] for each in (gold, answer)]
+    return any(len(set(one)) > 1 and not other for one, other in (names, names[::-1]))
+
+
+def _equal_in_any_order(golds: Sequence[Answer], answers: Sequence[Answer]) -> bool:
+    left = list(answers)
+    for gold in golds:
+        found = next((index for index, answer in enumerate(left) if _equal_or_undecided(gold, answer)), None)
+        if found is None:
+            return False
+        del left[found]
+    return True
+
+
+def _all_in(items: Sequence[Answer], others: Sequence[Answer]) -> bool:
+    return all(any(_equal_or_undecided(item, other) for other in others) for item in items)
+
+
+def _equal_or_undecided(gold: Answer, answer: Answer) -> bool:
+    """Compare items; one that cannot be compared equals only itself."""
+    try:
+        return gold == answer or _equal(gold, answer)
+    except UndecidedError:
+        return False
+
+
+def _equal_clocks(gold: Clock, answer: Clock) -> bool:
+    if len(gold.fields) != len(answer.fields) and 1 not in (len(gold.fields), len(answer.fields)):
+        return False
+    if gold.half == answer.half or not (gold.half and answer.half):
+        one, other = (tuple(each.fields) + (0,) * (3 - len(each.fields)) for each in (gold, answer))
+        if one == other:
+            return True
+    return bool(gold.half) != bool(answer.half) and _hours(gold) == _hours(answer)
+
+
+def _hours(clock: Clock) -> tuple[int, ...]:
+    """Return the fields of a time on the 24-hour clock."""
+    hour, *rest = clock.fields
+    if clock.half:
+        hour = hour % 12 + (12 if clock.half == "pm" else 0)
+    return (hour, *rest)
+
+
+def _equal_clock_and_number(gold: Answer, answer: Answer) -> bool:
+    """Compare a full hour such as ``10 p.m.`` with ``10``; all other pairs of kinds differ."""
+    for clock, other in ((gold, answer), (answer, gold)):
+        if isinstance(clock, Clock) and len(clock.fields) == 1 and isinstance(other, Formula):
+            return equal_formulas(str(clock.fields[0]), other.latex)
+    return False
+
+
+def _as_ratio(answer: Ratio | Clock) -> Ratio:
+    return answer if isinstance(answer, Ratio) else Ratio(tuple(Formula(str(field)) for field in answer.fields))
+
+
+def _as_quotient(answer: Answer) -> str:
+    if isinstance(answer, Ratio):
+        one, other = (part.latex for part in answer.parts if isinstance(part, Formula))
+        return rf"\frac{{{one}}}{{{other}}}"
+    assert isinstance(answer, Formula)
+    return answer.latex
+
+
+def _equal_ratios(gold: Ratio, answer: Ratio) -> bool:
+    """Return True if all parts have the same proportion."""
+    parts = [[part.latex for part in each.parts if isinstance(part, Formula)] for each in (gold, answer)]
+    if len(parts[0]) != len(parts[1]):
+        return False
+    (one, *ones), (other, *others) = parts
+    return all(
+        equal_formulas(rf"({one}) \cdot ({right})", rf"({other}) \cdot ({left})")
+        for left, right in zip(ones, others, strict=True)
+    )

@@ -2,6 +2,7 @@
 
 import re
 
+from embodyflow.rewards.functions.final_answers import final_text
 from embodyflow.rewards.functions.sandbox import run_tests
 from embodyflow.rewards.interface import Sample, Score, outcome
 from embodyflow.rewards.reward_config import CodeConfig
@@ -12,7 +13,9 @@ _TAGS = ("python", "py", "python3")
 
 
 def score_program(sample: Sample, config: CodeConfig) -> Score:
-    """Run the program in the response (:func:`extract_program`), then the tests, which are the ground truth.
+    """Run the response's program (:func:`extract_program`), then the tests, which are the ground truth.
+
+    Only the text after any thinking counts.
 
     The part ``timed_out`` counts programs that exceeded the time limit; they are not correct.
 
@@ -25,7 +28,7 @@ def score_program(sample: Sample, config: CodeConfig) -> Score:
         compile(tests, "<tests>", "exec")
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"ground_truth is not valid Python: {error}") from error
-    program = extract_program(sample.response)
+    program = extract_program(final_text(sample.response))
     if program is None:
         return outcome(False, answered=0.0, timed_out=0.0)
     verdict = run_tests(program, tests, config)

@@ -10,6 +10,11 @@ _NUMBER = re.compile(
     r"(?!\d|[.,:]\d|\s?[½⅓⅔¼¾²³])",
     re.ASCII,
 )
+# Thousands as LaTeX separates them: "1{,}234", "1\\,234", "1\\ 234"; with spaces "1 234".
+_LATEX_THOUSANDS = re.compile(
+    r"(?<![\d.,])\d{1,3}(?:(?:\{,\}|,\\!|\\[,;:! ]|~|[ \u00a0\u2009\u202f])\d{3})+(?![\d]|[.,:]\d{4})", re.ASCII
+)
+_PLAIN = re.compile(r"[-+−–]?\s?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|[-+−–]?\.\d+", re.ASCII)
 _SPELLED_SIGN = re.compile(r"\b(?:minus|negative)\b", re.IGNORECASE)
 _DIGIT = re.compile(r"\d", re.ASCII)
 
@@ -20,6 +25,7 @@ def parse_number(text: str) -> Decimal | None:
     Return ``None`` if there is no number, or if it is ambiguous: ``3/4``, ``10 or 12``, ``1,5``, ``3½`` and ``minus 5``
     do not count as numbers.
     """
+    text = _LATEX_THOUSANDS.sub(lambda number: re.sub(r"\D", "", number[0]), text)
     first_digit, found = _DIGIT.search(text), _NUMBER.search(text)
     if first_digit is None or found is None:
         return None
@@ -29,3 +35,11 @@ def parse_number(text: str) -> Decimal | None:
         return None
     number = Decimal(found["digits"].replace(",", ""))
     return -number if (found["sign"] or found["second_sign"]) in ("-", "−", "–") else number
+
+
+def parse_plain_number(text: str) -> Decimal | None:
+    """Return the number that a text is, without words, units or a currency sign; ``None`` for other texts."""
+    text = _LATEX_THOUSANDS.sub(lambda number: re.sub(r"\D", "", number[0]), text.strip())
+    if not _PLAIN.fullmatch(text):
+        return None
+    return Decimal(re.sub(r"[\s,]", "", text).replace("−", "-").replace("–", "-"))

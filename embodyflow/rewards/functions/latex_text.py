@@ -1,0 +1,149 @@
+"""Normalization of LaTeX answers as text: one spelling for each of the ways to write the same thing."""
+
+import re
+from functools import lru_cache
+
+_INTEGER = re.compile(r"-?[1-9]\d*", re.ASCII)
+_DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
+_UNICODE = str.maketrans(
+    {
+        "−": "-",
+        "–": "-",
+        "×": r"\times ",
+        "·": r"\cdot ",
+        "÷": r"\div ",
+        "π": r"\pi ",
+        "∞": r"\infty ",
+        "≤": r"\le ",
+        "≥": r"\ge ",
+        "≠": r"\ne ",
+        "°": r"^\circ ",
+        "√": r"\sqrt ",
+        "½": r"\frac{1}{2}",
+        "⅓": r"\frac{1}{3}",
+        "⅔": r"\frac{2}{3}",
+        "¼": r"\frac{1}{4}",
+        "¾": r"\frac{3}{4}",
+        "²": "^2",
+        "³": "^3",
+        "∪": r"\cup ",
+        "∈": r"\in ",
+        "±": r"\pm ",
+        "\u00a0": " ",
+        "\u2009": r"\,",
+        "\u202f": r"\,",
+    }
+)
+_SIZES = re.compile(r"\\(?:m?left|m?right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?")
+_STYLES = re.compile(r"\\(?:displaystyle|textstyle|scriptstyle|limits|bf|rm|it)(?![a-zA-Z])")
+_TEXT = re.compile(r"\\(?:mbox|textrm|textnormal|textit|textbf|textsf|mathrm|mathit|mathbf|boldsymbol|operatorname)\b")
+_TEXT_GROUP = re.compile(r"\\text\s*\{\s*([^{}]*?)\s*\}")
+_SHORT_TEXT = re.compile(r"\\text\s*\{\s*(\(?[A-Za-z]\)?|[-+.,:/\d\s\\$%]*|e|i|\\pi|\\%|\\\$)\s*\}")
+_SPACES = re.compile(r"(?<!\\)\\(?:[,;: >]|q?quad(?![a-zA-Z])|hspace\{[^{}]*\}|phantom\{[^{}]*\}|enspace|thinspace)|~")
+# Groups of three digits. A plain comma separates thousands only outside brackets, see _join_commas.
+_SEPARATOR = r"(?:\{\s*,\s*\}|\{\\[,;: ]\}|\\text\{,\}|,\\!|\\[,;:!> ]|\\thinspace |~|[ ']|,\\[,;: ])"
+_GROUPED = re.compile(rf"(?<![\d.^_])\d{{1,3}}(?:{_SEPARATOR}+\d{{3}})+(?!\d)")
+_GROUPED_DECIMALS = re.compile(rf"(?<=\.\d\d\d){_SEPARATOR}(?=\d)|(?<=\d){_SEPARATOR}(?=\d\d\d(?:\D|$))(?<=\.\d\d\d\D)")
+_COMMAS = re.compile(r"(?<![\d.,^_])\d{1,3}(?:,\d{3})+(?![\d,])")
+_PLAIN_FUNCTION = re.compile(
+    r"(?<![\\A-Za-z])(sqrt|sin|cos|tan|cot|log|ln|exp|pi|theta|infinity|infty|inf|alpha|beta|gamma)(?![A-Za-z])"
+)
+_TAG = re.compile(r"\\(?:text|mathbb|mathcal|begin|end|overline|vec|hat|bar)\s*\{[^{}]*\}|\\[A-Za-z]+")
+
+
+@lru_cache(maxsize=1024)
+def normalize(latex: str) -> str:
+    """Return the LaTeX without styles, sizes, thousands separators and superfluous spaces and periods."""
+    if _INTEGER.fullmatch(latex):
+        return latex
+    text = _without_delimiters(latex.strip().translate(_UNICODE))
+    text = text.replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac").replace(r"\cfrac", r"\frac")
+    text = _STYLES.sub(" ", _SIZES.sub("", text))
+    text = _TEXT.sub(r"\\text", text).replace(r"\lbrace", r"\{").replace(r"\rbrace", r"\}")
+    text = text.replace(r"\colon", ":").replace(r"\geq", r"\ge").replace(r"\leq", r"\le").replace(r"\neq", r"\ne")
+    text = text.replace(r"\leslant", r"\le").replace(r"\geslant", r"\ge").replace(r"\imath", "i")
+    text = text.replace(r"\degree", r"^\circ").replace(r"\textdollar", r"\$").replace(r"\percent", r"\%")
+    text = _TEXT_GROUP.sub(r"\\text{\1}", text) if r"\text" in text else text
+    text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
+    text = _GROUPED_DECIMALS.sub("", text)
+    text = re.sub(r"\{\s*,\s*\}", ",", text).replace(r"\!", "")
+    text = _SPACES.sub(" ", text)
+    text = _join_commas(text)
+    text = _SHORT_TEXT.sub(r" \1", text)
+    text = re.sub(r"(?<=\d)\.(?!\d)(?=[\s,;)\]}]|\\(?!overline|bar|dot)|$)", "", text)  # the trailing dot of "5."
+    text = re.sub(r"(?<![\d])\.(?=\d)", "0.", text)
+    text = re.sub(r"\\text\{\s*\}", " ", text)
+    text = re.sub(r"(?<=\d)\s*(?:\\text\{to\}|\bto\b)\s*(?=\d)", ":", text)  # a ratio of 2 to 3
+    text = _plain_spelling(text)
+    text = re.sub(r"\s+", " ", text).strip()
+    while text and text[-1] in ".,;" and not text.endswith(("..", ".m.")):
+        text = text[:-1].rstrip()
+    return text
+
+
+def key_of(normalized: str) -> str:
+    """Return the text without wrappers and spaces, except between digits; equal keys mean equal answers."""
+    text = re.sub(r"\\text\{([^{}]*)\}", r"\1", normalized)
+    text = re.sub(r"(?<![A-Za-z])\{([A-Za-z0-9])\}", r"\1", re.sub(r"([_^])\{([A-Za-z0-9])\}", r"\1\2", text))
+    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
+
+
+def words_of(normalized: str) -> str:
+    """Return the words of a text in lower case, without wrappers, punctuation and superfluous spaces."""
+    text = re.sub(r"\\text\{([^{}]*)\}", r" \1 ", normalized)
+    text = re.sub(r"(?<![\d])\.|\.(?!\d)", "", text)
+    return re.sub(r"\s+", " ", re.sub(r"[\"'`!?,;]", " ", text)).strip().lower()
+
+
+def _without_delimiters(text: str) -> str:
+    for opening, closing in _DELIMITERS:
+        inner = text[len(opening) : -len(closing)]
+        whole = len(text) > len(opening) + len(closing) and text.startswith(opening) and text.endswith(closing)
+        nested = opening.startswith("$") and "$" in inner.replace(r"\$", "")
+        if whole and not nested and not inner.endswith("\\"):
+            return _without_delimiters(inner.strip())
+    trimmed = text.rstrip(" .")
+    return _without_delimiters(trimmed) if trimmed != text and trimmed.endswith(("$", r"\)", r"\]")) else text
+
+
+def _join_commas(text: str) -> str:
+    """Join thousands that plain commas separate, outside all brackets: ``(100,200)`` is a point."""
+    depth, pieces, start = 0, [], 0
+    for found in re.finditer(r"\\?[()\[\]{}]", text):
+        if depth == 0:
+            pieces.append(_COMMAS.sub(lambda number: number[0].replace(",", ""), text[start : found.start()]))
+            start = found.start()
+        depth += 1 if found[0][-1] in "([{" else -1
+        if depth <= 0:
+            depth = 0
+            pieces.append(_in_fraction(text[start : found.end()]))
+            start = found.end()
+    rest = text[start:]
+    pieces.append(rest if depth else _COMMAS.sub(lambda number: number[0].replace(",", ""), rest))
+    return "".join(pieces)
+
+
+def _in_fraction(group: str) -> str:
+    r"""Join the thousands of a group that is nothing but a number in braces, as in ``\frac{1,234}{5}``."""
+    return group.replace(",", "") if re.fullmatch(r"\{\s*\d{1,3}(?:,\d{3})+\s*\}", group) else group
+
+
+def _plain_spelling(text: str) -> str:
+    r"""Write ``sqrt(2)``, ``pi``, ``x**2`` and ``\frac12`` as LaTeX with braces."""
+    kept, pieces, start = re.compile(r"\\text\{[^{}]*\}"), [], 0
+    for found in kept.finditer(text):
+        pieces += [_plain_formula(text[start : found.start()]), found[0]]
+        start = found.end()
+    return "".join([*pieces, _plain_formula(text[start:])])
+
+
+def _plain_formula(text: str) -> str:
+    names = {"infinity": "infty", "inf": "infty"}
+    text = _PLAIN_FUNCTION.sub(lambda found: f"\\{names.get(found[1], found[1])} ", text).replace("**", "^")
+    text = re.sub(r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}", text)
+    text = re.sub(r"\\sqrt\s*([^\s{\[\\])", r"\\sqrt{\1}", text)
+    text = re.sub(r"\\frac\s*([^\s{\\])\s*([^\s{\\])", r"\\frac{\1}{\2}", text)
+    text = re.sub(r"\\frac\s*([^\s{\\])\s*\{", r"\\frac{\1}{", text)
+    text = re.sub(r"\\frac\s*(\{[^{}]*\})\s*([^\s{\\])", r"\\frac\1{\2}", text)
+    text = re.sub(r"\^\s*\(([^()]*)\)", r"^{\1}", text)
+    return re.sub(r"\^\s*\{?\s*\\circ\s*\}?", r"^\\circ ", text)
