@@ -1,7 +1,7 @@
 """Every metric that a run writes to ``metrics.jsonl``, with its meaning.
 
-A name is ``area/name``. A part in angle brackets stands for many: ``perf/<node>_seconds`` has a line for each node of the
-graph. Metrics of a user's own functions are not listed here.
+A name is ``area/name``. A part in angle brackets stands for many: a run writes ``perf/<node>_seconds`` for each node of
+the graph. Metrics of a user's own functions are not listed here.
 """
 
 import re

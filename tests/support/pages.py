@@ -1,7 +1,7 @@
 """Pages of the documentation as tests read them: files to write and commands to run, in their order.
 
-A fenced block with a ``title`` is a file, a block of ``sh`` is commands. An HTML comment above commands, which no reader
-sees, says how a test runs them:
+A fenced block with a ``title`` is a file, a block of ``sh`` is commands. An HTML comment above commands, hidden from
+readers, says how a test runs them:
 
 - ``<!-- test: words -->``: every run takes these words besides;
 - ``<!-- test: old => new -->``: this text is replaced;
