@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from embodyflow.rewards.functions.answer_syntax import parse_rational
@@ -27,7 +28,7 @@ from embodyflow.rewards.reward_config import (
 
 MOST_WORKERS = 4
 TIME_LIMIT = 30.0
-"""Seconds for one trial. A trial that takes longer counts as decided, so that all ranks come to the same result."""
+"""Seconds for one trial. A slower trial counts as decided, so that all ranks come to the same result."""
 
 Parser = Callable[[Any, str], Sequence[Any]]
 
@@ -159,7 +160,7 @@ def _altered(config: RewardConfig, gold: Any) -> list[Any]:
         case ExactMatchConfig():
             return [f"{gold.rstrip(' .')}0x"]
         case _:
-            return [gold + 1]
+            return [f"{-gold or Decimal(1):f}"]
 
 
 def alter_answer(gold: str) -> list[str]:
@@ -185,8 +186,9 @@ def _sample(config: RewardConfig, answer: Any, gold: Any) -> Sample:
         case ExactMatchConfig(marker=marker):
             response = f"{marker or ''}{answer}"
         case _:
+            gold, answer = (f"{each:f}" if isinstance(each, Decimal) else each for each in (gold, answer))
             response = f"{GOLD_MARKER} {answer}"
-    return Sample(0, "", response, str(gold), "golds", 1, True)
+    return Sample(0, "", response, gold, "golds", 1, True)
 
 
 def _abbreviate(value: Any) -> str:

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 BOX = r"\boxed"
@@ -75,7 +76,7 @@ def _gold(value: Any, column: str) -> str:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{column} is {value!r}; allowed are finite numbers")
-        return str(int(value)) if value.is_integer() else repr(value)
+        return str(int(value)) if value.is_integer() else f"{Decimal(repr(value)):f}"
     if not str(value).strip():
         raise ValueError(f"{column}={value!r} cannot be parsed; allowed is a text that is not empty")
     return str(value)

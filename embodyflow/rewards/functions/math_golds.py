@@ -28,7 +28,7 @@ def parse_golds(ground_truth: Any, column: str = "ground_truth") -> list[str]:
 
 def _parse_gold(text: str, column: str) -> str:
     boxed = extract_boxed(text)
-    gold = boxed if boxed is not None else without_lead_in(text.rpartition(GOLD_MARKER)[2])
+    gold = without_lead_in(boxed if boxed is not None else text.rpartition(GOLD_MARKER)[2])
     normalized = normalize(gold)
     if not key_of(normalized):
         raise ValueError(f"{column}={text!r} cannot be parsed as LaTeX; allowed is an answer")

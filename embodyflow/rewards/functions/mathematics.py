@@ -39,7 +39,7 @@ from embodyflow.rewards.functions.answer_syntax import (
     parse_answer,
     parse_list,
 )
-from embodyflow.rewards.functions.final_answers import extract_boxed, final_text
+from embodyflow.rewards.functions.final_answers import extract_boxed, final_text, without_lead_in
 from embodyflow.rewards.functions.formula_equality import UndecidedError, equal_formulas, scaled
 from embodyflow.rewards.functions.latex_text import key_of, normalize
 from embodyflow.rewards.functions.math_golds import parse_golds
@@ -63,6 +63,7 @@ def verify_boxed(sample: Sample) -> Score:
     answer = extract_boxed(final_text(sample.response))
     if answer is None:
         return outcome(False, answered=0.0, undecided=0.0)
+    answer = without_lead_in(answer)
     undecided = False
     for gold in golds:
         try:

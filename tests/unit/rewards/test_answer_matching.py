@@ -154,3 +154,67 @@ def test_regex_takes_the_last_match():
 def test_a_bad_pattern_is_named(pattern, message):
     with pytest.raises(ValidationError, match=message):
         RegexConfig(pattern=pattern)
+
+
+@pytest.mark.parametrize(
+    ("answer", "number"),
+    [
+        ("1{,}234", "1234"),
+        (r"1\,234", "1234"),
+        (r"1\ 234 clips", "1234"),
+        (r"\$12{,}345{,}678.50", "12345678.5"),
+        ("9 * 2 = 18", "18"),
+        ("9 * 2 = <<9*2=18>>18", "18"),
+        ("7+5 = <<7+5=12>>12 eggs", "12"),
+        (r"\boxed{72}", "72"),
+        ("$72$", "72"),
+        ("72.", "72"),
+    ],
+)
+def test_gsm8k_reads_other_spellings_of_a_number(answer, number):
+    for truth in (number, f"#### {number}", f"The answer is {number}.", Decimal(number).__float__(), [number, "0"]):
+        assert graded(GSM8KConfig(), f"#### {answer}", truth).correct
+    assert graded(GSM8KConfig(), f"#### {number}", f"#### {answer}").correct
+    assert not graded(GSM8KConfig(), f"#### {answer}", "1").correct
+    assert not graded(GSM8KConfig(), f"#### {answer}", "235").correct
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "correct"),
+    [
+        ("34", "34.", True),
+        ("34", "#### 34", True),
+        ("34", "The answer is 34", True),
+        ("The answer is 34.", "34", True),
+        ("34", 34, True),
+        ("34", 34.0, True),
+        ("1,234", "1234", True),
+        ("1{,}234", "1,234", True),
+        (r"1\,234", "1234", True),
+        ("235", r"1\,234", False),
+        ("12:00", "12:00", True),
+        ("b", ["a", "b"], True),
+        ("c", ["a", "b"], False),
+        ("AB", "BA", False),
+        ("5 cm", "5 m", False),
+        ("Paris.", "Paris", True),
+    ],
+)
+def test_exact_match_of_equal_texts_and_numbers(answer, truth, correct):
+    assert graded(ExactMatchConfig(), f"so ## {answer}", truth).correct is correct
+
+
+@pytest.mark.parametrize("config", [ExactMatchConfig(marker="####"), GSM8KConfig()])
+def test_only_text_after_the_thinking_counts(config):
+    assert graded(config, "<think>#### 35</think>#### 34", "34").correct
+    assert not graded(config, "<think>#### 34</think>#### 35", "34").correct
+    assert graded(config, "<think>#### 34</think> Done.", "34").parts["answered"] == 0
+    assert graded(config, "<think>#### 34", "34").parts["answered"] == 0
+    assert not graded(RegexConfig(pattern=r"is (\d+)"), "<think>is 34</think> is 35", "34").correct
+
+
+@pytest.mark.parametrize("config", [ExactMatchConfig(), GSM8KConfig(), RegexConfig(pattern="(.)")])
+@pytest.mark.parametrize("truth", [None, {"ground_truth": "5"}, [], " ", float("inf")])
+def test_ground_truths_of_other_kinds_are_errors(config, truth):
+    with pytest.raises(ValueError, match="ground_truth"):
+        graded(config, "## 5", truth)
