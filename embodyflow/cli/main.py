@@ -110,7 +110,12 @@ def _add_plan(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--gpus", type=int, default=0, help="GPUs per machine (default: none)")
     plan.add_argument("--device-gib", type=float, help="memory per GPU, or per core's share (default: not checked)")
     plan.add_argument("--model", help="number of parameters, such as 7B (default: memory is left out)")
-    plan.add_argument("--placement", choices=("colocated", "disaggregated", "hybrid"), default="colocated")
+    plan.add_argument(
+        "--placement",
+        choices=("colocated", "disaggregated", "hybrid"),
+        default="colocated",
+        help="how groups share devices (default: %(default)s)",
+    )
     plan.add_argument("--tensor-parallel", type=int, default=1, help="ranks that share one copy of a rollout model")
     plan.add_argument("--picture", type=Path, help="file to draw to, ending in .svg, .dot or .mmd (Mermaid)")
     plan.add_argument("words", nargs="*", metavar="key=value", help="pipeline.yaml=… and other overrides")
