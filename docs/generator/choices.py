@@ -84,7 +84,7 @@ def _chosen(experiment: Path, group: str, folder: Path) -> str:
 
 
 def _where_algorithms_run(folder: Path) -> str:
-    """Return the table of algorithms and kinds of jobs: the pipeline of each pair, or why there is none."""
+    """Return the table of algorithms and kinds of jobs: the pipeline of each pair, or the reason against it."""
     jobs = {path.stem: yaml.safe_load(path.read_text())["recipes"] for path in sorted((folder / "job").glob("*.yaml"))}
     rows = []
     for name in sorted(path.stem for path in (folder / "algorithm").glob("*.yaml")):

@@ -29,12 +29,12 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tested(page: Path) -> bool:
+def has_commands(page: Path) -> bool:
     return any(isinstance(block, Commands) and not block.reason for block in blocks(page))
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", [each for each in PAGES if tested(each)], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [each for each in PAGES if has_commands(each)], ids=lambda page: page.stem)
 def test_the_commands_of_a_page_run(page: Path, commands: Path, prefect_api: str, tmp_path: Path) -> None:
     """A page's blocks share a folder, which is a project; files with a title are written to it."""
     project = tmp_path / "project"
