@@ -142,6 +142,7 @@ def our_processes() -> dict[int, str]:
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    here = Path(__file__).parent
     before = set(psutil.Process().children(recursive=True))
     ray.init(
         address="local",
@@ -150,7 +151,8 @@ def cluster() -> Iterator[None]:
         include_dashboard=False,
         log_to_driver=False,
         namespace="test",
-        runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}},  # where workers find this module
+        # Workers import this module, which imports others from tests/support.
+        runtime_env={"env_vars": {"PYTHONPATH": f"{here}{os.pathsep}{here.parent / 'support'}"}},
     )
     started = set(psutil.Process().children(recursive=True)) - before
     yield
