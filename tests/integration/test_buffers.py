@@ -85,8 +85,9 @@ def cluster() -> Iterator[Cluster]:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     for _ in range(2):
         cluster.add_node(num_cpus=1)
-    here = str(Path(__file__).parent)
-    ray.init(cluster.address, log_to_driver=False, namespace="test", runtime_env={"env_vars": {"PYTHONPATH": here}})
+    here = Path(__file__).parent  # Workers import this module, which imports others from tests/support.
+    paths = {"PYTHONPATH": f"{here}{os.pathsep}{here.parent / 'support'}"}
+    ray.init(cluster.address, log_to_driver=False, namespace="test", runtime_env={"env_vars": paths})
     yield cluster
     ray.shutdown()
     cluster.shutdown()
