@@ -143,7 +143,6 @@ def our_processes() -> dict[int, str]:
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    here = Path(__file__).parent
     before = set(psutil.Process().children(recursive=True))
     ray.init(
         address="local",
