@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MISTAKES = {
     "experiment=embodyed": "experiment=embodyed: allowed are drawer_open, embodied",
     "rollout.num_groups=3 rollout.num_workers=2": "num_groups=3 must be a multiple of num_workers=2",
-    "resume=nope": "resume=nope: runs/ has no such run; ",
+    "resume=nope": "/runs/ has no such run; ",
 }
 
 

@@ -27,8 +27,9 @@ from prefect import flow
 from embodyflow.orchestration.server.resumption import resume_after_crash
 
 @flow(name="grpo", flow_run_name="{run_id}", on_crashed=[resume_after_crash])
-async def grpo(experiment: str = "embodied", iterations: int | None = None, seed: int | None = None,
-               run_id: str | None = None, resume: str | None = None, overrides: list[str] = []):
+async def grpo(experiment: str = "embodied", algorithm: str | None = None, iterations: int | None = None,
+               seed: int | None = None, run_id: str | None = None, resume: str | None = None,
+               overrides: list[str] = []):
     folder = Path("runs") / run_id
     resumed = folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
