@@ -28,7 +28,7 @@ def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, 
         description: Text that the UI shows.
     """
     algorithm_of_flow = Annotated[
-        str | None,
+        str,
         Field(
             json_schema_extra={"enum": algorithms(name)},
             description="Algorithm, a file in configs/algorithm; the experiment's default if left out",
@@ -44,7 +44,7 @@ def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, 
     )
     async def training(
         experiment: Experiment = "embodied",
-        algorithm: algorithm_of_flow = None,
+        algorithm: algorithm_of_flow | None = None,
         iterations: Iterations = None,
         seed: Seed = None,
         run_id: RunId = None,

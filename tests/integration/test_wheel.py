@@ -41,7 +41,7 @@ tracking: {tensorboard: false}
 NODES = '''
 """A node function of the project's own, and a graph with it."""
 
-from embodyflow.graph.policy_update import add_policy_update
+from embodyflow.graph.building_blocks import add_policy_update
 from embodyflow.types import NodeOutput
 from pipelines import NodeRole, NodeType, Pipeline
 
