@@ -55,7 +55,7 @@ def test_ctrl_c_ends_a_run_and_everything_with_it(project: Project) -> None:
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     assert len(family) > 5
     second = project.embodyflow("run", "iterations=1", "run_id=second")  # it would be killed with the first one's stack
-    assert second.returncode == 2 and "share the stack of `embodyflow up`" in second.stderr
+    assert second.returncode == 2 and "share one stack by `embodyflow up`" in second.stderr
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
