@@ -71,7 +71,6 @@ def test_a_resumed_run_gives_the_same_result(runs: Runs, first: str, prefect_api
     assert runs.metrics("killed") == runs.metrics("first")
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     ("send", "number"),
     [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)],

@@ -48,7 +48,6 @@ def test_a_run_by_itself_shows_its_result_and_leaves_nothing(project: Project) -
     assert project.leftovers() == []
 
 
-@pytest.mark.core
 def test_ctrl_c_ends_a_run_and_everything_with_it(project: Project) -> None:
     process = project.start("run", "iterations=10000", "run_id=long")
     assert eventually((project.root / "runs" / "long" / "metrics.jsonl").exists, 200.0)
