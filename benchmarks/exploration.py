@@ -43,7 +43,7 @@ def words_of(experiment: str, factor: str, value: float | int, seed: int) -> lis
 
 def recipe(experiment: str) -> dict[str, float | int]:
     """Return the recipe's own value of each factor."""
-    from embodyflow.config.compose import compose_config
+    from embodyflow.config.composition.compose import compose_config
 
     config = compose_config([f"experiment={experiment}", "run_id=recipe"])
     values: dict = {}

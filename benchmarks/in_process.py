@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.metrics import as_metrics, merge_metrics, to_floats
 from embodyflow.data.tables import join_columns

@@ -23,7 +23,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from tensordict import TensorDict
 
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.types import NodeOutput
 from pipelines import Pipeline, TaskGraph, load_pipeline
 from tasks import compute_advantage

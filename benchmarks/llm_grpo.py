@@ -92,7 +92,7 @@ def reward(response: str) -> float:
 
 
 def run_config() -> Any:
-    from embodyflow.config.compose import compose_config
+    from embodyflow.config.composition.compose import compose_config
 
     return compose_config(
         [

@@ -40,7 +40,7 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 import embodyflow.orchestration.run.iteration
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.config.run import GroupShape
 from embodyflow.data.row_plan import RankInput, Slice
 from embodyflow.orchestration.run.cluster import ray_cluster

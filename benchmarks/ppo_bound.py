@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from benchmarks.ppo_control import build_stable_baselines3, cpu_seconds
 from benchmarks.report import write_report
 from benchmarks.vector_env import NUM_ENVS, BarePhysics, half_cheetah
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 
 RESULTS = Path(__file__).parent / "results" / "ppo_bound.json"
 STATE_DIM, ACTION_DIM, WIDTH = 17, 6, 64

@@ -90,7 +90,7 @@ def measure(name: str, experiment: str, iterations: int, seed: int) -> dict[str,
 
 def run_stable_baselines3(metrics: Path, words: list[str]) -> None:
     """Train the experiment with SB3, writing a line per iteration."""
-    from embodyflow.config.compose import compose_config
+    from embodyflow.config.composition.compose import compose_config
 
     config: Any = compose_config([*words, "algorithm=ppo"])
     model = build_stable_baselines3(config)

@@ -95,7 +95,9 @@ TINY = (
 def tiny_config() -> Callable[..., RunConfig]:
     """Return a function that composes the tiny run with more overrides; later ones win."""
 
-    from embodyflow.config.compose import compose_config  # takes seconds to import, and most tests do not need it
+    from embodyflow.config.composition.compose import (
+        compose_config,  # takes seconds to import, and most tests do not need it
+    )
 
     @functools.cache  # the result is frozen, and many tests need the same one
     def compose(*overrides: str) -> RunConfig:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 from docs.generator.markdown import code, document, escaped, first_paragraph, table, without_roles
 from embodyflow import policies
 from embodyflow.config.base import RunName
-from embodyflow.config.described import meanings
+from embodyflow.config.composition.described import meanings
 from embodyflow.config.jobs import JOBS
 
 PATTERNS = {TypeAdapter(RunName).json_schema()["pattern"]: "letters, digits, `.`, `_` and `-`"}

@@ -18,7 +18,7 @@ from gymnasium.utils.env_checker import check_env
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from embodyflow.config.compose import validate_environment
+from embodyflow.config.composition.compose import validate_environment
 from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.observations import entries_of

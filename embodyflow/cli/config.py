@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from embodyflow.config.described import describe
+from embodyflow.config.composition.described import describe
 from embodyflow.orchestration.request.request import check, parse_arguments
 
 

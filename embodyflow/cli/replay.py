@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from embodyflow.algorithms.behavior import behavior_weights
 from embodyflow.algorithms.kl import estimate_kl
 from embodyflow.algorithms.losses import LossInputs, find_loss
-from embodyflow.config.compose import validate_config
+from embodyflow.config.composition.compose import validate_config
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.record.episode_record import Episodes, find_episode, read_episodes

@@ -1,8 +1,8 @@
 """The configuration that all kinds of jobs share.
 
-Hydra composes YAML files into a plain mapping (:mod:`embodyflow.config.compose`). These models validate it once; all
-other code receives models and never the mapping. Validation refuses unknown keys, wrong types and values out of range,
-and names the key.
+Hydra composes YAML files into a plain mapping (:mod:`embodyflow.config.composition.compose`). These models validate it
+once; all other code receives models and never the mapping. Validation refuses unknown keys, wrong types and values out
+of range, and names the key.
 """
 
 from abc import abstractmethod

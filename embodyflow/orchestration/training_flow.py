@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from prefect import Flow, flow
 from pydantic import Field
 
-from embodyflow.config.compose import algorithms
+from embodyflow.config.composition.compose import algorithms
 from embodyflow.orchestration.request.request import (
     Experiment,
     Iterations,

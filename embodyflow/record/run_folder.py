@@ -32,7 +32,7 @@ from typing import Any
 import yaml
 
 from embodyflow.config import RunConfig
-from embodyflow.config.upgrade import upgrade
+from embodyflow.config.composition.upgrade import upgrade
 from embodyflow.errors import ConfigError
 from embodyflow.process.durable_files import flush, make_folder, write_atomically, write_durably
 from embodyflow.process.file_lock import hold_lock

@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.core
 @pytest.mark.parametrize(
-    "module", ["embodyflow.config.compose", "embodyflow.orchestration.request.request", "embodyflow.cli.run"]
+    "module",
+    ["embodyflow.config.composition.compose", "embodyflow.orchestration.request.request", "embodyflow.cli.run"],
 )
 def test_a_configuration_is_checked_without_the_slow_libraries(module: str) -> None:
     """A mistake is reported within a second or two; importing torch, Ray and tensordict takes longer."""

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import Columns
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from torch.distributed.tensor import DTensor
 from trainers import free_address, spawn_ranks
 
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_model, build_tokenizer, save_folder
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
 from embodyflow.training.language_trainer import LanguageTrainer

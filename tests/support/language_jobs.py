@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.rollouts.language_rollout import LanguageRollout

@@ -12,7 +12,7 @@ from trainers import free_address
 
 import tasks
 from embodyflow.config import RunConfig
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import Columns, to_batch
 from embodyflow.nodes.engines import ControlEngine, EmbodiedEngine, EpisodeEngine, RolloutEngine, TrainerEngine
 from embodyflow.references import resolve

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from prefect.runtime import flow_run
 
-from embodyflow.config.compose import compose_config, validate_config
+from embodyflow.config.composition.compose import compose_config, validate_config
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.evaluation.pinned_checkpoint import pin_checkpoint, pinned_iteration

@@ -9,7 +9,13 @@ from prefect.runtime import flow_run
 from pydantic import Field
 
 from embodyflow.config import RunConfig
-from embodyflow.config.compose import chosen_flow, compose_config, default_algorithm, experiments, validate_config
+from embodyflow.config.composition.compose import (
+    chosen_flow,
+    compose_config,
+    default_algorithm,
+    experiments,
+    validate_config,
+)
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError, DiskFullError
 from embodyflow.orchestration.request.compatibility import check_compatibility

@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from trainers import SEED, free_address, new_trainer, rows_for
 
 from embodyflow.config import RunConfig
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.rollouts.control_rollout import ControlRollout
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout

@@ -9,7 +9,7 @@ from room_training import SMALL, assert_learns, assert_resumes, play
 from trainers import SEED, largest_gap, new_trainer
 
 from embodyflow.config import RunConfig
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.training.fsdp_trainer import FSDPTrainer

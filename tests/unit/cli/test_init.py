@@ -9,7 +9,7 @@ import pytest
 
 from embodyflow import __version__
 from embodyflow.cli.main import main
-from embodyflow.config.compose import compose_config, experiments
+from embodyflow.config.composition.compose import compose_config, experiments
 from embodyflow.errors import ConfigError
 from embodyflow.project import VERSION_FILE, check_room, older_rooms
 

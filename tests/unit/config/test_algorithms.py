@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 
-from embodyflow.config import RunConfig, compose
-from embodyflow.config.compose import algorithms, chosen_flow, compose_config, default_algorithm, experiments
+from embodyflow.config import RunConfig
+from embodyflow.config.composition import compose
+from embodyflow.config.composition.compose import (
+    algorithms,
+    chosen_flow,
+    compose_config,
+    default_algorithm,
+    experiments,
+)
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.request.compatibility import check_compatibility
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from embodyflow.config import RunConfig
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.request.request import check, parse_arguments
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.errors import ConfigError
 
 IMAGES = ("+env.kwargs.image_size=64", "policy.image_size=64")

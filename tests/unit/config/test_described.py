@@ -8,8 +8,8 @@ import yaml
 from pydantic import BaseModel, Field
 
 from embodyflow.cli import main as cli
-from embodyflow.config.compose import compose_config
-from embodyflow.config.described import describe, meanings
+from embodyflow.config.composition.compose import compose_config
+from embodyflow.config.composition.described import describe, meanings
 from embodyflow.config.jobs import JOBS
 
 

@@ -2,7 +2,7 @@ import importlib
 
 import pytest
 
-from embodyflow.config.upgrade import MOVED, upgrade
+from embodyflow.config.composition.upgrade import MOVED, upgrade
 
 
 @pytest.mark.parametrize("module", [name for name in MOVED.values() if "libero" not in name])

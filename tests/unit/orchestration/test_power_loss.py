@@ -16,7 +16,7 @@ from counting_run import begin, iterate, run_in, work_of
 from lossy_disk import Disk, Promise, Recorder, lay_out, trees_after
 
 from embodyflow.config import RunConfig
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.orchestration.request import request
 from embodyflow.orchestration.run import nodes, recovery, stages
 from embodyflow.orchestration.run.lookahead import Lookahead

@@ -8,7 +8,7 @@ import own_policy_models
 import pytest
 from acting_models import OWN_POLICY
 
-from embodyflow.config.compose import compose_config, validate_config
+from embodyflow.config.composition.compose import compose_config, validate_config
 from embodyflow.errors import ConfigError
 from embodyflow.policies.policy_registry import POLICIES, build_critic, build_policy
 from embodyflow.training.language_trainer import LanguageTrainer

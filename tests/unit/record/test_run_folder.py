@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from embodyflow.config import RunConfig
-from embodyflow.config.compose import validate_config
+from embodyflow.config.composition.compose import validate_config
 from embodyflow.errors import ConfigError, DiskFullError
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder, unfinished_runs

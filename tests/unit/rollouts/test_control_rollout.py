@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError, DamageError
 from embodyflow.rollouts.control_rollout import ControlRollout

@@ -14,7 +14,7 @@ import tasks.control
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.covariance import select_tokens
 from embodyflow.algorithms.masked import one_rank
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.types import Batch
 

@@ -12,7 +12,7 @@ from node_calls import call_of
 import tasks
 from embodyflow.algorithms.masked import one_rank
 from embodyflow.config import RunConfig
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.data.metrics import as_metrics, to_floats
 from embodyflow.errors import ParityError

@@ -7,7 +7,7 @@ from tensordict import TensorDict
 
 from embodyflow.algorithms.masked import one_rank
 from embodyflow.config import RunConfig
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.training.objectives import PolicyObjective
 
 NORM = "algorithm.aggregation=seq_mean_token_sum_norm"

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 from trainers import SEED, demos_for, free_address, largest_gap, rows_for
 
 from embodyflow.config import RunConfig
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.data.tables import digest_of
 from embodyflow.rollouts.language_rollout import LanguageRollout

@@ -15,7 +15,7 @@ from trainers import new_trainer
 
 import tasks
 from embodyflow.config import RunConfig
-from embodyflow.config.compose import compose_config
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.seeding import derive_seed
 from embodyflow.training.fsdp_trainer import FSDPTrainer

@@ -8,8 +8,8 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
 from embodyflow.config import RunConfig
+from embodyflow.config.composition.keys import keys_of, known_keys
 from embodyflow.config.jobs import JOBS
-from embodyflow.config.keys import keys_of, known_keys
 from embodyflow.policies.policy_registry import unknown_policy_file
 from embodyflow.policies.policy_section import config_class_of
 

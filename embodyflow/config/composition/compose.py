@@ -22,11 +22,11 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from embodyflow.config import RunConfig
+from embodyflow.config.composition.keys import known_keys
+from embodyflow.config.composition.mistakes import explain_hydra_error, explain_invalid
+from embodyflow.config.composition.search_path import ProjectConfigs
 from embodyflow.config.environment import EnvConfig
 from embodyflow.config.jobs import JOBS
-from embodyflow.config.keys import known_keys
-from embodyflow.config.mistakes import explain_hydra_error, explain_invalid
-from embodyflow.config.search_path import ProjectConfigs
 from embodyflow.errors import ConfigError
 from embodyflow.policies.policy_section import as_section, open_sizes
 from embodyflow.project import config_folders, shipped

@@ -1,0 +1,1 @@
+"""From Hydra overrides to a checked configuration: files and recipes, mistakes in one line, descriptions."""
