@@ -5,6 +5,9 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt
+from embodyflow.references import resolve
+
+RESTORABILITY_CHECK = "embodyflow.simulation.make_env:unrestorable_tasks"  # imports Gymnasium
 
 
 class AdapterConfig(Config):
@@ -70,6 +73,8 @@ class EnvConfig(Config):
         step_timeout: Seconds that an environment in its own process may take for an action chunk.
         reset_timeout: Seconds that an environment in its own process may take to be built or reset.
         max_restarts: Restarts of environment processes per rollout worker before the run fails.
+        allow_unrestorable: Train also in environments whose ``reset(seed=...)`` does not restore an episode. Groups
+            then begin in different states, replays differ from the record, and every report of the run says so.
     """
 
     id: str
@@ -80,6 +85,7 @@ class EnvConfig(Config):
     step_timeout: PositiveFloat = 60.0
     reset_timeout: PositiveFloat = 300.0
     max_restarts: PositiveInt = 100
+    allow_unrestorable: bool = False
 
     @model_validator(mode="after")
     def _check_adapter(self) -> "EnvConfig":
@@ -94,6 +100,22 @@ class EnvConfig(Config):
             if unknown:
                 raise ValueError(f"adapter.{key}: {sorted(unknown)[0]!r} is not among env.tasks {list(self.tasks)}")
         return self
+
+
+def unrestorable_tasks(env: EnvConfig, num_processes: int) -> dict[str, str]:
+    """Return the tasks whose episodes are not restored by their seed, each with the culprit and what differs.
+
+    Args:
+        env: Environments that the checks of the run accept.
+        num_processes: Value of ``rollout.env_processes``.
+
+    Returns:
+        Lines by task; empty unless ``env.allow_unrestorable``, because the checks refuse such environments without it.
+    """
+    if not env.allow_unrestorable:
+        return {}
+    found: dict[str, str] = resolve(RESTORABILITY_CHECK)(env, num_processes)
+    return found
 
 
 class SteppingConfig(Config):

@@ -68,6 +68,7 @@ METRICS = {
     "eval/<mode>_episode_steps": "Mean number of environment steps, or of response tokens, in evaluation.",
     "eval/<mode>_<score>": "A score of language jobs in evaluation, such as `eval/sampled_pass@4`.",
     "eval/<mode>_<source>/<score>": "The same score for the prompts of one data source.",
+    "env/unrestorable_tasks": "Tasks whose seed does not restore an episode, with `env.allow_unrestorable=true`.",
     "eval/num_goals": "Number of goals or prompts that were evaluated.",
     "eval/success_rate": "Success rate of one task in `python -m flows.evaluate`.",
     "eval/episode_steps": "Mean number of environment steps of one task in `python -m flows.evaluate`.",

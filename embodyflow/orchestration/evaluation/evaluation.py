@@ -7,6 +7,7 @@ from prefect.logging import get_run_logger
 from embodyflow.data.confidence_intervals import wilson_interval
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.evaluation.contact_sheets import draw_training
+from embodyflow.orchestration.run.iteration import unrestorable_metrics
 from embodyflow.orchestration.run.nodes import Run, submit_node
 from embodyflow.process.durable_files import write_atomically
 from embodyflow.workers.calls import NodeWork
@@ -30,6 +31,7 @@ async def evaluate(run: Run, index: int) -> dict[str, float]:
         metrics |= {f"eval/{mode}_success_low": low, f"eval/{mode}_success_high": high}
     metrics["eval/num_goals"] = merged["eval/greedy_success_rate"].weight
     answered = zip(MODES, reports, strict=True)
+    metrics |= unrestorable_metrics(run)
     examples = [{"mode": mode, **row} for mode, report in answered for row in report.info["examples"]]
     if examples:
         run.folder.write_examples(index, examples)

@@ -84,6 +84,7 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> 
     """Commit the iteration: publish its weights, write its metrics and checkpoint, free its rows."""
     run = CURRENT_RUN.get()
     await publish_and_save(index)
+    metrics = {**metrics, **unrestorable_metrics(run)}
     line = {"iteration": index, "weights_digest": run.session.weights_digest, "digests": digests, **metrics}
     # Before the checkpoint is committed: a resume drops a line too many, but could not restore a missing one.
     run.folder.metrics.append(line)
@@ -91,6 +92,12 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> 
     for tracker in run.trackers:
         tracker.log(index, metrics)
     run.folder.write_status("train", index, run.config.iterations)
+
+
+def unrestorable_metrics(run: Run) -> dict[str, float]:
+    """Return the number of tasks whose seed does not restore an episode, as a metric; empty if there are none."""
+    count = len(run.folder.unrestorable())
+    return {"env/unrestorable_tasks": float(count)} if count else {}
 
 
 async def publish_and_save(index: int) -> None:
@@ -117,6 +124,7 @@ def begin_commit(index: int, digests: Digests | None = None) -> None:
         "policy_version": index,
         "weights_digest": run.session.weights_digest,
         "digests": dict(digests or {}),
+        **unrestorable_metrics(run),
     }
     run.stages.commit(index, facts)
 

@@ -1,5 +1,7 @@
 """A check that training and evaluation see the same: the digests of each task's first observation are compared."""
 
+from collections.abc import Collection
+
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.run.nodes import Run, submit_node
 from embodyflow.record.run_folder import RunFolder
@@ -13,12 +15,13 @@ async def observe(run: Run) -> Observations:
     return (await submit_node(NodeWork("observe", "tasks:observe", "rollout", 0))).info
 
 
-def check_parity(trained: RunFolder, seen: Observations) -> None:
+def check_parity(trained: RunFolder, seen: Observations, unrestorable: Collection[str] = ()) -> None:
     """Check that the tasks which the run and the evaluation share look as they did when the run started.
 
     Args:
         trained: Folder of the run.
         seen: First observations of the evaluation's tasks.
+        unrestorable: Tasks that are not compared, because no two of their first observations are alike.
 
     Raises:
         ConfigError: An observation differs, or the run did not record any.
@@ -28,7 +31,8 @@ def check_parity(trained: RunFolder, seen: Observations) -> None:
         raise ConfigError(
             f"policy={trained.path}: has no observations.json; evaluate its export, policy={trained.path}/policy"
         )
-    other = [task for task in seen.keys() & recorded.keys() if seen[task]["digest"] != recorded[task]["digest"]]
+    shared = (seen.keys() & recorded.keys()) - set(unrestorable)
+    other = [task for task in shared if seen[task]["digest"] != recorded[task]["digest"]]
     if other:
         raise ConfigError(
             f"policy={trained.path}: first observations of {', '.join(sorted(other))} differ from training, so env or "
