@@ -1,6 +1,6 @@
 """The configuration of a job's environments."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -19,7 +19,10 @@ class AdapterConfig(Config):
         wrappers: Functions ``module:function`` that take and return an environment, applied in this order.
         instructions: Sentences that the policy reads, by task; a task without one is its own instruction.
         task_kwargs: Arguments of ``gymnasium.make`` by task, in addition to ``env.kwargs``.
-        success_info: Key of ``info`` that is true in a step that succeeds; ``null`` if success is defined otherwise.
+        success_info: Key of ``info`` that is true in a step that succeeds, with dots into nested ones; ``null`` if
+            success is defined otherwise.
+        success_absent: Meaning of a step whose ``info`` lacks the key of ``success_info``: ``refuse`` stops the run,
+            ``not_yet`` counts the step as not successful.
         success_reward: Reward from which a step counts as success; ``null`` if success is defined otherwise.
         success_termination: Count every termination of the environment's episode as success.
         state: Keys of the observation that form the state, with dots into nested ones; ``null`` means all keys except
@@ -35,6 +38,7 @@ class AdapterConfig(Config):
     instructions: dict[str, str] = Field(default_factory=dict)
     task_kwargs: dict[str, dict[str, Any]] = Field(default_factory=dict)
     success_info: str | None = None
+    success_absent: Literal["refuse", "not_yet"] = "refuse"
     success_reward: float | None = None
     success_termination: bool = False
     state: tuple[str, ...] | None = None
@@ -47,6 +51,8 @@ class AdapterConfig(Config):
         named = [self.success_info is not None, self.success_reward is not None, self.success_termination]
         if sum(named) > 1:
             raise ValueError("success_info, success_reward and success_termination: only one may be set")
+        if self.success_absent == "not_yet" and self.success_info is None:
+            raise ValueError("success_absent=not_yet: needs success_info, the key that may be absent")
         return self
 
     @property
@@ -69,6 +75,8 @@ class EnvConfig(Config):
             environment and no instruction.
         kwargs: Arguments passed on to ``gymnasium.make``.
         max_steps: Environment steps after which an episode is truncated.
+        reset_options: Options that every ``reset(options=...)`` receives, besides the goal. They are part of what
+            restores an episode.
         adapter: Adapter that adds instructions, initial states and success; ``null`` if the environment defines them.
         step_timeout: Seconds that an environment in its own process may take for an action chunk.
         reset_timeout: Seconds that an environment in its own process may take to be built or reset.
@@ -81,11 +89,20 @@ class EnvConfig(Config):
     tasks: tuple[str, ...]
     kwargs: dict[str, Any] = Field(default_factory=dict)
     max_steps: PositiveInt
+    reset_options: dict[str, Any] = Field(default_factory=dict)
     adapter: AdapterConfig | None = None
     step_timeout: PositiveFloat = 60.0
     reset_timeout: PositiveFloat = 300.0
     max_restarts: PositiveInt = 100
     allow_unrestorable: bool = False
+
+    @model_validator(mode="after")
+    def _check_reset_options(self) -> "EnvConfig":
+        if "goal" in self.reset_options and (self.tasks or self.adapter is not None):
+            raise ValueError(
+                "reset_options.goal: is chosen by the run, which numbers the goals; allowed are other names"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_adapter(self) -> "EnvConfig":

@@ -37,13 +37,38 @@ from embodyflow.simulation.restorability import (
 ADAPTER_ID = "envs:embodyflow/Adapted-v0"
 EXAMPLE_ENV_ID = "envs:embodyflow/MetaWorld-v0"
 SPLITS = ("train", "demo", "eval")
+MISSING_PACKAGE = (ImportError, gym.error.DependencyNotInstalled)
+"""Errors of an environment or a wrapper whose optional package is not installed."""
+
 
 _PROBED: dict[str, dict[str, str]] = {}
 """Results of the probe for restorability in this process, by registration, configuration and use of processes."""
 
 
+class ResetOptions(gym.Wrapper[Any, Any, Any, Any]):
+    """A wrapper that adds options to every reset; those of the caller win.
+
+    Args:
+        env: Environment to reset.
+        reset_options: Options by name; each reset receives a copy.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], reset_options: Mapping[str, Any]) -> None:
+        super().__init__(env)
+        self._reset_options = dict(reset_options)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment."""
+        return super().reset(seed=seed, options={**copy.deepcopy(self._reset_options), **(options or {})})
+
+
 def make_env(env: EnvConfig, task: str | None, split: str, **kwargs: Any) -> gym.Env[Any, Any]:
     """Build one environment of the configuration; without a task it is plain Gymnasium, and ``split`` has no effect."""
+    instance = _make(env, task, split, **kwargs)
+    return ResetOptions(instance, env.reset_options) if env.reset_options else instance
+
+
+def _make(env: EnvConfig, task: str | None, split: str, **kwargs: Any) -> gym.Env[Any, Any]:
     if env.adapter is not None:
         task = task or ""
         return gym.make(
@@ -238,8 +263,16 @@ def _check_tasks(env: EnvConfig) -> None:
 def _creator(env_id: str, entry_point: Any) -> Any:
     try:
         return load_env_creator(entry_point)
-    except ImportError as error:
-        raise ConfigError(f"env.id={env_id}: {error}; install the missing packages") from error
+    except MISSING_PACKAGE as error:
+        raise ConfigError(f"env.id={env_id}: {_missing_package(error)}") from error
+    except Exception as error:  # a user's module may raise anything; it is reported in one line
+        raise ConfigError(f"env.id={env_id}: cannot import {entry_point}: {_describe(error)}") from error
+
+
+def _missing_package(error: Exception) -> str:
+    """Return the first line of an error about a missing package, which often names what to install."""
+    line = str(error).strip().partition("\n")[0].rstrip(".")
+    return line if "install" in line else f"{line}; install the missing packages"
 
 
 def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> tuple[Mapping[str, int], FirstStep]:
@@ -265,12 +298,13 @@ def _build(env: EnvConfig, task: str | None) -> gym.Env[Any, Any]:
     _check_tasks(env)
     try:
         return make_env(env, task, "train")
-    except (ImportError, gym.error.DependencyNotInstalled) as error:
-        raise ConfigError(f"{_key_of(env, error)}{error}; install the missing packages") from error
+    except MISSING_PACKAGE as error:
+        raise ConfigError(f"{_key_of(env, error)}{_missing_package(error)}") from error
     except (TypeError, ValueError, OSError, AssertionError, LookupError, AttributeError, RuntimeError) as error:
         # Gymnasium appends the environment to a message; a KeyError's message is only the key.
         message = f"{type(error).__name__}: {error}" if isinstance(error, LookupError) else str(error)
-        raise ConfigError(f"{_key_of(env, error)}{message.partition(' was raised')[0]}") from error
+        line = message.strip().partition(" was raised")[0].partition("\n")[0]
+        raise ConfigError(f"{_key_of(env, error)}{line}") from error
     except Exception as error:  # a user's environment may raise anything; it is reported in one line
         raise ConfigError(f"env.id={env.id}: {_describe(error)}") from error
 
@@ -286,7 +320,7 @@ def _key_of(env: EnvConfig, error: Exception) -> str:
     """Return the configuration key that caused an error, as the start of a message."""
     if _names_adapter_key(env, error):
         return "env.adapter."
-    about_itself = isinstance(error, ImportError) or str(error).startswith("its ")
+    about_itself = isinstance(error, MISSING_PACKAGE) or str(error).startswith("its ")
     return f"env.id={env.id}: " if about_itself else f"env.kwargs={env.kwargs}: "
 
 
@@ -317,6 +351,8 @@ def _check_step(env: EnvConfig, instance: gym.Env[Any, Any]) -> tuple[dict[str, 
             instance.get_wrapper_attr("expert_action")()
         observation, reward, terminated, truncated, info = instance.step(probe_actions(instance.action_space)[0])
         observations.append(observation)
+    except MISSING_PACKAGE as error:
+        raise ConfigError(f"{_key_of(env, error)}{_missing_package(error)}") from error
     except Exception as error:  # a user's environment may raise anything; it is reported in one line
         message = f"env.adapter.{error}" if _names_adapter_key(env, error) else f"env.id={env.id}: {_describe(error)}"
         raise ConfigError(message) from error
