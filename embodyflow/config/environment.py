@@ -99,9 +99,7 @@ class EnvConfig(Config):
     @model_validator(mode="after")
     def _check_reset_options(self) -> "EnvConfig":
         if "goal" in self.reset_options and (self.tasks or self.adapter is not None):
-            raise ValueError(
-                "reset_options.goal: is chosen by the run, which numbers the goals; allowed are other names"
-            )
+            raise ValueError("reset_options.goal: the run chooses it; allowed are other options")
         return self
 
     @model_validator(mode="after")

@@ -16,6 +16,7 @@ def success_summary(records: Sequence[Mapping[str, Any]], iterations: int) -> di
         "success_interval_before": [before["eval/greedy_success_low"], before["eval/greedy_success_high"]],
         "success_interval_after": [after["eval/greedy_success_low"], after["eval/greedy_success_high"]],
         "num_goals": int(after["eval/num_goals"]),
+        **({"solved_at_reset": after["solved_at_reset"]} if "solved_at_reset" in after else {}),
     }
 
 

@@ -272,15 +272,22 @@ def _succeeds_by_info(settings: Adaptation, info: Mapping[Any, Any]) -> bool:
                 return False
             raise ValueError(
                 f"success_info={settings.success_info!r}: info has no such key; it has "
-                f"{', '.join(map(str, found)) or 'none'}; success_absent=not_yet counts such steps as not yet successful"
+                f"{', '.join(map(str, _entries(found))) or 'none'}; success_absent=not_yet counts such steps as failures"
             )
         found = found[name]
     value = np.asarray(found)
     if value.dtype.kind not in "biuf" or value.size != 1 or not np.isfinite(value).all():
         raise ValueError(
-            f"success_info={settings.success_info!r}: must be true or false, or a number, in every step, is {found!r}"
+            f"success_info={settings.success_info!r}: must be true or false, or a number, in every step, is "
+            f"{_brief(found)}"
         )
     return bool(value)
+
+
+def _brief(value: Any) -> str:
+    """Return a value's representation in one short line."""
+    line = " ".join(repr(value).split())
+    return line if len(line) <= 80 else f"{line[:77]}..."
 
 
 def _bounded(space: gym.Space[Any]) -> Box[np.floating[Any]]:

@@ -75,7 +75,7 @@ def _mismatch(policy: str, name: str, wanted: Shape, shapes: Mapping[str, tuple[
     shape, size = shapes.get(name), wanted[0]
     if name == STATE_KEY and shape is None:
         return (
-            f"policy.state_dim: the environment has no {STATE_KEY!r}, it observes {', '.join(shapes)}; choose among them "
+            f"policy.state_dim: the environment has no {STATE_KEY!r}, it observes {', '.join(shapes)}; choose some "
             f"by env.adapter.state=[{','.join(list(shapes)[:2])}], or flatten all of them by "
             "env.adapter.wrappers=[gymnasium.wrappers:FlattenObservation]"
         )

@@ -163,7 +163,7 @@ class NodeReport(Rows):
 
     Attributes:
         metrics: Metrics, merged by their reductions.
-        info: Facts from rank 0.
+        info: Facts from rank 0; those that are sets are united over the ranks, as sorted lists.
         digests: SHA-256 of each shard.
         seconds: Time of the slowest rank.
         logs: Log records of all ranks that pass rows on, in order of time.

@@ -10,7 +10,7 @@ from embodyflow.data.confidence_intervals import wilson_interval
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
 from embodyflow.orchestration.evaluation.contact_sheets import draw_evaluation
-from embodyflow.orchestration.evaluation.evaluation import MODES
+from embodyflow.orchestration.evaluation.evaluation import MODES, solved_goals
 from embodyflow.orchestration.evaluation.evaluation_request import (
     EvaluatedPolicy,
     EvaluationRequest,
@@ -57,11 +57,13 @@ async def _evaluate(run: Run, config: EmbodiedConfig, policy: EvaluatedPolicy) -
             "evaluation", _rows(played), f"success rates of {len(played)} of {len(config.env.tasks)} tasks"
         )
     await run.stages.drain()
+    solved = solved_goals(config, [report for modes in played.values() for report in modes.values()]) or {}
     result = {
         "policy": str(policy.path),
         "iteration": policy.iteration,
         "weights_digest": digest,
         "stand_in_assets": any(each["stand_in_assets"] for each in seen.values()),
+        "solved_at_reset": solved,
         "unrestorable": unrestorable_lines(run.folder.unrestorable()),
         "tasks": {task: {mode: _rate(report) for mode, report in modes.items()} for task, modes in played.items()},
         "mean_success_rate": {mode: _mean(played, mode) for mode in MODES},
@@ -132,7 +134,13 @@ def evaluation_lines(result: dict[str, Any]) -> str:
         for task, modes in result["tasks"].items()
         for mode, rate in modes.items()
     ]
+    solved = [
+        f"{task}: {len(goals)} goals are solved at reset, without the policy: {', '.join(map(str, goals))}"
+        for task, goals in result["solved_at_reset"].items()
+    ]
     stand_in = (
         ["stand-in assets: results are not comparable to the published benchmark"] if result["stand_in_assets"] else []
     )
-    return "\n".join([*lines, f"mean {json.dumps(result['mean_success_rate'])}", *stand_in, *result["unrestorable"]])
+    return "\n".join(
+        [*lines, f"mean {json.dumps(result['mean_success_rate'])}", *solved, *stand_in, *result["unrestorable"]]
+    )

@@ -12,6 +12,7 @@ from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.evaluation.kept_episodes import keep_episodes
 from embodyflow.orchestration.run.graph_run import GraphRun, RunNode
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run, run_node_as_event, submit_node
+from embodyflow.orchestration.run.stages import UNRESTORABLE
 from embodyflow.workers.calls import NodeReport
 
 Digests = Mapping[str, list[str]]
@@ -97,7 +98,7 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> 
 def unrestorable_metrics(run: Run) -> dict[str, float]:
     """Return the number of tasks whose seed does not restore an episode, as a metric; empty if there are none."""
     count = len(run.folder.unrestorable())
-    return {"env/unrestorable_tasks": float(count)} if count else {}
+    return {UNRESTORABLE: float(count)} if count else {}
 
 
 async def publish_and_save(index: int) -> None:
