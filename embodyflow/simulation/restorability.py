@@ -123,19 +123,23 @@ def refusal(env: EnvConfig, unrestorable: Mapping[str, str]) -> str:
     """Return one line about environments that are not restored: the first task, the culprit and what to do."""
     task, line = next(iter(unrestorable.items()))
     key, _, difference = line.partition(": ")
-    remedy = "make its reset(seed=…) restore everything: draw from self.np_random only, and keep nothing over episodes"
-    if key.startswith("env.adapter.wrappers"):
-        remedy = (
-            "leave it out and normalize in the policy by policy.normalize_observations=true, or make its reset(seed=…) "
-            "restore everything"
-        )
     others = len(unrestorable) - 1
     more = f" and {others} other task{'s' if others > 1 else ''}" if others else ""
     where = f" of task {task!r}{more}" if env.tasks else ""
     return (
-        f"{key}: reset(seed={PROBE_SEED}) does not restore goal 0{where}: {difference}; {remedy}; "
+        f"{key}: reset(seed={PROBE_SEED}) does not restore goal 0{where}: {difference}; {remedy(line)}; "
         "env.allow_unrestorable=true trains nevertheless and says so in every report"
     )
+
+
+def remedy(line: str) -> str:
+    """Return what to do about a task that is not restored, from its line by :func:`find_unrestorable`."""
+    if line.startswith("env.adapter.wrappers"):
+        return (
+            "leave it out and normalize in the policy by policy.normalize_observations=true, or make its reset(seed=…) "
+            "restore everything"
+        )
+    return "make its reset(seed=…) restore everything: draw from self.np_random only, and keep nothing over episodes"
 
 
 def _differences(

@@ -122,6 +122,18 @@ def validate_config(values: dict[str, Any]) -> RunConfig:
         raise ConfigError("\n".join(explain_invalid(mistake, values) for mistake in error.errors())) from error
 
 
+def compose_environment(overrides: Sequence[str]) -> dict[str, Any]:
+    """Compose Hydra overrides into the plain values of ``env``, without validating them.
+
+    Raises:
+        ConfigError: An override is wrong, or the experiment has no environment.
+    """
+    values = _compose(overrides)
+    if not isinstance(env := values.get("env"), dict):
+        raise ConfigError(f"experiment={values['experiment']}: job={values['job']} has no env; allowed are other jobs")
+    return env
+
+
 def validate_environment(values: dict[str, Any]) -> EnvConfig:
     """Validate the plain values of an environment, and check that this machine can make and step it.
 
