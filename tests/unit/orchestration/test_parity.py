@@ -24,6 +24,14 @@ def test_shared_tasks_are_compared(tmp_path: Path) -> None:
     assert str(refusal.value).endswith(f"policy={tmp_path}/policy") and "\n" not in str(refusal.value)
 
 
+def test_tasks_that_are_not_restored_are_not_compared(tmp_path: Path) -> None:
+    trained = RunFolder(tmp_path)
+    trained.write_observations(seen(reach="a", push="b"))
+    check_parity(trained, seen(reach="x", push="b"), unrestorable=["reach"])
+    with pytest.raises(ConfigError, match="first observations of push differ from training"):
+        check_parity(trained, seen(reach="x", push="y"), unrestorable=["reach"])
+
+
 def test_a_run_without_recorded_observations_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no observations\.json; evaluate its export"):
         check_parity(RunFolder(tmp_path), seen(reach="a"))
