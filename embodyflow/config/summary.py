@@ -32,7 +32,7 @@ def task_summary(records: Sequence[Mapping[str, Any]], iterations: int, tasks: S
 
 
 def unrestorable_count(summary: Mapping[str, Any]) -> str:
-    """Return the end of a summary's line that counts the tasks not restored by their seed; empty if there are none."""
+    """Return the end of a summary's line that counts the tasks not restored by their seed, if it has any."""
     return f" unrestorable={len(summary['unrestorable'])}" if summary.get("unrestorable") else ""
 
 

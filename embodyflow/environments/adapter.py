@@ -343,7 +343,7 @@ def _entry(tree: Any, key: str, argument: str = "state") -> Any:
 
 
 def _path(tree: Any, key: str) -> Iterator[str | None]:
-    """Yield the keys from the root of nested dicts to the entry at a dotted key; ``None`` where there is none.
+    """Yield the keys from the root of nested dicts to the entry at a dotted key; end with ``None`` at a missing key.
 
     Keys may contain dots themselves, as LeRobot's do, so the longest matching key is used.
     """

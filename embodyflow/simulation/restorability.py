@@ -133,7 +133,7 @@ def refusal(env: EnvConfig, unrestorable: Mapping[str, str]) -> str:
 
 
 def remedy(line: str) -> str:
-    """Return what to do about a task that is not restored, from its line by :func:`find_unrestorable`."""
+    """Return the advice for a task that is not restored, from its line by :func:`find_unrestorable`."""
     if line.startswith("env.adapter.wrappers"):
         return (
             "leave it out and normalize in the policy by policy.normalize_observations=true, or make its reset(seed=…) "

@@ -96,7 +96,7 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> 
 
 
 def unrestorable_metrics(run: Run) -> dict[str, float]:
-    """Return the number of tasks whose seed does not restore an episode, as a metric; empty if there are none."""
+    """Return the number of tasks whose seed does not restore an episode, as a metric; empty without such tasks."""
     count = len(run.folder.unrestorable())
     return {UNRESTORABLE: float(count)} if count else {}
 
