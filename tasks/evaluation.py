@@ -87,8 +87,9 @@ def play_evaluation(
 
 
 def observe(batch: Batch | None, config: Any = None, *, worker: EmbodiedEngine, **kwargs: Any) -> NodeOutput:
-    """Report a digest of each task's first observation."""
-    return NodeOutput(None, info=worker.first_observations())
+    """Report a digest of each task's first observation, and the digests of all ranks."""
+    seen = worker.first_observations()
+    return NodeOutput(None, info={"tasks": seen, "digests": {(task, each["digest"]) for task, each in seen.items()}})
 
 
 def contact_sheet(batch: Batch | None, config: Any = None, *, worker: EmbodiedEngine, **kwargs: Any) -> NodeOutput:

@@ -112,8 +112,13 @@ def find_unrestorable(
     Raises:
         ConfigError: An environment raised while it was played.
     """
+    # Without processes of their own, one environment at a time is in memory.
+    parts = [firsts] if num_processes else [{task: first} for task, first in firsts.items()]
+    differences: dict[str | None, str] = {}
+    for part in parts:
+        differences |= _differences(env, part, make, num_processes)
     found = {}
-    for task, difference in _differences(env, firsts, make, num_processes).items():
+    for task, difference in differences.items():
         culprit = _culprit(env, task, make, num_processes)
         found[env.id if task is None else task] = f"{culprit}: {difference}"
     return found

@@ -141,7 +141,7 @@ class NodeResult:
     Attributes:
         shard: Location of the output rows; ``None`` if it passes none on.
         metrics: Metrics with their reductions.
-        info: Small JSON-able facts.
+        info: Small JSON-able facts; sets of them are united over the ranks.
         digest: SHA-256 of the output columns; empty without output.
         seconds: Time spent in the node function and in moving rows.
         logs: Log records of the function.

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from embodyflow.errors import ConfigError
-from embodyflow.orchestration.run.parity import check_parity
+from embodyflow.orchestration.run.parity import check_parity, differing_tasks
 from embodyflow.record.run_folder import RunFolder
 
 
@@ -30,6 +30,11 @@ def test_tasks_that_are_not_restored_are_not_compared(tmp_path: Path) -> None:
     check_parity(trained, seen(reach="x", push="b"), unrestorable=["reach"])
     with pytest.raises(ConfigError, match="first observations of push differ from training"):
         check_parity(trained, seen(reach="x", push="y"), unrestorable=["reach"])
+
+
+def test_tasks_that_look_different_in_other_workers_are_found() -> None:
+    digests = [["push", "a"], ["reach", "a"], ["reach", "b"], ["push", "a"]]
+    assert differing_tasks(digests) == ["reach"] and differing_tasks(digests[:2]) == []
 
 
 def test_a_run_without_recorded_observations_is_refused(tmp_path: Path) -> None:
