@@ -272,7 +272,7 @@ def _succeeds_by_info(settings: Adaptation, info: Mapping[Any, Any]) -> bool:
                 return False
             raise ValueError(
                 f"success_info={settings.success_info!r}: info has no such key; it has "
-                f"{', '.join(map(str, _entries(found))) or 'none'}; success_absent=not_yet counts them as failures"
+                f"{', '.join(map(str, _entries(found))) or 'none'}; success_absent=not_yet allows that"
             )
         found = found[name]
     value = np.asarray(found)

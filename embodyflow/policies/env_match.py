@@ -73,10 +73,11 @@ def _has_shape(shape: tuple[int, ...] | None, wanted: Shape) -> bool:
 def _mismatch(policy: str, name: str, wanted: Shape, shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Return the message about an observation that is missing or has another shape."""
     shape, size = shapes.get(name), wanted[0]
-    if name == STATE_KEY and shape is None:
+    vectors = [key for key, each in shapes.items() if len(each) < 3]  # the others are images
+    if name == STATE_KEY and shape is None and vectors:
         return (
-            f"policy.state_dim: the environment has no {STATE_KEY!r}, it observes {', '.join(shapes)}; choose some "
-            f"by env.adapter.state=[{','.join(list(shapes)[:2])}], or flatten all of them by "
+            f"policy.state_dim: the environment has no {STATE_KEY!r}, it observes {', '.join(shapes)}; choose some by "
+            f"env.adapter.state=[{','.join(vectors[:2])}], or flatten all of them by "
             "env.adapter.wrappers=[gymnasium.wrappers:FlattenObservation]"
         )
     if name == STATE_KEY:

@@ -12,6 +12,8 @@ and in environment processes if the run has them.
 
 import copy
 import functools
+import itertools
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -165,9 +167,7 @@ def _differences(
         ) as vector:
             once, again = _play_twice(vector, env, [first.other_goal for first in firsts.values()])
     except EnvError as error:
-        name = None if error.index is None else tasks[error.index]
-        where = "" if name is None else f"task {name!r}: "
-        raise ConfigError(f"env.id={env.id}: {where}raised in its first steps: {_last_line(error.details)}") from error
+        raise ConfigError(_failure(env, None if error.index is None else tasks[error.index], error)) from error
     except (EnvQuarantinedError, InfrastructureError) as error:
         raise ConfigError(f"env.id={env.id}: goal 0 cannot be played: {str(error).splitlines()[0]}") from error
     found: dict[str | None, str] = {}
@@ -184,14 +184,18 @@ def _differences(
 def _play_twice(
     vector: VectorEnv, env: EnvConfig, other_goals: Sequence[int]
 ) -> tuple[list[list[Moment]], list[list[Moment]]]:
-    """Play goal 0 of every environment twice, with another goal in between if that is cheap."""
+    """Play goal 0 of every environment twice, with an episode of another goal in between if that is cheap.
+
+    That episode is played to its end if it is short, because some environments change something when an episode ends.
+    """
     actions, options = probe_actions(vector.action_space), [probe_options(env)] * vector.num_envs
     started = time.monotonic()
     once = _play(vector, PROBE_SEED, options, actions, STEP_SECONDS)
     actions = actions[: max(len(moments) for moments in once) - 1]
     if time.monotonic() - started < CHEAP_SECONDS:
         others = [{"goal": goal} for goal in other_goals] if env.tasks else options
-        _play(vector, PROBE_SEED + 1, others, actions, np.inf)
+        whole = itertools.islice(itertools.cycle(actions), env.max_steps)
+        _play(vector, PROBE_SEED + 1, others, list(whole), STEP_SECONDS)
     return once, _play(vector, PROBE_SEED, options, actions, np.inf)
 
 
@@ -280,5 +284,12 @@ def _layers(env: gym.Env[Any, Any]) -> Iterator[gym.Env[Any, Any]]:
         layer = within if isinstance(within, gym.Env) else None
 
 
-def _last_line(details: str) -> str:
-    return details.strip().splitlines()[-1]
+def _failure(env: EnvConfig, task: str | None, error: EnvError) -> str:
+    """Return one line about an environment that raised; messages of the adapter begin with its keys."""
+    line = error.details.strip().splitlines()[-1]
+    message = line.partition(": ")[2]
+    key = re.match(r"(\w+)[=.]", message)
+    if env.adapter is not None and key is not None and key[1] in type(env.adapter).model_fields:
+        return f"env.adapter.{message}"
+    where = "" if task is None else f"task {task!r}: "
+    return f"env.id={env.id}: {where}raised in its first steps: {line}"

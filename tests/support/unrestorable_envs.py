@@ -64,6 +64,18 @@ class Curriculum(Restored):
         return self.observe(), {}
 
 
+class AfterEnd(Restored):
+    """An environment that starts elsewhere once it has played an episode of a hundred steps."""
+
+    ended = False
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self.ended |= getattr(self, "t", 0) >= 100
+        super().reset(seed=seed)
+        self.x += float(self.ended)
+        return self.observe(), {}
+
+
 class OwnScene(Restored):
     """An environment whose instances differ from each other, because they are built from an unseeded draw."""
 
@@ -89,6 +101,14 @@ class Raises(Restored):
         if self.t == 2:
             raise ZeroDivisionError("the gripper has no mass")
         return super().step(action)
+
+
+class OftenSilent(Restored):
+    """An environment that reports its success in the first step, and then only every tenth."""
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        *rest, info = super().step(action)
+        return *rest, info if self.t % 10 == 1 else {}
 
 
 def frozen_statistics(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
@@ -118,5 +138,16 @@ def chosen(kind: str = "Restored") -> gym.Env[Any, Any]:
 
 
 gym.register("Chosen-v0", chosen, disable_env_checker=True)
-for kind in (Restored, GlobalStart, GlobalSteps, LateNoise, Curriculum, OwnScene, NaNReward, Raises):
+for kind in (
+    Restored,
+    GlobalStart,
+    GlobalSteps,
+    LateNoise,
+    Curriculum,
+    AfterEnd,
+    OwnScene,
+    NaNReward,
+    Raises,
+    OftenSilent,
+):
     gym.register(f"{kind.__name__}-v0", kind, disable_env_checker=True)

@@ -221,7 +221,7 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> N
 def test_info_without_the_key_of_success_is_an_error() -> None:
     env = corridor(kwargs={"informative": False})
     env.reset(seed=0)
-    message = "success_info='arrived': info has no such key; it has none; success_absent=not_yet counts them"
+    message = "success_info='arrived': info has no such key; it has none; success_absent=not_yet allows that"
     with pytest.raises(ValueError, match=message):
         env.step(np.zeros(1, np.float32))
 

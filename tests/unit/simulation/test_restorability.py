@@ -57,6 +57,13 @@ def test_an_environment_that_its_seed_does_not_restore_is_refused(
 
 
 @pytest.mark.parametrize("job", [EMBODIED, CONTROL], ids=["embodied", "control"])
+def test_an_environment_that_an_episodes_end_changes_is_refused(job: tuple[str, ...]) -> None:
+    compose_config([*job, env_id("AfterEnd")])  # episodes of 20 steps do not change it
+    message = refusal(*job, env_id("AfterEnd"), "env.max_steps=100")
+    assert "after another episode the observation 'state' after the reset differs" in message
+
+
+@pytest.mark.parametrize("job", [EMBODIED, CONTROL], ids=["embodied", "control"])
 def test_an_environment_that_its_seed_restores_is_accepted(job: tuple[str, ...]) -> None:
     assert compose_config([*job, env_id("Restored")]).env.allow_unrestorable is False
 
@@ -122,6 +129,14 @@ def test_allowed_environments_are_reported_by_task() -> None:
 )
 def test_an_environment_that_fails_in_its_first_steps_is_refused(kind: str, message: str) -> None:
     assert refusal(*EMBODIED, env_id(kind)) == f"env.id=unrestorable_envs:{kind}-v0: {message}"
+
+
+def test_a_key_of_success_that_some_steps_lack_is_refused_at_the_start() -> None:
+    words = (*EMBODIED, env_id("OftenSilent"))
+    assert refusal(*words) == (
+        "env.adapter.success_info='success': info has no such key; it has none; success_absent=not_yet allows that"
+    )
+    compose_config([*words, "env.adapter.success_absent=not_yet"])
 
 
 @pytest.mark.parametrize("name", ["Pendulum-v1", "MountainCarContinuous-v0"])
