@@ -8,7 +8,7 @@ from rich.table import Table
 
 from embodyflow.errors import ConfigError, DamageError
 from embodyflow.record.ledger import Ledger
-from embodyflow.record.run_folder import RunFolder
+from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 
 
 def show_ledger(path: Path) -> int:
@@ -32,6 +32,8 @@ def show_ledger(path: Path) -> int:
         table.add_row(str(number), str(entry.iteration), name, digest[:12])
     Console().print(table)
     print(f"digest {ledger.digest()}")
+    for line in unrestorable_lines(folder.unrestorable()):
+        print(line)
     damaged = 0
     for iteration in folder.checkpoints.committed():
         try:

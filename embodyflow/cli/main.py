@@ -63,8 +63,12 @@ def _add_project_commands(commands: _Commands) -> None:
     commands.add_parser("doctor", help="show what this machine offers").set_defaults(command=_doctor)
 
     check = commands.add_parser("check-env", help="check an environment: seeds, determinism, speed; exit 1 on failure")
-    check.add_argument("id", help="Gymnasium id, or module:id")
-    check.add_argument("words", nargs="*", metavar="key=value", help="keys of env, such as kwargs.size=3")
+    check.add_argument(
+        "words",
+        nargs="+",
+        metavar="id or key=value",
+        help="Gymnasium id, or module:id; experiment, env and overrides, as for a run; 'env.' may be left out",
+    )
     check.set_defaults(command=_check_env)
 
     config = commands.add_parser("config", help="show every key of a run's configuration and what it means")
@@ -177,7 +181,8 @@ def _doctor(options: argparse.Namespace) -> int:
 def _check_env(options: argparse.Namespace) -> int:
     from embodyflow.cli.check_env import show
 
-    return show(options.id, options.words)
+    first, *rest = options.words
+    return show(None, options.words) if "=" in first else show(first, rest)
 
 
 def _config(options: argparse.Namespace) -> int:

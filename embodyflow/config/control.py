@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from pydantic import SerializeAsAny, model_validator
 
 from embodyflow.config.base import PositiveInt
-from embodyflow.config.environment import EnvConfig, SteppingConfig
+from embodyflow.config.environment import EnvConfig, SteppingConfig, unrestorable_tasks
 from embodyflow.config.run import Records, RolloutConfig, RunConfig
 from embodyflow.config.summary import return_line, return_summary
 from embodyflow.policies.policy_config import ControlPolicyConfig
@@ -81,6 +81,10 @@ class ControlConfig(RunConfig):
     def row_capacity(self) -> int:
         """Tokens of a training row: one, since each row is a decision with one log-prob."""
         return 1
+
+    def unrestorable(self) -> dict[str, str]:
+        """Return the tasks whose episodes are not restored by their seed; see :func:`unrestorable_tasks`."""
+        return unrestorable_tasks(self.env, self.rollout.env_processes)
 
     def summarize(self, records: Records) -> dict[str, Any]:
         """Return the mean returns of the first and the last iteration that finished episodes."""

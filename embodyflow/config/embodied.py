@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, SerializeAsAny, model_validator
 
 from embodyflow.config.base import Fraction, PositiveInt
-from embodyflow.config.environment import EnvConfig, SteppingConfig
+from embodyflow.config.environment import EnvConfig, SteppingConfig, unrestorable_tasks
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary, task_summary
@@ -147,6 +147,10 @@ class EmbodiedConfig(GroupedConfig):
     def records_video_after(self, index: int) -> bool:
         """Return True if the evaluation after iteration ``index`` records a video: before and after training."""
         return self.evaluation.video and index in (0, self.iterations)
+
+    def unrestorable(self) -> dict[str, str]:
+        """Return the tasks whose episodes are not restored by their seed; see :func:`unrestorable_tasks`."""
+        return unrestorable_tasks(self.env, self.rollout.env_processes)
 
     def summarize(self, records: Records) -> dict[str, Any]:
         """Return success rates on evaluation goals before and after training, also per task if there are several."""

@@ -268,6 +268,13 @@ class RunConfig(Config):
         """Return True if the evaluation after iteration ``index`` records a video."""
         return False
 
+    def unrestorable(self) -> dict[str, str]:
+        """Return the tasks whose episodes are not restored by their seed, each with the culprit and what differs.
+
+        It is empty unless the configuration allows such tasks.
+        """
+        return {}
+
     def warm_start_facts(self) -> dict[str, Any]:
         """Return every part of the configuration that warm-started weights depend on, as JSON-able values."""
         layout = [self.rollout.num_workers, self.trainer.num_ranks, self.trainer.tensor_parallel_size]

@@ -16,6 +16,7 @@ def success_summary(records: Sequence[Mapping[str, Any]], iterations: int) -> di
         "success_interval_before": [before["eval/greedy_success_low"], before["eval/greedy_success_high"]],
         "success_interval_after": [after["eval/greedy_success_low"], after["eval/greedy_success_high"]],
         "num_goals": int(after["eval/num_goals"]),
+        **({"solved_at_reset": after["solved_at_reset"]} if "solved_at_reset" in after else {}),
     }
 
 
@@ -30,11 +31,17 @@ def task_summary(records: Sequence[Mapping[str, Any]], iterations: int, tasks: S
     }
 
 
+def unrestorable_count(summary: Mapping[str, Any]) -> str:
+    """Return the end of a summary's line that counts the tasks not restored by their seed, if it has any."""
+    return f" unrestorable={len(summary['unrestorable'])}" if summary.get("unrestorable") else ""
+
+
 def success_line(summary: Mapping[str, Any]) -> str:
     """Format :func:`success_summary` as one line."""
     return (
         f"success_rate before={summary['success_rate_before']:.3f} after={summary['success_rate_after']:.3f} "
         f"goals={summary['num_goals']} seed={summary['seed']} seconds={summary['train_seconds']:.0f}"
+        f"{unrestorable_count(summary)}"
     )
 
 
@@ -49,4 +56,5 @@ def return_line(summary: Mapping[str, Any]) -> str:
     first, last = (
         "none" if value is None else f"{value:.1f}" for value in (summary["return_first"], summary["return_last"])
     )
-    return f"return first={first} last={last} seed={summary['seed']} seconds={summary['train_seconds']:.0f}"
+    line = f"return first={first} last={last} seed={summary['seed']} seconds={summary['train_seconds']:.0f}"
+    return line + unrestorable_count(summary)

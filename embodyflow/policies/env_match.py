@@ -56,8 +56,12 @@ def policy_sizes(env: gym.Env[Any, Any]) -> dict[str, int]:
     Raises:
         ConfigError: An action is no vector of floats, or an observation no array.
     """
-    shape, _ = observation_fields(env.observation_space).get(STATE_KEY, ((0,), None))
-    return {"state_dim": shape[0] if shape else 1, "action_dim": _action_box(env).shape[0]}
+    fields, sizes = observation_fields(env.observation_space), {"action_dim": _action_box(env).shape[0]}
+    if STATE_KEY in fields:
+        shape, _ = fields[STATE_KEY]
+        return {"state_dim": shape[0] if shape else 1, **sizes}
+    # A policy may read images alone. Without either, check_match names what the environment observes.
+    return {"state_dim": 0, **sizes} if any(len(shape) == 3 for shape, _ in fields.values()) else sizes
 
 
 def _has_shape(shape: tuple[int, ...] | None, wanted: Shape) -> bool:
@@ -69,7 +73,14 @@ def _has_shape(shape: tuple[int, ...] | None, wanted: Shape) -> bool:
 def _mismatch(policy: str, name: str, wanted: Shape, shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Return the message about an observation that is missing or has another shape."""
     shape, size = shapes.get(name), wanted[0]
-    if name == "state":
+    vectors = [key for key, each in shapes.items() if len(each) < 3]  # the others are images
+    if name == STATE_KEY and shape is None and vectors:
+        return (
+            f"policy.state_dim: the environment has no {STATE_KEY!r}, it observes {', '.join(shapes)}; choose some by "
+            f"env.adapter.state=[{','.join(vectors[:2])}], or flatten all of them by "
+            "env.adapter.wrappers=[gymnasium.wrappers:FlattenObservation]"
+        )
+    if name == STATE_KEY:
         return f"policy.state_dim={size}: the environment's state has {shape}"
     found = f"has no {name!r}, only {', '.join(shapes)}" if shape is None else f"has {name!r} in {shape}"
     if len(wanted) != 3:

@@ -68,6 +68,8 @@ METRICS = {
     "eval/<mode>_episode_steps": "Mean number of environment steps, or of response tokens, in evaluation.",
     "eval/<mode>_<score>": "A score of language jobs in evaluation, such as `eval/sampled_pass@4`.",
     "eval/<mode>_<source>/<score>": "The same score for the prompts of one data source.",
+    "eval/solved_at_reset": "Number of goals that were reached before the policy acted; they lift the success rate.",
+    "env/unrestorable_tasks": "Tasks whose seed does not restore an episode, with `env.allow_unrestorable=true`.",
     "eval/num_goals": "Number of goals or prompts that were evaluated.",
     "eval/success_rate": "Success rate of one task in `python -m flows.evaluate`.",
     "eval/episode_steps": "Mean number of environment steps of one task in `python -m flows.evaluate`.",
@@ -94,6 +96,7 @@ RECORD_KEYS = {
     "iteration": "Index of the iteration, from 1; 0 is before the first.",
     "weights_digest": "SHA-256 of the policy's full weights.",
     "digests": "SHA-256 of each node's rows, by node and rank.",
+    "solved_at_reset": "Names of the goals that were reached before the policy acted, if there are any.",
 }
 """Keys of a line of ``metrics.jsonl`` that are not metrics."""
 

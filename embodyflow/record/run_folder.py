@@ -14,6 +14,7 @@
         stages/iteration-000006/<node>/  rows of an iteration in progress: :mod:`embodyflow.record.stage_rows`
         open_episodes/    control jobs only: episodes that span iterations
         episodes/iteration-000005/       recorded episodes: :mod:`embodyflow.record.episode_folders`
+        unrestorable.json  tasks whose seed does not restore an episode, if env.allow_unrestorable accepts some
         observations.json  digest of the policy's first observation of each task
         evaluation.json    evaluations only: success by task; until it exists, evaluated/ has the evaluated checkpoint
         policy/            the exported policy, written at the end
@@ -40,6 +41,8 @@ from embodyflow.record.checkpoints import Checkpoints
 from embodyflow.record.episode_folders import EpisodeFolders
 from embodyflow.record.metrics_log import MetricsLog
 from embodyflow.record.stage_rows import StageRows
+
+UNRESTORABLE_FILE = "unrestorable.json"
 
 
 class RunFolder:
@@ -84,7 +87,7 @@ class RunFolder:
             make_folder(path.parent)
             _clear(unfinished)
             unfinished.mkdir()
-            for name, text in {"config.yaml": settings, **(notes or {})}.items():
+            for name, text in {"config.yaml": settings, **_restorability(config), **(notes or {})}.items():
                 write_durably(unfinished / name, text)
             unfinished.replace(path)
             flush(path.parent)
@@ -174,6 +177,12 @@ class RunFolder:
         path = self.path / "observations.json"
         return json.loads(path.read_text()) if path.exists() else None
 
+    def unrestorable(self) -> dict[str, str]:
+        """Return the tasks whose seed does not restore an episode, each with the culprit and what differs."""
+        path = self.path / UNRESTORABLE_FILE
+        found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+        return found
+
     def write_evaluation(self, result: dict[str, Any]) -> None:
         """Write ``evaluation.json``: the evaluation is complete."""
         write_durably(self.path / "evaluation.json", json.dumps(result, indent=2) + "\n")
@@ -183,6 +192,17 @@ class RunFolder:
         folder = self.path / name
         folder.mkdir(exist_ok=True)
         return folder
+
+
+def _restorability(config: RunConfig) -> dict[str, str]:
+    """Return the file about tasks that are not restored by their seed, or nothing for a run without such tasks."""
+    found = config.unrestorable()
+    return {UNRESTORABLE_FILE: json.dumps(found, indent=2) + "\n"} if found else {}
+
+
+def unrestorable_lines(unrestorable: Mapping[str, str]) -> list[str]:
+    """Format :meth:`RunFolder.unrestorable` for reports, one line per task."""
+    return [f"{task}: reset(seed=…) does not restore an episode: {line}" for task, line in unrestorable.items()]
 
 
 def unfinished_runs(run_root: Path) -> list[RunFolder]:

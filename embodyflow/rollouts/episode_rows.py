@@ -1,7 +1,7 @@
 """Episodes in progress: their environments, their rows and the groups that are complete."""
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import cast
 
@@ -101,6 +101,10 @@ class Slots:
     def observation(self, slots: Sequence[int]) -> dict[str, np.ndarray]:
         """Return the current observations of environments, ``[n, ...]`` by name."""
         return {name: values[slots] for name, values in self._observation.items()}
+
+    def solved(self, slots: Sequence[int]) -> np.ndarray:
+        """Return True for the environments whose reset said that the goal is reached, bool ``[n]``."""
+        return self._env.solved(slots)
 
     def begin_step(self, slots: Sequence[int], actions: np.ndarray) -> None:
         """Start an action chunk in each environment."""
@@ -216,6 +220,46 @@ class EpisodeRows:
             if FINAL + name not in columns:
                 columns[FINAL + name] = np.zeros((len(columns["uid"]), *values.shape[1:]), values.dtype)
             columns[FINAL + name][rows[over]] = values[over]
+
+
+class SolvedGoals:
+    """The goals of an evaluation that are reached before the policy acts. They say nothing about the policy.
+
+    A goal counts if the info of its reset says so, or if its first step succeeds with the policy's action and also with
+    a null action.
+
+    Args:
+        rows: Rows of the evaluation; they get the column ``solved_at_reset``.
+    """
+
+    SUCCEEDED_AT_ONCE, SOLVED = 1, 2
+
+    def __init__(self, rows: EpisodeRows) -> None:
+        self._columns = rows.columns
+        self._columns["solved_at_reset"] = np.zeros(len(rows.columns["uid"]), np.int8)
+
+    def record_start(self, rows: np.ndarray, solved: np.ndarray, succeeded: np.ndarray) -> None:
+        """Record the starts of n episodes.
+
+        Args:
+            rows: Rows of the episodes, int ``[n]``.
+            solved: Flags of resets whose info says that the goal is reached, bool ``[n]``.
+            succeeded: Flags of first steps that succeeded, bool ``[n]``.
+        """
+        self._columns["solved_at_reset"][rows] = np.where(solved, self.SOLVED, succeeded * self.SUCCEEDED_AT_ONCE)
+
+    def confirm(self, succeeds_without_action: Callable[[int, int], bool]) -> None:
+        """Turn the column into flags.
+
+        Args:
+            succeeds_without_action: Function that plays one null action from a task's goal and returns True if it
+                succeeds.
+        """
+        columns, found = self._columns, self._columns["solved_at_reset"]
+        for row in np.flatnonzero(found == self.SUCCEEDED_AT_ONCE).tolist():
+            if succeeds_without_action(int(columns["env_task_id"][row]), int(columns["goal"][row])):
+                found[row] = self.SOLVED
+        columns["solved_at_reset"] = found == self.SOLVED
 
 
 class GroupJournal:

@@ -97,6 +97,7 @@ class BufferLayout:
         fields["actions"] = ((n, c, *self.action_space.shape), self.action_space.dtype)
         fields["rewards"] = ((n, c), np.dtype(np.float32))
         fields["terminated"] = fields["truncated"] = ((n,), np.dtype(np.bool_))
+        fields["solved"] = ((n,), np.dtype(np.bool_))
         fields["num_steps"] = ((n,), np.dtype(np.int64))
         fields |= {f"infos/{key}": ((n, c), np.dtype(np.float64)) for key in self.info_keys}
         return fields
@@ -111,6 +112,7 @@ class Buffers:
     rewards: Array
     terminated: Array
     truncated: Array
+    solved: Array
     num_steps: Array
     infos: dict[str, Array]
 
@@ -168,7 +170,8 @@ class EnvGroup:
         """Reset the environments ``indices`` and write their first observations."""
         for index, seed, option in zip(indices, seeds, options, strict=True):
             with _raise_env_error(index):
-                observation, _ = self._envs[index].reset(seed=seed, options=option)
+                observation, info = self._envs[index].reset(seed=seed, options=option)
+                self._buffers.solved[index] = _is_solved(info)
                 self._write_observation(index, observation)
         if self._rollout is not None:
             self._rollout.load_states(indices)
@@ -246,6 +249,12 @@ class EnvGroup:
             with _raise_env_error(index):
                 env.close()
         self._envs = {}
+
+
+def _is_solved(info: Mapping[str, Any]) -> bool:
+    """Return True if the info of a reset says that the goal is reached; most environments do not say."""
+    value = info.get("success", False)
+    return isinstance(value, bool | np.bool_ | int | float) and bool(value)
 
 
 def _info_value(info: Mapping[str, Any], key: str) -> Any:

@@ -36,7 +36,7 @@ ENVIRONMENT_CHECK = "embodyflow.simulation.make_env:check_environment"  # import
 LOGIN_CHECK = "embodyflow.record.trackers:check_login"  # imports wandb
 CONFIG_DIR = shipped() / "configs"
 Plugins.instance().register(ProjectConfigs)
-_OPEN = ("data.chat_template_kwargs.", "reward.function.functions")
+_OPEN = ("env.reset_options.", "data.chat_template_kwargs.", "reward.function.functions")
 """Prefixes of keys that may be set although neither YAML nor models name them."""
 
 
@@ -120,6 +120,18 @@ def validate_config(values: dict[str, Any]) -> RunConfig:
         return kind.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(explain_invalid(mistake, values) for mistake in error.errors())) from error
+
+
+def compose_environment(overrides: Sequence[str]) -> dict[str, Any]:
+    """Compose Hydra overrides into the plain values of ``env``, without validating them.
+
+    Raises:
+        ConfigError: An override is wrong, or the experiment has no environment.
+    """
+    values = _compose(overrides)
+    if not isinstance(env := values.get("env"), dict):
+        raise ConfigError(f"experiment={values['experiment']}: job={values['job']} has no env; allowed are other jobs")
+    return env
 
 
 def validate_environment(values: dict[str, Any]) -> EnvConfig:

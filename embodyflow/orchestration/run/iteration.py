@@ -12,6 +12,7 @@ from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.evaluation.kept_episodes import keep_episodes
 from embodyflow.orchestration.run.graph_run import GraphRun, RunNode
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run, run_node_as_event, submit_node
+from embodyflow.orchestration.run.stages import UNRESTORABLE
 from embodyflow.workers.calls import NodeReport
 
 Digests = Mapping[str, list[str]]
@@ -84,6 +85,7 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> 
     """Commit the iteration: publish its weights, write its metrics and checkpoint, free its rows."""
     run = CURRENT_RUN.get()
     await publish_and_save(index)
+    metrics = {**metrics, **unrestorable_metrics(run)}
     line = {"iteration": index, "weights_digest": run.session.weights_digest, "digests": digests, **metrics}
     # Before the checkpoint is committed: a resume drops a line too many, but could not restore a missing one.
     run.folder.metrics.append(line)
@@ -91,6 +93,12 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> 
     for tracker in run.trackers:
         tracker.log(index, metrics)
     run.folder.write_status("train", index, run.config.iterations)
+
+
+def unrestorable_metrics(run: Run) -> dict[str, float]:
+    """Return the number of tasks whose seed does not restore an episode, as a metric; empty without such tasks."""
+    count = len(run.folder.unrestorable())
+    return {UNRESTORABLE: float(count)} if count else {}
 
 
 async def publish_and_save(index: int) -> None:
@@ -117,6 +125,7 @@ def begin_commit(index: int, digests: Digests | None = None) -> None:
         "policy_version": index,
         "weights_digest": run.session.weights_digest,
         "digests": dict(digests or {}),
+        **unrestorable_metrics(run),
     }
     run.stages.commit(index, facts)
 

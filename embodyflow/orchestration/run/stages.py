@@ -23,6 +23,9 @@ from embodyflow.record.run_folder import RunFolder
 from embodyflow.workers.calls import NodeReport, NodeWork
 from embodyflow.workers.session import Session
 
+UNRESTORABLE = "env/unrestorable_tasks"
+"""Metric and ledger fact: the number of tasks whose seed does not restore an episode, in runs that have such tasks."""
+
 
 class Stages:
     """The kept rows and the commits of one run.
@@ -64,7 +67,8 @@ class Stages:
 
         Args:
             iteration: Index of the iteration.
-            facts: Facts to store with it: ``policy_version``, ``weights_digest`` and the ``digests`` of nodes' rows.
+            facts: Facts to store with it: ``policy_version``, ``weights_digest``, the ``digests`` of nodes' rows and,
+                if there are any, the number of unrestorable tasks.
         """
         self._writes.append(asyncio.create_task(self._commit(iteration, facts)))
 
@@ -93,6 +97,7 @@ class Stages:
             facts: Facts stored with its checkpoint. They restore a ledger entry that a kill prevented.
         """
         known = {key: facts[key] for key in ("policy_version", "weights_digest", "digests")}
+        known |= {key: facts[key] for key in facts.keys() & {UNRESTORABLE}}
         known["checkpoint"] = self._folder.checkpoints.folder(iteration).name
         async with self._lock:
             if self._ledger.newest("commit", iteration) != known:

@@ -22,8 +22,8 @@ from embodyflow.orchestration.run.open_run import open_run
 from embodyflow.orchestration.run.parity import observe
 from embodyflow.orchestration.run.recovery import restore, with_recovery
 from embodyflow.orchestration.run.warm_start import sft, warm_start_key
-from embodyflow.orchestration.server.reporting import report_end, report_progress, report_start
-from embodyflow.record.run_folder import RunFolder
+from embodyflow.orchestration.server.reporting import report_end, report_progress, report_start, warn_of_unrestorable
+from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 
 
 async def train(request: RunRequest) -> dict[str, Any]:
@@ -41,6 +41,7 @@ async def train(request: RunRequest) -> dict[str, Any]:
     get_run_logger().info("run %s in %s", config.run_id, folder.path)
     if request.resume is not None and (line := stretched_schedule(folder, config)):
         get_run_logger().warning(line)
+    warn_of_unrestorable(folder)
     with folder.locked():
         try:
             async with open_run(folder, config, graph) as run:
@@ -140,4 +141,5 @@ def summarize(run: Run) -> dict[str, Any]:
         "train_seconds": round(seconds, 2),
         "iterations": run.config.iterations,
         "weights_digest": run.session.weights_digest,
+        **({"unrestorable": unrestorable_lines(unrestorable)} if (unrestorable := run.folder.unrestorable()) else {}),
     }

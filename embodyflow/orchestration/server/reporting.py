@@ -5,12 +5,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
+from prefect.logging import get_run_logger
 
 from embodyflow.orchestration.run.nodes import Run
 from embodyflow.orchestration.server.artifacts import short
+from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 
 matplotlib.use("Agg")
 from matplotlib.figure import Figure
+
+NO_BIT_EQUALITY = "replays and repeated runs are not bit-identical"
 
 SHOWN = (
     "rollout/success_rate",
@@ -30,6 +34,20 @@ def report_start(run: Run) -> None:
     report_progress(run, 0)
     path = run.folder.path
     run.artifacts.put_link("folder", path.absolute().as_uri(), str(path), "metrics, checkpoints, pictures, policy")
+    report_unrestorable(run)
+
+
+def warn_of_unrestorable(folder: RunFolder) -> None:
+    """Log each task whose seed does not restore an episode."""
+    for line in unrestorable_lines(folder.unrestorable()):
+        get_run_logger().warning("%s; groups may begin in different states, and %s", line, NO_BIT_EQUALITY)
+
+
+def report_unrestorable(run: Run) -> None:
+    """Show the tasks whose seed does not restore an episode, if there are any."""
+    if lines := unrestorable_lines(run.folder.unrestorable()):
+        text = "\n".join(f"- {line}" for line in lines)
+        run.artifacts.put_text("unrestorable", f"{text}\n\nTherefore {NO_BIT_EQUALITY}.\n", "environments")
 
 
 def report_progress(run: Run, index: int) -> None:

@@ -281,7 +281,7 @@ class Gridded(Line):
     )
 
     def observe(self) -> Any:
-        return self.observation_space.sample()
+        return {name: np.zeros(space.shape, space.dtype) for name, space in self.observation_space.items()}
 
 
 @pytest.mark.parametrize(
