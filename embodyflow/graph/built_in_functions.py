@@ -128,12 +128,28 @@ def misplaced(nodes: Mapping[str, Node]) -> Iterator[tuple[str, str]]:
                 f"workers, but it needs those of the group {kind.group}; allowed are node_type={kind.node_type}{role}, "
                 "or leave both out",
             )
+        elif name == "dynamic_sampling" and (after := _above(nodes, node_id, "compute_advantage")) is not None:
+            yield (
+                node_id,
+                f"tasks:{name} generates episodes, which would lack the advantages of {after!r}; put it before that "
+                "node, or use tasks:filter_groups, which only drops groups",
+            )
         elif kind.trains and not node.changes_weights:
             yield (
                 node_id,
                 f"node_type={node.node_type}: tasks:{name} changes weights; allowed are node_type=MODEL_TRAIN with "
                 f"node_role={kind.node_role} and only_forward_compute=false",
             )
+
+
+def _above(nodes: Mapping[str, Node], node_id: str, name: str) -> str | None:
+    """Return an ancestor that runs a built-in function, or ``None``."""
+    waiting = list(nodes[node_id].dependencies)
+    for parent in waiting:
+        if built_in_name(nodes[parent].executable_ref) == name:
+            return parent
+        waiting.extend(each for each in nodes[parent].dependencies if each not in waiting)
+    return None
 
 
 def _function_of(spec: Mapping[str, Any]) -> str | None:

@@ -123,19 +123,12 @@ def _port_node(spec: Any, index: int, ported: Ported) -> Any:
     if str(spec.get("node_type")).upper() in ("ENV_INTERACT", "CUSTOM"):
         change("node_type", str(NodeType.COMPUTE))
     _port_reference(name, spec, change, ported)
-    inferred = infer(spec)
-    added = [f"{key}={inferred[key]}" for key in inferred if key not in spec]
-    if "executable_ref" in inferred and added:
-        plain = {
-            key: value if isinstance(value, bool) else str(value) for key, value in inferred.items() if key in _ADDED
-        }
-        spec |= {key: value for key, value in plain.items() if key not in spec}
-        ported.changes.append(f"{name}: inferred {', '.join(added)}")
+    for key, value in infer(spec).items():
+        if key not in spec and value is not False:  # False is the default
+            spec[key] = value if isinstance(value, bool) else str(value)
+            ported.changes.append(f"{name}: {key}: inferred {spec[key]}")
     _port_config(name, spec, ported)
     return spec
-
-
-_ADDED = ("executable_ref", "node_type", "node_role", "only_forward_compute")
 
 
 def _port_reference(name: str, spec: dict[str, Any], change: Callable[..., None], ported: Ported) -> None:
@@ -173,15 +166,17 @@ def _place_sampling(specs: list[Any], ported: Ported) -> None:
         if built_in_name(spec.get("executable_ref")) != "dynamic_sampling":
             continue
         if any(built_in_name(each.get("executable_ref")) == "compute_advantage" for each in above):
-            spec |= {"executable_ref": "tasks:filter_groups"}
+            kind = KINDS["filter_groups"]
+            spec["executable_ref"] = "tasks:filter_groups"
+            ported.changes.append(f"{name}: executable_ref: tasks:dynamic_sampling → tasks:filter_groups")
             ported.left.append(
                 f"{name}: tasks:filter_groups drops groups and replaces none; to keep their number as siiRL does, put "
                 "the node before the advantages with executable_ref=tasks:dynamic_sampling"
             )
         else:
             kind = KINDS["dynamic_sampling"]
-            spec |= {"node_type": str(kind.node_type), "node_role": str(kind.node_role)}
-            ported.changes.append(f"{name}: node_type and node_role: {kind.node_type}, {kind.node_role}; it generates")
+        spec |= {"node_type": str(kind.node_type), "node_role": str(kind.node_role)}
+        ported.changes.append(f"{name}: node_type and node_role: {kind.node_type} and {kind.node_role}")
 
 
 def _reconnect(specs: list[Any], ported: Ported) -> None:

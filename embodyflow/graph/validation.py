@@ -4,6 +4,7 @@ Nodes arrive as mappings (*specs*) from Python, YAML and JSON alike, so that no 
 """
 
 import inspect
+import re
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -133,6 +134,8 @@ def _find_functions(specs: Sequence[Any]) -> tuple[list[Any], dict[str, Callable
             continue
         name = name_of(spec, index)
         try:
+            if isinstance(function, str) and re.match(r"siirl[.:]", function):
+                raise ImportError("is a function of siiRL; name its counterpart, or run embodyflow port on the file")
             reference = reference_to(function)
             functions[name] = _resolve_function(reference)
         except (ImportError, TypeError, ValueError) as error:
