@@ -54,8 +54,8 @@ class Ported:
 
     Attributes:
         text: YAML of the pipeline file.
-        changes: What differs from the given file, one line each.
-        left: What the file cannot say or a person must decide, one line each.
+        changes: Differences from the given file, one line each.
+        left: Decisions that a person must make, one line each.
     """
 
     text: str = ""
@@ -83,6 +83,7 @@ def port_workflow(path: str | Path) -> Ported:
     specs = leave_out(specs)
     _place_sampling(specs, ported)
     _reconnect(specs, ported)
+    _name_late_values(specs, ported)
     if re.search("srpo|vjepa|v-jepa", f"{content['dag_id']} {content.get('description')}", re.IGNORECASE):
         ported.left.append(
             "reward: the graph rewards success; SRPO's progress reward is the node tasks:score_progress, as in "
@@ -193,6 +194,18 @@ def _reconnect(specs: list[Any], ported: Ported) -> None:
                 columns = ", ".join(sorted(missing & _columns(other, "__writes__")))
                 ported.changes.append(f"{name}: dependencies: {before} → {writer}, which writes {columns}")
                 break
+
+
+def _name_late_values(specs: list[Any], ported: Ported) -> None:
+    """Name advantages that come before the critic's values, with which no algorithm runs."""
+    values = [spec["node_id"] for spec, _, _ in _with_ancestors(specs) if "values" in _columns(spec, "__writes__")]
+    for spec, name, above in _with_ancestors(specs):
+        early = built_in_name(spec.get("executable_ref")) == "compute_advantage"
+        if early and values and not {each["node_id"] for each in above} & set(values):
+            ported.left.append(
+                f"{name}: comes before the values of {', '.join(values)}; put it after them for algorithm=ppo, or "
+                "remove the nodes of the critic for algorithms without one"
+            )
 
 
 def _columns(spec: Mapping[str, Any], attribute: str) -> set[str]:

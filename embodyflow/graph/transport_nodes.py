@@ -7,18 +7,18 @@ TRANSPORT_ROLES = {
     "DATA_REBALANCE": "the data coordinator balances rows by tokens after every node",
     "POSTPROCESS_SAMPLING": "sampling nodes fill the batch, and the data coordinator balances rows by tokens",
 }
-"""Roles of such nodes, and what does their work."""
+"""Roles of such nodes, and the reason to leave them out."""
 
 TRANSPORT_TYPES = {
     "PUT_TO_BUFFER": "rows move to the next node by themselves",
     "GET_FROM_BUFFER": "rows move to the next node by themselves",
     "BARRIER_SYNC": "a node waits for its parents by itself",
 }
-"""Types of such nodes, and what does their work."""
+"""Types of such nodes, and the reason to leave them out."""
 
 
 def why_left_out(spec: object) -> str | None:
-    """Return what does the work of a node without a function that only moves rows; ``None`` for any other node."""
+    """Return the reason to leave out a node that only moves rows; ``None`` for a node with a function or other work."""
     if not isinstance(spec, Mapping) or "executable_ref" in spec:
         return None
     by_role = TRANSPORT_ROLES.get(str(spec.get("node_role")).upper())

@@ -13,12 +13,14 @@ import yaml
 import tasks
 from benchmarks.in_process import InProcessRun
 from embodyflow.cli.main import main
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.errors import ConfigError
 from embodyflow.graph import GraphError, Pipeline, load_pipeline
 from embodyflow.graph.built_in_functions import FUNCTIONS, KINDS
 from embodyflow.graph.node_groups import runs_on
 from embodyflow.graph.porting import port_workflow
 from embodyflow.graph.yaml_loader import load_yaml
+from embodyflow.orchestration.request.compatibility import check_compatibility
 from embodyflow.types import NodeOutput
 
 HERE = __name__
@@ -116,7 +118,11 @@ def test_a_critic_beside_its_values_is_reconnected(tmp_path):
     specs["nodes"][6]["dependencies"] = ["compare"]
     result = port_workflow(save(tmp_path, yaml.safe_dump(specs)))
     assert "judge: dependencies: compare → value, which writes values" in result.changes
-    assert load_yaml(save(tmp_path, result.text)).nodes["judge"].dependencies == ("value",)
+    path = save(tmp_path, result.text)
+    assert load_yaml(path).nodes["judge"].dependencies == ("value",)
+    assert any(line.startswith("compare: comes before the values of value") for line in result.left)
+    with pytest.raises(ConfigError, match="node 'compare': algorithm.advantage=gae needs values, which no ancestor"):
+        check_compatibility(compose_config(["flow=ppo", "algorithm=ppo", f"pipeline.yaml={path}"]))
 
 
 def test_the_command_reports_every_change_and_writes_the_file(tmp_path, capsys):
