@@ -1,12 +1,9 @@
 """Worker groups of nodes."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 from embodyflow.graph.node import Node, NodeRole
-
-if TYPE_CHECKING:
-    from embodyflow.graph.graph import TaskGraph
 
 Group = Literal["rollout", "trainer"]
 
@@ -18,7 +15,12 @@ def group_of(node: Node) -> Group | None:
     return "rollout" if node.node_role is NodeRole.ROLLOUT else "trainer"
 
 
-def runs_on(graph: "TaskGraph", node_id: str) -> Group:
+class _Graph(Protocol):
+    @property
+    def nodes(self) -> Mapping[str, Node]: ...
+
+
+def runs_on(graph: _Graph, node_id: str) -> Group:
     """Return the worker group that runs a node: its model's group, else its first parent's, else rollout for a root."""
     return group_in(graph.nodes, node_id)
 

@@ -124,7 +124,9 @@ def _port_node(spec: Any, index: int, ported: Ported) -> Any:
     if str(spec.get("node_type")).upper() in ("ENV_INTERACT", "CUSTOM"):
         change("node_type", str(NodeType.COMPUTE))
     _port_reference(name, spec, change, ported)
-    for key, value in infer(spec).items():
+    # The place of dynamic sampling decides its function, and so its type and role.
+    resamples = built_in_name(spec.get("executable_ref")) == "dynamic_sampling"
+    for key, value in () if resamples else infer(spec).items():
         if key not in spec and value is not False:  # False is the default
             spec[key] = value if isinstance(value, bool) else str(value)
             ported.changes.append(f"{name}: {key}: inferred {spec[key]}")

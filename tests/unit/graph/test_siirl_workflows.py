@@ -121,7 +121,7 @@ def test_a_critic_beside_its_values_is_reconnected(tmp_path):
     path = save(tmp_path, result.text)
     assert load_yaml(path).nodes["judge"].dependencies == ("value",)
     assert any(line.startswith("compare: comes before the values of value") for line in result.left)
-    with pytest.raises(ConfigError, match="node 'compare': algorithm.advantage=gae needs values, which no ancestor"):
+    with pytest.raises(ConfigError, match=r"node 'compare': algorithm\.advantage=gae needs values, which no ancestor"):
         check_compatibility(compose_config(["flow=ppo", "algorithm=ppo", f"pipeline.yaml={path}"]))
 
 
