@@ -23,6 +23,7 @@ from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.metrics import as_metrics, merge_metrics, to_floats
 from embodyflow.data.tables import join_columns
 from embodyflow.graph.node_groups import runs_on
+from embodyflow.nodes.calling import bind
 from embodyflow.references import resolve
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.seeding import derive_seed
@@ -62,7 +63,9 @@ class InProcessRun:
             rows = to_batch(join_columns(parents)) if parents else None
             worker = {"rollout": self.rollout, "trainer": self.trainer}[runs_on(self._graph, node_id)]
             call = self._call(iteration, node_id, 0 if rows is None else len(rows))
-            output = resolve(node.executable_ref)(rows, node.config, worker=worker, call=call)
+            function = resolve(node.executable_ref)
+            arguments = bind(function, rows, node.config, worker=worker, call=call)
+            output = function(*arguments.args, **arguments.kwargs)
             outputs[node_id] = output.batch
             metrics.append(as_metrics(output.metrics))
         self.rollout.update_weights(self.trainer.weights(), iteration)

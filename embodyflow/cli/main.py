@@ -76,6 +76,11 @@ def _add_project_commands(commands: _Commands) -> None:
     config.add_argument("words", nargs="*", metavar="key=value", help="experiment and overrides, as for a run")
     config.set_defaults(command=_config)
 
+    port = commands.add_parser("port", help="port a workflow file of siiRL; exit 2 if it cannot be ported")
+    port.add_argument("workflow", type=Path, help="YAML or JSON file of siiRL")
+    port.add_argument("--out", type=Path, help="file to write (default: print it)")
+    port.set_defaults(command=_port)
+
 
 def _add_stack_commands(commands: _Commands) -> None:
     up = commands.add_parser("up", help="start Ray, the Prefect server and a Prefect worker; Ctrl-C stops them")
@@ -189,6 +194,12 @@ def _config(options: argparse.Namespace) -> int:
     from embodyflow.cli.config import show_config
 
     return show_config(options.flow, options.words)
+
+
+def _port(options: argparse.Namespace) -> int:
+    from embodyflow.cli.port import port
+
+    return port(options.workflow, options.out)
 
 
 def _plan(options: argparse.Namespace) -> int:
