@@ -450,6 +450,19 @@ def test_an_episode_that_continues_after_max_steps_is_an_error(config_of: Callab
     rollout.close()
 
 
+class Late(Line):
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, *_ = super().step(action)
+        return observation, reward, False, self.steps > self.max_steps, {"success": False}
+
+
+def test_an_episode_that_continues_within_the_last_chunk_is_an_error(config_of: Callable[..., RunConfig]) -> None:
+    rollout = new_rollout(config_of(Late, "env.max_steps=18"))
+    with pytest.raises(ConfigError, match=r"tests/Late-v0: an episode continues after env.max_steps=18 steps"):
+        rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+    rollout.close()
+
+
 class Several(Line):
     tasks = ("go", "stop", "turn")
 
