@@ -65,6 +65,12 @@ Episodes end at different decisions. Everything after the end is zero and outsid
 
 Worked example: ``max_steps=80``, chunks of 5, 4 dimensions: T=16, L=20. An episode that succeeds at step 12 has
 ``num_steps=12``, and ``loss_mask`` is true for all 20 tokens of decisions 0 and 1 and the first 2·4=8 of decision 2.
+
+``max_steps`` need not be a multiple of C: T = ⌈max_steps / C⌉, and the time limit cuts the last chunk as success does.
+With ``max_steps=12`` the episode above has the same mask, and T=3. SmolVLA and π0 denoise the actions of a chunk
+together, each conditioned on all actions of the step before. The log-prob of a denoising step is a sum over actions,
+because their noise is independent, and the mask keeps the terms of executed actions. Rollout and trainer compute these
+terms from the whole recorded path, so ``action_tokens`` also holds actions that were not executed.
 """
 
 from collections.abc import Mapping

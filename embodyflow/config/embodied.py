@@ -88,10 +88,6 @@ class EmbodiedConfig(GroupedConfig):
             raise ValueError(
                 f"rollout.num_groups={num_groups} must be a multiple of the number of env.tasks ({num_tasks})"
             )
-        if self.env.max_steps % self.policy.chunk_size:
-            raise ValueError(
-                f"env.max_steps={self.env.max_steps} must be a multiple of policy.chunk_size={self.policy.chunk_size}"
-            )
         self._check_share("evaluation.num_goals", self.evaluation.num_goals * num_tasks)
         return self
 
@@ -115,8 +111,8 @@ class EmbodiedConfig(GroupedConfig):
 
     @property
     def num_decisions(self) -> int:
-        """Policy calls in a full-length episode."""
-        return self.env.max_steps // self.policy.chunk_size
+        """Policy calls in a full-length episode; ``env.max_steps`` may cut the last one's chunk."""
+        return -(-self.env.max_steps // self.policy.chunk_size)
 
     @property
     def longest_row(self) -> tuple[int, str]:

@@ -190,11 +190,7 @@ class EpisodeRows:
         Raises:
             ConfigError: An episode continues after ``env.max_steps``.
         """
-        if (t >= self.columns["action_tokens"].shape[1]).any():
-            raise ConfigError(
-                f"env.id={self._env.id}: an episode continues after env.max_steps={self._env.max_steps} steps; an "
-                "environment without env.adapter receives max_steps and must truncate by itself"
-            )
+        self._require_end(bool((t < self.columns["action_tokens"].shape[1]).all()))
         for name, values in observation.items():
             if name not in self.columns:
                 shape = self.columns["action_tokens"].shape[:2] + values.shape[1:]
@@ -202,7 +198,11 @@ class EpisodeRows:
             self.columns[name][rows, t] = values
 
     def record_step(self, rows: np.ndarray, t: np.ndarray, decision: Decision, step: ChunkStep) -> None:
-        """Record a decision and its step; log-probs of actions that were not executed stay outside the mask."""
+        """Record a decision and its step; log-probs of actions that were not executed stay outside the mask.
+
+        Raises:
+            ConfigError: An episode continues after ``env.max_steps``, within its last chunk.
+        """
         columns = self.columns
         executed = np.arange(self._chunk) < step.num_steps[:, None]
         mask = np.repeat(executed, decision.log_probs.shape[1] // self._chunk, axis=1)  # ordered action by action
@@ -211,6 +211,7 @@ class EpisodeRows:
         columns["log_probs"][rows, t] = np.where(mask, decision.log_probs, 0)
         columns["loss_mask"][rows, t] = mask
         columns["num_steps"][rows] += step.num_steps
+        self._require_end(bool((columns["num_steps"][rows] <= self._env.max_steps).all()))
         columns["episode_return"][rows] += step.rewards.sum(axis=1)
         columns["success"][rows] |= step.infos["success"].any(axis=1)  # an episode may continue after success
         columns["terminated"][rows] = step.terminated
@@ -220,6 +221,14 @@ class EpisodeRows:
             if FINAL + name not in columns:
                 columns[FINAL + name] = np.zeros((len(columns["uid"]), *values.shape[1:]), values.dtype)
             columns[FINAL + name][rows[over]] = values[over]
+
+    def _require_end(self, ended: bool) -> None:
+        """Raise :class:`ConfigError` unless the episodes ended after ``env.max_steps``, as they must."""
+        if not ended:
+            raise ConfigError(
+                f"env.id={self._env.id}: an episode continues after env.max_steps={self._env.max_steps} steps; an "
+                "environment without env.adapter receives max_steps and must truncate by itself"
+            )
 
 
 class SolvedGoals:

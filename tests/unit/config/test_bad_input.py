@@ -63,7 +63,6 @@ MISTAKES = {
     "negative seed": ("seed=-1", "seed=-1: input should be greater than or equal to 0"),
     "infinite number": ("trainer.learning_rate=inf", "trainer.learning_rate=inf: input should be a finite number"),
     "indivisible groups": ("rollout.num_groups=3", "num_groups=3 must be a multiple of num_workers=2"),
-    "indivisible steps": ("env.max_steps=81", "env.max_steps=81 must be a multiple of policy.chunk_size=5"),
     "more ranks than rows": (
         "trainer.num_ranks=1000",
         "trainer.num_ranks / trainer.tensor_parallel_size × trainer.num_minibatches must not exceed",

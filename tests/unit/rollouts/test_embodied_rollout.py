@@ -1,8 +1,11 @@
 """Tests of embodied rollouts with small Meta-World episodes."""
 
 import functools
+import math
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -10,7 +13,7 @@ from node_calls import call_of
 
 import tasks
 from embodyflow.config import RunConfig
-from embodyflow.data.batches import Columns
+from embodyflow.data.batches import Columns, to_batch
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import ConfigError
@@ -18,6 +21,8 @@ from embodyflow.policies.base import Decision
 from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.episode_rows import Episode
+from embodyflow.rollouts.replay import first_difference
+from embodyflow.simulation.make_env import make_env
 from embodyflow.simulation.rendering import rendering_problem
 
 DRAWS = (0, 1, "rollout")
@@ -219,9 +224,52 @@ def test_the_mask_covers_exactly_the_executed_actions(tiny_config) -> None:
     assert np.array_equal(near, rows["success"])
 
 
-def test_an_episode_replayed_from_its_row_has_the_same_return(rollout: EmbodiedRollout, played: Columns) -> None:
-    from embodyflow.rollouts.embodied_rollout import make_env
+@pytest.mark.parametrize("max_steps", [3, 12, 19])
+def test_the_time_limit_cuts_the_last_chunk(tiny_config, max_steps: int) -> None:
+    config = tiny_config(f"env.max_steps={max_steps}", "rollout.envs_per_worker=3")
+    rollout = new_rollout(config)
+    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+    rollout.close()
+    num_decisions, dims = math.ceil(max_steps / 5), config.policy.action_dim
+    assert rows["loss_mask"].shape == (4, num_decisions, 5 * dims)
+    assert (rows["num_steps"] == max_steps).all() and rows["truncated"].all() and not rows["terminated"].any()
+    mask = rows["loss_mask"].reshape(4, -1)
+    assert mask[:, : max_steps * dims].all() and not mask[:, max_steps * dims :].any()
+    assert not rows["log_probs"].reshape(4, -1)[:, max_steps * dims :].any()
+    assert not rows["actions"].reshape(4, -1, dims)[:, max_steps:].any()
+    assert rows["action_tokens"][:, -1].any(axis=0).all(), "the whole decision is on record"
+    for row in range(4):  # a plain loop over the recorded actions
+        env, goal = rollout_env(config), int(rows["goal"][row])
+        env.reset(seed=goal, options={"goal": goal})
+        for action in rows["actions"][row].reshape(-1, dims)[:max_steps]:
+            observation, _, terminated, truncated, _ = env.step(action)
+        assert truncated and not terminated
+        assert np.array_equal(rows["final_state"][row], observation["state"])
+        assert first_difference(config, {name: column[row] for name, column in rows.items()}) is None
+    log_probs, entropy = rollout.policy.evaluate(to_batch(rows), config.rollout.temperature)
+    assert np.allclose(log_probs.detach().numpy(), rows["log_probs"], atol=1e-5)
+    assert not entropy[~torch.from_numpy(rows["loss_mask"])].any()
 
+
+def rollout_env(config: RunConfig) -> gym.Env[Any, Any]:
+    return make_env(config.env, "reach-v3", "train")
+
+
+def test_a_longer_last_chunk_changes_no_earlier_decision(tiny_config) -> None:
+    def rows_of(max_steps: int) -> Columns:
+        rollout = new_rollout(tiny_config(f"env.max_steps={max_steps}"))
+        rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+        rollout.close()
+        return rows
+
+    cut, whole = rows_of(17), rows_of(20)
+    for name in ("state", "action_tokens"):
+        assert np.array_equal(cut[name], whole[name]), name
+    executed = cut["loss_mask"]
+    assert np.array_equal(cut["log_probs"][executed], whole["log_probs"][executed])
+
+
+def test_an_episode_replayed_from_its_row_has_the_same_return(rollout: EmbodiedRollout, played: Columns) -> None:
     env = make_env(rollout.config.env, "reach-v3", "train")
     tokens = torch.from_numpy(played["action_tokens"][3])
     actions = TinyVLAProcessor(rollout.config.policy).actions(tokens).flatten(0, 1).numpy()
