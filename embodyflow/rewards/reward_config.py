@@ -83,7 +83,7 @@ class CodeConfig(_Config):
 
     Attributes:
         time_limit: Seconds for the program and its tests, including imports.
-        memory_gb: Address space of each process in GB (10⁹ bytes).
+        memory_gb: Memory of all processes of the program together, and address space of each, in GB (10⁹ bytes).
         isolation: Protection from the program: ``namespaces`` (the kernel removes the network and other processes and
             makes other files read-only), ``bubblewrap`` (the same, set up by bubblewrap), ``guard`` (Landlock and
             seccomp refuse other files, further processes, signals and sockets; weaker, for machines that forbid

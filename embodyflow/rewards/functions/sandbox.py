@@ -124,8 +124,6 @@ def _run(program: str, tests: str, config: CodeConfig, isolation: str) -> Verdic
             try:
                 usage = Usage(process.pid, folder, round(config.memory_gb * 1e9))
                 return _watch(ours, json.dumps(order), token, usage, config.time_limit)
-                    ours, json.dumps(order), token, Usage(process.pid, folder, order["memory"]), config.time_limit
-                )
             finally:
                 with contextlib.suppress(ProcessLookupError):  # the pid is not reused until the process is waited for
                     os.killpg(process.pid, signal.SIGKILL)
@@ -137,7 +135,17 @@ def _wrapper(isolation: str, folder: str) -> list[str]:
     """Return the command of bubblewrap that isolates another command; empty without bubblewrap."""
     if isolation != "bubblewrap":
         return []
-    command = ["bwrap", "--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--uid", "65534", "--gid", "65534"]
+    command = [
+        shutil.which("bwrap") or "bwrap",
+        "--unshare-all",
+        "--die-with-parent",
+        "--cap-drop",
+        "ALL",
+        "--uid",
+        "65534",
+        "--gid",
+        "65534",
+    ]
     mounts = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--size", str(MAX_FOLDER_BYTES)]
     return [*command, *mounts, "--tmpfs", folder, "--chdir", folder]
 
