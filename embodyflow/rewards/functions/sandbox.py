@@ -75,6 +75,8 @@ def _why_impossible(isolation: str) -> str | None:
     """Return why a program cannot run with this isolation; ``None`` if it can."""
     if isolation == "bubblewrap" and shutil.which("bwrap") is None:
         return "bwrap is not installed"
+    if isolation == "bubblewrap" and os.getuid() == 0:
+        return "the kernel does not limit the number of processes of bubblewrap's root"
     try:
         _run("", "", CodeConfig(), isolation)
     except SandboxError as error:

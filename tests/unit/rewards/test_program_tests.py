@@ -33,7 +33,7 @@ def namespaces_permitted():
 
 
 ISOLATIONS = ["guard", "namespaces"] if namespaces_permitted() else ["guard"]
-if shutil.which("bwrap") and namespaces_permitted():
+if shutil.which("bwrap") and os.getuid() != 0:
     ISOLATIONS.insert(0, "bubblewrap")
 
 
