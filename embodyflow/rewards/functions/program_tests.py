@@ -18,6 +18,7 @@ def score_program(sample: Sample, config: CodeConfig) -> Score:
     Only the text after any thinking counts.
 
     The part ``timed_out`` counts programs that exceeded the time limit; they are not correct.
+    With ``isolation=guard`` the part ``guarded`` is 1, so that a run's metrics state the weaker isolation.
 
     Raises:
         ValueError: The tests are not valid Python.
@@ -28,11 +29,12 @@ def score_program(sample: Sample, config: CodeConfig) -> Score:
         compile(tests, "<tests>", "exec")
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"ground_truth is not valid Python: {error}") from error
+    guarded = {"guarded": 1.0} if config.isolation == "guard" else {}
     program = extract_program(final_text(sample.response))
     if program is None:
-        return outcome(False, answered=0.0, timed_out=0.0)
+        return outcome(False, answered=0.0, timed_out=0.0, **guarded)
     verdict = run_tests(program, tests, config)
-    return outcome(verdict == "passed", answered=1.0, timed_out=float(verdict == "timed_out"))
+    return outcome(verdict == "passed", answered=1.0, timed_out=float(verdict == "timed_out"), **guarded)
 
 
 def extract_program(response: str) -> str | None:

@@ -1,34 +1,43 @@
 """Sandbox for untrusted programs.
 
 A program runs in a fresh interpreter in its own session, with an empty folder, an empty environment, no input, and
-limits on time, memory, files and processes; its output is discarded. If the kernel permits namespaces, the program has
-no network, cannot write outside its folder, and all processes that it starts end with it. If the caller is root, the
-program runs as an unprivileged user of its own, who must be able to read Python's libraries. The program can still read
-all files that its user can read: the sandbox contains accidents of a policy, not a determined attacker. Against an
-attacker, run the whole trainer in a container.
+limits on time, memory, files and processes; its output is discarded. If the caller is root, the program runs as an
+unprivileged user of its own, who must be able to read Python's libraries. ``SECURITY.md`` says what each kind of
+isolation holds against.
 """
 
 import contextlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from embodyflow.rewards.reward_config import SANDBOX_START_SECONDS, CodeConfig
+from embodyflow.errors import ConfigError
+from embodyflow.rewards.functions.sandbox_child import MAX_FOLDER_BYTES
+from embodyflow.rewards.functions.sandbox_usage import Usage
+from embodyflow.rewards.reward_config import SANDBOX_START_SECONDS, CodeConfig, Isolation
 
 Verdict: TypeAlias = Literal["passed", "failed", "timed_out"]
 
-CHILD = Path(__file__).with_name("sandbox_child.py")
+ROOT = Path(__file__).parents[3]
+_START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from embodyflow.rewards.functions.sandbox_child import main; "
+    "sys.path.pop(0); main(int(sys.argv[2]))"
+)
 MAX_OUTPUT_BYTES = 2**24
 """Maximum size of a file that a program writes."""
 MAX_PROCESSES = 64
+WATCH_SECONDS = 0.05
+"""Interval at which the memory of all processes of a program is added up."""
 END_SECONDS = 5.0
 """Timeout for the kernel to end the processes of a program."""
 
@@ -37,21 +46,65 @@ class SandboxError(RuntimeError):
     """The sandbox failed to run a program; the program is not to blame."""
 
 
+@cache
+def choose_isolation(wanted: Isolation) -> str:
+    """Return the isolation that programs get on this machine, after a trial of it.
+
+    Raises:
+        ConfigError: This machine does not permit it; the message names the choices.
+    """
+    if wanted == "auto":
+        permitted = [level for level in ("bubblewrap", "namespaces") if _why_impossible(level) is None]
+        if permitted:
+            return permitted[0]
+        reason = _why_impossible("namespaces")
+        raise ConfigError(
+            f"isolation=auto: this machine does not permit user namespaces ({reason}), so programs cannot be isolated "
+            "from the run; permit namespaces, install bubblewrap, or accept the weaker isolation=guard (SECURITY.md)"
+        )
+    if (reason := _why_impossible(wanted)) is not None:
+        raise ConfigError(
+            f"isolation={wanted}: this machine does not permit it ({reason}); allowed are auto, bubblewrap, namespaces "
+            "and guard, where the kernel permits them"
+        )
+    return wanted
+
+
+@cache
+def _why_impossible(isolation: str) -> str | None:
+    """Return why a program cannot run with this isolation; ``None`` if it can."""
+    if isolation == "bubblewrap" and shutil.which("bwrap") is None:
+        return "bwrap is not installed"
+    if isolation == "bubblewrap" and os.getuid() == 0:
+        return "the kernel does not limit the number of processes of bubblewrap's root"
+    try:
+        _run("", "", CodeConfig(), isolation)
+    except SandboxError as error:
+        return str(error)
+    return None
+
+
 def run_tests(program: str, tests: str, config: CodeConfig) -> Verdict:
     """Run a program, then its tests in the same namespace.
 
     A program passes if the tests run to their end; a program that exits earlier fails.
 
     Raises:
+        ConfigError: This machine does not permit the isolation.
         SandboxError: The sandbox could not be set up.
     """
+    return _run(program, tests, config, choose_isolation(config.isolation))
+
+
+def _run(program: str, tests: str, config: CodeConfig, isolation: str) -> Verdict:
     ours, theirs = socket.socketpair()
     token = secrets.token_hex(16)
     order = {
         "program": program,
         "tests": tests,
         "token": token,
-        "isolation": config.isolation,
+        "isolation": isolation,
+        "parent": os.getpid(),
         "memory": round(config.memory_gb * 1e9),
         "seconds": config.time_limit,
         "output": MAX_OUTPUT_BYTES,
@@ -60,7 +113,7 @@ def run_tests(program: str, tests: str, config: CodeConfig) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="embodyflow-sandbox-", ignore_cleanup_errors=True) as folder:
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-I", str(CHILD), str(theirs.fileno()), str(os.getpid())],
+                [*_wrapper(isolation, folder), sys.executable, "-I", "-c", _START, str(ROOT), str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -71,7 +124,8 @@ def run_tests(program: str, tests: str, config: CodeConfig) -> Verdict:
             )
         with ours:
             try:
-                return _watch(ours, json.dumps(order), token, config.time_limit)
+                usage = Usage(process.pid, folder, round(config.memory_gb * 1e9))
+                return _watch(ours, json.dumps(order), token, usage, config.time_limit)
             finally:
                 with contextlib.suppress(ProcessLookupError):  # the pid is not reused until the process is waited for
                     os.killpg(process.pid, signal.SIGKILL)
@@ -79,7 +133,26 @@ def run_tests(program: str, tests: str, config: CodeConfig) -> Verdict:
                 _wait_for_descendants(ours)
 
 
-def _watch(connection: socket.socket, order: str, token: str, time_limit: float) -> Verdict:
+def _wrapper(isolation: str, folder: str) -> list[str]:
+    """Return the command of bubblewrap that isolates another command; empty without bubblewrap."""
+    if isolation != "bubblewrap":
+        return []
+    command = [
+        shutil.which("bwrap") or "bwrap",
+        "--unshare-all",
+        "--die-with-parent",
+        "--cap-drop",
+        "ALL",
+        "--uid",
+        "65534",
+        "--gid",
+        "65534",
+    ]
+    mounts = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--size", str(MAX_FOLDER_BYTES)]
+    return [*command, *mounts, "--tmpfs", folder, "--chdir", folder]
+
+
+def _watch(connection: socket.socket, order: str, token: str, usage: Usage, time_limit: float) -> Verdict:
     connection.settimeout(SANDBOX_START_SECONDS)
     try:
         connection.sendall(order.encode() + b"\n")
@@ -87,14 +160,19 @@ def _watch(connection: socket.socket, order: str, token: str, time_limit: float)
     except OSError as error:
         raise SandboxError(f"the sandbox did not start: {error}") from error
     if not first.startswith("started"):
-        raise SandboxError(f"the sandbox did not start: {first or 'its process ended'}")
+        raise SandboxError(first or "the sandbox did not start: its process ended")
     received, deadline = first.removeprefix("started"), time.monotonic() + time_limit
     while token not in received:
-        connection.settimeout(max(1e-3, deadline - time.monotonic()))
+        left = deadline - time.monotonic()
+        connection.settimeout(max(1e-3, min(left, WATCH_SECONDS)))
         try:
             part = connection.recv(4096)
         except TimeoutError:
-            return "timed_out"
+            if left <= WATCH_SECONDS:
+                return "timed_out"
+            if usage.exceeded():
+                return "failed"
+            continue
         if not part or len(received) > 4096:
             return "failed"
         received += part.decode(errors="replace")

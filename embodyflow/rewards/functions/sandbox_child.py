@@ -1,4 +1,4 @@
-"""Script that runs inside the sandbox of :mod:`embodyflow.rewards.functions.sandbox`; it imports nothing of embodyflow.
+"""Process inside the sandbox of :mod:`embodyflow.rewards.functions.sandbox`, a fresh interpreter.
 
 With namespaces there are three processes: this one, outside the namespace; the first process in the namespace, whose
 end ends all others in it; and the program.
@@ -12,7 +12,11 @@ import signal
 import socket
 import sys
 import types
+from collections.abc import Callable
+from types import CodeType
 from typing import Any
+
+from embodyflow.rewards.functions import kernel_guard
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x00020000, 0x08000000, 0x10000000  # linux/sched.h
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
@@ -24,8 +28,6 @@ CAPABILITY_VERSION, CAP_DAC_READ_SEARCH = 0x20080522, 2  # linux/capability.h
 NOBODY, FIRST_USER = 65534, 10**9
 MAX_FOLDER_BYTES = 2**26
 """Maximum total size of the files that a program writes, with namespaces."""
-BLOCKED_EVENTS = ("socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.fork", "ctypes.")
-"""Prefixes of the audit events that the guard blocks."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -34,45 +36,52 @@ class _MountAttributes(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("to_set", "to_clear", "propagation", "user_namespace")]
 
 
-def main(descriptor: int, parent_pid: int) -> None:
+def main(descriptor: int) -> None:
     """Receive an order from the socket, isolate this process, run the program and report success."""
-    _die_with_parent(parent_pid)
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     connection = socket.socket(fileno=descriptor)
     order = json.loads(connection.makefile("r").readline())
+    if order["isolation"] != "bubblewrap" and os.getppid() != order["parent"]:
+        os._exit(1)  # the parent ended before the kernel knew that this process ends with it
     order["user"] = _choose_user()
     try:
         _isolate(order)
     except OSError as error:
-        connection.sendall(f"isolation={order['isolation']}: {error}".encode())
+        connection.sendall(str(error).encode())
         raise
     connection.sendall(b"started")
-    _run(order["program"], order["tests"])
-    connection.sendall(order["token"].encode())
+    _run(order["program"], order["tests"], connection, order["token"].encode())
 
 
 def _isolate(order: dict[str, Any]) -> None:
-    if order["isolation"] != "guard":
-        try:
-            _enter_namespaces()
-        except OSError:
-            if order["isolation"] == "namespaces":
-                raise
-            order["isolation"] = "guard"
-    if order["isolation"] != "guard":
+    if order["isolation"] == "namespaces":
+        _enter_namespaces()
         _continue_in_child()  # the first process of the namespace, which must outlive the program
         _continue_in_child()  # the program
     _limit(order)
     _drop_privileges(order["user"])
     if order["isolation"] == "guard":
-        sys.addaudithook(_block_event)
+        kernel_guard.confine()
 
 
-def _run(program: str, tests: str) -> None:
+def _run(
+    program: str,
+    tests: str,
+    connection: socket.socket,
+    token: bytes,
+    execute: Callable[[CodeType, dict[str, Any]], None] = exec,
+) -> None:
+    """Run the program, then its tests, then report the token.
+
+    What a program may replace (``exec``, ``compile``) is bound before the program runs.
+    """
+    compiled, report = compile(tests, "<tests>", "exec"), connection.sendall
     # The program is imported, so code under `if __name__ == "__main__"`, which may ask for input or exit, does not run.
     module = sys.modules["response"] = types.ModuleType("response")  # dataclasses look up their module
-    exec(compile(program, "<response>", "exec"), module.__dict__)
+    execute(compile(program, "<response>", "exec"), module.__dict__)
     module.__name__ = "__main__"  # tests may use the same guard and must run
-    exec(compile(tests, "<tests>", "exec"), module.__dict__)
+    execute(compiled, module.__dict__)
+    report(token)
 
 
 def _enter_namespaces() -> None:
@@ -136,7 +145,7 @@ def _limit(order: dict[str, Any]) -> None:
         resource.RLIMIT_CORE: 0,
     }
     if order["isolation"] == "guard" and os.getuid() != 0:
-        del limits[resource.RLIMIT_NPROC]  # it would count the user's other processes, and the guard blocks forks
+        del limits[resource.RLIMIT_NPROC]  # it would count the user's other processes, and the guard refuses forks
     for name, value in limits.items():
         _, hard = resource.getrlimit(name)
         allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
@@ -159,18 +168,3 @@ def _drop_privileges(user: int) -> None:
     kept = capabilities & sets[1]  # root in a container may lack the capability
     _call(_libc.capset, header, (ctypes.c_uint32 * 6)(kept, kept))
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # changing the user cleared it
-
-
-def _die_with_parent(parent_pid: int) -> None:
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent_pid:
-        os._exit(1)
-
-
-def _block_event(event: str, arguments: tuple[Any, ...]) -> None:
-    if event.startswith(BLOCKED_EVENTS):
-        raise PermissionError(f"{event}: not allowed in the sandbox")
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
