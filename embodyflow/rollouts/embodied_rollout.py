@@ -86,6 +86,8 @@ class EmbodiedRollout(GroupRollout):
         state = {name: torch.from_numpy(np.array(array)) for name, array in weights.items()}
         self.policy.model.load_state_dict(state)
         self.policy_version = version
+        if version >= 0 and (measuring := self._envs.pop("demo", None)) is not None:
+            measuring.close()  # weights of a warm start have negative versions, and RL does not play these goals
 
     def training_episodes(self, seed: int, iteration: int, reroll: int = 0) -> list[Episode]:
         """Return this rank's episodes of an iteration: whole groups, whose siblings share task and goal.

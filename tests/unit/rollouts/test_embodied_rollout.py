@@ -294,6 +294,12 @@ def test_a_warm_start_is_measured_on_held_out_goals(tiny_config) -> None:
     first, again = (tasks.measure_warm_start(None, worker=rollout, call=call_of(iteration=0)) for _ in range(2))
     assert first.metrics["sft/success_rate"].weight == 3
     assert first.metrics["sft/success_rate"] == again.metrics["sft/success_rate"]
+    weights = {name: value.numpy() for name, value in rollout.policy.model.state_dict().items()}
+    measuring = rollout.env("demo")
+    rollout.update_weights(weights, version=-9)
+    assert rollout.env("demo") is measuring
+    rollout.update_weights(weights, version=0)
+    assert rollout.env("demo") is not measuring, "RL does not keep the environments of the warm start"
     rollout.close()
 
 
