@@ -10,13 +10,20 @@ keywords.
 from tasks.control import collect_steps, split_decisions, value_steps
 from tasks.critic import compute_value, train_actor_critic, train_critic
 from tasks.episodes import keep_episodes
-from tasks.evaluation import contact_sheet, evaluate_policy, observe, play_evaluation, record_video
+from tasks.evaluation import (
+    contact_sheet,
+    evaluate_policy,
+    measure_warm_start,
+    observe,
+    play_evaluation,
+    record_video,
+)
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
 from tasks.progress import score_progress
 from tasks.rewards import compute_advantage, compute_kl_penalty, compute_reward
 from tasks.rollout import demonstrate, generate
 from tasks.sampling import dynamic_sampling, filter_groups
-from tasks.training import fit, train_actor
+from tasks.training import fit, fit_further, train_actor
 
 embodied_sampling = filter_groups  # the name in siiRL's graphs
 
@@ -35,8 +42,10 @@ __all__ = [
     "evaluate_policy",
     "filter_groups",
     "fit",
+    "fit_further",
     "generate",
     "keep_episodes",
+    "measure_warm_start",
     "observe",
     "play_evaluation",
     "record_video",

@@ -45,6 +45,17 @@ def _solved_at_reset(rows: Batch) -> dict[str, set[tuple[int, int]]]:
     return {"solved_at_reset": set(zip(solved["env_task_id"].tolist(), solved["goal"].tolist(), strict=True))}
 
 
+def measure_warm_start(
+    batch: Batch | None, config: Any = None, *, worker: EpisodeEngine[EpisodeT], call: NodeContext, **kwargs: Any
+) -> NodeOutput:
+    """Play this rank's share of the held-out goals or prompts, sampling actions as training does."""
+    # The draws do not depend on the number of steps: measurements of one warm start differ by its weights alone.
+    played = to_batch(worker.play(worker.held_out_episodes(), "demo", (call.seed, "warm start")))
+    rows, _, _ = judge(played, "demo", worker)
+    metrics = {"sft/success_rate": mean(rows["success"].double().mean(), len(rows)), **worker.fault_metrics()}
+    return NodeOutput(None, metrics)
+
+
 def _by_task(rows: Batch, name: str, config: GroupedConfig) -> dict[str, Metric]:
     """Return each task's success rate as ``name/<task>``; no metrics for a job with fewer than two tasks."""
     if not isinstance(config, EmbodiedConfig) or len(config.env.tasks) == 1:

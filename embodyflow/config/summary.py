@@ -17,7 +17,20 @@ def success_summary(records: Sequence[Mapping[str, Any]], iterations: int) -> di
         "success_interval_after": [after["eval/greedy_success_low"], after["eval/greedy_success_high"]],
         "num_goals": int(after["eval/num_goals"]),
         **({"solved_at_reset": after["solved_at_reset"]} if "solved_at_reset" in after else {}),
+        **_warm_start_summary(records),
     }
+
+
+def _warm_start_summary(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return how a warm start with ``warm_start.until`` ended; empty without one."""
+    for record in records:
+        if "sft/reached" in record:
+            return {
+                "warm_start_steps": int(record["sft/steps"]),
+                "warm_start_success_rate": record["sft/success_rate"],
+                "warm_start_reached": bool(record["sft/reached"]),
+            }
+    return {}
 
 
 def task_summary(records: Sequence[Mapping[str, Any]], iterations: int, tasks: Sequence[str]) -> dict[str, Any]:

@@ -95,6 +95,8 @@ class EmbodiedRollout(GroupRollout):
         state = {name: torch.from_numpy(np.array(array)) for name, array in weights.items()}
         self.policy.model.load_state_dict(state)
         self.policy_version = version
+        if version >= 0 and (measuring := self._envs.pop("demo", None)) is not None:
+            measuring.close()  # weights of a warm start have negative versions, and RL does not play these goals
 
     def training_episodes(self, seed: int, iteration: int, reroll: int = 0) -> list[Episode]:
         """Return this rank's episodes of an iteration: whole groups, whose siblings share task and goal.
@@ -128,6 +130,16 @@ class EmbodiedRollout(GroupRollout):
         # Ranks take turns within each task, because every rank has environments of every task to keep busy.
         rows = [row for row in chosen if self._owns(row % num_tasks * num_goals + row // num_tasks)]
         return [Episode(row, row, row, row % num_tasks, row // num_tasks) for row in rows]
+
+    def held_out_episodes(self) -> list[Episode]:
+        """Return this rank's share of the last ``warm_start.until.num_held_out`` goals of every task's demo split."""
+        assert self.config.warm_start is not None
+        number, num_tasks = self.config.warm_start.num_held_out, len(self.config.env.tasks)
+        ends = [env.get_wrapper_attr("num_goals")["demo"] for env in self.prototypes]
+        rows = [row for row in range(number * num_tasks) if self._owns(row % num_tasks * number + row // num_tasks)]
+        return [
+            Episode(row, row, row, row % num_tasks, ends[row % num_tasks] - number + row // num_tasks) for row in rows
+        ]
 
     def _owns(self, index: int) -> bool:
         """Return True if the item with this index belongs to this rank; ranks take turns."""
@@ -342,7 +354,8 @@ class EmbodiedRollout(GroupRollout):
             ConfigError: The expert reaches none of the goals.
         """
         assert self.config.warm_start is not None
-        num_demos, num_goals = self.config.warm_start.num_demos, env.get_wrapper_attr("num_goals")["demo"]
+        num_demos = self.config.warm_start.num_demos
+        num_goals = env.get_wrapper_attr("num_goals")["demo"] - self.config.warm_start.num_held_out
         for goal in range(number, num_goals, num_demos):
             noise = derive_rng(self.config.seed, "demonstration", task_id, goal)
             demo = self._record_expert(env, goal, noise)

@@ -189,13 +189,14 @@ def _check_observation_space(config: EmbodiedConfig, instance: gym.Env[Any, Any]
 
 def _check_num_goals(config: EmbodiedConfig, num_goals: Sequence[Mapping[str, int]]) -> None:
     """Check that every task has as many goals as evaluation and warm start need."""
-    wanted = {("evaluation.num_goals", "eval"): config.evaluation.num_goals}
+    wanted = {("evaluation.num_goals", "eval"): (config.evaluation.num_goals, 0)}
     if config.warm_start is not None:
-        wanted["warm_start.num_demos", "demo"] = config.warm_start.num_demos
-    for (key, split), number in wanted.items():
-        fewest = min(each[split] for each in num_goals)
+        wanted["warm_start.num_demos", "demo"] = config.warm_start.num_demos, config.warm_start.num_held_out
+    for (key, split), (number, held_out) in wanted.items():
+        fewest = min(each[split] for each in num_goals) - held_out
         if number > fewest:
-            raise ConfigError(f"{key}={number}: allowed are 1 to {fewest}, the goals of split {split!r}")
+            rest = f" without the {held_out} of warm_start.until.num_held_out" if held_out else ""
+            raise ConfigError(f"{key}={number}: allowed are 1 to {fewest}, the goals of split {split!r}{rest}")
 
 
 def check_attributes(env: EnvConfig, instance: gym.Env[Any, Any]) -> None:

@@ -22,7 +22,7 @@ from embodyflow.process.determinism import use_deterministic_kernels
 from embodyflow.process.heap import keep_freed_memory
 from embodyflow.references import resolve
 from embodyflow.seeding import derive_seed
-from embodyflow.training.imitation import Samples, imitate
+from embodyflow.training.imitation import Imitation, Samples
 from embodyflow.training.learner import Learner, micro_batches
 from embodyflow.training.mesh import Mesh
 from embodyflow.training.objectives import PolicyObjective, ValueObjective
@@ -55,6 +55,7 @@ class FSDPTrainer:
         if config.algorithm.needs_critic:
             self.critic = build_critic(config.policy, config.cluster.device)
         self._learners: dict[str, Learner] = {}
+        self._imitation: Imitation | None = None
 
     def connect(self, address: str) -> None:
         """Join the process group of rank 0 at ``address`` and shard the models over it.
@@ -150,7 +151,24 @@ class FSDPTrainer:
         samples: Samples = resolve(config.samples)(self.policy, demos, self.config)
         with self.policy_weights.warm_starting():
             part, num_parts = self._mesh.part, self._mesh.num_parts
-            metrics = imitate(self.policy.model, samples, config, seed=seed, part=part, num_parts=num_parts)
+            self._imitation = Imitation(self.policy.model, samples, config, seed=seed, part=part, num_parts=num_parts)
+        metrics = self.fit_further(config.steps)
+        if config.until is None:
+            self._imitation = None
+        return metrics
+
+    def fit_further(self, num_steps: int) -> dict[str, Metric]:
+        """Take further steps of the last :meth:`fit`, which needs ``warm_start.until``; then start RL from the result.
+
+        The weights are those of a single fit with as many steps.
+
+        Raises:
+            RuntimeError: There is no fit to continue.
+        """
+        if self._imitation is None:
+            raise RuntimeError("there is no fit to continue; fit must be called first, with warm_start.until")
+        with self.policy_weights.warm_starting():
+            metrics = self._imitation.advance(num_steps)
         self._restart_from_policy()
         return metrics
 
@@ -176,6 +194,7 @@ class FSDPTrainer:
 
     def load_weights_file(self, path: str) -> None:
         """Start RL from the policy weights in a file, with a fresh optimizer, as :meth:`fit` does."""
+        self._imitation = None  # the file holds its result
         self.policy_weights.load(load_file(path))
         self._restart_from_policy()
 

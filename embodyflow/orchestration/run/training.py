@@ -120,10 +120,20 @@ async def _begin(run: Run) -> int:
         run.folder.write_observations(await observe(run))
     if run.config.warm_start is not None:
         run.folder.write_status("sft", 0, run.config.iterations)
-        await sft(warm_start_key(run.config))
+        metrics = await sft(warm_start_key(run.config))
+        if run.config.warm_start.until is not None:
+            _record_warm_start(run, metrics)
     await publish_and_save(0)
     begin_commit(0)
     return 0
+
+
+def _record_warm_start(run: Run, metrics: dict[str, Any]) -> None:
+    """Record how the warm start ended; once, although a run that is killed before version 0 begins again."""
+    if not any("sft/reached" in record for record in run.folder.metrics.read()):
+        run.folder.metrics.append({"iteration": 0, **metrics})
+    for tracker in run.trackers:
+        tracker.log(0, metrics)
 
 
 def _is_evaluated(folder: RunFolder, index: int) -> bool:

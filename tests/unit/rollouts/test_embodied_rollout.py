@@ -323,6 +323,34 @@ def test_demonstrations_are_the_experts_successes_on_separate_goals(tiny_config)
     assert goals.isdisjoint(tuple(state) for state in rows["state"][:, 0, 18:21].tolist())
 
 
+def test_held_out_goals_are_those_of_no_demonstration(tiny_config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embodyflow.environments.metaworld.MetaWorldEnv.num_goals", {"train": 8, "demo": 6, "eval": 8})
+    words = ("env.tasks=[reach-v3,push-v3]", "env.max_steps=80", "warm_start.num_demos=2", "rollout.num_workers=2")
+    config = tiny_config(*words, "warm_start.until={success:0.5,max_steps:9,num_held_out:3}")
+    halves = [new_rollout(config, rank, 2).held_out_episodes() for rank in (0, 1)]
+    assert [[(e.row, e.env_task_id, e.goal) for e in half] for half in halves] == [
+        [(0, 0, 3), (3, 1, 4), (4, 0, 5)],
+        [(1, 1, 3), (2, 0, 4), (5, 1, 5)],
+    ]
+    goals = new_rollout(config).demonstrate()["uid"] % 10**6
+    assert goals.max() < 3
+
+
+def test_a_warm_start_is_measured_on_held_out_goals(tiny_config) -> None:
+    config = tiny_config("env.max_steps=80", "warm_start.until={success:0.5,max_steps:9,num_held_out:3}")
+    rollout = new_rollout(config)
+    first, again = (tasks.measure_warm_start(None, worker=rollout, call=call_of(iteration=0)) for _ in range(2))
+    assert first.metrics["sft/success_rate"].weight == 3
+    assert first.metrics["sft/success_rate"] == again.metrics["sft/success_rate"]
+    weights = {name: value.numpy() for name, value in rollout.policy.model.state_dict().items()}
+    measuring = rollout.env("demo")
+    rollout.update_weights(weights, version=-9)
+    assert rollout.env("demo") is measuring
+    rollout.update_weights(weights, version=0)
+    assert rollout.env("demo") is not measuring, "RL does not keep the environments of the warm start"
+    rollout.close()
+
+
 def test_the_ranks_share_the_demonstrations_of_the_tasks(tiny_config) -> None:
     config = tiny_config("env.max_steps=80", "env.tasks=[reach-v3,push-v3]", "warm_start.num_demos=1")
     whole = new_rollout(config).demonstrate()
