@@ -7,7 +7,7 @@ and ``call`` knows iteration and seed (:mod:`embodyflow.nodes.context`). A pipel
 keywords.
 """
 
-from tasks.control import collect_steps, split_decisions, value_steps
+from tasks.control import collect_steps, evaluate_returns, split_decisions, value_steps
 from tasks.critic import compute_value, train_actor_critic, train_critic
 from tasks.episodes import keep_episodes
 from tasks.evaluation import (
@@ -40,6 +40,7 @@ __all__ = [
     "dynamic_sampling",
     "embodied_sampling",
     "evaluate_policy",
+    "evaluate_returns",
     "filter_groups",
     "fit",
     "fit_further",

@@ -129,6 +129,7 @@ class RunConfig(Config):
         rollout_engine, trainer_engine: Classes ``module:Class`` of the engines that the ranks of the two groups hold.
         pipelines: Built-in pipelines that accept the job's rows.
         check: Function ``module:function`` that takes the configuration and refuses what this machine cannot run.
+        evaluator: Function ``module:function`` that evaluates the policy after an iteration and records the result.
         splits_models: Whether the trainer can split the matrices of a model over ranks.
         records_observations: Whether the run records the policy's observations of each task, so that an evaluation
             can compare its own.
@@ -151,6 +152,7 @@ class RunConfig(Config):
     trainer_engine: ClassVar[str] = "embodyflow.training.fsdp_trainer:FSDPTrainer"
     pipelines: ClassVar[tuple[str, ...]]
     check: ClassVar[str]
+    evaluator: ClassVar[str] = "embodyflow.orchestration.evaluation.evaluation:evaluate"
     splits_models: ClassVar[bool] = False
     records_observations: ClassVar[bool] = False
     warm_start_keys: ClassVar[frozenset[str]] = frozenset()

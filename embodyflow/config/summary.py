@@ -64,10 +64,24 @@ def return_summary(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"return_first": returns[0], "return_last": returns[-1]}
 
 
+def evaluated_return_summary(records: Sequence[Mapping[str, Any]], iterations: int) -> dict[str, Any]:
+    """Return the evaluation's mean returns before and after training, with their 95 % intervals."""
+    evaluations = {r["iteration"]: r for r in records if "eval/return" in r}
+    moments = {"before": evaluations[0], "after": evaluations[iterations]}
+    means = {f"return_{moment}": r["eval/return"] for moment, r in moments.items()}
+    intervals = {
+        f"return_interval_{moment}": [r["eval/return_low"], r["eval/return_high"]] for moment, r in moments.items()
+    }
+    return means | intervals | {"num_evaluation_episodes": int(moments["after"]["eval/num_episodes"])}
+
+
 def return_line(summary: Mapping[str, Any]) -> str:
     """Format :func:`return_summary` as one line."""
     first, last = (
         "none" if value is None else f"{value:.1f}" for value in (summary["return_first"], summary["return_last"])
     )
-    line = f"return first={first} last={last} seed={summary['seed']} seconds={summary['train_seconds']:.0f}"
+    evaluated = ""
+    if "return_after" in summary:
+        evaluated = f" before={summary['return_before']:.1f} after={summary['return_after']:.1f}"
+    line = f"return first={first} last={last}{evaluated} seed={summary['seed']} seconds={summary['train_seconds']:.0f}"
     return line + unrestorable_count(summary)

@@ -164,6 +164,13 @@ class ControlEngine(RolloutEngine, Protocol):
             folder: Folder that keeps the open episodes between iterations; ``None`` keeps them in memory.
         """
 
+    def evaluate(self, num_episodes: int) -> Finished:
+        """Play this rank's share of the evaluation episodes with the policy's mean actions.
+
+        Args:
+            num_episodes: Evaluation episodes of all ranks.
+        """
+
 
 class TrainerEngine(Reducer, Protocol):
     """An engine of the trainer group: policy, reference and, if the advantage needs one, critic.

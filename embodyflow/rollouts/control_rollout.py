@@ -109,6 +109,43 @@ class ControlRollout:
         self._last_iteration = iteration
         return record.rows(first_uid, seeds, self.policy_version), finished
 
+    def evaluate(self, num_episodes: int) -> Finished:
+        """Play this rank's share of the evaluation episodes with the policy's mean actions.
+
+        The episodes have environments of their own, so training episodes continue as if there were no evaluation. The
+        initial states are the same in every evaluation of a run, and are drawn by another name than those of training.
+
+        Args:
+            num_episodes: Evaluation episodes of all ranks.
+        """
+        finished = Finished()
+        for episode in range(self.rank, num_episodes, self.world_size):
+            seed = derive_seed(self.config.seed, "evaluation episode", episode) % (LARGEST_ENV_SEED + 1)
+            rewards = self._evaluate_episode(seed)
+            finished.returns.append(float(np.sum(rewards)))
+            finished.lengths.append(len(rewards))
+        return finished
+
+    def _evaluate_episode(self, seed: int) -> list[float]:
+        """Play one episode in an environment of its own; return its rewards."""
+        env = VectorEnv(
+            [functools.partial(make_env, self.config.env, None, "eval")],
+            num_workers=min(1, self.config.rollout.env_processes),
+            chunk_size=1,
+            supervision=self._env.supervision,
+        )
+        try:
+            state, rewards = env.reset([0], [seed])["state"], []
+            while True:
+                decision = self.policy.act({"state": state.astype(np.float32)}, None, 1.0)
+                step = env.step(np.clip(decision.actions, self._low, self._high))
+                state = step.observation["state"]
+                rewards.append(float(step.rewards[0, 0]))
+                if step.terminated[0] or step.truncated[0]:
+                    return rewards
+        finally:
+            env.close()
+
     def _step(self, t: int, uniforms: np.ndarray, record: "_Record", finished: Finished) -> None:
         """Step every environment once, record step t and reset the environments whose episodes ended."""
         decision = self.policy.act({"state": self._state}, uniforms, self.config.rollout.temperature)

@@ -7,7 +7,7 @@ from prefect.logging import get_run_logger
 
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
-from embodyflow.orchestration.evaluation.evaluation import evaluate, film, is_filmed
+from embodyflow.orchestration.evaluation.evaluation import film, is_filmed
 from embodyflow.orchestration.request.request import (
     RunRequest,
     bind_to_flow_run,
@@ -24,6 +24,7 @@ from embodyflow.orchestration.run.recovery import restore, with_recovery
 from embodyflow.orchestration.run.warm_start import sft, warm_start_key
 from embodyflow.orchestration.server.reporting import report_end, report_progress, report_start, warn_of_unrestorable
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines
+from embodyflow.references import resolve
 
 
 async def train(request: RunRequest) -> dict[str, Any]:
@@ -109,7 +110,7 @@ async def _evaluate_if_due(run: Run, index: int) -> None:
     if not run.config.evaluates_after(index):
         return
     if not _is_evaluated(run.folder, index):
-        await evaluate(run, index)
+        await resolve(run.config.evaluator)(run, index)
     if run.config.records_video_after(index) and not is_filmed(run, index):  # a run may fail between the two
         await film(run, index)
 
@@ -137,7 +138,8 @@ def _record_warm_start(run: Run, metrics: dict[str, Any]) -> None:
 
 
 def _is_evaluated(folder: RunFolder, index: int) -> bool:
-    return any(r["iteration"] == index and "eval/greedy_success_rate" in r for r in folder.metrics.read())
+    records = (record for record in folder.metrics.read() if record["iteration"] == index)
+    return any(name.startswith("eval/") for record in records for name in record)
 
 
 def summarize(run: Run) -> dict[str, Any]:

@@ -110,6 +110,12 @@ def draw_curve(records: list[dict[str, Any]], title: str) -> bytes:
         above = [max(0.0, r[f"eval/{mode}_success_high"] - x) for x, r in zip(rates, evaluated, strict=True)]
         at = [r["iteration"] for r in evaluated]
         axes[0].errorbar(at, rates, (below, above), fmt=marker, capsize=3, label=f"unseen goals, {mode}")
+    returned = [r for r in records if "eval/return" in r]
+    if returned:
+        values = [r["eval/return"] for r in returned]
+        margins_of = [r["eval/return_high"] - r["eval/return"] for r in returned]
+        at = [r["iteration"] for r in returned]
+        axes[0].errorbar(at, values, margins_of, fmt="o", capsize=3, label="evaluation episodes, deterministic")
     for each in axes:
         each.xaxis.get_major_locator().set_params(integer=True)
     axes[0].set(xlabel="iteration", ylabel=goal.replace("_", " "), title=title)

@@ -16,3 +16,5 @@ class MLPGaussianConfig(ControlPolicyConfig):
     hidden_size: int = Field(64, ge=1, le=4096, description="Features of a hidden layer.")
     num_layers: int = Field(2, ge=1, le=32, description="Hidden layers.")
     initial_log_std: float = Field(0.0, ge=-5, le=2, description="Logarithm of the standard deviation at the start.")
+    normalize_observations: bool = Field(False, description="Normalise states by their running mean and variance.")
+    observation_clip: float = Field(10.0, gt=0, le=1e6, description="Bound of a normalised feature, in deviations.")

@@ -33,4 +33,6 @@ class MLPGaussianCritic:
         return values.where(batch["loss_mask"].any(-1).to(self._device), 0.0)
 
     def start_from(self, policy_state: Mapping[str, Any]) -> None:
-        """Keep the initial weights: policy and critic share none."""
+        """Take over the statistics that normalise states; policy and critic share no other weights."""
+        statistics = {name: value for name, value in policy_state.items() if name.startswith("normalize.")}
+        self.model.load_state_dict(self.model.state_dict() | statistics)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
+from embodyflow.policies.running_normalizer import RunningNormalizer
 
 
 class MLPGaussian(nn.Module):
@@ -17,12 +18,14 @@ class MLPGaussian(nn.Module):
 
     def __init__(self, config: MLPGaussianConfig) -> None:
         super().__init__()
+        self.normalize = _normalizer(config)
         self.blocks = _hidden_layers(config)
         self.mean = _linear(config.hidden_size, config.action_dim, gain=0.01)
         self.log_std = nn.Parameter(torch.full((config.action_dim,), config.initial_log_std))
 
     def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return means ``[..., A]`` of states ``[..., S]``, and logarithms of the deviations ``[A]``, all float32."""
+        state = self.normalize(state)
         for block in self.blocks:
             state = block(state)
         mean = self.mean(state)
@@ -34,11 +37,13 @@ class MLPValue(nn.Module):
 
     def __init__(self, config: MLPGaussianConfig) -> None:
         super().__init__()
+        self.normalize = _normalizer(config)
         self.blocks = _hidden_layers(config)
         self.value = _linear(config.hidden_size, 1, gain=1.0)
 
     def forward(self, state: Tensor) -> Tensor:
         """Return the values, float32 ``[...]``, of states float32 ``[..., S]``."""
+        state = self.normalize(state)
         for block in self.blocks:
             state = block(state)
         values: Tensor = self.value(state).squeeze(-1)
@@ -58,6 +63,13 @@ def gaussian_log_prob(normals: Tensor, log_std: Tensor) -> Tensor:
 def gaussian_entropy(log_std: Tensor) -> Tensor:
     """Return the differential entropy of independent Gaussians in nats, a scalar, by their log-deviations ``[A]``."""
     return (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+
+def _normalizer(config: MLPGaussianConfig) -> nn.Module:
+    """Return the normalizer of states, or the identity, which has no weights."""
+    if not config.normalize_observations:
+        return nn.Identity()
+    return RunningNormalizer(config.state_dim, config.observation_clip)
 
 
 def _hidden_layers(config: MLPGaussianConfig) -> nn.ModuleList:
