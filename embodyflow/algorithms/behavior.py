@@ -8,8 +8,8 @@ language models Fu et al. 2025, "AReaL", arXiv:2505.24298). It is truncated to b
 
 ``rejection`` gives the weight 0 to tokens, or rows, whose weight lies outside two bounds, instead of trusting it: the
 masks of AReaL (``rejection_sampling``) and verl (``rollout_correction``). Rejected tokens still count in the mean of
-the loss, as rows that a filter drops do, so that a step is no larger where there is less to learn from. KL term and entropy
-bonus do not depend on who sampled, and keep them.
+the loss, as rows that a filter drops do, so that a step is no larger where there is less to learn from. KL term
+and entropy bonus do not depend on who sampled, and keep them.
 """
 
 import torch

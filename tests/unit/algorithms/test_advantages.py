@@ -17,10 +17,10 @@ GROUP_ESTIMATORS = {
     "cpgd-std": AlgorithmConfig(advantage="cpgd", loss="cpgd", cpgd={"weight": "std"}),
     "cpgd-naive": AlgorithmConfig(advantage="cpgd", loss="cpgd", cpgd={"weight": "naive"}),
     "cpgd-clip_filter": AlgorithmConfig(advantage="cpgd", loss="cpgd", cpgd={"weight": "clip_filter"}),
-    "opo": AlgorithmConfig(advantage="opo"),
-    "pass_at_k": AlgorithmConfig(advantage="pass_at_k", pass_k=2),
 }
 ALL_ESTIMATORS = GROUP_ESTIMATORS | {
+    "opo": AlgorithmConfig(advantage="opo"),
+    "pass_at_k": AlgorithmConfig(advantage="pass_at_k", pass_k=2),
     "gae": AlgorithmConfig(advantage="gae", gamma=0.9, lam=0.8),
     "reinforce_plus_plus": AlgorithmConfig(advantage="reinforce_plus_plus", gamma=0.9),
     "reinforce_plus_plus_baseline": AlgorithmConfig(advantage="reinforce_plus_plus_baseline"),
@@ -31,7 +31,7 @@ def by_score(scores, group_ids, name):
     """One token per row: its advantage is the row's."""
     scores = torch.tensor(scores, dtype=torch.float64)
     inputs = AdvantageInputs(scores[:, None], torch.ones(len(scores), 1, dtype=torch.bool), torch.tensor(group_ids))
-    return compute_advantages(inputs, GROUP_ESTIMATORS[name])[0][:, 0]
+    return compute_advantages(inputs, ALL_ESTIMATORS[name])[0][:, 0]
 
 
 def random_inputs(seed, num_rows=9, length=5, **kwargs):
