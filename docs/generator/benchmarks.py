@@ -302,11 +302,20 @@ def exploration() -> str:
     return table(("Task", "Factor", "Value: share of mixed groups"), rows)
 
 
+def formulas() -> str:
+    """Return the largest difference of each formula from a peer's own code."""
+    rows = [
+        (each["formula"], each["peer"], str(each["cases"]), f"{each['max_difference']:.0e}", each["note"] or "–")
+        for each in _read("peers_formulas")["comparisons"]
+    ]
+    return table(("Formula", "Peer", "Cases", "Largest difference", "Note"), rows)
+
+
 TABLES = {
     each.__name__: each
     for each in (
         *(learning, algorithms, srpo, trl, generation, staleness, control, vector_env, libero),
-        *(data_plane, planning, orchestration, faults, durability, growth, exploration),
+        *(data_plane, planning, orchestration, faults, durability, growth, exploration, formulas),
     )
 }
 """The tables by the names that the page marks their places with."""
