@@ -278,6 +278,10 @@ MISTAKES = {
         "rollout.generation.gpu_memory_utilization=0.5: workers with cluster.gpus_per_worker=0.25 share a GPU and its "
         "memory; set rollout.generation.gpu_memory_utilization=0.25, or less",
     ),
+    "an engine step with fewer tokens than completions": (
+        "experiment=math rollout.generation.name=vllm rollout.generation.max_num_batched_tokens=8",
+        "rollout.generation: max_num_batched_tokens=8: must be null or at least max_num_seqs=",
+    ),
     "an engine with more GPUs than its worker": (
         "experiment=math cluster=gpu rollout.generation.name=vllm rollout.generation.tensor_parallel_size=2",
         "rollout.generation.tensor_parallel_size=2: a worker has cluster.gpus_per_worker=0.25; set that to 2",
