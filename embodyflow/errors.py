@@ -52,7 +52,11 @@ class DamageError(RuntimeError):
     """A file of a run's folder is missing or damaged; the message names it."""
 
 
-class DiskFullError(RuntimeError):
+class StorageError(RuntimeError):
+    """A run cannot write to its disk, or its folder is gone; the message names the folder and what to do."""
+
+
+class DiskFullError(StorageError):
     """The disk has no room for the next checkpoint; committed checkpoints are intact."""
 
 

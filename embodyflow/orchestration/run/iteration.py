@@ -83,6 +83,7 @@ async def commit_as_task_run(index: int, metrics: Mapping[str, float], digests: 
 async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> None:
     """Commit the iteration: publish its weights, write its metrics and checkpoint, free its rows."""
     run = CURRENT_RUN.get()
+    run.folder.require_present()
     await publish_and_save(index)
     line = {"iteration": index, "weights_digest": run.session.weights_digest, "digests": digests, **metrics}
     # Before the checkpoint is committed: a resume drops a line too many, but could not restore a missing one.

@@ -29,11 +29,13 @@ async def with_recovery(run: Run, name: str, step: Callable[[], Coroutine[Any, A
         step: Starts from the commit that the workers hold, which after a recovery may be an earlier one than before.
 
     Raises:
+        StorageError: The run's folder is gone.
         Exception: The step's error if it is not retryable, or its last one after ``cluster.max_recoveries`` recoveries.
     """
     failures = 0
     while True:
         try:
+            run.folder.require_present()  # a recovery would go on without the commits
             if failures:
                 await asyncio.sleep(FIRST_PAUSE_SECONDS * 2 ** (failures - 1))
                 await recover(run)

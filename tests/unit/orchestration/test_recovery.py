@@ -45,7 +45,8 @@ class Step:
 
     def __init__(self, error: Exception, failures: int, limit: int = 3) -> None:
         self.error, self.failures, self.tried, self.recovered = error, failures, 0, 0
-        self.run: Any = SimpleNamespace(config=SimpleNamespace(cluster=SimpleNamespace(max_recoveries=limit)))
+        cluster = SimpleNamespace(max_recoveries=limit)
+        self.run: Any = SimpleNamespace(config=SimpleNamespace(cluster=cluster), folder=RunFolder(Path.cwd()))
 
     async def step(self) -> str:
         self.tried += 1
