@@ -72,12 +72,12 @@ async def restore(run: Run) -> int:
     await run.session.load_reference(run.folder.checkpoints.folder(0))
     for version in _rollout_versions_after(last, run):
         await _restore_and_publish(version, run)
-    run.folder.metrics.drop_after(last)
     ahead = last + 1 + run.turns.max_staleness
     run.folder.stages.drop_journals_after(ahead)  # their weights may be retrained with another learning rate
     for index in range(last + 1, ahead + 1):
         await run.session.free(f"{index}/")
     await run.stages.record_commit(last, run.folder.checkpoints.facts(last))
+    await run.stages.restore_metrics(last)
     run.turns.reset(last)
     return last
 

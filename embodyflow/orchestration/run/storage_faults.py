@@ -62,7 +62,7 @@ def _described(error: BaseException, number: int, folder: RunFolder) -> StorageE
     needed = folder.checkpoints.newest_bytes()
     takes = "" if needed is None else f"a checkpoint takes {needed / 1e6:.0f} MB and "
     remedy = "make room" if number in _FULL else "make it writable"
-    after = "start the run again" if needed is None else f"resume={folder.path.name}"
+    after = "restart the run" if needed is None else f"resume={folder.path.name}"
     return StorageError(f"{path or folder.path}: {what}; {takes}{free / 1e6:.0f} MB are free; {remedy} and {after}")
 
 

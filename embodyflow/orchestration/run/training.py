@@ -119,8 +119,10 @@ async def _export(run: Run, lookahead: Lookahead) -> None:
 async def _evaluate_if_due(run: Run, index: int) -> None:
     if not run.config.evaluates_after(index):
         return
-    if not _is_evaluated(run.folder, index):
+    if run.folder.metrics.evaluation(index) is None:
         await evaluate(run, index)
+    # Also if the process that evaluated was killed before this line.
+    await run.stages.record_evaluation(index, run.session.weights_digest)
     if run.config.records_video_after(index) and not is_filmed(run, index):  # a run may fail between the two
         await film(run, index)
 
@@ -135,10 +137,6 @@ async def _begin(run: Run) -> int:
     await publish_and_save(0)
     begin_commit(0)
     return 0
-
-
-def _is_evaluated(folder: RunFolder, index: int) -> bool:
-    return any(r["iteration"] == index and "eval/greedy_success_rate" in r for r in folder.metrics.read())
 
 
 def summarize(run: Run) -> dict[str, Any]:

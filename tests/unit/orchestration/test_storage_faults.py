@@ -57,7 +57,7 @@ def chained(cause: Exception) -> Exception:
         return error
 
 
-NO_SPACE = r"runs/mine: No space left on device; \d+ MB are free; make room and start the run again"
+NO_SPACE = r"runs/mine: No space left on device; \d+ MB are free; make room and restart the run"
 
 
 @pytest.mark.parametrize(
