@@ -20,6 +20,10 @@ class InfrastructureError(RuntimeError):
     """
 
 
+class ClusterLostError(RuntimeError):
+    """No node of the Ray cluster is alive, so no retry can succeed."""
+
+
 class WorkerLostError(InfrastructureError):
     """A worker's process is gone or does not answer, or its model is half trained; the message names it."""
 

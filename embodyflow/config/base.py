@@ -7,10 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
-"""Pattern of a run's name, which is the name of its folder."""
-
-RunName = Annotated[str, Field(pattern=RUN_NAME)]
+RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
 class Config(BaseModel):

@@ -23,7 +23,6 @@
 import errno
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -33,7 +32,6 @@ from typing import Any
 import yaml
 
 from embodyflow.config import RunConfig
-from embodyflow.config.base import RUN_NAME
 from embodyflow.config.composition.upgrade import upgrade
 from embodyflow.errors import ConfigError, StorageError
 from embodyflow.process.durable_files import flush, make_folder, write_atomically, write_durably
@@ -106,13 +104,8 @@ class RunFolder:
         """Open the folder of an earlier run, to resume it.
 
         Raises:
-            ConfigError: The name is a path or not allowed, or no such run exists; the message names those that do.
+            ConfigError: No such run exists; the message names those that do.
         """
-        if re.fullmatch(RUN_NAME, run_id) is None:
-            raise ConfigError(
-                f"resume={run_id}: must be the name of a folder in run_root={run_root}; allowed are up to 100 letters, "
-                "digits and . _ -, the first a letter or digit"
-            )
         path = Path(run_root) / run_id
         if not (path / "config.yaml").is_file():
             known = sorted(p.parent.name for p in Path(run_root).glob("[!.]*/config.yaml"))
