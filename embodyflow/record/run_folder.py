@@ -34,7 +34,7 @@ import yaml
 
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.upgrade import upgrade
-from embodyflow.errors import ConfigError
+from embodyflow.errors import ConfigError, StorageError
 from embodyflow.process.durable_files import flush, make_folder, write_atomically, write_durably
 from embodyflow.process.file_lock import hold_lock
 from embodyflow.record.checkpoints import Checkpoints
@@ -68,6 +68,8 @@ class RunFolder:
         self.metrics = MetricsLog(path / "metrics.jsonl")
         self.ledger_path = path / "ledger.jsonl"
         self.summary_path = path / "summary.json"
+        self._lock_path = path / ".lock"
+        self._held_lock: os.stat_result | None = None
 
     @classmethod
     def create(cls, config: RunConfig, notes: Mapping[str, str] | None = None) -> "RunFolder":
@@ -130,10 +132,32 @@ class RunFolder:
             ConfigError: Another process holds the lock, which the message names; or the folder is not writable.
         """
         with hold_lock(
-            self.path / ".lock",
+            self._lock_path,
             lambda pid: f"run_id={self.path.name}: process {pid} is at work on this run; wait for its end",
         ):
-            yield
+            self._held_lock = self._lock_path.stat()
+            try:
+                yield
+            finally:
+                self._held_lock = None
+
+    def require_present(self) -> None:
+        """Check that the folder exists, and within :meth:`locked` that it is still the locked one.
+
+        Raises:
+            StorageError: The folder was deleted, or another run replaced it.
+        """
+        if not self.is_present():
+            raise StorageError(f"{self.path}: was removed while the run was at work; start another run")
+
+    def is_present(self) -> bool:
+        """Return True if the folder exists and, within :meth:`locked`, is still the locked one."""
+        if self._held_lock is None:
+            return self.path.is_dir()
+        try:
+            return os.path.samestat(self._lock_path.stat(), self._held_lock)
+        except FileNotFoundError:
+            return False
 
     def refuse_if_locked(self) -> None:
         """Check that the run can be locked, without creating a file.
@@ -141,7 +165,7 @@ class RunFolder:
         Raises:
             ConfigError: Another process holds the lock; the message names it.
         """
-        if (self.path / ".lock").exists():
+        if self._lock_path.exists():
             with self.locked():
                 pass
 

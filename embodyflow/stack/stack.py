@@ -128,7 +128,7 @@ class Stack:
             self.folder.check_prefect_toml()  # before anything starts; it is written once everything answers
         self._plan()
         self._check_attached()
-        self._watcher = start_watcher(STACK_VARIABLE, self.env)
+        self._watcher = start_watcher(STACK_VARIABLE, self.env, self.folder.prefect_toml)
         if self._ray_address is None:
             port, temp_dir = int(self.state.ray_address.rpartition(":")[2]), str(self.state.ray_temp_dir)
             command = ray_command(port, self._claim(10001), temp_dir)

@@ -22,6 +22,7 @@ from embodyflow.orchestration.evaluation.pinned_checkpoint import pinned_run, un
 from embodyflow.orchestration.run.nodes import Run, submit_node
 from embodyflow.orchestration.run.open_run import open_run
 from embodyflow.orchestration.run.parity import check_parity, observe
+from embodyflow.orchestration.run.storage_faults import storage_faults_explained
 from embodyflow.orchestration.server.reporting import report_unrestorable, warn_of_unrestorable
 from embodyflow.process.durable_files import write_durably
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines
@@ -32,12 +33,16 @@ async def run_evaluation(request: EvaluationRequest) -> dict[str, Any]:
     """Evaluate as requested; return the content of ``evaluation.json``.
 
     An evaluation that was stopped continues: episodes that it has played are read from its folder.
+
+    Raises:
+        ConfigError: The request is wrong, or the cluster lacks resources for it.
+        StorageError: The disk is full or read-only, or the evaluation's folder is gone.
     """
     config, policy = check_evaluation(bind_to_flow_run(request))
     folder = open_evaluation(config, policy)
     get_run_logger().info("evaluation %s in %s", config.run_id, folder.path)
     warn_of_unrestorable(folder)
-    with folder.locked():
+    with folder.locked(), storage_faults_explained(folder):
         async with open_run(folder, config, load_pipeline(**config.pipeline.source())) as run:
             return await _evaluate(run, config, policy)
 

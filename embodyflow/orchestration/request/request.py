@@ -255,7 +255,8 @@ def _resumed_config(request: RunRequest) -> RunConfig:
     run_root = asked.run_root
     folder = RunFolder.open(run_root, str(request.resume))
     try:
-        config = validate_config(folder.config() | {"run_root": run_root})
+        # The folder's place and name win over its config.yaml: it may be a copy, or may have been moved.
+        config = validate_config(folder.config() | {"run_root": run_root, "run_id": request.resume})
     except ConfigError as error:
         raise ConfigError(f"resume={request.resume}: its config.yaml is not valid in this version: {error}") from error
     done = folder.checkpoints.committed()

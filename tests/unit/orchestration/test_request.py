@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,18 @@ def test_a_moved_run_folder_is_resumed_at_its_new_place(tmp_path: Path) -> None:
     assert (
         check(RunRequest(resume="mine", overrides=(f"run_root={tmp_path}/new",))).run_dir == tmp_path / "new" / "mine"
     )
+
+
+@pytest.mark.parametrize("take", [shutil.copytree, shutil.move], ids=["copied", "renamed"])
+def test_a_copied_or_renamed_run_is_the_folder_that_was_named(tmp_path: Path, take: Callable[..., object]) -> None:
+    """The folder's config.yaml holds the old run_id."""
+    config = committed_run(tmp_path)
+    take(config.run_dir, tmp_path / "other")
+    request = RunRequest(resume="other", iterations=5, overrides=(f"run_root={tmp_path}",))
+    resumed = check(request)
+    assert resumed == config.model_copy(update={"run_id": "other", "iterations": 5})
+    folder = open_folder(request, resumed)
+    assert folder.path == tmp_path / "other" and stretched_schedule(folder, resumed) is None
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from node_calls import call_of
 
 from embodyflow.config import RunConfig
 from embodyflow.config.run import GroupShape
-from embodyflow.errors import ShardLostError, WorkerLostError
+from embodyflow.errors import ClusterLostError, NodeTimeoutError, ShardLostError, WorkerLostError
 from embodyflow.workers import group as group_module
+from embodyflow.workers import ray_nodes
 from embodyflow.workers.calls import NodeCall
 from embodyflow.workers.group import WorkerGroup
 
@@ -154,6 +155,39 @@ def test_a_rank_of_a_group_with_a_shared_model_is_lost(tiny_config: Callable[...
         group.run()
     said = "a worker of the rollout group is gone: 1 worker was killed due to the node running low on memory"
     assert str(caught.value) == said
+
+
+def test_a_start_that_takes_too_long_names_its_key(tiny_config: Callable[..., RunConfig]) -> None:
+    group = Group(tiny_config("cluster.start_timeout=0.05"), [Rank(1, start=after(0.3))])
+    killed: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray, "kill", killed.append)
+        patch.setattr(group_module, "INTERRUPT_SECONDS", 0.01)
+        with pytest.raises(NodeTimeoutError) as caught:
+            asyncio.run(group.start())
+    expected = "cluster.start_timeout=0.05: the rollout group did not start in that time; raise it"
+    assert str(caught.value) == expected and killed == group._ranks
+
+
+@pytest.mark.parametrize("method", ["start", "run"])
+def test_a_wait_for_a_rank_ends_with_the_last_node_of_the_cluster(
+    tiny_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Ray would wait for a new node; so would the replacement of a rank that died in a node."""
+    alive = [True, True, False]
+    monkeypatch.setattr(ray, "kill", lambda rank: None)
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": False}, {"Alive": alive.pop(0)}])
+    monkeypatch.setattr(ray_nodes, "CHECK_SECONDS", 0.01)
+    never = Rank(2, start=after(60))
+    if method == "start":
+        work = Group(tiny_config(), [never]).start
+    else:
+        dies = Rank(1, failing(ray.exceptions.ActorDiedError()))
+        group = Group(tiny_config(), [dies, never])
+        work = lambda: group.run_node([CALL])  # noqa: E731
+    with pytest.raises(ClusterLostError, match=r"^no node of the Ray cluster is alive$"):
+        asyncio.run(work())
+    assert not alive
 
 
 def test_a_rank_killed_for_memory_while_it_starts_is_lost(
