@@ -152,7 +152,6 @@ def test_the_exit_code_is_1_if_a_check_failed(
         ("Reacher-v5", ["fast"], "fast: must be of the form key=value"),
         ("Reacher-v5", ["speed=3"], "env.speed: no such key; did you mean"),
         ("Reacher-v5", ["kwargs.speed=3"], r"env.kwargs=\{'speed': 3\}: .*unexpected keyword argument 'speed'"),
-        ("CartPole-v1", [], r"env: actions must be a one-dimensional Box, not Discrete\(2\)"),
     ],
 )
 def test_an_environment_that_cannot_be_checked_is_one_line(env_id: str, words: list[str], message: str) -> None:
