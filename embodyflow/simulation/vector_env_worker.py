@@ -94,7 +94,8 @@ class BufferLayout:
         }
         if not isinstance(self.action_space, (gym.spaces.Box, gym.spaces.Discrete)):
             raise ConfigError(f"action_space: must be a Box or Discrete, is {self.action_space}")
-        fields["actions"] = ((n, c, *self.action_space.shape), self.action_space.dtype)
+        own = self.action_space.shape or ()  # Discrete has the shape ()
+        fields["actions"] = ((n, c, *own), np.dtype(self.action_space.dtype))
         fields["rewards"] = ((n, c), np.dtype(np.float32))
         fields["terminated"] = fields["truncated"] = ((n,), np.dtype(np.bool_))
         fields["solved"] = ((n,), np.dtype(np.bool_))

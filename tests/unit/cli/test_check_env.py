@@ -132,6 +132,12 @@ def test_chunks_in_another_process_equal_single_steps() -> None:
     assert run("chunks", "").verdict == run("pickling", "").verdict == "ok"
 
 
+def test_discrete_actions_are_noted_and_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    assert show("CartPole-v1", []) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "spaces" in line]
+    assert line.startswith("note  spaces             actions Discrete(2); observes state (4,)")
+
+
 def test_the_exit_code_is_1_if_a_check_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
