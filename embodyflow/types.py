@@ -32,7 +32,8 @@ L = C·A tokens. SmolVLA and π0, which denoise H ≥ C actions in K steps, have
 A control row is a piece of an episode, at most T steps long. ``state``, ``log_probs`` and ``loss_mask`` are as above
 with C = L = 1, and::
 
-    action_tokens    float32 [N, T, A]      sample of the Gaussian, before it is clipped to the environment's bounds
+    action_tokens    float32 [N, T, A]      sample of the Gaussian, before it is clipped to the environment's bounds;
+                                            of a categorical policy the index of the action, int64 [N, T, 1]
     rewards          float32 [N, T, 1]      the environment's own rewards
     final_state      float32 [N, S]         observation after the last step
     num_steps        int64   [N]            steps of the piece

@@ -12,7 +12,7 @@ import cloudpickle  # type: ignore[import-untyped]
 import gymnasium as gym
 import numpy as np
 import psutil
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 from gymnasium.utils.env_checker import check_env
 
 from embodyflow.cli.described_spaces import describe_space, entries_of_space, is_bounded
@@ -67,13 +67,13 @@ class Subject:
 
     @functools.cached_property
     def actions(self) -> np.ndarray:
-        """The actions that all checks execute, ``[NUM_STEPS, A]``."""
+        """The actions that all checks execute, ``[NUM_STEPS, A]``, or ``[NUM_STEPS]`` of a Discrete space."""
         env = self.make()
         space = env.action_space
         env.close()
-        if not isinstance(space, Box):
+        if not isinstance(space, Box | Discrete):
             raise ConfigError(
-                f"env.id={self.config.id}: the action space must be a Box, but is {space}; a wrapper can convert it"
+                f"env.id={self.config.id}: actions must be a Box or Discrete, not {space}; a wrapper can convert them"
             )
         space.seed(SEED)
         return np.stack([space.sample() for _ in range(NUM_STEPS)])
@@ -169,6 +169,8 @@ def _spaces(subject: Subject) -> Finding:
     seen = [f"{name} {describe_space(space)}" for name, space in entries_of_space(own.observation_space).items()]
     details = f"actions {describe_space(own.action_space)}; observes {', '.join(seen)}"
     env.close()
+    if isinstance(own.action_space, Discrete):
+        return Finding("note", details, "control jobs choose among them; embodied jobs need a Box of actions")
     if not is_bounded(own.action_space):
         return Finding("note", details, "embodied jobs need actions with finite bounds; a wrapper can set them")
     return Finding("ok", details)

@@ -1,4 +1,4 @@
-"""Control jobs: a Gaussian policy takes a fixed number of steps per iteration, and every step has a reward."""
+"""Control jobs: a policy takes a fixed number of steps per iteration, and every step has a reward."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
@@ -26,7 +26,7 @@ class ReturnEvaluationConfig(EvaluationConfig):
     """When the policy is evaluated, and on how many episodes.
 
     Attributes:
-        num_episodes: Episodes of an evaluation, each played once with the mean of the policy's actions.
+        num_episodes: Episodes of an evaluation, each played once with the policy's deterministic actions.
     """
 
     num_episodes: Annotated[int, Field(ge=5, le=100_000, strict=True)] = 10

@@ -18,6 +18,7 @@ from gymnasium.utils import seeding
 from numpy.typing import NDArray
 from PIL import Image
 
+from embodyflow.environments.action_scale import ActionScale
 from embodyflow.environments.goals import choose_goal
 
 RENDER = "render"
@@ -65,9 +66,10 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     The observation is a dict: ``state`` float32 ``[S]``, a concatenation of chosen entries of the environment's own
     observation, and every entry of ``images``, uint8 ``[H, W, 3]``. Actions are float32 ``[A]`` in [-1, 1], scaled to
-    the environment's bounds. Initial state ``g`` of a split is ``reset(seed=FIRST_SEED[split] + g)``. An episode is
-    *terminated* by success or by the environment, and *truncated* by the environment or after ``max_steps``. ``info``
-    has ``success`` (bool), ``instruction`` (str) and ``goal`` (int).
+    the environment's bounds; those of a ``Discrete`` space are the environment's own. Initial state ``g`` of a split is
+    ``reset(seed=FIRST_SEED[split] + g)``. An episode is *terminated* by success or by the environment, and *truncated*
+    by the environment or after ``max_steps``. ``info`` has ``success`` (bool), ``instruction`` (str) and ``goal``
+    (int).
 
     Args:
         env_id: Gymnasium id of the environment, ``module:id`` if a module registers it.
@@ -113,15 +115,16 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         self.inner: gym.Env[Any, Any] = gym.make(env_id, **arguments)
         for wrapper in settings.wrappers:
             self.inner = _wrapped(self.inner, wrapper)
-        self._own_actions = _bounded(self.inner.action_space)
-        self._low, self._high = (end.astype(np.float64) for end in (self._own_actions.low, self._own_actions.high))
-        self._is_scaled = bool((self._low != -1).any() or (self._high != 1).any())
+        self._scale = ActionScale.of(self.inner.action_space)
+        if self._scale is None and settings.expert:
+            raise ValueError(f"expert={settings.expert}: needs a Box of actions, not {self.inner.action_space}")
         self.metadata = self.metadata | {"render_fps": self.inner.metadata.get("render_fps") or 30}
         self._expert: Callable[..., Any] | None = _resolve("expert", settings.expert) if settings.expert else None
         self._expert_name = settings.expert
         self._success, self._is_solved = _success(settings), _solved(settings)
         self._state_keys = _state_keys(self.inner.observation_space, settings.state, set(self._images.values()))
-        self.action_space = Box(-1.0, 1.0, self._own_actions.shape, np.float32)
+        # One of n actions has nothing to scale.
+        self.action_space = self.inner.action_space if self._scale is None else self._scale.space
         self.observation_space: gym.Space[Any] = Dict(self._spaces())
         self._goal, self._raw = 0, None
 
@@ -164,12 +167,14 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         return self._observation(), {**info, **self._told(self._is_solved(info))}
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Execute one action, float32 ``[A]`` in [-1, 1].
+        """Execute one action: float32 ``[A]`` in [-1, 1], or a number of a ``Discrete`` space.
 
         Raises:
             ValueError: ``info`` has no key of success, or its value is no finite number.
         """
-        self._raw, reward, terminated, truncated, info = self.inner.step(self._scaled(action))
+        self._raw, reward, terminated, truncated, info = self.inner.step(
+            action if self._scale is None else self._scale.to_own(action)
+        )
         success = self._success(float(reward), bool(terminated), info)
         terminated = bool(terminated) or success
         told = {**info, **self._told(success)}
@@ -189,22 +194,12 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         return self._ask_expert
 
     def _ask_expert(self) -> NDArray[np.float32]:
-        assert self._expert is not None
-        low, width = self._low, self._high - self._low
-        given = self._expert(self.inner, self._raw)
+        assert self._expert is not None and self._scale is not None
+        given, shape = self._expert(self.inner, self._raw), self._scale.space.shape
         action = np.asarray(given, np.float64)
-        if action.shape != low.shape or not np.isfinite(action).all():
-            raise ValueError(f"expert={self._expert_name}: must return finite numbers {low.shape}, returned {given!r}")
-        action = np.clip(action, low, self._high)
-        # In a dimension of zero width every action is the same.
-        return (2.0 * (action - low) / np.where(width > 0, width, 1.0) - 1.0).astype(np.float32)
-
-    def _scaled(self, action: NDArray[np.float32]) -> NDArray[Any]:
-        """Scale an action from [-1, 1] to the environment's bounds; the clip corrects rounding."""
-        if not self._is_scaled:
-            return action
-        own = self._low + (np.asarray(action, np.float64) + 1.0) / 2.0 * (self._high - self._low)
-        return np.clip(own, self._low, self._high).astype(self._own_actions.dtype)
+        if action.shape != shape or not np.isfinite(action).all():
+            raise ValueError(f"expert={self._expert_name}: must return finite numbers {shape}, returned {given!r}")
+        return self._scale.to_unit(action)
 
     def render(self) -> Any:
         """Return the environment's current frame, uint8 ``[H, W, 3]`` if it renders itself."""
@@ -288,14 +283,6 @@ def _brief(value: Any) -> str:
     """Return a value's representation in one short line."""
     line = " ".join(repr(value).split())
     return line if len(line) <= 80 else f"{line[:77]}..."
-
-
-def _bounded(space: gym.Space[Any]) -> Box[np.floating[Any]]:
-    """Return the action space if actions in [-1, 1] can be scaled to it; raise ValueError otherwise."""
-    is_finite = isinstance(space, Box) and bool(np.isfinite([space.low, space.high]).all())
-    if isinstance(space, Box) and is_finite and np.issubdtype(space.dtype, np.floating):
-        return space
-    raise ValueError(f"its actions must be a Box of floats with finite bounds, are {space}; wrappers can make them so")
 
 
 def _state_keys(space: gym.Space[Any], wanted: Sequence[str] | None, images: set[str]) -> tuple[str, ...]:

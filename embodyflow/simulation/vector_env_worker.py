@@ -72,7 +72,7 @@ class BufferLayout:
         info_keys: Keys of the numbers in ``info`` to keep for every step.
         observation_space: Space of each environment's observation: a Box, or a Dict of spaces with a shape and a
             numeric dtype.
-        action_space: Space of each environment's action, a Box.
+        action_space: Space of each environment's action, a Box or Discrete.
     """
 
     num_envs: int
@@ -92,9 +92,10 @@ class BufferLayout:
             f"observation/{key}": ((n, *shape), dtype)
             for key, (shape, dtype) in observation_fields(self.observation_space).items()
         }
-        if not isinstance(self.action_space, gym.spaces.Box):
-            raise ConfigError(f"action_space: must be a Box, is {self.action_space}")
-        fields["actions"] = ((n, c, *self.action_space.shape), self.action_space.dtype)
+        if not isinstance(self.action_space, (gym.spaces.Box, gym.spaces.Discrete)):
+            raise ConfigError(f"action_space: must be a Box or Discrete, is {self.action_space}")
+        own = self.action_space.shape or ()  # Discrete has the shape ()
+        fields["actions"] = ((n, c, *own), np.dtype(self.action_space.dtype))
         fields["rewards"] = ((n, c), np.dtype(np.float32))
         fields["terminated"] = fields["truncated"] = ((n,), np.dtype(np.bool_))
         fields["solved"] = ((n,), np.dtype(np.bool_))

@@ -28,7 +28,7 @@ from embodyflow.config.composition.search_path import ProjectConfigs
 from embodyflow.config.environment import EnvConfig
 from embodyflow.config.jobs import JOBS
 from embodyflow.errors import ConfigError
-from embodyflow.policies.policy_section import as_section, open_sizes
+from embodyflow.policies.policy_section import as_section, for_discrete_actions, open_sizes
 from embodyflow.project import config_folders, shipped
 from embodyflow.references import resolve
 
@@ -219,15 +219,15 @@ def _options(group: str) -> list[str]:
 
 
 def _with_sizes(values: dict[str, Any]) -> dict[str, Any]:
-    """Replace sizes of the policy that are null by those of the environment."""
+    """Replace sizes of the policy that are null by those of the environment, whose actions may choose the policy."""
     policy = values.get("policy")
-    null = open_sizes(policy) if isinstance(policy, dict) else []
-    if not isinstance(policy, dict) or not null:
+    if not isinstance(policy, dict) or not open_sizes(policy):
         return values
-    sizes = dict.fromkeys(null, 1)
+    sizes: dict[str, int] = {}
     with contextlib.suppress(ValidationError):  # validation of the whole configuration reports it
-        sizes |= resolve(ENVIRONMENT_CHECK)(EnvConfig.model_validate(values.get("env")))
-    return {**values, "policy": {**policy, **{key: sizes[key] for key in null}}}
+        sizes = resolve(ENVIRONMENT_CHECK)(EnvConfig.model_validate(values.get("env")))
+    section = for_discrete_actions(policy) if "num_actions" in sizes else policy
+    return {**values, "policy": {**section, **{key: sizes.get(key, 1) for key in open_sizes(section)}}}
 
 
 def _check_run_root(config: RunConfig) -> None:

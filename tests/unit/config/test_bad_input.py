@@ -143,8 +143,8 @@ MISTAKES = {
         "policy.state_dim=30: the environment's state has (10,)",
     ),
     "adapted environment with discrete actions": (
-        "env.id=CartPole-v1 env.tasks=[x] env.adapter.success_termination=true",
-        "env.id=CartPole-v1: its actions must be a Box of floats with finite bounds, are Discrete(2)",
+        "env.id=CartPole-v1 env.tasks=[x] env.adapter.success_termination=true policy.state_dim=4 policy.action_dim=1",
+        "env: actions must be a one-dimensional Box, not Discrete(2); a wrapper can convert them",
     ),
     "instruction of an unknown task": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter={success_termination:true,instructions:{y:z}}",

@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
 from embodyflow.config.environment import AdapterConfig, EnvConfig
 from embodyflow.environments.adapter import FIRST_SEED, Adaptation, AdaptedEnv
@@ -309,9 +309,28 @@ def test_a_reset_tells_if_its_goal_is_reached(monkeypatch: pytest.MonkeyPatch) -
         assert corridor().reset(seed=0)[1]["success"] is solved
 
 
-def test_discrete_actions_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"Box of floats with finite bounds, are Discrete\(2\)"):
-        AdaptedEnv("CartPole-v1")
+def test_discrete_actions_are_the_environments_own() -> None:
+    env, plain = AdaptedEnv("CartPole-v1"), gym.make("CartPole-v1")
+    assert env.action_space == plain.action_space == Discrete(2)
+    state, _ = plain.reset(seed=3)
+    assert np.array_equal(env.reset(options={"goal": 3})[0]["state"], state)
+    for action in (0, 1, 1, 0):
+        assert np.array_equal(env.step(np.int64(action))[0]["state"], plain.step(action)[0])
+
+
+class Levers(gym.Env):
+    observation_space, action_space = Box(-1, 1, (1,)), MultiDiscrete([2, 3])
+
+
+def test_several_discrete_actions_at_once_are_refused() -> None:
+    gym.register("tests/Levers-v0", Levers)
+    with pytest.raises(ValueError, match=r"^its actions must be Discrete or a Box .*, are MultiDiscrete\(\[2 3\]\)"):
+        AdaptedEnv("tests/Levers-v0")
+
+
+def test_an_expert_needs_a_box_of_actions() -> None:
+    with pytest.raises(ValueError, match=r"^expert=builtins:len: needs a Box of actions, not Discrete\(2\)$"):
+        AdaptedEnv("CartPole-v1", adaptation={"expert": "builtins:len"})
 
 
 class Dials(gym.Env):
@@ -367,7 +386,7 @@ def middle(env: gym.Env, observation: dict[str, Any]) -> list[float]:
 
 
 def test_integer_actions_are_refused() -> None:
-    with pytest.raises(ValueError, match="its actions must be a Box of floats with finite bounds, are Box"):
+    with pytest.raises(ValueError, match="its actions must be Discrete or a Box of floats with finite bounds, are Box"):
         dials(kwargs={"low": [0, 0], "high": [10, 10], "dtype": np.int64})
 
 
