@@ -10,7 +10,6 @@ import torch.distributed as dist
 from safetensors.numpy import load_file, save_file
 from tensordict import TensorDict
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
-from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 from torch.distributed.tensor import DTensor
 
@@ -22,6 +21,7 @@ from embodyflow.process.determinism import use_deterministic_kernels
 from embodyflow.process.heap import keep_freed_memory
 from embodyflow.references import resolve
 from embodyflow.seeding import derive_seed
+from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.imitation import Imitation, Samples
 from embodyflow.training.learner import Learner, micro_batches
 from embodyflow.training.mesh import Mesh
@@ -217,7 +217,7 @@ class FSDPTrainer:
     def load(self, folder: str) -> None:
         """Restore models and optimizers from a folder that :meth:`save` wrote."""
         state = self._state_dict()
-        load_checkpoint(state, checkpoint_id=folder)
+        load_checkpoint(state, folder)
         for name, learner in self._learners.items():
             learner.load_state_dict(state[name])
         if "kl_coef" in state:
