@@ -18,6 +18,7 @@ from embodyflow.data.metrics import Metric, last
 from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.policy_registry import build_critic, build_policy
 from embodyflow.process.determinism import use_deterministic_kernels
+from embodyflow.process.file_modes import follow_umask
 from embodyflow.process.heap import keep_freed_memory
 from embodyflow.references import resolve
 from embodyflow.seeding import derive_seed
@@ -199,8 +200,10 @@ class FSDPTrainer:
         self._restart_from_policy()
 
     def save_pretrained(self, folder: str) -> None:
-        """Export the policy to a folder that its class can load; rank 0 writes."""
+        """Export the policy to a folder that its class can load; rank 0 writes files whose modes follow the umask."""
         self.policy_weights.export(Path(folder))
+        if self.rank == 0:
+            follow_umask(Path(folder))
 
     def save(self, folder: str, whole: bool = True) -> None:
         """Write models and optimizers to a folder as a torch.distributed.checkpoint, loadable on any number of ranks.
