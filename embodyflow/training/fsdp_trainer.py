@@ -20,6 +20,7 @@ from embodyflow.policies.policy_registry import build_critic, build_policy
 from embodyflow.process.determinism import use_deterministic_kernels
 from embodyflow.process.file_modes import follow_umask
 from embodyflow.process.heap import keep_freed_memory
+from embodyflow.process.rendezvous import join_group
 from embodyflow.references import resolve
 from embodyflow.seeding import derive_seed
 from embodyflow.training.checkpoint_reading import load_checkpoint
@@ -68,7 +69,7 @@ class FSDPTrainer:
             dist.destroy_process_group()
             self._build_models()
         backend = "cpu:gloo" if cluster.device == "cpu" else f"cpu:gloo,cuda:{cluster.backend}"
-        dist.init_process_group(backend, init_method=f"tcp://{address}", rank=self.rank, world_size=self.world_size)
+        join_group(backend, address, self.rank, self.world_size)
         self._mesh = Mesh(cluster.device, self.world_size, config.trainer.tensor_parallel_size)
         for each in self._models():
             self._shard(each)
