@@ -24,6 +24,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from typing import Any
 import yaml
 
 from embodyflow.config import RunConfig
+from embodyflow.config.base import RUN_NAME_PATTERN
 from embodyflow.config.composition.upgrade import upgrade
 from embodyflow.errors import ConfigError, StorageError
 from embodyflow.process.durable_files import flush, make_folder, write_atomically, write_durably
@@ -107,8 +109,14 @@ class RunFolder:
         """Open the folder of an earlier run, to resume it.
 
         Raises:
-            ConfigError: No such run exists; the message names those that do.
+            ConfigError: ``run_id`` is not the name of a run but, for example, a path; or no such run exists, and the
+                message names those that do.
         """
+        if re.fullmatch(RUN_NAME_PATTERN, run_id) is None:
+            raise ConfigError(
+                f"resume={run_id!r}: must be the name of a run in {run_root}/, {RUN_NAME_PATTERN}; "
+                "run_root=<folder> resumes a run of another folder"
+            )
         path = Path(run_root) / run_id
         if not (path / "config.yaml").is_file():
             known = sorted(p.parent.name for p in Path(run_root).glob("[!.]*/config.yaml"))

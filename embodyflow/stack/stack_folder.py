@@ -28,7 +28,7 @@ class StackState:
         ready: True once runs can be submitted.
         api_url: Address of the Prefect server's API.
         ray_address: Address of the Ray cluster, ``host:port``.
-        ray_temp_dir: Ray's folder for sockets, removed with the stack; None if the cluster is the user's.
+        ray_temp_dir: Private folder of Ray's sockets and logs, removed with the stack; None for the user's cluster.
         processes: Name to pid of the processes that the launcher started; complete once the stack is ready.
         command: ``up`` for a stack that all runs share, ``run`` for one that ends with its run.
     """

@@ -10,7 +10,6 @@ import torch.distributed as dist
 from safetensors.numpy import load_file, save_file
 from tensordict import TensorDict
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
-from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 from torch.distributed.tensor import DTensor
 
@@ -19,9 +18,12 @@ from embodyflow.data.metrics import Metric, last
 from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.policy_registry import build_critic, build_policy
 from embodyflow.process.determinism import use_deterministic_kernels
+from embodyflow.process.file_modes import follow_umask
 from embodyflow.process.heap import keep_freed_memory
+from embodyflow.process.rendezvous import join_group
 from embodyflow.references import resolve
 from embodyflow.seeding import derive_seed
+from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.imitation import Imitation, Samples
 from embodyflow.training.learner import Learner, micro_batches
 from embodyflow.training.mesh import Mesh
@@ -67,7 +69,7 @@ class FSDPTrainer:
             dist.destroy_process_group()
             self._build_models()
         backend = "cpu:gloo" if cluster.device == "cpu" else f"cpu:gloo,cuda:{cluster.backend}"
-        dist.init_process_group(backend, init_method=f"tcp://{address}", rank=self.rank, world_size=self.world_size)
+        join_group(backend, address, self.rank, self.world_size)
         self._mesh = Mesh(cluster.device, self.world_size, config.trainer.tensor_parallel_size)
         for each in self._models():
             self._shard(each)
@@ -199,8 +201,10 @@ class FSDPTrainer:
         self._restart_from_policy()
 
     def save_pretrained(self, folder: str) -> None:
-        """Export the policy to a folder that its class can load; rank 0 writes."""
+        """Export the policy to a folder that its class can load; rank 0 writes files whose modes follow the umask."""
         self.policy_weights.export(Path(folder))
+        if self.rank == 0:
+            follow_umask(Path(folder))
 
     def save(self, folder: str, whole: bool = True) -> None:
         """Write models and optimizers to a folder as a torch.distributed.checkpoint, loadable on any number of ranks.
@@ -217,7 +221,7 @@ class FSDPTrainer:
     def load(self, folder: str) -> None:
         """Restore models and optimizers from a folder that :meth:`save` wrote."""
         state = self._state_dict()
-        load_checkpoint(state, checkpoint_id=folder)
+        load_checkpoint(state, folder)
         for name, learner in self._learners.items():
             learner.load_state_dict(state[name])
         if "kl_coef" in state:

@@ -133,7 +133,8 @@ class WorkerGroup:
 
     async def connect(self) -> None:
         """Form the ranks' torch.distributed group, led by rank 0; the models are those of the start."""
-        address = await self.call_rank(0, "free_address")
+        nodes = await self.call("node_id")
+        address = await self.call_rank(0, "hold_address", len(set(nodes)) == 1)
         await self.call("connect", address)
         self._out_of_step_by = None
 

@@ -9,6 +9,7 @@ from prefect.runtime import flow_run
 from pydantic import Field
 
 from embodyflow.config import RunConfig
+from embodyflow.config.base import RUN_NAME_PATTERN
 from embodyflow.config.composition.compose import (
     chosen_flow,
     compose_config,
@@ -27,10 +28,10 @@ Experiment = Annotated[
 ]
 Iterations = Annotated[int | None, Field(ge=1, description="RL iterations; the experiment's number if left out")]
 Seed = Annotated[int | None, Field(ge=0, lt=2**31, description="Seed of every random draw")]
-RunId = Annotated[
-    str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name of the run's folder")
+RunId = Annotated[str | None, Field(pattern=RUN_NAME_PATTERN, description="Name of the run's folder")]
+Resume = Annotated[
+    str | None, Field(pattern=RUN_NAME_PATTERN, description="run_id of a run to resume from its last commit")
 ]
-Resume = Annotated[str | None, Field(description="run_id of a run to resume from its last commit")]
 Overrides = Annotated[tuple[str, ...], Field(description="Hydra overrides, such as trainer.epochs=2")]
 
 FLOW_KEYS = ("experiment", "algorithm", "iterations", "seed", "run_id", "resume")

@@ -9,6 +9,7 @@ from prefect.logging import get_run_logger
 
 from embodyflow.orchestration.run.nodes import Run
 from embodyflow.orchestration.server.artifacts import short
+from embodyflow.orchestration.server.markdown import escape_cell
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 
 matplotlib.use("Agg")
@@ -46,7 +47,7 @@ def warn_of_unrestorable(folder: RunFolder) -> None:
 def report_unrestorable(run: Run) -> None:
     """Show the tasks whose seed does not restore an episode, if there are any."""
     if lines := unrestorable_lines(run.folder.unrestorable()):
-        text = "\n".join(f"- {line}" for line in lines)
+        text = "\n".join(f"- {escape_cell(line)}" for line in lines)
         run.artifacts.put_text("unrestorable", f"{text}\n\nTherefore {NO_BIT_EQUALITY}.\n", "environments")
 
 
@@ -142,5 +143,6 @@ def _table(header: Sequence[str], rows: dict[str, tuple[Any, ...]]) -> str:
     if not rows:
         return ""
     cells = [["", *header], ["---"] * (1 + len(header))]
-    cells += [[name.replace("_", " "), *map(str, map(short, values))] for name, values in rows.items()]
+    for name, values in rows.items():
+        cells.append([escape_cell(name.replace("_", " ")), *(str(short(value, escape_cell)) for value in values)])
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)

@@ -56,8 +56,9 @@ class Rank:
 
     def __init__(self, pid: int, node: Callable[[], Any] = lambda: "done", start: Callable[[], Any] = lambda: None):
         self.pid, self.num_nodes, self.has_started = pid, 0, False
+        self.node, self.connected_to = "node", ""
         self._node, self._start = node, start
-        for method in (self._run_node, self._ready, self._free_address, self._connect):
+        for method in (self._run_node, self._ready, self._node_id, self._hold_address, self._connect):
             setattr(self, method.__name__.removeprefix("_"), SimpleNamespace(remote=self._remote(method)))
         self._busy = asyncio.Lock()  # held by the calls that run one at a time
         self.run_compute_node = SimpleNamespace(remote=self._remote(self._compute))
@@ -83,11 +84,14 @@ class Rank:
         self.has_started = True
         return self.pid
 
-    async def _free_address(self) -> str:
-        return "here:1"
+    async def _node_id(self) -> str:
+        return self.node
+
+    async def _hold_address(self, on_one_node: bool) -> str:
+        return "loopback:1" if on_one_node else "node:1"
 
     async def _connect(self, address: str) -> None:
-        assert address == "here:1"
+        self.connected_to = address
 
     async def _done(self, work: Callable[[], Any]) -> Any:
         result = work()
@@ -326,3 +330,13 @@ def test_a_rank_whose_replacement_was_cancelled_is_known_after_mending(
         group.run()
     asyncio.run(group.mend())
     assert group.pids == {0: 2, 1: 3} and killed == [ranks[0][0]]
+
+
+@pytest.mark.parametrize(("second", "address"), [("node", "loopback:1"), ("other", "node:1")])
+def test_ranks_meet_on_the_loopback_interface_only_if_they_share_a_node(
+    tiny_config: Callable[..., RunConfig], second: str, address: str
+) -> None:
+    ranks = [Rank(1), Rank(2)]
+    ranks[1].node = second
+    asyncio.run(Group(tiny_config(), [ranks[0]], [ranks[1]], is_collective=True).connect())
+    assert [each.connected_to for each in ranks] == [address, address]
