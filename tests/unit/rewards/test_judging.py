@@ -144,6 +144,16 @@ def test_an_attack_fails(program, run):
         ("import os\ndef f(x): return os._exit", "assert f(1)(0)"),
         ("def f(x): return eval", "assert f(1)('1') == 2"),
         ("class f(Exception): pass", "assert f(1) == 2"),
+        (
+            "from embodyflow.rewards.functions.judging import program_side\nclass Evil(list):\n    __sub__ = lambda *a: 0\n"
+            "class Plain: pass\nprogram_side.as_data = lambda value: Plain()\ndef f(x): return Evil()",
+            "assert f(1) - 2.5 == 0",
+        ),
+        (
+            "class Evil:\n    __array_interface__ = {'shape': (1,), 'typestr': '<f8', 'data': (4096, False), 'version': 3}\n"
+            "def f(x): return Evil()",
+            "import numpy\nassert numpy.asarray(f(1)).dtype == float",
+        ),
     ],
 )
 def test_a_program_cannot_replace_what_the_tests_judge_with(program, tests, run):
@@ -260,8 +270,8 @@ PASSING = {
         "assert [x for x, _ in zip(f(), range(3))] == [0, 1, 2] and closure(2)(3) == 5 and callable(closure(2))",
     ),
     "views": (
-        "def f(d): return d.keys()\ndef g(d): return d.items()",
-        "assert f({1: 2}) == {1} and set(g({1: 2})) == {(1, 2)}",
+        "h = sum\ndef f(d): return d.keys()\ndef g(d): return d.items()",
+        "assert f({1: 2}) == {1} and set(g({1: 2})) == {(1, 2)} and h({1: 2}.values()) == 2",
     ),
     "printed": (
         "def f(): print('hello')",

@@ -38,7 +38,7 @@ BUILT: dict[type, Callable[[Any], tuple[object, ...]]] = {
 }
 """Immutable types and the arguments that build a value of them."""
 BUILT_BY_NAME = {kind.__name__: kind for kind in BUILT}
-VIEWS: tuple[type, ...] = (type({}.keys()), type({}.items()))
+VIEWS: tuple[type, ...] = (type({}.keys()), type({}.items()), type({}.values()))
 IMMUTABLE = (int, float, str, bytes, complex, tuple, frozenset)
 """Types whose subclasses cross as data of the type."""
 TYPES: dict[str, type] = {
@@ -136,6 +136,8 @@ class Crossing:
             return kind(parts) if kind in (tuple, frozenset) else kind(*parts)
         if tag == "view":
             parts = [self.decode(part, scope) for part in item["of"]]
+            if content == "dict_values":
+                return dict(enumerate(parts)).values()
             return dict.fromkeys(parts).keys() if content == "dict_keys" else dict(parts).items()
         if tag == "array":
             return _decode_array(content, item["shape"], item["bytes"])

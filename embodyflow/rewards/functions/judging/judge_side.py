@@ -28,6 +28,7 @@ KINDS: dict[str, type] = {
 }
 """Types that ``isinstance`` recognizes in a proxy."""
 MUTABLE: dict[str, type] = {kind.__name__: kind for kind in (dict, list, set)}
+ATTRIBUTES = ("__name__", "__qualname__", "__annotations__", "__defaults__", "__wrapped__", "__mro__", "__bases__")
 _input = builtins.input
 
 
@@ -150,6 +151,8 @@ class _Proxy:
     def __getattr__(self, name: str) -> Any:
         if name in ("__deepcopy__", "__copy__"):
             return lambda *_: _side(self).request({"library": ["copy", name.strip("_")]}, self)
+        if name.startswith("__") and name not in ATTRIBUTES:
+            raise AttributeError(name)  # NumPy would read memory at an address in __array_interface__
         return _side(self).request({"library": ["builtins", "getattr"]}, self, name)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -212,6 +215,10 @@ def _compare(name: str) -> Callable[[_Proxy, object], Any]:
             if not issubclass(type(self), _DataProxy):
                 _side(self).end("undecided")
             data = _side(self).request({"library": [as_data.__module__, "as_data"]}, self)
+            if type(data) not in MUTABLE.values():  # the program has replaced as_data
+                _side(self).end("failed")
+            if not hasattr(data, name):
+                _side(self).end("undecided")
             return getattr(data, name)(other)
         return _side(self).request({"object": _number(self)}, other, method=name)
 
