@@ -232,6 +232,11 @@ x = [1]
 assert same(x) is x and same([x])[0] is x
 """
 PASSING = {
+    "coroutines": (
+        "import asyncio\nasync def f(x):\n    'Wait.'\n    await asyncio.sleep(0.01)\n    return x + 1",
+        "import asyncio\nasync def main(): return await f(1) + sum(await asyncio.gather(f(1), f(2)))\n"
+        "assert asyncio.run(f(1)) == 2 and asyncio.run(main()) == 7 and f.__doc__ == 'Wait.'",
+    ),
     "class": (STACK, STACK_TESTS),
     "data": (DATA, DATA_TESTS),
     "humaneval": (

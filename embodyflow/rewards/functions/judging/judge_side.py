@@ -29,6 +29,7 @@ KINDS: dict[str, type] = {
 """Types that ``isinstance`` recognizes in a proxy."""
 MUTABLE: dict[str, type] = {kind.__name__: kind for kind in (dict, list, set)}
 ATTRIBUTES = ("__name__", "__qualname__", "__annotations__", "__defaults__", "__wrapped__", "__mro__", "__bases__")
+GETATTR = {"library": ["builtins", "getattr"]}
 _input = builtins.input
 
 
@@ -134,7 +135,12 @@ class _JudgeSide(Peer):
             mutable = MUTABLE.get(item["base"])
             proxy_class = _proxy_class(forwarded, compared, _Proxy if mutable is None else _DataProxy)
             self._proxies[number] = proxy_class(self, number, mutable or KINDS.get(item["kind"]))
-        return self._proxies[number]
+        proxy = self._proxies[number]
+        return self._run_coroutine(proxy) if item.get("kind") == "coroutine" else proxy
+
+    async def _run_coroutine(self, coroutine: "_Proxy") -> Any:
+        """Run a coroutine of the program to its end, in an event loop of its own process."""
+        return self.request({"library": ["asyncio", "run"]}, coroutine)
 
 
 class _Proxy:
@@ -153,7 +159,7 @@ class _Proxy:
             return lambda *_: _side(self).request({"library": ["copy", name.strip("_")]}, self)
         if name.startswith("__") and name not in ATTRIBUTES:
             raise AttributeError(name)  # NumPy would read memory at an address in __array_interface__
-        return _side(self).request({"library": ["builtins", "getattr"]}, self, name)
+        return _side(self).request(GETATTR, self, name)
 
     def __setattr__(self, name: str, value: object) -> None:
         _side(self).request({"library": ["builtins", "setattr"]}, self, name, value)
@@ -198,6 +204,7 @@ def _proxy_class(forwarded: frozenset[str], compared: frozenset[str], base: type
         compared -= {"__contains__"}  # membership compares each item in this process
     members: dict[str, Any] = {name: _forward(name) for name in forwarded}
     members |= {name: _compare(name) for name in compared}
+    members["__doc__"] = property(lambda self: _side(self).request(GETATTR, self, "__doc__"))
     return type("object", (base,), {**members, "__hash__": _Proxy.__hash__})
 
 
