@@ -78,12 +78,13 @@ class MathConfig(_Config):
 class CodeConfig(_Config):
     """The last fenced block of Python in the response passes the tests, which are the ground truth.
 
-    The tests are Python source, usually assertions. They run after the response's code, in the same namespace, in a
-    sandboxed process (:mod:`embodyflow.rewards.functions.sandbox`).
+    The tests are Python source with assertions. They call the response's code, which runs in another sandboxed process
+    (:mod:`embodyflow.rewards.functions.sandbox`); arguments and results cross as data.
 
     Attributes:
         time_limit: Seconds for the program and its tests, including imports.
-        memory_gb: Memory of all processes of the program together, and address space of each, in GB (10⁹ bytes).
+        memory_gb: Memory of all processes of the program together, and address space of each and of the tests, in GB
+            (10⁹ bytes).
         isolation: Protection from the program: ``namespaces`` (the kernel removes the network and other processes and
             makes other files read-only), ``bubblewrap`` (the same, set up by bubblewrap), ``guard`` (Landlock and
             seccomp refuse other files, further processes, signals and sockets; weaker, for machines that forbid

@@ -10,20 +10,18 @@ import os
 import resource
 import signal
 import socket
-import sys
-import types
-from collections.abc import Callable
-from types import CodeType
 from typing import Any
 
 from embodyflow.rewards.functions import kernel_guard
+from embodyflow.rewards.functions.judging.judge_side import judge
+from embodyflow.rewards.functions.judging.program_side import serve_program
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x00020000, 0x08000000, 0x10000000  # linux/sched.h
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
 MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 0x2, 0x4, 0x4000, 0x40000  # linux/mount.h
 MOUNT_ATTR_RDONLY, AT_FDCWD, AT_RECURSIVE = 0x1, -100, 0x8000
 SYS_MOUNT_SETATTR = 442  # on every architecture, since Linux 5.12
-PR_SET_PDEATHSIG, PR_SET_KEEPCAPS = 1, 8  # linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS = 1, 4, 8  # linux/prctl.h
 CAPABILITY_VERSION, CAP_DAC_READ_SEARCH = 0x20080522, 2  # linux/capability.h
 NOBODY, FIRST_USER = 65534, 10**9
 MAX_FOLDER_BYTES = 2**26
@@ -36,10 +34,15 @@ class _MountAttributes(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("to_set", "to_clear", "propagation", "user_namespace")]
 
 
-def main(descriptor: int) -> None:
-    """Receive an order from the socket, isolate this process, run the program and report success."""
+def main(descriptor: int, calls: int) -> None:
+    """Receive an order from a socket, isolate this process, and run the program or judge it.
+
+    Args:
+        descriptor: Socket to the caller, who sends the order.
+        calls: Socket between the tests and the program, which run in two such processes.
+    """
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    connection = socket.socket(fileno=descriptor)
+    connection, pipe = socket.socket(fileno=descriptor), socket.socket(fileno=calls)
     order = json.loads(connection.makefile("r").readline())
     if order["isolation"] != "bubblewrap" and os.getppid() != order["parent"]:
         os._exit(1)  # the parent ended before the kernel knew that this process ends with it
@@ -49,8 +52,13 @@ def main(descriptor: int) -> None:
     except OSError as error:
         connection.sendall(str(error).encode())
         raise
-    connection.sendall(b"started")
-    _run(order["program"], order["tests"], connection, order["token"].encode())
+    if order["program"] is None:
+        _call(_libc.prctl, PR_SET_DUMPABLE, 0, 0, 0, 0)  # no process of the same user reads the tests in its memory
+        connection.sendall(b"started")
+        judge(order["tests"], pipe, connection.sendall)
+    else:
+        connection.sendall(b"started")
+        serve_program(order["program"], pipe)
 
 
 def _isolate(order: dict[str, Any]) -> None:
@@ -62,26 +70,6 @@ def _isolate(order: dict[str, Any]) -> None:
     _drop_privileges(order["user"])
     if order["isolation"] == "guard":
         kernel_guard.confine()
-
-
-def _run(
-    program: str,
-    tests: str,
-    connection: socket.socket,
-    token: bytes,
-    execute: Callable[[CodeType, dict[str, Any]], None] = exec,
-) -> None:
-    """Run the program, then its tests, then report the token.
-
-    What a program may replace (``exec``, ``compile``) is bound before the program runs.
-    """
-    compiled, report = compile(tests, "<tests>", "exec"), connection.sendall
-    # The program is imported, so code under `if __name__ == "__main__"`, which may ask for input or exit, does not run.
-    module = sys.modules["response"] = types.ModuleType("response")  # dataclasses look up their module
-    execute(compile(program, "<response>", "exec"), module.__dict__)
-    module.__name__ = "__main__"  # tests may use the same guard and must run
-    execute(compiled, module.__dict__)
-    report(token)
 
 
 def _enter_namespaces() -> None:

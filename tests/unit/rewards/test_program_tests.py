@@ -276,7 +276,7 @@ def test_the_last_block_of_a_response_is_scored():
 
     assert score(f"First {bad}, then\n{good}").reward == 1.0
     assert score(f"First {good}, then\n{bad}").reward == 0.0
-    assert score(ADD).parts == {"answered": 0.0, "timed_out": 0.0}
+    assert score(ADD).parts == {"answered": 0.0, "timed_out": 0.0, "undecided": 0.0}
     assert score(good, "if __name__ == '__main__':\n    assert add(1, 2) == 4").reward == 0.0
     with pytest.raises(ValueError, match="ground_truth is not valid Python"):
         score(good, "assert add(")
