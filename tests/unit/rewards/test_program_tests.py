@@ -7,7 +7,6 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
@@ -38,7 +37,7 @@ if shutil.which("bwrap") and os.getuid() != 0:
 
 
 @pytest.fixture(params=ISOLATIONS)
-def run(request):
+def run(request, tmp_path, monkeypatch):
     """Return a function that runs a program; afterwards check that no process and no folder is left."""
 
     def run(program, time_limit=10.0, memory_gb=0.5):
@@ -46,10 +45,22 @@ def run(request):
         return run_tests(program, TESTS, config)
 
     run.isolation = request.param
-    folders = set(Path(tempfile.gettempdir()).glob("embodyflow-sandbox-*"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield run
-    assert eventually(lambda: not sandboxes(psutil.process_iter()), 5.0), sandboxes(psutil.process_iter())
-    assert set(Path(tempfile.gettempdir()).glob("embodyflow-sandbox-*")) <= folders
+    assert eventually(lambda: not left_over(), 5.0), left_over()
+    assert not list(tmp_path.glob("embodyflow-sandbox-*"))
+
+
+def left_over():
+    """Return the sandboxes that are this process's or nobody's; other test processes have sandboxes of their own."""
+    own = psutil.Process()
+    found = []
+    for process in sandboxes(psutil.process_iter()):
+        with suppress(psutil.Error):
+            parents = process.parents()
+            if own in parents or own.parent() not in parents:
+                found.append(process)
+    return found
 
 
 def sandboxes(processes):
