@@ -20,7 +20,7 @@ from tasks.evaluation import (
 )
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
 from tasks.progress import score_progress
-from tasks.rewards import compute_advantage, compute_kl_penalty, compute_reward
+from tasks.rewards import compute_advantage, compute_baseline, compute_kl_penalty, compute_reward
 from tasks.rollout import demonstrate, generate
 from tasks.sampling import dynamic_sampling, filter_groups
 from tasks.training import fit, fit_further, train_actor
@@ -30,6 +30,7 @@ embodied_sampling = filter_groups  # the name in siiRL's graphs
 __all__ = [
     "collect_steps",
     "compute_advantage",
+    "compute_baseline",
     "compute_kl_penalty",
     "compute_old_log_prob",
     "compute_ref_log_prob",

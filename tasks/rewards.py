@@ -2,12 +2,17 @@
 
 from typing import Any
 
+import torch
+
 from embodyflow.algorithms.advantages import AdvantageInputs, compute_advantages
+from embodyflow.algorithms.groups import Groups
 from embodyflow.algorithms.kl import kl_penalty
 from embodyflow.algorithms.shaping import place_on_last_token
-from embodyflow.data.metrics import Metric, mean
+from embodyflow.data.batches import to_batch
+from embodyflow.data.metrics import Metric, mean, total
+from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
-from embodyflow.nodes.engines import Engine, Reducer, ResponseJudge, TrainerEngine
+from embodyflow.nodes.engines import Engine, EpisodeEngine, EpisodeT, Reducer, ResponseJudge, TrainerEngine
 from embodyflow.types import Batch, NodeOutput
 
 
@@ -41,6 +46,28 @@ def judge(batch: Batch, split: str, worker: Engine | None) -> tuple[Batch, dict[
     return worker.judge(batch, split)
 
 
+@node(reads=("group_id",), writes=("baseline",))
+def compute_baseline(
+    batch: Batch, config: Any = None, *, worker: EpisodeEngine[EpisodeT], call: NodeContext, **kwargs: Any
+) -> NodeOutput:
+    """Write the reward of a greedy response or episode of each group, the baseline of ReMax (arXiv:2310.10505).
+
+    The greedy rows begin as their groups do, with the weights that the groups were played with. Only their rewards stay
+    in the batch; the trainer never sees the rows. If a goal is quarantined in the meantime, its baseline is that of
+    another goal, which leaves the gradient unbiased.
+    """
+    episodes = worker.first_of_groups(batch)
+    greedy = to_batch(worker.play(episodes, "train", None, call.journal(worker.rank)))
+    greedy, _ = reward(greedy, worker)
+    rewards, groups = greedy["rewards"].flatten(1).sum(1), Groups(batch["group_id"])
+    of_group = torch.zeros(len(groups), dtype=rewards.dtype)
+    of_group[torch.searchsorted(batch["group_id"].unique(), greedy["group_id"])] = rewards
+    batch["baseline"] = of_group[groups.index]
+    average = rewards.mean().item() if len(greedy) else 0.0
+    metrics = {"baseline/reward": mean(average, len(greedy)), "baseline/num_rows": total(len(greedy))}
+    return NodeOutput(batch, metrics | worker.fault_metrics())
+
+
 @node(reads=("loss_mask", "old_log_probs", "ref_log_probs"), writes=("kl_penalty",))
 def compute_kl_penalty(batch: Batch, config: Any = None, *, worker: TrainerEngine, **kwargs: Any) -> NodeOutput:
     """Compute the KL penalty that ``algorithm.kl.placement=reward`` subtracts from each token's reward.
@@ -70,6 +97,7 @@ def compute_advantage(batch: Batch, config: Any = None, *, worker: Reducer, **kw
         group_ids=batch["group_id"],
         values=batch.get("values", None),
         bootstrap_values=batch.get("bootstrap_values", None),
+        baselines=batch.get("baseline", None),
         all_reduce=worker.all_reduce,
     )
     advantages, returns = compute_advantages(inputs, worker.config.algorithm)

@@ -29,6 +29,7 @@ class AdvantageInputs:
         values: Critic's estimate before each token, float [B, L].
         bootstrap_values: Estimate after the last token, float [B]: 0 if the episode terminated, the critic's value of
             the final observation if it was truncated. Without it every row counts as terminated.
+        baselines: Reward of the greedy response or episode of each row's group, float [B].
         all_reduce: Sum over the ranks that hold the other rows of the batch.
     """
 
@@ -37,6 +38,7 @@ class AdvantageInputs:
     group_ids: Tensor
     values: Tensor | None = None
     bootstrap_values: Tensor | None = None
+    baselines: Tensor | None = None
     all_reduce: AllReduce = one_rank
 
 
@@ -91,6 +93,7 @@ def _check(inputs: AdvantageInputs) -> None:
         "values": shape,
         "group_ids": (num_rows,),
         "bootstrap_values": (num_rows,),
+        "baselines": (num_rows,),
     }
     for name, size in expected.items():
         tensor = getattr(inputs, name)
@@ -210,6 +213,20 @@ def reinforce_plus_plus_baseline(inputs: AdvantageInputs, config: AlgorithmConfi
     groups, scores = Groups(inputs.group_ids), _row_scores(inputs)
     centered = _center(scores, groups)[:, None] * inputs.mask
     return _same(whiten(centered, inputs.mask, inputs.all_reduce))
+
+
+def remax(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+    """Subtract the reward of the group's greedy response from the return: A_t = Σ_{s≥t} r_s − b.
+
+    With one reward per row that is s − b for all its tokens. The baseline depends on the prompt alone, so it leaves the
+    gradient unbiased. Nothing is discounted. Li et al. 2023, "ReMax: a simple, effective, and efficient reinforcement
+    learning method for aligning large language models", arXiv:2310.10505.
+    """
+    if inputs.baselines is None:
+        raise ValueError("baselines: missing; advantage=remax needs them")
+    zeros = torch.zeros_like(inputs.rewards, dtype=torch.float64)
+    returns = _accumulate(inputs, zeros, zeros.new_zeros(len(zeros)), gamma=1.0, lam=1.0)
+    return (returns - inputs.baselines.double()[:, None]) * inputs.mask, returns
 
 
 def opo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:

@@ -245,6 +245,11 @@ class AlgorithmConfig(_Config):
         return ADVANTAGES.resolve(self.advantage).needs_values
 
     @property
+    def needs_baseline(self) -> bool:
+        """Whether the advantage needs the reward of a greedy row of each group."""
+        return ADVANTAGES.resolve(self.advantage).needs_baseline
+
+    @property
     def needs_whole_batch(self) -> bool:
         """Whether the advantage takes sums over the rows of all ranks."""
         counts_groups = self.advantage == "cpgd" and self.cpgd.weight == "clip_filter"

@@ -25,6 +25,8 @@ class Estimator:
         per_row: Whether all tokens of a row get the same advantage.
         needs_values: Whether it needs a critic.
         needs_whole_batch: Whether it takes sums over the rows of all ranks.
+        needs_baseline: Whether it needs the reward of a greedy response or episode of each group.
+        needs_siblings: Whether it compares the rows of a group, which then needs at least two.
         losses: Losses it can be combined with; ``None`` allows all.
     """
 
@@ -32,6 +34,8 @@ class Estimator:
     per_row: bool = False
     needs_values: bool = False
     needs_whole_batch: bool = False
+    needs_baseline: bool = False
+    needs_siblings: bool = True
     losses: tuple[str, ...] | None = None
 
 
@@ -121,11 +125,14 @@ ADVANTAGES: Registry[Estimator] = Registry(
         "dr_grpo": Estimator(f"{_ADVANTAGES}:dr_grpo", per_row=True),
         "rloo": Estimator(f"{_ADVANTAGES}:rloo", per_row=True),
         "cpgd": Estimator(f"{_ADVANTAGES}:cpgd", per_row=True, losses=("cpgd",)),
-        "gae": Estimator(f"{_ADVANTAGES}:gae", needs_values=True),
-        "reinforce_plus_plus": Estimator(f"{_ADVANTAGES}:reinforce_plus_plus", needs_whole_batch=True),
+        "gae": Estimator(f"{_ADVANTAGES}:gae", needs_values=True, needs_siblings=False),
+        "reinforce_plus_plus": Estimator(
+            f"{_ADVANTAGES}:reinforce_plus_plus", needs_whole_batch=True, needs_siblings=False
+        ),
         "reinforce_plus_plus_baseline": Estimator(
             f"{_ADVANTAGES}:reinforce_plus_plus_baseline", per_row=True, needs_whole_batch=True
         ),
+        "remax": Estimator(f"{_ADVANTAGES}:remax", needs_baseline=True, needs_siblings=False),
         "opo": Estimator(f"{_ADVANTAGES}:opo", per_row=True),
         "pass_at_k": Estimator(f"{_ADVANTAGES}:pass_at_k", per_row=True),
     },
@@ -155,6 +162,8 @@ def register_advantage(
     per_row: bool = False,
     needs_values: bool = False,
     needs_whole_batch: bool = False,
+    needs_baseline: bool = False,
+    needs_siblings: bool = True,
     losses: tuple[str, ...] | None = None,
 ) -> Callable[[Function], Function]:
     """Return a decorator that registers an advantage estimator; see :class:`Estimator`.
@@ -164,7 +173,11 @@ def register_advantage(
     """
 
     def register(function: Function) -> Function:
-        ADVANTAGES.add(name, Estimator(_reference(function), per_row, needs_values, needs_whole_batch, losses))
+        reference = _reference(function)
+        ADVANTAGES.add(
+            name,
+            Estimator(reference, per_row, needs_values, needs_whole_batch, needs_baseline, needs_siblings, losses),
+        )
         return function
 
     return register

@@ -67,7 +67,7 @@ class EmbodiedConfig(GroupedConfig):
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.embodied_rollout:EmbodiedRollout"
     pipelines: ClassVar[tuple[str, ...]] = (
         *("grpo", "ppo", "embodied_grpo", "embodied_dapo", "embodied_srpo"),
-        *("grpo_kl_reward", "ppo_kl_reward"),
+        *("remax", "grpo_kl_reward", "ppo_kl_reward"),
     )
     check: ClassVar[str] = "embodyflow.simulation.make_env:check_embodied"
     records_observations: ClassVar[bool] = True

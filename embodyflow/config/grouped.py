@@ -1,9 +1,8 @@
 """Jobs whose rows form groups: siblings that share a prompt or an initial state."""
 
-from typing import Annotated
+from pydantic import model_validator
 
-from pydantic import Field, model_validator
-
+from embodyflow.algorithms.algorithm_registry import ADVANTAGES
 from embodyflow.config.base import PositiveInt
 from embodyflow.config.run import RolloutConfig, RunConfig
 
@@ -13,11 +12,11 @@ class GroupRolloutConfig(RolloutConfig):
 
     Attributes:
         num_groups: Prompts or initial states per iteration.
-        group_size: Rows per prompt or initial state.
+        group_size: Rows per prompt or initial state; at least 2 if the advantage compares them.
     """
 
     num_groups: PositiveInt
-    group_size: Annotated[int, Field(ge=2)]
+    group_size: PositiveInt
 
     @model_validator(mode="after")
     def _check_num_groups(self) -> "GroupRolloutConfig":
@@ -46,6 +45,17 @@ class GroupedConfig(RunConfig):
         num_minibatches = self.trainer.num_minibatches
         rows_of_one = num_rows / min(num_minibatches, num_rows)  # a few rows make fewer mini-batches
         return min(rows_of_one * num_minibatches / self.full_batch, 1.0)
+
+    @model_validator(mode="after")
+    def _check_siblings(self) -> "GroupedConfig":
+        estimators, name = ADVANTAGES.entries, self.algorithm.advantage
+        if self.rollout.group_size == 1 and ADVANTAGES.resolve(name).needs_siblings:
+            alone = ", ".join(each for each, entry in estimators.items() if not entry.needs_siblings)
+            raise ValueError(
+                f"rollout.group_size=1: algorithm.advantage={name} compares the rows of a group, which must have at "
+                f"least 2; those that do not are {alone}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_held_out(self) -> "GroupedConfig":

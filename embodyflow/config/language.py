@@ -83,7 +83,10 @@ class LanguageConfig(GroupedConfig):
     kind: ClassVar[str] = "language"
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.language_rollout:LanguageRollout"
     trainer_engine: ClassVar[str] = "embodyflow.training.language_trainer:LanguageTrainer"
-    pipelines: ClassVar[tuple[str, ...]] = ("language_grpo", "grpo", "ppo", "dapo", "grpo_kl_reward", "ppo_kl_reward")
+    pipelines: ClassVar[tuple[str, ...]] = (
+        *("language_grpo", "grpo", "ppo", "dapo"),
+        *("remax", "grpo_kl_reward", "ppo_kl_reward"),
+    )
     check: ClassVar[str] = "embodyflow.rollouts.language_checks:check_language"
     splits_models: ClassVar[bool] = True
     warm_start_keys: ClassVar[frozenset[str]] = frozenset({"seed", "data", "policy", "warm_start"})

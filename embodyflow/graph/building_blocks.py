@@ -23,6 +23,14 @@ def reward(pipeline: Pipeline, after: str) -> str:
     return "reward"
 
 
+def greedy_baseline(pipeline: Pipeline, after: str) -> str:
+    """Append ``baseline``, which plays a greedy row of each group and keeps its reward."""
+    pipeline.add_node(
+        "baseline", "tasks:compute_baseline", [after], node_type=NodeType.MODEL_INFERENCE, node_role=NodeRole.ROLLOUT
+    )
+    return "baseline"
+
+
 def filter_groups(pipeline: Pipeline, after: str) -> str:
     """Append ``sampling``, which drops groups by their outcomes."""
     pipeline.add_node("sampling", "tasks:filter_groups", [after], node_role=NodeRole.DYNAMIC_SAMPLING)

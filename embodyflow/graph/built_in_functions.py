@@ -49,6 +49,7 @@ KINDS = {
     "collect_steps": _ROLLOUT,
     "demonstrate": _ROLLOUT,
     "dynamic_sampling": _ROLLOUT,
+    "compute_baseline": _ROLLOUT,
     "filter_groups": _SAMPLING,
     "embodied_sampling": _SAMPLING,
     "compute_reward": _REWARD,

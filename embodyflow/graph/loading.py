@@ -19,6 +19,7 @@ BUILT_IN = {
     "embodied_grpo": "pipelines.grpo:embodied_grpo",
     "embodied_dapo": "pipelines.dapo:embodied_dapo",
     "embodied_srpo": "pipelines.srpo:embodied_srpo",
+    "remax": "pipelines.remax:remax",
     "grpo_kl_reward": "pipelines.grpo:grpo_kl_reward",
     "ppo_kl_reward": "pipelines.ppo:ppo_kl_reward",
 }

@@ -97,6 +97,9 @@ class EpisodeEngine(RolloutEngine, Reducer, Protocol[EpisodeT]):
             reroll: 0 for the iteration's own episodes; from 1 for further rounds of as many.
         """
 
+    def first_of_groups(self, batch: Batch) -> Sequence[EpisodeT]:
+        """Return an episode for the first row of each group: one with the same prompt or initial state."""
+
     def evaluation_episodes(self, mode: str = "greedy") -> Sequence[EpisodeT]:
         """Return this rank's share of the evaluation; ``mode`` is ``"greedy"`` or ``"sampled"``."""
 

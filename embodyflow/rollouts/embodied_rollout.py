@@ -36,12 +36,13 @@ from embodyflow.rollouts.episode_rows import (
     SolvedGoals,
     padded,
 )
-from embodyflow.rollouts.group_rollout import GroupRollout, places
+from embodyflow.rollouts.group_rollout import GroupRollout, first_rows, places
 from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.simulation.frames import CannotDrawError, drawing_env, frame_of
 from embodyflow.simulation.make_env import make_env
 from embodyflow.simulation.rendering import rendering_problem
 from embodyflow.simulation.vector_env import EnvQuarantinedError, Supervision, VectorEnv
+from embodyflow.types import Batch
 
 _logger = logging.getLogger(__name__)
 
@@ -121,6 +122,12 @@ class EmbodiedRollout(GroupRollout):
             )
             for place in places(self.config, self.rank, self.world_size, iteration, reroll)
         ]
+
+    def first_of_groups(self, batch: Batch) -> list[Episode]:
+        """Return an episode for the first row of each group, with the group's task and goal."""
+        columns = (batch[name].tolist() for name in ("uid", "group_id", "env_task_id", "goal"))
+        rows = list(zip(*columns, strict=True))
+        return [Episode(row, *rows[row]) for row in first_rows(batch["group_id"])]
 
     def evaluation_episodes(self, mode: str = "greedy", task: int | None = None) -> list[Episode]:
         """Return this rank's share of ``evaluation.num_goals`` goals of every task, or of one; the mode is ignored."""

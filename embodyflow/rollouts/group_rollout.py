@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from embodyflow.config.grouped import GroupedConfig
@@ -43,6 +44,16 @@ def places(config: GroupedConfig, rank: int, world_size: int, iteration: int, re
                 group_id=reroll * REROLL_STRIDE + iteration * rollout.num_groups + group,
                 group=group,
             )
+
+
+def first_rows(group_ids: torch.Tensor) -> list[int]:
+    """Return the position of the first row of each group, in ascending order.
+
+    Args:
+        group_ids: Group of each row, int64 [N].
+    """
+    _, positions = np.unique(group_ids.numpy(), return_index=True)
+    return sorted(positions.tolist())
 
 
 class GroupRollout:

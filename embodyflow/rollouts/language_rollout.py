@@ -35,7 +35,7 @@ from embodyflow.prompts.validation_scores import Answers, score_metrics
 from embodyflow.rewards.interface import RewardManager, Sample, Score
 from embodyflow.rewards.reward_registry import build_reward_manager
 from embodyflow.rollouts.gold_selection import select_gradable, skips_ungradable
-from embodyflow.rollouts.group_rollout import GroupRollout, places
+from embodyflow.rollouts.group_rollout import GroupRollout, first_rows, places
 from embodyflow.rollouts.language_checks import check_prompts
 from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.types import Batch
@@ -120,6 +120,12 @@ class LanguageRollout(GroupRollout):
             Question(place.row, place.uid, place.group_id, int(chosen[place.group]))
             for place in places(self.config, self.rank, self.world_size, iteration, reroll)
         ]
+
+    def first_of_groups(self, batch: Batch) -> list[Question]:
+        """Return a question for the first row of each group, with the group's prompt."""
+        columns = (batch[name].tolist() for name in ("uid", "group_id", "prompt_id"))
+        rows = list(zip(*columns, strict=True))
+        return [Question(row, *rows[row]) for row in first_rows(batch["group_id"])]
 
     def evaluation_episodes(self, mode: str = "greedy") -> list[Question]:
         """Return this rank's share of the first ``evaluation.num_prompts`` validation prompts.

@@ -13,7 +13,7 @@ from embodyflow.nodes.declarations import declared
 from embodyflow.references import resolve
 
 PIPELINES = {
-    "grpo": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
+    "grpo": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward", "remax"),
     "ppo": ("ppo", "ppo_control", "ppo_kl_reward"),
     "dapo": ("embodied_dapo", "dapo"),
     "srpo": ("embodied_srpo",),
@@ -22,7 +22,7 @@ PIPELINES = {
 }
 """Built-in pipelines of each training flow, which also runs custom graphs."""
 
-ADVANTAGE, KL_PENALTY = "compute_advantage", "compute_kl_penalty"
+ADVANTAGE, KL_PENALTY, BASELINE = "compute_advantage", "compute_kl_penalty", "compute_baseline"
 
 FILTERS = {
     **dict.fromkeys(("num_groups", "max_rerolls", "max_staleness"), ("dynamic_sampling",)),
@@ -47,6 +47,7 @@ def check_compatibility(config: RunConfig) -> None:
     graph = load_pipeline(**source)
     _check_sums(graph, config)
     _check_critic(graph, config)
+    _check_baseline(graph, config)
     _check_kl(graph, config)
     _check_filter(graph, config)
 
@@ -65,6 +66,43 @@ def _check_critic(graph: TaskGraph, config: RunConfig) -> None:
             raise ConfigError(
                 f"node {node_id!r}: algorithm.advantage={config.algorithm.advantage} needs values, which no ancestor "
                 "writes; put tasks:compute_value before it"
+            )
+
+
+def _check_baseline(graph: TaskGraph, config: RunConfig) -> None:
+    """Check that advantages get a baseline exactly if they need one, and that it is on the scale of their rewards."""
+    name, baselines = config.algorithm.advantage, _nodes_of(graph, BASELINE)
+    for node_id in _nodes_of(graph, ADVANTAGE):
+        above = graph.ancestors(node_id)
+        written = any(_declares(graph.nodes[each], "writes", "baseline") is not False for each in above)
+        if config.algorithm.needs_baseline and not written:
+            raise ConfigError(
+                f"node {node_id!r}: algorithm.advantage={name} needs a baseline, which no ancestor writes; allowed are "
+                f"pipeline.name=remax and graphs with tasks:{BASELINE} before it"
+            )
+        if not config.algorithm.needs_baseline and set(baselines) & set(above):
+            raise ConfigError(
+                f"algorithm.advantage={name}: does not read the baseline that the pipeline computes (node "
+                f"{baselines[0]}); allowed are advantage=remax and a pipeline without tasks:{BASELINE}"
+            )
+    if baselines:
+        _check_baseline_rows(graph, baselines)
+
+
+def _check_baseline_rows(graph: TaskGraph, baselines: list[str]) -> None:
+    """Check that all rows get their baseline, and that it is computed by the reward that the rows get."""
+    built_in = _nodes_of(graph, "compute_reward")
+    own = [each for each, node in graph.nodes.items() if each not in built_in and _declares(node, "writes", "rewards")]
+    if own:
+        raise ConfigError(
+            f"node {own[0]!r}: writes rewards, but tasks:{BASELINE} rewards its greedy rows by tasks:compute_reward; "
+            "allowed are that function, and a node of your own that writes baseline"
+        )
+    for node_id in _nodes_of(graph, "dynamic_sampling"):
+        if early := set(baselines) & set(graph.ancestors(node_id)):
+            raise ConfigError(
+                f"node {node_id!r}: generates rows, which would lack the baselines of {early.pop()!r}; put "
+                f"tasks:{BASELINE} after it"
             )
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import math
 import statistics
@@ -20,6 +21,7 @@ GROUP_ESTIMATORS = {
 }
 ALL_ESTIMATORS = GROUP_ESTIMATORS | {
     "opo": AlgorithmConfig(advantage="opo"),
+    "remax": AlgorithmConfig(advantage="remax"),
     "pass_at_k": AlgorithmConfig(advantage="pass_at_k", pass_k=2),
     "gae": AlgorithmConfig(advantage="gae", gamma=0.9, lam=0.8),
     "reinforce_plus_plus": AlgorithmConfig(advantage="reinforce_plus_plus", gamma=0.9),
@@ -42,6 +44,7 @@ def random_inputs(seed, num_rows=9, length=5, **kwargs):
         group_ids=torch.randint(0, 3, (num_rows,), generator=rng),
         values=torch.randn(num_rows, length, generator=rng, dtype=torch.float64),
         bootstrap_values=torch.randn(num_rows, generator=rng, dtype=torch.float64),
+        baselines=torch.randn(num_rows, generator=rng, dtype=torch.float64),
         **kwargs,
     )
 
@@ -53,6 +56,7 @@ def take(inputs, rows, **kwargs):
         inputs.group_ids[rows],
         inputs.values[rows],
         inputs.bootstrap_values[rows],
+        inputs.baselines[rows],
         **kwargs,
     )
 
@@ -88,7 +92,7 @@ def test_clip_filter_counts_groups_of_all_ranks(run_ranks):
     inputs = random_inputs(0, num_rows=8)
     ids = torch.arange(8) // 2
     rewards = inputs.rewards.index_fill(0, torch.tensor([2, 3]), 0.0)
-    inputs = AdvantageInputs(rewards, torch.ones_like(inputs.mask), ids, inputs.values, inputs.bootstrap_values)
+    inputs = dataclasses.replace(inputs, rewards=rewards, mask=torch.ones_like(inputs.mask), group_ids=ids)
     whole, _ = compute_advantages(inputs, config)
     parts = run_ranks(
         2,
@@ -276,12 +280,10 @@ def test_group_estimators_against_a_slow_loop(name, seed):
 def test_what_lies_outside_the_mask_is_not_read(name):
     inputs = random_inputs(2)
     clean = compute_advantages(inputs, ALL_ESTIMATORS[name])
-    dirty = AdvantageInputs(
-        inputs.rewards.masked_fill(~inputs.mask, math.nan),
-        inputs.mask,
-        inputs.group_ids,
-        inputs.values.masked_fill(~inputs.mask, math.inf),
-        inputs.bootstrap_values,
+    dirty = dataclasses.replace(
+        inputs,
+        rewards=inputs.rewards.masked_fill(~inputs.mask, math.nan),
+        values=inputs.values.masked_fill(~inputs.mask, math.inf),
     )
     for left, right in zip(compute_advantages(dirty, ALL_ESTIMATORS[name]), clean, strict=True):
         assert torch.equal(left, right)
@@ -294,7 +296,7 @@ def test_masks_of_zeros_give_zeros(name, num_inside):
     inputs = random_inputs(3)
     mask = torch.zeros_like(inputs.mask)
     mask[0, :num_inside] = True
-    inputs = AdvantageInputs(inputs.rewards, mask, inputs.group_ids, inputs.values, inputs.bootstrap_values)
+    inputs = dataclasses.replace(inputs, mask=mask)
     advantages, returns = compute_advantages(inputs, ALL_ESTIMATORS[name])
     assert torch.isfinite(advantages).all()
     assert torch.isfinite(returns).all()
@@ -366,6 +368,23 @@ def test_opo_weights_the_baseline_by_length():
     advantages, returns = compute_advantages(inputs, ALL_ESTIMATORS["opo"])
     assert advantages.tolist() == [[-2.25, 0.0, 0.0], [0.75] * 3, [5.0, 5.0, 0.0], [0.0] * 3]
     assert torch.equal(advantages, returns)
+
+
+def test_remax_by_hand():
+    inputs = AdvantageInputs(
+        rewards=torch.tensor([[0.0, 0.0, 1.0], [-0.25, 9.0, 0.5], [0.0, 0.0, 0.0]], dtype=torch.float64),
+        mask=torch.tensor([[True, True, True], [True, False, True], [True, False, False]]),
+        group_ids=torch.tensor([4, 4, 9]),
+        baselines=torch.tensor([0.75, 0.75, 1.0]),
+    )
+    advantages, returns = compute_advantages(inputs, ALL_ESTIMATORS["remax"])
+    assert advantages.tolist() == [[0.25, 0.25, 0.25], [-0.5, 0.0, -0.25], [-1.0, 0.0, 0.0]]
+    assert returns.tolist() == [[1.0, 1.0, 1.0], [0.25, 0.0, 0.5], [0.0, 0.0, 0.0]]
+
+
+def test_remax_without_baselines_is_refused():
+    with pytest.raises(ValueError, match="baselines: missing; advantage=remax needs them"):
+        compute_advantages(dataclasses.replace(random_inputs(0), baselines=None), ALL_ESTIMATORS["remax"])
 
 
 def test_reinforce_plus_plus_with_a_baseline_whitens_over_tokens():

@@ -389,9 +389,20 @@ def test_a_mistake_with_null_sizes_is_reported_alone() -> None:
     assert str(caught.value) == "env.max_steps=0: input should be greater than or equal to 1"
 
 
+def test_a_row_without_siblings_is_refused_by_advantages_that_compare_them() -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose_config(["experiment=embodied", "rollout.group_size=1"])
+    assert str(caught.value) == (
+        "rollout.group_size=1: algorithm.advantage=grpo compares the rows of a group, which must have at least 2; "
+        "those that do not are gae, reinforce_plus_plus, remax"
+    )
+    alone = compose_config(["experiment=embodied", "algorithm=remax", "rollout.group_size=1"])
+    assert alone.full_batch == alone.rollout.num_groups
+
+
 def test_several_mistakes_are_reported_together_one_per_line() -> None:
     with pytest.raises(ConfigError) as caught:
-        compose_config(["experiment=embodied", "trainer.epochs=0", "rollout.group_size=1", "seed=x"])
+        compose_config(["experiment=embodied", "trainer.epochs=0", "rollout.group_size=0", "seed=x"])
     assert [line.partition("=")[0] for line in str(caught.value).splitlines()] == [
         "seed",
         "rollout.group_size",

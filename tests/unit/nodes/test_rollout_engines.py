@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 import torch
 from conformance import differences
+from node_calls import call_of
 from small_engines import JOBS, TWO_WORKERS, Job, build_rollout, connected_trainer, published
 
-from embodyflow.data.metrics import Metric
+import tasks
+from embodyflow.data.batches import to_batch
+from embodyflow.data.metrics import Metric, as_metrics, to_floats
 from embodyflow.data.tables import digest_of
 from embodyflow.nodes.engines import ResponseJudge
+from embodyflow.types import Batch
 
 ALL_ROWS = {"uid", "group_id", "policy_version", "seed", "action_tokens", "log_probs", "loss_mask", "num_steps"}
 
@@ -81,6 +85,32 @@ def test_an_engine_of_episodes_plays_further_rounds_and_an_evaluation(built: Bui
     greedy = [engine.play(engine.evaluation_episodes()[:1], "eval", None) for _ in range(2)]
     assert digest_of(greedy[0]) == digest_of(greedy[1])
     assert torch.equal(engine.all_reduce(torch.ones(2)), torch.ones(2))
+
+
+@pytest.mark.parametrize("built", ["embodied", "language"], indirect=True)
+def test_the_baseline_of_a_group_is_the_reward_of_its_greedy_row(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = built.engine
+    rows = to_batch(built.job.gather(engine, 1))
+    shuffled = rows[torch.tensor([3, 0, 2, 1])]
+    begun = [name for name in ("prompt_id", "env_task_id", "goal") if name in set(rows.keys())]
+    greedy = to_batch(engine.play(engine.first_of_groups(shuffled), "train", None))
+    for group in rows["group_id"].unique():
+        [mine], siblings = greedy[greedy["group_id"] == group], rows[rows["group_id"] == group]
+        assert all((siblings[name] == mine[name]).all() for name in begun) and len(siblings) == 2
+
+    def longest(batch: Batch, worker: object) -> tuple[Batch, dict[str, Metric]]:
+        """Reward the number of tokens, since neither model succeeds."""
+        batch["rewards"] = batch["loss_mask"].float() * (1 + batch["group_id"][:, None, None])
+        return batch, {}
+
+    monkeypatch.setattr("tasks.rewards.reward", longest)
+    output = tasks.compute_baseline(shuffled.clone(), worker=engine, call=call_of("baseline"))
+    assert output.batch is not None and to_floats(as_metrics(output.metrics))["baseline/num_rows"] == 2
+    rewards = {int(row["group_id"]): longest(row[None], engine)[0]["rewards"].sum().item() for row in greedy}
+    assert len(set(rewards.values())) == 2
+    assert output.batch["baseline"].tolist() == [rewards[group] for group in shuffled["group_id"].tolist()]
+    assert set(output.batch.keys()) == {*rows.keys(), "baseline"}
+    assert all(torch.equal(output.batch[name], shuffled[name]) for name in set(rows.keys()))
 
 
 def test_rows_without_success_come_from_an_engine_that_judges_them(built: Built) -> None:

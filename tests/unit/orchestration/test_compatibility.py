@@ -72,6 +72,15 @@ LOG_PROBS = (
      dependencies: [old]}
 """
 )
+BASELINE = """
+dag_id: mine
+nodes:
+  - {node_id: rollout, executable_ref: "tasks:generate", node_type: model_inference, node_role: rollout}
+  - {node_id: greedy, executable_ref: "tasks:compute_baseline", dependencies: [rollout]}
+  - {node_id: more, executable_ref: "tasks:%s", dependencies: [greedy]}
+  - {node_id: reward, executable_ref: "%s", node_type: compute, dependencies: [more], writes: [rewards]}
+  - {node_id: advantage, executable_ref: "tasks:compute_advantage", dependencies: [reward]}
+"""
 KL = """
   - {node_id: kl, executable_ref: "tasks:compute_kl_penalty", node_type: compute, dependencies: [%s]}
   - {node_id: advantage, executable_ref: "tasks:compute_advantage", node_type: compute, dependencies: [%s]}
@@ -100,6 +109,26 @@ KL = """
         ("dapo", ["pipeline.name=gppo"], "pipeline.name=gppo: allowed are grpo, ppo"),
         ("grpo", ["algorithm=ppo"], "algorithm=ppo: runs in the flow ppo, not in grpo; start python -m flows.ppo"),
         ("grpo", ["algorithm.advantage=gae"], "algorithm.advantage=gae: needs a pipeline with a critic; "),
+        (
+            "grpo",
+            ["algorithm.advantage=remax"],
+            "node 'advantage': algorithm.advantage=remax needs a baseline, which no ancestor writes; allowed are",
+        ),
+        (
+            "grpo",
+            ["algorithm=remax", "algorithm.advantage=grpo"],
+            "algorithm.advantage=grpo: does not read the baseline that the pipeline computes (node baseline)",
+        ),
+        (
+            "grpo",
+            ["algorithm=remax", "pipeline.yaml={rewarded}"],
+            "node 'reward': writes rewards, but tasks:compute_baseline rewards its greedy rows by tasks:compute_reward",
+        ),
+        (
+            "grpo",
+            ["algorithm=remax", "pipeline.yaml={early}"],
+            "node 'more': generates rows, which would lack the baselines of 'greedy'; put tasks:compute_baseline after",
+        ),
         ("ppo", ["algorithm.advantage=rloo"], "algorithm.advantage=rloo: needs a pipeline without a critic"),
         ("grpo", ["pipeline.yaml={graph}"], "algorithm.advantage=grpo: needs a pipeline without a critic"),
         (
@@ -240,6 +269,8 @@ def test_a_mismatch_is_refused_in_one_line(
         "graph": GRAPH,
         "elsewhere": LOG_PROBS + KL % ("reward, ref", "kl"),
         "beside": LOG_PROBS + KL % ("ref", "ref"),
+        "rewarded": BASELINE % ("filter_groups", "tasks:filter_groups"),
+        "early": BASELINE % ("dynamic_sampling", "tasks:compute_reward"),
         "unread": LOG_PROBS + KL[: KL.index("  - {node_id: advantage")] % "ref",
     }
     files = {name: tmp_path / f"{name}.yaml" for name in graphs}
