@@ -40,6 +40,8 @@ with C = L = 1, and::
     terminated       bool    [N]            whether the episode terminated at the end of the piece; otherwise a time
                                             limit or the iteration cut it, and ``bootstrap_values`` (float32 [N])
                                             is the estimated return after it
+    running_returns  float32 [N, T]         only of policies that scale rewards: discounted sum of the episode's
+                                            rewards from its start to this step, which earlier pieces may hold
 
 A language row is an episode of R decisions of one token, where R is the longest response at hand (T = R, L = 1).
 ``log_probs`` and ``loss_mask`` are as above, and::

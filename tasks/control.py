@@ -17,6 +17,9 @@ from tasks.critic import compute_value
 DECISION_COLUMNS = ("state", "action_tokens", "log_probs", "loss_mask", "advantages", "values", "returns")
 """Columns with one entry per decision, [N, T, ...]."""
 
+RUNNING_RETURNS = "running_returns"
+"""Column with one entry per decision that only the rows of a policy that scales rewards have."""
+
 ROW_COLUMNS = ("group_id", "policy_version", "instruction_ids")
 """Columns with one entry per row that every decision of the row repeats."""
 
@@ -73,7 +76,11 @@ def value_steps(batch: Batch, config: Any = None, *, worker: TrainerEngine, **kw
     The bootstrap value is 0 where the episode terminated. Where a time limit or the end of the iteration cuts the
     episode, it is the critic's value of the final state (Pardo et al. 2018, "Time Limits in Reinforcement Learning",
     arXiv:1712.00378).
+
+    A policy that scales rewards gets its rewards scaled here, since values estimate sums of scaled rewards.
     """
+    if RUNNING_RETURNS in set(batch.keys()):
+        batch["rewards"] = worker.scaled_rewards(batch)
     after = Batch(
         {
             "state": batch["final_state"].unsqueeze(1),
@@ -94,7 +101,8 @@ def split_decisions(batch: Batch, config: Any = None, **kwargs: Any) -> NodeOutp
     """
     decided = batch["loss_mask"].any(-1)
     row, step = decided.nonzero(as_tuple=True)
-    columns: dict[str, torch.Tensor] = {name: batch[name][decided].unsqueeze(1) for name in DECISION_COLUMNS}
+    names = [*DECISION_COLUMNS, *({RUNNING_RETURNS} & set(batch.keys()))]
+    columns: dict[str, torch.Tensor] = {name: batch[name][decided].unsqueeze(1) for name in names}
     columns |= {name: batch[name][row] for name in ROW_COLUMNS}
     columns["uid"] = batch["uid"][row] + step
     columns["seed"] = batch["seed"][row] ^ columns["uid"]

@@ -191,6 +191,12 @@ class TrainerEngine(Reducer, Protocol):
     def values(self, batch: Batch) -> torch.Tensor:
         """Return the critic's value before each decision, float32 [N, T]."""
 
+    def scaled_rewards(self, batch: Batch) -> torch.Tensor:
+        """Return rewards divided by the running deviation of returns, float32 [N, T, L].
+
+        Only policies that scale rewards have rows with ``running_returns``, which this method reads.
+        """
+
     def step(
         self, batch: Batch, *, positions: Index, total_rows: int, seed: int, iteration: int = 1
     ) -> dict[str, Metric]:

@@ -19,6 +19,7 @@ from embodyflow.data.metrics import Metric
 from embodyflow.errors import DamageError
 from embodyflow.policies.env_match import check_match
 from embodyflow.policies.policy_registry import build_acting_policy
+from embodyflow.policies.return_scale import return_scale_of
 from embodyflow.process.determinism import use_deterministic_kernels
 from embodyflow.rollouts.executable_actions import executable_actions
 from embodyflow.rollouts.open_episodes import OpenEpisodes, OpenEpisodesFolder
@@ -62,6 +63,8 @@ class ControlRollout:
         prototype.close()
         self._num_episodes = np.zeros(self._num_envs, np.int64)
         self._returns, self._lengths = np.zeros(self._num_envs), np.zeros(self._num_envs, np.int64)
+        scales_rewards = return_scale_of(self.policy.model) is not None
+        self._running_returns = np.zeros(self._num_envs) if scales_rewards else None
         self._state = np.zeros((self._num_envs, config.policy.state_dim), np.float32)
         self._last_iteration: int | None = None  # the iteration that left the environments in their current states
         self.policy_version = -1
@@ -98,6 +101,8 @@ class ControlRollout:
         shape = (self._num_steps, self.config.policy.action_dim)
         uniforms = np.stack([derive_rng(*draws, number).random(shape) for number in ranks], axis=1)
         record = _Record(self._num_envs, self._num_steps, self.config, self.policy.token_dtype)
+        if self._running_returns is not None:
+            record.columns["running_returns"] = np.zeros((self._num_envs, self._num_steps), np.float32)
         finished = Finished()
         for t in range(self._num_steps):
             self._step(t, uniforms[t], record, finished)
@@ -105,7 +110,8 @@ class ControlRollout:
         first_uid = iteration * self.config.rows_per_iteration + self.rank * self._num_envs * self._num_steps
         seeds = np.array([derive_seed(*draws, number) for number in ranks])
         if stored is not None:
-            stored.write(iteration, OpenEpisodes(self._env.histories(), self._num_episodes, self._returns))
+            histories = self._env.histories()
+            stored.write(iteration, OpenEpisodes(histories, self._num_episodes, self._returns, self._running_returns))
         self._last_iteration = iteration
         return record.rows(first_uid, seeds, self.policy_version), finished
 
@@ -157,6 +163,10 @@ class ControlRollout:
         self._state = step.observation["state"].astype(np.float32)
         over = np.flatnonzero(step.terminated | step.truncated)
         record.end(over, t, self._state, step.terminated)
+        if self._running_returns is not None:
+            self._running_returns = self.config.algorithm.gamma * self._running_returns + step.rewards[:, 0]
+            record.columns["running_returns"][:, t] = self._running_returns
+            self._running_returns[over] = 0.0
         self._count(step, over, finished)
         self._reset(over)
 
@@ -167,6 +177,8 @@ class ControlRollout:
         self._env.abandon()
         if iteration == 0:
             self._num_episodes[:], self._returns[:], self._lengths[:] = 0, 0.0, 0
+            if self._running_returns is not None:
+                self._running_returns[:] = 0.0
             self._reset(np.arange(self._num_envs))
             return
         if stored is None:
@@ -175,6 +187,10 @@ class ControlRollout:
         self._state = self._env.replay(episodes.histories)["state"].astype(np.float32)
         self._num_episodes, self._returns = episodes.num_episodes, episodes.returns
         self._lengths = np.array([len(history.actions) for history in episodes.histories])
+        if self._running_returns is not None:
+            if episodes.running_returns is None:
+                raise DamageError(f"iteration {iteration}: its open episodes have no running returns")
+            self._running_returns = episodes.running_returns
 
     def _count(self, step: ChunkStep, over: np.ndarray, finished: Finished) -> None:
         self._returns += step.rewards[:, 0]

@@ -22,11 +22,13 @@ class OpenEpisodes:
         histories: Histories of the open episodes.
         num_episodes: Number of episodes of each environment so far, including the open one, int64 ``[n]``.
         returns: Sums of the open episodes' rewards, float64 ``[n]``.
+        running_returns: Discounted sums of the same rewards, float64 ``[n]``; ``None`` if the policy scales no rewards.
     """
 
     histories: Sequence[EpisodeHistory]
     num_episodes: Array
     returns: Array
+    running_returns: Array | None = None
 
 
 class OpenEpisodesFolder:
@@ -68,7 +70,9 @@ class OpenEpisodesFolder:
 
 def _table(episodes: OpenEpisodes) -> Table:
     actions = [history.actions for history in episodes.histories]
-    return {
+    running = episodes.running_returns
+    columns: Table = {} if running is None else {"running_returns": running}
+    return columns | {
         "seed": np.array([history.seed for history in episodes.histories], np.int64),
         "actions": Ragged(np.concatenate(actions), np.array([len(each) for each in actions], np.int64)),
         "num_episodes": episodes.num_episodes,
@@ -78,7 +82,9 @@ def _table(episodes: OpenEpisodes) -> Table:
 
 def _episodes(table: Table) -> OpenEpisodes:
     actions, num_episodes, returns = table["actions"], table["num_episodes"], table["returns"]
+    running = table.get("running_returns")
     assert isinstance(num_episodes, np.ndarray) and isinstance(returns, np.ndarray)
+    assert running is None or isinstance(running, np.ndarray)
     seeds = np.asarray(table["seed"]).tolist()
     histories = [EpisodeHistory(seed, None, actions[row]) for row, seed in enumerate(seeds)]
-    return OpenEpisodes(histories, num_episodes, returns)
+    return OpenEpisodes(histories, num_episodes, returns, running)

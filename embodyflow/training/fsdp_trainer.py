@@ -17,6 +17,7 @@ from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, last
 from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.policy_registry import build_critic, build_policy
+from embodyflow.policies.return_scale import return_scale_of
 from embodyflow.process.determinism import use_deterministic_kernels
 from embodyflow.process.file_modes import follow_umask
 from embodyflow.process.heap import keep_freed_memory
@@ -97,6 +98,17 @@ class FSDPTrainer:
         """Return the critic's value before each decision, float32 ``[N, T]``; 0 where there is no decision."""
         assert self.critic is not None, "algorithm.advantage has no critic"
         return self._in_parts(self.critic.evaluate, batch)
+
+    def scaled_rewards(self, batch: TensorDict) -> torch.Tensor:
+        """Return the batch's rewards divided by the running deviation of returns, float32 ``[N, T, L]``; a collective.
+
+        The statistics stay as they are until the policy trains on the rows;
+        see :class:`~embodyflow.policies.return_scale.ReturnScale`.
+        """
+        scale = return_scale_of(self.policy.model)
+        assert scale is not None, "the policy does not scale rewards"
+        decided = batch["loss_mask"].any(-1)
+        return scale.scaled(batch["rewards"], batch["running_returns"], decided, self.all_reduce)
 
     def step(
         self, batch: TensorDict, *, positions: np.ndarray, total_rows: int, seed: int, iteration: int = 1

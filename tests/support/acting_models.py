@@ -79,6 +79,7 @@ def _load_checkpoint(config: Any, folder: Path, **keys: Any) -> Any:
 
 _tiny_vla = partial(_plain, "tiny_vla", _load_tiny_vla, action_dim=2, chunk_size=3, num_bins=8, hidden_size=16)
 _load_flow_vla = partial(_load_checkpoint, normalization="checkpoint")
+_NORMALISED = {"normalize_observations": True, "normalize_returns": True}
 _EXPERT = {"train_expert_only": True, "cameras": ("image",), "chunk_size": 1}
 _TWO_CAMERAS = {"decoding": "parallel", "chunk_size": 2, "cameras": ("image", "wrist_image")}
 
@@ -96,11 +97,11 @@ MODELS = {
     "π0's expert": ActingModel(partial(pi0_models.new_policy, **_EXPERT), _load_flow_vla),
     "MLPGaussian": _plain("mlp_gaussian", _load_weights, state_dim=3, action_dim=2, hidden_size=8),
     "MLPGaussian that normalises": _plain(
-        "mlp_gaussian", _load_weights, state_dim=3, action_dim=2, hidden_size=8, normalize_observations=True
+        "mlp_gaussian", _load_weights, state_dim=3, action_dim=2, hidden_size=8, **_NORMALISED
     ),
     "MLPCategorical": _plain("mlp_categorical", _load_weights, state_dim=3, num_actions=5, hidden_size=8),
     "MLPCategorical that normalises": _plain(
-        "mlp_categorical", _load_weights, state_dim=3, num_actions=5, hidden_size=8, normalize_observations=True
+        "mlp_categorical", _load_weights, state_dim=3, num_actions=5, hidden_size=8, **_NORMALISED
     ),
     "a policy of your own": _plain(OWN_POLICY, _load_weights, state_dim=5, action_dim=2, chunk_size=2, num_bins=7),
 }

@@ -13,3 +13,5 @@ class MLPConfig(ControlPolicyConfig):
     num_layers: int = Field(2, ge=1, le=32, description="Hidden layers.")
     normalize_observations: bool = Field(False, description="Normalise states by their running mean and variance.")
     observation_clip: float = Field(10.0, gt=0, le=1e6, description="Bound of a normalised feature, in deviations.")
+    normalize_returns: bool = Field(False, description="Divide rewards by the running deviation of discounted returns.")
+    reward_clip: float = Field(10.0, gt=0, le=1e6, description="Bound of a divided reward.")

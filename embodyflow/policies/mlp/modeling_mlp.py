@@ -9,6 +9,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from embodyflow.policies.mlp.configuration_mlp import MLPConfig
+from embodyflow.policies.return_scale import ReturnScale
 from embodyflow.policies.running_normalizer import RunningNormalizer
 
 
@@ -26,6 +27,14 @@ class MLPTrunk(nn.Module):
         for block in self.blocks:
             features = block(features)
         return features
+
+
+class MLPActor(MLPTrunk):
+    """Base of the networks that choose actions; it holds the scale of rewards, if the configuration has one."""
+
+    def __init__(self, config: MLPConfig) -> None:
+        super().__init__(config)
+        self.return_scale = ReturnScale(config.reward_clip) if config.normalize_returns else None
 
 
 class MLPValue(MLPTrunk):

@@ -2,11 +2,11 @@
 
 from torch import Tensor
 
-from embodyflow.policies.mlp.modeling_mlp import MLPTrunk, orthogonal_linear
+from embodyflow.policies.mlp.modeling_mlp import MLPActor, orthogonal_linear
 from embodyflow.policies.mlp_categorical.configuration_mlp_categorical import MLPCategoricalConfig
 
 
-class MLPCategorical(MLPTrunk):
+class MLPCategorical(MLPActor):
     """Maps states to logits of actions, by an MLP of tanh layers; at the start all actions are about equally likely."""
 
     def __init__(self, config: MLPCategoricalConfig) -> None:

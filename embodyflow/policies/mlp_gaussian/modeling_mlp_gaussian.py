@@ -5,11 +5,11 @@ import math
 import torch
 from torch import Tensor, nn
 
-from embodyflow.policies.mlp.modeling_mlp import MLPTrunk, orthogonal_linear
+from embodyflow.policies.mlp.modeling_mlp import MLPActor, orthogonal_linear
 from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
 
 
-class MLPGaussian(MLPTrunk):
+class MLPGaussian(MLPActor):
     """Maps states to a Gaussian over actions: an MLP of tanh layers gives the mean, a parameter the deviation."""
 
     def __init__(self, config: MLPGaussianConfig) -> None:

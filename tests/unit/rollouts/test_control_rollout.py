@@ -79,6 +79,24 @@ def test_rows_match_gymnasium(played):
     assert finished == pytest.approx(returns[:3])
 
 
+def test_running_returns_are_discounted_sums_since_the_episode_began(config, played):
+    """Episodes of 20 steps: the first ends within an iteration, the next spans two."""
+    scaled = compose_config([*WORDS, "policy.normalize_returns=true"])
+    (first, _), (second, _) = collected(scaled, 0)
+    pieces = [(first, 1), (first, 3), (second, 1), (second, 3)]
+    running, since = 0.0, 0
+    for rows, row in pieces:
+        for t in range(rows["num_steps"][row]):
+            running, since = config.algorithm.gamma * running + rows["rewards"][row, t, 0], since + 1
+            assert rows["running_returns"][row, t] == pytest.approx(running, rel=1e-5)
+            if since == 20:
+                running, since = 0.0, 0
+    # All other columns are those of a policy that does not scale rewards.
+    for rows, (plain, _) in zip((first, second), played, strict=True):
+        assert "running_returns" not in plain
+        assert all(np.array_equal(rows[name], plain[name]) for name in plain)
+
+
 class OldPendulum(PendulumEnv):
     """An environment with NumPy's older generator, which accepts seeds of 32 bits."""
 
@@ -103,8 +121,10 @@ def test_a_fresh_engine_collects_the_same(config, played):
     assert all(np.array_equal(again[name], played[0][0][name]) for name in again)
 
 
-def test_another_worker_continues_bit_identically(config, tmp_path):
+@pytest.mark.parametrize("scales_rewards", [False, True])
+def test_another_worker_continues_bit_identically(scales_rewards, tmp_path):
     """Check that iteration 3 and its open episodes are equal, whichever worker ran the iterations before."""
+    config = compose_config([*WORDS, f"policy.normalize_returns={str(scales_rewards).lower()}"])
     draws = [(0, iteration, "rollout") for iteration in range(4)]
     first, second = (fresh(config) for _ in range(2))
     try:

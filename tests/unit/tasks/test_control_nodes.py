@@ -62,6 +62,25 @@ def test_a_cut_episode_is_bootstrapped_and_a_terminated_one_is_not():
     torch.testing.assert_close(returns, expected)
 
 
+class Scaling(FirstFeature):
+    """The same engine, whose policy divides rewards by two."""
+
+    def scaled_rewards(self, batch: Any) -> torch.Tensor:
+        return batch["rewards"] / 2
+
+
+def test_values_estimate_sums_of_scaled_rewards():
+    batch = rows()
+    batch["running_returns"] = torch.tensor([[1.0, 1.5], [3.0, 2.5], [4.0, 0.0]])
+    batch = tasks.value_steps(batch, worker=Scaling()).batch
+    assert batch["rewards"].flatten().tolist() == [0.5, 0.5, 0.5, 0.5, 0.5, 0]
+    batch = tasks.compute_advantage(batch, worker=Scaling()).batch
+    # A cut row's last return is r/2 + V/2, where V is the critic's value of the final state.
+    assert batch["returns"][1:].flatten()[[1, 2]].tolist() == [0.5 + 100, 0.5 + 150]
+    split = tasks.split_decisions(batch).batch
+    assert split["running_returns"].flatten().tolist() == [1, 1.5, 3, 2.5, 4], "training counts them"
+
+
 def test_every_decision_becomes_a_row():
     worker = FirstFeature()
     batch = tasks.compute_advantage(tasks.value_steps(rows(), worker=worker).batch, worker=worker).batch

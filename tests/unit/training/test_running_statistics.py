@@ -1,4 +1,4 @@
-"""Running statistics of states in the trainer: when they change, where they are stored, and who acts with them."""
+"""Running statistics in the trainer: when they change, where they are stored, and who acts with them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,15 +17,14 @@ from embodyflow.types import Batch
 
 NUM_ROWS = 16
 MEAN, DEVIATION = 40.0, 3.0
+NORMALISED = ("policy.normalize_observations=true", "policy.normalize_returns=true")
 
 
 @pytest.fixture
 def config() -> RunConfig:
     small = ("rollout.num_workers=1", "rollout.envs_per_worker=1", "rollout.num_steps=16", "policy.hidden_size=16")
     passes = ("trainer.num_minibatches=4", "trainer.epochs=3", "critic.epochs=3")
-    return compose_config(
-        ["experiment=reacher", "algorithm=ppo", "policy.normalize_observations=true", *small, *passes]
-    )
+    return compose_config(["experiment=reacher", "algorithm=ppo", *NORMALISED, *small, *passes])
 
 
 @pytest.fixture
@@ -50,6 +49,8 @@ def rows_of(config: RunConfig, iteration: int) -> Batch:
     rows["state"] = MEAN + DEVIATION * rows["state"]
     rows["loss_mask"] = torch.ones(NUM_ROWS, 1, 1, dtype=torch.bool)
     rows["seed"], rows["instruction_ids"] = torch.arange(NUM_ROWS), torch.zeros(NUM_ROWS, 1, dtype=torch.int64)
+    rows["rewards"] = torch.from_numpy(draw.normal(size=(NUM_ROWS, 1, 1)).astype(np.float32))
+    rows["running_returns"] = 2 * rows["rewards"].squeeze(-1) + 7
     rows["values"], rows["returns"] = torch.zeros(NUM_ROWS, 1), torch.ones(NUM_ROWS, 1)
     return rows
 
@@ -76,12 +77,28 @@ def test_each_iteration_counts_its_rows_once(config: RunConfig, start: Callable[
             np.testing.assert_allclose(model.normalize.variance, seen.var(0), rtol=1e-9)
 
 
+def test_each_iteration_scales_by_the_statistics_that_it_leaves(
+    config: RunConfig, start: Callable[[], FSDPTrainer]
+) -> None:
+    trainer = start()
+    for iteration in (1, 2, 3):
+        rows = rows_of(config, iteration)
+        scaled = trainer.scaled_rewards(rows)
+        train(trainer, iteration)
+        scale = trainer.policy.model.return_scale
+        returns = [rows_of(config, each)["running_returns"].double().numpy() for each in range(1, iteration + 1)]
+        assert scale.count.item() == iteration * NUM_ROWS
+        assert scale.variance.item() == pytest.approx(np.var(returns), rel=1e-9)
+        torch.testing.assert_close(scaled, (rows["rewards"] / np.std(returns)).float())
+        assert trainer.weights()["return_scale.count"].item() == iteration * NUM_ROWS
+
+
 def test_log_probs_and_values_count_nothing(config: RunConfig, start: Callable[[], FSDPTrainer]) -> None:
     trainer = start()
     train(trainer, 1)
     before = trainer.fingerprint()
     rows = rows_of(config, 2)
-    trainer.log_probs(rows, reference=False), trainer.values(rows)
+    trainer.log_probs(rows, reference=False), trainer.values(rows), trainer.scaled_rewards(rows)
     assert trainer.fingerprint() == before
 
 
@@ -97,6 +114,7 @@ def test_an_iteration_repeated_from_a_checkpoint_counts_once(start: Callable[[],
     assert restored.policy.model.normalize.count.item() == NUM_ROWS
     train(restored, 2)
     repeated = restored.weights() | {"critic count": restored.critic.model.normalize.count.numpy()}
+    assert repeated["return_scale.count"].item() == 2 * NUM_ROWS
     assert repeated["normalize.count"].item() == repeated["critic count"].item() == 2 * NUM_ROWS
     assert repeated.keys() == expected.keys()
     for name, value in expected.items():
