@@ -12,12 +12,13 @@ import cloudpickle  # type: ignore[import-untyped]
 import gymnasium as gym
 import numpy as np
 import psutil
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Discrete
 from gymnasium.utils.env_checker import check_env
 
 from embodyflow.cli.described_spaces import describe_space, entries_of_space, is_bounded
 from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
+from embodyflow.policies.env_match import num_choices
 from embodyflow.policies.observations import entries_of
 from embodyflow.seeding import LARGEST_ENV_SEED
 from embodyflow.simulation.frames import RENDER_ERRORS, CannotDrawError, drawing_env
@@ -25,6 +26,7 @@ from embodyflow.simulation.make_env import check_attributes, first_task, make_en
 from embodyflow.simulation.rendering import rendering_problem
 from embodyflow.simulation.restorability import remedy
 from embodyflow.simulation.vector_env import VectorEnv
+from embodyflow.simulation.vector_env_worker import ARRAY_SPACES
 
 SEED = 7
 NUM_STEPS = 40
@@ -67,13 +69,14 @@ class Subject:
 
     @functools.cached_property
     def actions(self) -> np.ndarray:
-        """The actions that all checks execute, ``[NUM_STEPS, A]``, or ``[NUM_STEPS]`` of a Discrete space."""
+        """The actions that all checks execute, ``[NUM_STEPS, *action_shape]``."""
         env = self.make()
         space = env.action_space
         env.close()
-        if not isinstance(space, Box | Discrete):
+        if not isinstance(space, ARRAY_SPACES):
             raise ConfigError(
-                f"env.id={self.config.id}: actions must be a Box or Discrete, not {space}; a wrapper can convert them"
+                f"env.id={self.config.id}: actions must be a Box, Discrete, MultiDiscrete or MultiBinary, not {space}; "
+                "a wrapper can convert them"
             )
         space.seed(SEED)
         return np.stack([space.sample() for _ in range(NUM_STEPS)])
@@ -170,7 +173,9 @@ def _spaces(subject: Subject) -> Finding:
     details = f"actions {describe_space(own.action_space)}; observes {', '.join(seen)}"
     env.close()
     if isinstance(own.action_space, Discrete):
-        return Finding("note", details, "control jobs choose among them; embodied jobs need a Box of actions")
+        return Finding("note", details, "policy=tiny_vla or mlp_categorical chooses among them")
+    if num_choices(own.action_space) is not None:
+        return Finding("note", details, "policy=tiny_vla chooses among them; control jobs need a Box or Discrete")
     if not is_bounded(own.action_space):
         return Finding("note", details, "embodied jobs need actions with finite bounds; a wrapper can set them")
     return Finding("ok", details)

@@ -98,6 +98,14 @@ class EmbodiedConfig(GroupedConfig):
         return self
 
     @model_validator(mode="after")
+    def _require_continuous_demonstrations(self) -> "EmbodiedConfig":
+        if self.warm_start is not None and self.policy.choices is not None:
+            raise ValueError(
+                f"warm_start: must be null with discrete actions, policy.num_choices={list(self.policy.choices)}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _require_statistics(self) -> "EmbodiedConfig":
         policy = self.policy
         if self.warm_start is not None or not isinstance(policy, FlowVLAConfig) or policy.path is None:

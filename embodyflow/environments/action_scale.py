@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from numpy.typing import NDArray
 
 
@@ -22,18 +22,18 @@ class ActionScale:
 
     @classmethod
     def of(cls, space: gym.Space[Any]) -> "ActionScale | None":
-        """Return the map for an action space; ``None`` for a ``Discrete`` space, which has nothing to scale.
+        """Return the map for an action space; ``None`` for a discrete space, which has nothing to scale.
 
         Raises:
-            ValueError: The space is neither Discrete nor a Box of floats with finite bounds.
+            ValueError: The space is neither discrete nor a Box of floats with finite bounds.
         """
-        if isinstance(space, Discrete):
+        if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
             return None
         is_finite = isinstance(space, Box) and bool(np.isfinite([space.low, space.high]).all())
         if isinstance(space, Box) and is_finite and np.issubdtype(space.dtype, np.floating):
             return cls(space)
         raise ValueError(
-            f"its actions must be Discrete or a Box of floats with finite bounds, are {space}; a wrapper can do it"
+            f"its actions must be discrete or a Box of floats with finite bounds, are {space}; a wrapper can do it"
         )
 
     @property

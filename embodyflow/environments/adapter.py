@@ -66,7 +66,7 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     The observation is a dict: ``state`` float32 ``[S]``, a concatenation of chosen entries of the environment's own
     observation, and every entry of ``images``, uint8 ``[H, W, 3]``. Actions are float32 ``[A]`` in [-1, 1], scaled to
-    the environment's bounds; those of a ``Discrete`` space are the environment's own. Initial state ``g`` of a split is
+    the environment's bounds; discrete ones are the environment's own. Initial state ``g`` of a split is
     ``reset(seed=FIRST_SEED[split] + g)``. An episode is *terminated* by success or by the environment, and *truncated*
     by the environment or after ``max_steps``. ``info`` has ``success`` (bool), ``instruction`` (str) and ``goal``
     (int).
@@ -123,7 +123,7 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         self._expert_name = settings.expert
         self._success, self._is_solved = _success(settings), _solved(settings)
         self._state_keys = _state_keys(self.inner.observation_space, settings.state, set(self._images.values()))
-        # One of n actions has nothing to scale.
+        # Discrete actions have nothing to scale.
         self.action_space = self.inner.action_space if self._scale is None else self._scale.space
         self.observation_space: gym.Space[Any] = Dict(self._spaces())
         self._goal, self._raw = 0, None
@@ -167,7 +167,7 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         return self._observation(), {**info, **self._told(self._is_solved(info))}
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Execute one action: float32 ``[A]`` in [-1, 1], or a number of a ``Discrete`` space.
+        """Execute one action: float32 ``[A]`` in [-1, 1], or one of a discrete space.
 
         Raises:
             ValueError: ``info`` has no key of success, or its value is no finite number.

@@ -12,9 +12,12 @@ from embodyflow.policies.policy_config import (
     ActingPolicyConfig,
     ControlPolicyConfig,
     DiscreteControlPolicyConfig,
+    EmbodiedPolicyConfig,
     Shape,
 )
 from embodyflow.policies.policy_registry import find_policy
+
+FLATTEN = "env.adapter.wrappers=[gymnasium.wrappers:FlattenObservation]"
 
 
 def check_match(config: ActingPolicyConfig, env: gym.Env[Any, Any]) -> None:
@@ -52,11 +55,27 @@ def check_unit_bounds(config: ActingPolicyConfig, env: gym.Env[Any, Any]) -> Non
         )
 
 
-def policy_sizes(env: gym.Env[Any, Any]) -> dict[str, int]:
+def num_choices(space: gym.Space[Any]) -> tuple[int, ...] | None:
+    """Return the number of choices in each dimension of a discrete action, ``A`` of them.
+
+    Returns:
+        ``(n,)`` for ``Discrete(n)``; the numbers of a ``MultiDiscrete`` and twos for a ``MultiBinary``, if they have
+        one axis; ``None`` for any other space.
+    """
+    if isinstance(space, gym.spaces.Discrete):
+        return (int(space.n),)
+    if isinstance(space, gym.spaces.MultiDiscrete) and len(space.shape) == 1:
+        return tuple(space.nvec.tolist())
+    if isinstance(space, gym.spaces.MultiBinary) and len(space.shape) == 1:
+        return (2,) * space.shape[0]
+    return None
+
+
+def policy_sizes(env: gym.Env[Any, Any]) -> dict[str, int | list[int]]:
     """Return the sizes of a policy for the environment, by the keys of its configuration.
 
     Raises:
-        ConfigError: An action is neither a vector of floats nor one of K, or an observation no array.
+        ConfigError: An action is neither a vector of floats nor discrete, or an observation no array.
     """
     fields, sizes = observation_fields(env.observation_space), _action_sizes(env)
     if STATE_KEY in fields:
@@ -66,10 +85,12 @@ def policy_sizes(env: gym.Env[Any, Any]) -> dict[str, int]:
     return {"state_dim": 0, **sizes} if any(len(shape) == 3 for shape, _ in fields.values()) else sizes
 
 
-def _action_sizes(env: gym.Env[Any, Any]) -> dict[str, int]:
-    if isinstance(env.action_space, gym.spaces.Discrete):
-        return {"action_dim": 1, "num_actions": int(env.action_space.n)}
-    return {"action_dim": _action_box(env).shape[0]}
+def _action_sizes(env: gym.Env[Any, Any]) -> dict[str, int | list[int]]:
+    choices = num_choices(env.action_space)
+    if choices is None:
+        return {"action_dim": _action_box(env).shape[0]}
+    sizes: dict[str, int | list[int]] = {"action_dim": len(choices), "num_choices": list(choices)}
+    return sizes | ({"num_actions": choices[0]} if isinstance(env.action_space, gym.spaces.Discrete) else {})
 
 
 def _check_actions(config: ActingPolicyConfig, env: gym.Env[Any, Any]) -> None:
@@ -83,14 +104,43 @@ def _check_actions(config: ActingPolicyConfig, env: gym.Env[Any, Any]) -> None:
             )
         if space.n != config.num_actions:
             raise ConfigError(f"policy.num_actions={config.num_actions}: the environment has {space.n} actions")
-    elif isinstance(space, gym.spaces.Discrete) and isinstance(config, ControlPolicyConfig):
+    elif num_choices(space) is not None and isinstance(config, ControlPolicyConfig):
+        if not isinstance(space, gym.spaces.Discrete):
+            raise ConfigError(
+                f"env: actions of a control job must be a Box or Discrete, not {space}; a wrapper can do it"
+            )
         raise ConfigError(
             f"policy.name={config.name}: has continuous actions, the environment's are {space}; "
             "allowed is policy=mlp_categorical"
             + (", or policy.action_dim=null, which chooses it" if config.discrete_policy else "")
         )
+    elif isinstance(config, EmbodiedPolicyConfig) and (config.choices, num_choices(space)) != (None, None):
+        _check_choices(config, space)
     elif _action_box(env).shape != (config.action_dim,):
         raise ConfigError(f"policy.action_dim={config.action_dim}: the environment's actions have {space.shape}")
+
+
+def _check_choices(config: EmbodiedPolicyConfig, space: gym.Space[Any]) -> None:
+    """Refuse discrete actions of a policy or an environment that the other one does not have."""
+    found = num_choices(space)
+    if config.choices == found:
+        return
+    if found is None:
+        raise ConfigError(
+            f"policy.num_choices={list(config.choices or ())}: chooses among numbered actions, the environment's are "
+            f"{space}; allowed is null"
+        )
+    if config.choices is not None:
+        raise ConfigError(f"policy.num_choices={list(config.choices)}: the environment has {list(found)}")
+    if "num_choices" not in type(config).model_fields:
+        raise ConfigError(
+            f"policy.name={config.name}: has continuous actions, the environment's are {space}; "
+            "allowed is policy=tiny_vla"
+        )
+    raise ConfigError(
+        f"policy.num_choices=null: means continuous actions, the environment's are {space}; allowed is {list(found)}, "
+        "or policy.action_dim=null, which sets it"
+    )
 
 
 def _has_shape(shape: tuple[int, ...] | None, wanted: Shape) -> bool:
@@ -106,11 +156,11 @@ def _mismatch(policy: str, name: str, wanted: Shape, shapes: Mapping[str, tuple[
     if name == STATE_KEY and shape is None and vectors:
         return (
             f"policy.state_dim: the environment has no {STATE_KEY!r}, it observes {', '.join(shapes)}; choose some by "
-            f"env.adapter.state=[{','.join(vectors[:2])}], or flatten all of them by "
-            "env.adapter.wrappers=[gymnasium.wrappers:FlattenObservation]"
+            f"env.adapter.state=[{','.join(vectors[:2])}], or flatten all of them by {FLATTEN}"
         )
     if name == STATE_KEY:
-        return f"policy.state_dim={size}: the environment's state has {shape}"
+        flat = "" if len(shape or ()) < 2 else f"; flatten it by {FLATTEN}"
+        return f"policy.state_dim={size}: the environment's state has {shape}{flat}"
     found = f"has no {name!r}, only {', '.join(shapes)}" if shape is None else f"has {name!r} in {shape}"
     if len(wanted) != 3:
         return f"policy.name={policy}: reads {name!r} in {wanted}, the environment {found}"

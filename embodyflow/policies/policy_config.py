@@ -55,6 +55,14 @@ class EmbodiedPolicyConfig(ActingPolicyConfig):
     chunk_size: int = Field(ge=1, description="C, actions of one decision.")
 
     @property
+    def choices(self) -> tuple[int, ...] | None:
+        """Numbers of choices in each dimension of a discrete action, ``A`` of them; ``None`` for continuous actions.
+
+        The policy's actions are then indices from 0 in each dimension.
+        """
+        return None
+
+    @property
     def num_action_tokens(self) -> int:
         """L, log-probs of one decision: C·A unless the policy says otherwise."""
         return self.chunk_size * self.action_dim

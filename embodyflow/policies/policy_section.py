@@ -31,18 +31,27 @@ def open_sizes(section: Mapping[str, Any]) -> list[str]:
     return [key for key in SIZES if key in needed or section.get(key, 0) is None]
 
 
-def for_discrete_actions(section: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the section of the policy for an environment with a ``Discrete`` action space.
+def for_discrete_actions(section: Mapping[str, Any], sizes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the section of the policy for an environment with discrete actions.
 
-    A section that leaves the actions to the environment (``action_dim`` is null) becomes that of the class's
-    ``discrete_policy``, as far as their keys agree. A key that has no meaning there stays if it was changed, so that
-    validation refuses it. Other sections are returned as they are.
+    A section that leaves the actions to the environment (``action_dim`` is null) gets the environment's ``num_choices``
+    if its class has this key and the section does not set it. A policy for control becomes its class's
+    ``discrete_policy`` if the action space is ``Discrete``, as far as their keys agree. A key that has no meaning there
+    stays if it was changed, so that validation refuses it. Other sections are returned as they are.
+
+    Args:
+        section: Plain values of ``policy``.
+        sizes: Sizes of a policy for the environment (:func:`~embodyflow.policies.env_match.policy_sizes`).
     """
     config_class = config_class_of(section)
-    if config_class is None or not issubclass(config_class, ControlPolicyConfig):
+    if config_class is None or "action_dim" not in open_sizes(section) or "num_choices" not in sizes:
+        return section
+    if "num_choices" in config_class.model_fields and section.get("num_choices") is None:
+        return {**section, "num_choices": sizes["num_choices"]}
+    if not issubclass(config_class, ControlPolicyConfig) or "num_actions" not in sizes:
         return section
     name = config_class.discrete_policy
-    if name is None or "action_dim" not in open_sizes(section):
+    if name is None:
         return section
     known, defaults = find_policy(name).config_class.model_fields, config_class.model_fields
     kept = {key: value for key, value in section.items() if key in known or value != defaults[key].default}

@@ -36,6 +36,7 @@ from embodyflow.rollouts.episode_rows import (
     SolvedGoals,
     padded,
 )
+from embodyflow.rollouts.executable_actions import null_action, numbered_actions, recorded_actions
 from embodyflow.rollouts.group_rollout import GroupRollout, first_rows, places
 from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.simulation.frames import CannotDrawError, drawing_env, frame_of
@@ -81,8 +82,7 @@ class EmbodiedRollout(GroupRollout):
         self._envs: dict[str, VectorEnv] = {}
         self.prototypes = [make_env(config.env, task, "train") for task in config.env.tasks]
         check_match(config.policy, self.prototypes[0])
-        actions: Any = self.prototypes[0].action_space
-        self._bounds = (actions.low.astype(np.float32), actions.high.astype(np.float32))
+        self._action_space = self.prototypes[0].action_space
         self.policy = build_acting_policy(config.policy, config.cluster.device)
         self._instructions = np.stack(
             [self.policy.encode_instruction(env.get_wrapper_attr("instruction")) for env in self.prototypes]
@@ -200,11 +200,11 @@ class EmbodiedRollout(GroupRollout):
                 return rows.columns
 
     def _succeeds_without_action(self, split: str, task_id: int, goal: int) -> bool:
-        """Return True if a null action, in the middle of the bounds, succeeds in the first step of a goal."""
-        env, (low, high) = self.env(split), self._bounds
-        null = np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, np.clip(0, low, high))
+        """Return True if a null action succeeds in the first step of a goal."""
+        env, null = self.env(split), null_action(self._action_space)
         env.reset([task_id], [goal], [{"goal": goal}])  # the first environments have one task each, in order
-        step = env.step(np.broadcast_to(null, (1, env.chunk_size, *null.shape)), [task_id])
+        chunk = np.broadcast_to(null, (1, env.chunk_size, *null.shape))
+        step = env.step(numbered_actions(self._action_space, chunk), [task_id])
         return bool(step.infos["success"][0, 0])
 
     def _with_playable_goal(self, episode: Episode, split: str, num_quarantines: int) -> Episode:
@@ -255,7 +255,7 @@ class EmbodiedRollout(GroupRollout):
         observation = {**observation, "instruction_ids": record.columns["instruction_ids"][rows]}
         noise = None if record.noise is None else record.noise[rows, t]
         decision = self._decide(observation, noise, max(len(half), SMALLEST_BATCH))
-        slots.begin_step(playing, decision.actions)
+        slots.begin_step(playing, numbered_actions(self._action_space, decision.actions))
         return _Turn(starting, playing, decision)
 
     def _end_turn(self, turn: "_Turn", record: EpisodeRows, slots: Slots, groups: GroupJournal) -> None:
@@ -283,7 +283,7 @@ class EmbodiedRollout(GroupRollout):
         uniforms = None if noise is None else padded(noise, batch_size)
         decision = self.policy.act(batch, uniforms, self.config.rollout.temperature)
         # A Gaussian sample may lie outside the environment's bounds.
-        actions = np.clip(decision.actions[:num_rows], *self._bounds)
+        actions = recorded_actions(self._action_space, decision.actions[:num_rows])
         return Decision(decision.tokens[:num_rows], decision.log_probs[:num_rows], actions)
 
     def first_observations(self) -> dict[str, dict[str, Any]]:
@@ -393,7 +393,7 @@ class EmbodiedRollout(GroupRollout):
             observations.append({name: np.array(entries[name], dtype) for name, (_, dtype) in fields.items()})
             actions.append(np.array(action))
             disturbed = action + self.config.warm_start.action_noise * noise.standard_normal(action.shape)
-            executed = np.clip(disturbed, *self._bounds).astype(action.dtype)
+            executed = recorded_actions(self._action_space, disturbed).astype(action.dtype)
             observation, _, terminated, truncated, info = env.step(executed)
             success |= bool(info["success"])
             if terminated or truncated:
@@ -410,7 +410,7 @@ class EmbodiedRollout(GroupRollout):
 
     def _expert_action(self, env: gym.Env[Any, Any]) -> np.ndarray:
         expert: Any = env.unwrapped
-        action, shape = np.asarray(expert.expert_action()), self._bounds[0].shape
+        action, shape = np.asarray(expert.expert_action()), self._action_space.shape
         if action.shape != shape or not np.isfinite(action.astype(np.float64)).all():
             raise ConfigError(
                 f"env.id={self.config.env.id}: expert_action() must return finite numbers {shape}, returned {action!r}"
@@ -448,7 +448,8 @@ class EmbodiedRollout(GroupRollout):
             while not over:
                 batch = {name: np.asarray(value)[None] for name, value in entries_of(observation).items()}
                 batch["instruction_ids"] = self._instructions[:1]
-                for action in self._decide(batch, None, SMALLEST_BATCH).actions[0]:
+                chunk = self._decide(batch, None, SMALLEST_BATCH).actions
+                for action in numbered_actions(self._action_space, chunk)[0]:
                     observation, _, terminated, truncated, _ = env.step(action)
                     over = terminated or truncated
                     if over:

@@ -1,24 +1,58 @@
-"""Actions that an environment of a control job executes."""
+"""The actions that an environment executes for those of a policy."""
 
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 
 def executable_actions(space: gym.Space[Any], actions: np.ndarray) -> np.ndarray:
     """Return the actions that environments execute for the actions of a policy.
 
     Args:
-        space: Action space of one environment, a Box of shape ``[A]`` or Discrete.
-        actions: Actions of the policy, float32 ``[n, C, A]``: samples that may lie out of bounds, or with A = 1 the
-            indices of actions.
+        space: Action space of one environment: Discrete, or a Box, MultiDiscrete or MultiBinary of shape ``[A]``.
+        actions: Actions of the policy, float32 ``[n, C, A]``: samples that may lie out of bounds, or the indices of
+            discrete actions, with A = 1 for Discrete.
 
     Returns:
-        With a Box the actions within its bounds, ``[n, C, A]``. With Discrete the numbers of the actions, ``[n, C]`` in
-        the space's dtype, the first of which is ``space.start``.
+        With a Box the actions within its bounds, ``[n, C, A]``; else :func:`numbered_actions`.
     """
-    if isinstance(space, gym.spaces.Discrete):
+    return np.clip(actions, space.low, space.high) if isinstance(space, Box) else numbered_actions(space, actions)
+
+
+def numbered_actions(space: gym.Space[Any], actions: np.ndarray) -> np.ndarray:
+    """Return a policy's indices of discrete actions as the numbers of the space, which begin at ``space.start``.
+
+    Args:
+        space: As in :func:`executable_actions`.
+        actions: Indices from 0, float32 ``[..., A]``.
+
+    Returns:
+        Numbers in the dtype of the space, ``[...]`` with Discrete, else ``[..., A]``. Actions of a Box are returned as
+        they are.
+    """
+    if isinstance(space, Discrete):
         return space.start + actions[..., 0].astype(space.dtype)
-    assert isinstance(space, gym.spaces.Box)
-    return np.clip(actions, space.low, space.high)
+    if isinstance(space, MultiDiscrete):
+        return space.start + actions.astype(space.dtype)
+    return actions.astype(space.dtype) if isinstance(space, MultiBinary) else actions
+
+
+def recorded_actions(space: gym.Space[Any], actions: np.ndarray) -> np.ndarray:
+    """Return a policy's actions, float32 ``[..., A]``, within the bounds of a Box; indices are returned as they are."""
+    if not isinstance(space, Box):
+        return actions
+    return np.clip(actions, space.low.astype(np.float32), space.high.astype(np.float32))
+
+
+def null_action(space: gym.Space[Any]) -> np.ndarray:
+    """Return the action that moves least, float32 ``[A]``.
+
+    It is the middle of a Box, in dimensions without both bounds the number nearest to 0. Among discrete actions it is
+    the first one, as nothing is known of them.
+    """
+    if not isinstance(space, Box):
+        return np.zeros(space.shape or (1,), np.float32)
+    low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+    return np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, np.clip(0, low, high))

@@ -11,6 +11,7 @@ import numpy as np
 
 from embodyflow.columns import FINAL
 from embodyflow.config.embodied import EmbodiedConfig
+from embodyflow.rollouts.executable_actions import numbered_actions
 from embodyflow.simulation.frames import CannotDrawError, drawing_env, frame_of
 from embodyflow.simulation.make_env import make_env
 from embodyflow.simulation.rendering import rendering_problem
@@ -47,7 +48,7 @@ def first_difference(config: EmbodiedConfig, episode: Mapping[str, Any], split: 
                     return problem
             if any(over.values()):
                 return f"decision {t}: the replay ended before it, the recorded episode did not"
-            step = env.step(actions[None], [0])
+            step = env.step(numbered_actions(env.action_space, actions[None]), [0])
             observation, over = step.observation, {"terminated": step.terminated[0], "truncated": step.truncated[0]}
             num_steps += int(step.num_steps[0])
             total += step.rewards.sum(axis=1)[0]
@@ -92,7 +93,7 @@ def frames_of(
         env.reset(seed=int(episode["goal"]), options={"goal": int(episode["goal"])})
         frames, steps_left = [frame_of(config.env, env)], int(episode["num_steps"])
         for decision, actions in enumerate(chunks, start=1):
-            for action in actions[:steps_left]:
+            for action in numbered_actions(env.action_space, actions[:steps_left]):
                 env.step(action)
             steps_left -= min(steps_left, len(actions))
             if decision in chosen:

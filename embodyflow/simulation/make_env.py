@@ -20,7 +20,7 @@ from embodyflow.config.control import ControlConfig
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
-from embodyflow.policies.env_match import check_match, policy_sizes
+from embodyflow.policies.env_match import check_match, num_choices, policy_sizes
 from embodyflow.policies.observations import entries_of, observation_fields
 from embodyflow.project import check_room, hides_room
 from embodyflow.simulation.restorability import (
@@ -217,7 +217,7 @@ def check_attributes(env: EnvConfig, instance: gym.Env[Any, Any]) -> None:
         )
 
 
-def check_environment(env: EnvConfig) -> dict[str, int]:
+def check_environment(env: EnvConfig) -> dict[str, int | list[int]]:
     """Check that an environment can be built and stepped here; return the sizes of a policy for it.
 
     Raises:
@@ -281,7 +281,7 @@ def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> 
     try:
         instance = _build(env, task)
         found, expected = (observation_fields(each.observation_space) for each in (instance, first))
-        if found != expected or instance.action_space.shape != first.action_space.shape:
+        if found != expected or not _same_actions(instance.action_space, first.action_space):
             raise ConfigError(
                 f"env.id={env.id}: observes {found} and takes {instance.action_space}, the first task {expected} and "
                 f"{first.action_space}; all tasks must have the same spaces"
@@ -293,6 +293,13 @@ def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> 
         return num_goals, step
     except ConfigError as error:
         raise ConfigError(f"env.tasks: {task!r}: {error}") from error
+
+
+def _same_actions(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
+    """Return True if both spaces have the same discrete actions, or continuous ones of one shape."""
+    if num_choices(one) is None and num_choices(other) is None:
+        return one.shape == other.shape
+    return one == other
 
 
 def _build(env: EnvConfig, task: str | None) -> gym.Env[Any, Any]:

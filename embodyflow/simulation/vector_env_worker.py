@@ -29,6 +29,9 @@ from embodyflow.process.child import receive, send, spin
 from embodyflow.simulation.mujoco_rollout import MujocoRollout
 from embodyflow.simulation.mujoco_tasks import Outcome
 
+ARRAY_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
+"""Spaces whose actions are arrays of numbers."""
+
 EnvFn = Callable[[], gym.Env[Any, Any]]
 Array = npt.NDArray[Any]
 
@@ -72,7 +75,7 @@ class BufferLayout:
         info_keys: Keys of the numbers in ``info`` to keep for every step.
         observation_space: Space of each environment's observation: a Box, or a Dict of spaces with a shape and a
             numeric dtype.
-        action_space: Space of each environment's action, a Box or Discrete.
+        action_space: Space of each environment's action, a Box, Discrete, MultiDiscrete or MultiBinary.
     """
 
     num_envs: int
@@ -92,8 +95,9 @@ class BufferLayout:
             f"observation/{key}": ((n, *shape), dtype)
             for key, (shape, dtype) in observation_fields(self.observation_space).items()
         }
-        if not isinstance(self.action_space, (gym.spaces.Box, gym.spaces.Discrete)):
-            raise ConfigError(f"action_space: must be a Box or Discrete, is {self.action_space}")
+        if not isinstance(self.action_space, ARRAY_SPACES):
+            allowed = "a Box, Discrete, MultiDiscrete or MultiBinary"
+            raise ConfigError(f"action_space: must be {allowed}, is {self.action_space}")
         own = self.action_space.shape or ()  # Discrete has the shape ()
         fields["actions"] = ((n, c, *own), np.dtype(self.action_space.dtype))
         fields["rewards"] = ((n, c), np.dtype(np.float32))

@@ -88,6 +88,9 @@ MODELS = {
     "TinyVLA that normalises": _tiny_vla(state_dim=6, normalize_observations=True),
     "TinyVLA of states and images": _tiny_vla(state_dim=6, image_size=16),
     "TinyVLA of images": _tiny_vla(state_dim=0, image_size=16),
+    "TinyVLA of choices": _plain(
+        "tiny_vla", _load_tiny_vla, state_dim=6, action_dim=2, chunk_size=3, num_choices=[5, 3], hidden_size=16
+    ),
     "OpenVLA": ActingModel(openvla_models.new_policy, _load_checkpoint),
     "OpenVLA-OFT": ActingModel(partial(openvla_models.new_policy, decoding="parallel", chunk_size=2), _load_checkpoint),
     "OpenVLA-OFT of two cameras": ActingModel(partial(openvla_models.new_policy, **_TWO_CAMERAS), _load_checkpoint),

@@ -223,10 +223,10 @@ def _with_sizes(values: dict[str, Any]) -> dict[str, Any]:
     policy = values.get("policy")
     if not isinstance(policy, dict) or not open_sizes(policy):
         return values
-    sizes: dict[str, int] = {}
+    sizes: dict[str, int | list[int]] = {}
     with contextlib.suppress(ValidationError):  # validation of the whole configuration reports it
         sizes = resolve(ENVIRONMENT_CHECK)(EnvConfig.model_validate(values.get("env")))
-    section = for_discrete_actions(policy) if "num_actions" in sizes else policy
+    section = for_discrete_actions(policy, sizes)
     return {**values, "policy": {**section, **{key: sizes.get(key, 1) for key in open_sizes(section)}}}
 
 

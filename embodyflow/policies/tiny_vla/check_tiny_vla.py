@@ -9,9 +9,10 @@ from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 
 
 def check(config: TinyVLAConfig, env: gym.Env[Any, Any]) -> None:
-    """Refuse an environment whose actions are not bounded by -1 and 1, as the policy's bins are.
+    """Refuse continuous actions that are not bounded by -1 and 1, as the policy's bins are.
 
     Raises:
         ConfigError: One line that names the key and what is allowed.
     """
-    check_unit_bounds(config, env)
+    if config.num_choices is None:
+        check_unit_bounds(config, env)

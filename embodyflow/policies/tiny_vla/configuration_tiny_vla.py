@@ -1,6 +1,6 @@
 """Configuration of TinyVLA."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,14 +16,22 @@ class TinyVLAConfig(EmbodiedPolicyConfig):
     cameras: tuple[str, ...] = Field(("image",), min_length=1, description="Keys of the images in the observation.")
     action_dim: int = Field(4, ge=1, le=64, description="A, dimensions of one action.")
     chunk_size: int = Field(5, ge=1, le=64, description="C, actions of one decision.")
-    num_bins: int = Field(256, ge=2, le=1024, description="Values of an action token.")
-    num_bumps: int = Field(32, ge=2, le=1024, description="Smooth functions that a token's logits are a sum of.")
+    num_bins: int = Field(256, ge=2, le=1024, description="Values of a token of continuous actions.")
+    num_bumps: int = Field(32, ge=2, le=1024, description="Smooth functions that the logits of such a token sum up.")
+    num_choices: tuple[Annotated[int, Field(ge=1, le=1024)], ...] | None = Field(
+        None, description="Choices in each dimension of a discrete action; null for continuous actions."
+    )
     vocab_size: int = Field(512, ge=2, le=65536, description="Hash buckets of words; 0 is padding.")
     max_instruction_length: int = Field(16, ge=1, le=128, description="I, words read of an instruction.")
     hidden_size: int = Field(256, ge=8, le=4096, description="Features of the residual stream.")
     num_layers: int = Field(2, ge=1, le=32, description="Residual MLPs.")
     normalize_observations: bool = Field(False, description="Normalise states by their running mean and variance.")
     observation_clip: float = Field(10.0, gt=0, le=1e6, description="Bound of a normalised feature, in deviations.")
+
+    @property
+    def choices(self) -> tuple[int, ...] | None:
+        """Numbers of choices; see :class:`~embodyflow.policies.policy_config.EmbodiedPolicyConfig`."""
+        return self.num_choices
 
     @property
     def seen_cameras(self) -> tuple[str, ...]:
@@ -42,6 +50,10 @@ class TinyVLAConfig(EmbodiedPolicyConfig):
             raise ValueError("state_dim=0 needs image_size: a policy must observe something")
         if self.state_dim == 0 and self.normalize_observations:
             raise ValueError("normalize_observations=true: must be false with state_dim=0, which has no state")
+        if self.num_choices is not None and len(self.num_choices) != self.action_dim:
+            raise ValueError(
+                f"num_choices={list(self.num_choices)}: must be one number for each of action_dim={self.action_dim}"
+            )
         if len({*self.cameras, "state"}) <= len(self.cameras) or any("." in camera for camera in self.cameras):
             raise ValueError(f"cameras={list(self.cameras)}: must name each camera once, without dots, none state")
         return self

@@ -52,10 +52,10 @@ class TinyVLA(
 
     def __init__(self, config: TinyVLAConfig) -> None:
         super().__init__(config)
-        self.head = Head(config)
+        self.head = Head(config) if config.num_choices is None else ChoiceHead(config)
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
-        """Return the logits of every action token of one decision, float32 [N, L, bins].
+        """Return the logits of every action token of one decision, float32 [N, L, bins] or [N, L, choices].
 
         Tokens are ordered (chunk step, dimension); see :meth:`Encoder.encode` for the observation.
         """
@@ -150,6 +150,33 @@ class Head(nn.Module):
         """Return logits, float32 [N, L, bins], of features [N, hidden]."""
         coefficients = self.coefficients(hidden).unflatten(-1, (self.num_tokens, -1))
         return coefficients.to(_at_least_float32(coefficients.dtype)) @ self.basis
+
+
+class ChoiceHead(nn.Module):
+    """Maps features to the logits of discrete actions, one logit per choice.
+
+    Neighbouring choices have nothing in common, so each has a logit of its own. A dimension with fewer choices than the
+    largest one gets ``ABSENT`` at the others, whose probability and gradient are then exactly 0.
+    """
+
+    ABSENT = -1e9
+    """Logit of an absent choice. It is finite, because an entropy would multiply a probability of 0 by infinity."""
+
+    offset: Tensor
+
+    def __init__(self, config: TinyVLAConfig) -> None:
+        super().__init__()
+        assert config.num_choices is not None
+        self.num_tokens, most = config.num_action_tokens, max(config.num_choices)
+        self.logits = nn.Linear(config.hidden_size, self.num_tokens * most)
+        choices = torch.tensor(config.num_choices).repeat(config.chunk_size)  # ordered (chunk step, dimension)
+        absent = torch.arange(most) >= choices.unsqueeze(-1)
+        self.register_buffer("offset", torch.where(absent, self.ABSENT, 0.0))  # [L, choices]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return logits, float32 [N, L, choices], of features [N, hidden]."""
+        logits = self.logits(hidden).unflatten(-1, (self.num_tokens, -1))
+        return logits.to(_at_least_float32(logits.dtype)) + self.offset
 
 
 class Block(nn.Module):

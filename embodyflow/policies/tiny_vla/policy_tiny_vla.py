@@ -93,10 +93,12 @@ class TinyVLAPolicy:
             observation: n observations.
             actions: Expert actions, float32 ``[n, C, A]``.
             mask: Actions that count, bool ``[n, C]``; false after the end of a demonstration.
-            sigma: Standard deviation of the smoothing, in bins.
+            sigma: Standard deviation of the smoothing, in bins. Choices are not smoothed: they have no neighbours.
             uniforms: Unused; the loss takes no random numbers.
         """
         seen = {name: values.to(self._device) for name, values in observation.items()}
         positions = self.processor.positions(actions.to(self._device))
-        targets = smoothed_targets(positions, self.config.num_bins, sigma)
+        choices = self.config.num_choices
+        num_values, width = (self.config.num_bins, sigma) if choices is None else (max(choices), 0.0)
+        targets = smoothed_targets(positions, num_values, width)
         return imitation_cross_entropy(self.model(seen), targets, mask.to(self._device))

@@ -40,15 +40,24 @@ class TinyVLAProcessor:
         return ids
 
     def actions(self, tokens: Tensor) -> Tensor:
-        """Return the actions of tokens int64 [N, L]: the centres of their bins, float32 [N, C, A] in (-1, 1)."""
+        """Return the actions of tokens int64 [N, L], float32 [N, C, A]: centres of bins in (-1, 1), or choices."""
+        if self.config.num_choices is not None:
+            return tokens.float().unflatten(-1, (self.config.chunk_size, self.config.action_dim))
         centres = (2.0 * tokens + 1.0) / self.config.num_bins - 1.0
         return centres.unflatten(-1, (self.config.chunk_size, self.config.action_dim))
 
     def tokens(self, actions: Tensor) -> Tensor:
         """Return the tokens, int64 [N, L], of actions float32 [N, C, A]; beyond [-1, 1] the outermost bins."""
+        if self.config.num_choices is not None:
+            return actions.round().long().flatten(1)
         bins = ((actions + 1.0) * (self.config.num_bins / 2)).floor().long()
         return bins.clamp(0, self.config.num_bins - 1).flatten(1)
 
     def positions(self, actions: Tensor) -> Tensor:
-        """Return actions float32 [N, C, A] in units of bins, float32 [N, L]; bin b has its centre at b."""
+        """Return actions float32 [N, C, A] in units of bins, float32 [N, L]; bin b has its centre at b.
+
+        Choices are their own positions.
+        """
+        if self.config.num_choices is not None:
+            return actions.flatten(1)
         return ((actions.flatten(1) + 1.0) * self.config.num_bins - 1.0) / 2
