@@ -11,12 +11,32 @@ from typing import Annotated, Any
 from prefect import flow
 from pydantic import Field
 
-from embodyflow.orchestration.request.request import Experiment, Overrides, RunId
+from embodyflow.config.base import RUN_NAME_PATTERN
+from embodyflow.config.composition.compose import experiments
+from embodyflow.orchestration.request.form_fields import FormField, with_form
+from embodyflow.orchestration.request.request import Overrides
 from embodyflow.orchestration.server.resumption import resume_after_crash
 
-Policy = Annotated[str, Field(min_length=1, description="Folder of a run or of an exported policy")]
+Policy = Annotated[
+    str,
+    Field(min_length=1),
+    FormField("Folder of a run, such as `runs/mine`, or of an exported policy, such as `runs/mine/policy`"),
+]
+EvaluatedIn = Annotated[
+    str | None,
+    FormField(
+        "Experiment to evaluate an exported policy in, a file in `configs/experiment`. A run has its own",
+        choices=experiments(),
+    ),
+]
+EvaluationId = Annotated[
+    str | None,
+    Field(pattern=RUN_NAME_PATTERN),
+    FormField("Name of the evaluation's folder. Empty means the policy's name with the start of the flow run's id"),
+]
 
 
+@with_form
 @flow(
     name="evaluate",
     description="Evaluate a policy by task.",
@@ -24,7 +44,7 @@ Policy = Annotated[str, Field(min_length=1, description="Folder of a run or of a
     on_crashed=[resume_after_crash],
 )
 async def evaluate(
-    policy: Policy, experiment: Experiment | None = None, run_id: RunId = None, overrides: Overrides = ()
+    policy: Policy, experiment: EvaluatedIn = None, run_id: EvaluationId = None, overrides: Overrides = ()
 ) -> dict[str, Any]:
     """Evaluate a policy and return the contents of ``evaluation.json``."""
     from embodyflow.orchestration.evaluation.evaluation_request import EvaluationRequest

@@ -4,9 +4,9 @@ from collections.abc import Coroutine
 from typing import Annotated, Any
 
 from prefect import Flow, flow
-from pydantic import Field
 
 from embodyflow.config.composition.compose import algorithms
+from embodyflow.orchestration.request.form_fields import FormField, with_form
 from embodyflow.orchestration.request.request import (
     Experiment,
     Iterations,
@@ -28,10 +28,10 @@ def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, 
         description: Text that the UI shows.
     """
     algorithm_of_flow = Annotated[
-        str,
-        Field(
-            json_schema_extra={"enum": algorithms(name)},
-            description="Algorithm, a file in configs/algorithm; the experiment's default if left out",
+        str | None,
+        FormField(
+            "Algorithm, a file in `configs/algorithm`. Empty means the experiment's default",
+            choices=algorithms(name),
         ),
     ]
 
@@ -44,7 +44,7 @@ def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, 
     )
     async def training(
         experiment: Experiment = "embodied",
-        algorithm: algorithm_of_flow | None = None,
+        algorithm: algorithm_of_flow = None,
         iterations: Iterations = None,
         seed: Seed = None,
         run_id: RunId = None,
@@ -58,4 +58,4 @@ def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, 
 
         return await train(RunRequest(experiment, algorithm, iterations, seed, run_id, resume, overrides, flow=name))
 
-    return training
+    return with_form(training)

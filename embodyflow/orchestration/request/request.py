@@ -20,19 +20,46 @@ from embodyflow.config.composition.compose import (
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError, DiskFullError
 from embodyflow.orchestration.request.compatibility import check_compatibility
+from embodyflow.orchestration.request.form_fields import FormField
 from embodyflow.record.run_folder import RunFolder
 
-# Prefect shows these types as a form and refuses invalid values when a run is submitted.
 Experiment = Annotated[
-    str, Field(json_schema_extra={"enum": experiments()}, description="Experiment, a file in configs/experiment")
+    str,
+    FormField(
+        "Experiment, a file in `configs/experiment`. It chooses environment or prompts, policy and sizes",
+        choices=experiments(),
+    ),
 ]
-Iterations = Annotated[int | None, Field(ge=1, description="RL iterations; the experiment's number if left out")]
-Seed = Annotated[int | None, Field(ge=0, lt=2**31, description="Seed of every random draw")]
-RunId = Annotated[str | None, Field(pattern=RUN_NAME_PATTERN, description="Name of the run's folder")]
+Iterations = Annotated[
+    int | None, Field(ge=1), FormField("Number of RL iterations. Empty means the experiment's number")
+]
+Seed = Annotated[
+    int | None, Field(ge=0, lt=2**31), FormField("Seed of every random draw. Empty means the experiment's seed")
+]
+RunId = Annotated[
+    str | None,
+    Field(pattern=RUN_NAME_PATTERN),
+    FormField(
+        "Name of the run's folder: letters, digits, `.`, `_` and `-`. Empty means the experiment's name with the start "
+        "of the flow run's id"
+    ),
+]
 Resume = Annotated[
-    str | None, Field(pattern=RUN_NAME_PATTERN, description="run_id of a run to resume from its last commit")
+    str | None,
+    Field(pattern=RUN_NAME_PATTERN),
+    FormField(
+        "`run_id` of a run to resume from its last commit. It keeps its configuration, so only `iterations` may be set "
+        "besides, to train longer"
+    ),
 ]
-Overrides = Annotated[tuple[str, ...], Field(description="Hydra overrides, such as trainer.epochs=2")]
+Overrides = Annotated[
+    tuple[str, ...],
+    FormField(
+        "Other configuration keys, one `key=value` per entry in Hydra's grammar, such as `trainer.epochs=2`, "
+        "`rollout.num_workers=4` or `env.tasks=[reach-v3,push-v3]`. `embodyflow config experiment=push` prints all "
+        "keys and their meanings. A wrong key or value ends the flow run at once, in one line that says what is allowed"
+    ),
+]
 
 FLOW_KEYS = ("experiment", "algorithm", "iterations", "seed", "run_id", "resume")
 

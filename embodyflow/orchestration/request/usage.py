@@ -4,10 +4,11 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any
 
 from prefect import Flow
-from pydantic.fields import FieldInfo
+
+from embodyflow.orchestration.request.form_fields import field_of
 
 WIDTH = 100
 
@@ -38,18 +39,11 @@ def usage(flow: Flow[..., Any], overrides: str) -> str:
 
 
 def _meaning(parameter: inspect.Parameter) -> str:
-    field = _field(parameter.annotation)
-    extra = field.json_schema_extra
-    choices = extra.get("enum") if isinstance(extra, dict) else None
-    meaning = f"{field.description}: {', '.join(map(str, choices))}" if isinstance(choices, list) else field.description
+    field = field_of(parameter.annotation)
+    meaning = field.description.replace("`", "")
+    if field.choices:
+        meaning = f"{meaning}: {', '.join(field.choices)}"
     default = parameter.default
     if default is inspect.Parameter.empty:
         return f"{meaning} (must be set)"
-    return str(meaning) if default is None else f"{meaning} (default: {default})"
-
-
-def _field(annotation: Any) -> FieldInfo:
-    """Return the field of an annotation such as ``Annotated[…] | None``."""
-    if get_origin(annotation) is Annotated:
-        return next(each for each in annotation.__metadata__ if isinstance(each, FieldInfo))
-    return next(_field(each) for each in get_args(annotation) if get_origin(each) is Annotated)
+    return meaning if default is None else f"{meaning} (default: {default})"

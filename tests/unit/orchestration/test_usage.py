@@ -10,11 +10,12 @@ from flows.grpo import grpo
 def test_parameters_are_listed_with_their_descriptions() -> None:
     lines = usage(grpo, "Others are overrides.").splitlines()
     assert lines[0] == "usage: python -m flows.grpo [key=value …]"
-    assert any(line.startswith("  experiment  ") and "drawer_open, embodied" in line for line in lines)
-    assert "  resume      run_id of a run to resume from its last commit" in lines
+    assert any(line.startswith("  experiment  Experiment, a file in configs/experiment") for line in lines)
+    assert "drawer_open, embodied, gsm8k" in " ".join(usage(grpo, "").split())
+    assert any(line.startswith("  resume      run_id of a run to resume from its last commit") for line in lines)
     assert lines[-1] == "Others are overrides."
     assert not any(line.startswith("  overrides") for line in lines)
-    assert "  policy      Folder of a run or of an exported policy (must be set)" in usage(evaluate, "").splitlines()
+    assert "runs/mine/policy (must be set)" in " ".join(usage(evaluate, "").split())
 
 
 @pytest.mark.parametrize("word", ["-h", "--help"])
