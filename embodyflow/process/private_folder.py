@@ -46,6 +46,26 @@ def private_folder(*, for_sockets: bool = False) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def user_folder(purpose: str) -> Path:
+    """Return the temporary folder of mode 0700 that all processes of this user share; the first call creates it.
+
+    Args:
+        purpose: Word that the folder's name ends with.
+
+    Raises:
+        ConfigError: The folder cannot be created, or another user has made it.
+    """
+    folder = Path(_chosen_place()) / f"{_PREFIX}{os.getuid()}-{purpose}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        is_private = _is_ours(folder) and not folder.stat().st_mode & 0o077
+    except OSError as error:
+        raise ConfigError(f"{folder}: {error.strerror}; set TMPDIR to a folder that you can write to") from error
+    if not is_private:
+        raise ConfigError(f"{folder}: must be a folder of this user alone; remove it, or set TMPDIR to another place")
+    return folder
+
+
 def remove_abandoned() -> None:
     """Remove this user's private folders whose processes have ended without removing them."""
     places = {*_SHORT_PLACES, _chosen_place()}
