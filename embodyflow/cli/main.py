@@ -18,8 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     make_importable()  # the project's rooms and the user's own modules, as for `python -m flows.grpo`
     # Each command imports what it needs when it runs, so --help is quick.
+    from embodyflow.stack.diagnosis import StackError
     from embodyflow.stack.processes import exit_on_signals
-    from embodyflow.stack.stack import StackError
 
     exit_on_signals()
     try:

@@ -7,6 +7,7 @@ from typing import Any
 
 from embodyflow.errors import ConfigError
 from embodyflow.record.run_folder import unfinished_runs
+from embodyflow.stack.diagnosis import diagnose
 from embodyflow.stack.prefect_api import PrefectApi
 from embodyflow.stack.processes import start_process, stop_processes
 from embodyflow.stack.stack import Stack
@@ -30,6 +31,7 @@ def foreground() -> int:
 def detached() -> int:
     """Start the stack in the background and wait until it is ready; return the exit code."""
     folder = StackFolder.here()
+    folder.prepare()
     log = folder.log("stack")
     log.unlink(missing_ok=True)
     command = [sys.executable, "-m", "embodyflow.cli.main", "up"]
@@ -50,12 +52,14 @@ def detached() -> int:
 
 def status() -> int:
     """Print the state of the stack; return exit code 0 if it is ready, else 1."""
-    state = live_stack(StackFolder.here())
-    if state is None:
-        print("down")
-        return 1
-    print(_describe(state))
-    return 0 if state.ready and PrefectApi(state.api_url).is_healthy() else 1
+    folder = StackFolder.here()
+    faults = diagnose(folder)
+    print(*faults, sep="\n", end="\n" if faults else "")
+    if (state := live_stack(folder)) is not None:
+        print(_describe(state))
+    else:
+        print(*_resume_commands(folder), sep="\n", end="")
+    return 1 if faults else 0
 
 
 def _resume_commands(folder: StackFolder) -> list[str]:

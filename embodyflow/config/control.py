@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, SerializeAsAny, model_validator
 
 from embodyflow.config.base import PositiveInt
-from embodyflow.config.environment import EnvConfig, SteppingConfig, unrestorable_tasks
+from embodyflow.config.environment import EnvConfig, SteppingConfig, check_memory_limit, unrestorable_tasks
 from embodyflow.config.run import EvaluationConfig, Records, RolloutConfig, RunConfig
 from embodyflow.config.summary import evaluated_return_summary, return_line, return_summary
 from embodyflow.policies.policy_config import ControlPolicyConfig
@@ -51,6 +51,11 @@ class ControlConfig(RunConfig):
     rollout: StepRolloutConfig
     warm_start: None = None
     evaluation: ReturnEvaluationConfig | None = None
+
+    @model_validator(mode="after")
+    def _check_memory_limit(self) -> "ControlConfig":
+        check_memory_limit(self.env, self.rollout.env_processes)
+        return self
 
     @model_validator(mode="after")
     def _refuse_instructions(self) -> "ControlConfig":

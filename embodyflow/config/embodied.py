@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, SerializeAsAny, model_validator
 
 from embodyflow.config.base import Fraction, PositiveInt
-from embodyflow.config.environment import EnvConfig, SteppingConfig, unrestorable_tasks
+from embodyflow.config.environment import EnvConfig, SteppingConfig, check_memory_limit, unrestorable_tasks
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary, task_summary
@@ -78,6 +78,11 @@ class EmbodiedConfig(GroupedConfig):
     rollout: EpisodeRolloutConfig
     warm_start: ExpertWarmStartConfig | None
     evaluation: GoalEvaluationConfig
+
+    @model_validator(mode="after")
+    def _check_memory_limit(self) -> "EmbodiedConfig":
+        check_memory_limit(self.env, self.rollout.env_processes)
+        return self
 
     @model_validator(mode="after")
     def _check_episode_sizes(self) -> "EmbodiedConfig":

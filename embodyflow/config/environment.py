@@ -81,6 +81,8 @@ class EnvConfig(Config):
         step_timeout: Seconds that an environment in its own process may take for an action chunk.
         reset_timeout: Seconds that an environment in its own process may take to be built or reset.
         max_restarts: Restarts of environment processes per rollout worker before the run fails.
+        max_memory_gb: GB (10⁹ bytes) of memory at which an environment process is restarted, which undoes a leak; its
+            episodes continue as if nothing had happened. Needs ``rollout.env_processes``; ``null`` means no limit.
         allow_unrestorable: Train also in environments whose ``reset(seed=...)`` does not restore an episode. Groups
             then begin in different states, replays differ from the record, and every report of the run says so.
     """
@@ -94,6 +96,7 @@ class EnvConfig(Config):
     step_timeout: PositiveFloat = 60.0
     reset_timeout: PositiveFloat = 300.0
     max_restarts: PositiveInt = 100
+    max_memory_gb: PositiveFloat | None = None
     allow_unrestorable: bool = False
 
     @model_validator(mode="after")
@@ -131,6 +134,23 @@ def unrestorable_tasks(env: EnvConfig, num_processes: int) -> dict[str, str]:
         return {}
     found: dict[str, str] = resolve(RESTORABILITY_CHECK)(env, num_processes)
     return found
+
+
+def check_memory_limit(env: EnvConfig, num_processes: int) -> None:
+    """Check that environments with a limit of memory have processes to restart.
+
+    Args:
+        env: Environments.
+        num_processes: Value of ``rollout.env_processes``.
+
+    Raises:
+        ValueError: They are stepped in the worker itself.
+    """
+    if env.max_memory_gb is not None and num_processes == 0:
+        raise ValueError(
+            f"env.max_memory_gb={env.max_memory_gb:g}: needs rollout.env_processes of 1 or more; allowed is null with "
+            "rollout.env_processes=0, where a restart would end the worker with its environments"
+        )
 
 
 class SteppingConfig(Config):

@@ -20,7 +20,12 @@ SPIN_SECONDS = 0.0005
 
 
 def start_child(
-    module: str, *, descriptors: Sequence[int] = (), numbers: Sequence[int] = (), start_new_session: bool = False
+    module: str,
+    *,
+    descriptors: Sequence[int] = (),
+    numbers: Sequence[int] = (),
+    output: int | None = None,
+    start_new_session: bool = False,
 ) -> "tuple[subprocess.Popen[bytes], Connection]":
     """Start a process that runs a module's ``main``; return the process and the parent's end of the socket.
 
@@ -30,6 +35,7 @@ def start_child(
         module: Name of the module.
         descriptors: File descriptors of further open files that the child inherits.
         numbers: Further arguments of ``main``.
+        output: File descriptor for the child's stdout and stderr; None leaves it those of this process.
         start_new_session: Make the process a session leader, so that it can be killed with its own children.
     """
     ours, theirs = socket.socketpair()
@@ -41,6 +47,8 @@ def start_child(
             [sys.executable, "-c", main],
             pass_fds=[theirs.fileno(), *descriptors],
             stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             start_new_session=start_new_session,
             env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": search_path},
         )

@@ -88,6 +88,7 @@ METRICS = {
     "perf/env_steps_per_second": "Environment steps per second, summed over rollout workers.",
     "perf/env_restarts": "Environment processes that were restarted.",
     "perf/env_timeouts": "Those of them that hung.",
+    "perf/env_memory_restarts": "Environment processes that were restarted because they exceeded `env.max_memory_gb`.",
     "perf/env_quarantined": "Episodes given up after three failures of their environment.",
     "perf/buffer/num_shards": "Shards in the buffers now.",
     "perf/buffer/memory_bytes": "Bytes of shards in shared memory now.",

@@ -1,6 +1,6 @@
-"""Recovery of environments whose process dies, hangs or returns NaN or inf.
+"""Recovery of environments whose process dies, hangs, leaks memory, or returns NaN or inf.
 
-Simulators crash and hang in native code, which is not the policy's fault. A :class:`SupervisedShard` restarts the
+Simulators crash, hang and leak in native code, which is not the policy's fault. A :class:`SupervisedShard` restarts the
 process, replays the running episodes (:mod:`embodyflow.simulation.episode_history`) and retries the call in flight, one
 environment after the other. The caller receives the same answer as without the fault.
 """
@@ -16,9 +16,9 @@ import numpy as np
 
 from embodyflow.config.environment import EnvConfig
 from embodyflow.data.metrics import Metric, total
-from embodyflow.errors import InfrastructureError
+from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.simulation.episode_history import EpisodeRecorder
-from embodyflow.simulation.vector_env_shards import EnvProcessDiedError, EnvTimeoutError, Shard
+from embodyflow.simulation.vector_env_shards import EnvMemoryError, EnvProcessDiedError, EnvTimeoutError, Shard
 from embodyflow.simulation.vector_env_worker import Buffers, EnvError, EnvNotFiniteError
 
 MAX_FAULTS = 3
@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 
 
 class EnvQuarantinedError(RuntimeError):
-    """An episode kills or hangs its process at each attempt, so it cannot be played from this seed.
+    """An episode kills, hangs or overfills its process at each attempt, so it cannot be played from this seed.
 
     Attributes:
         index: Index of the environment.
@@ -58,27 +58,45 @@ class Supervision:
         step_timeout: Seconds that an environment may take for an action chunk.
         reset_timeout: Seconds that an environment may take to be built, and to reset.
         max_restarts: Number of restarts after which the machine is considered broken.
+        max_memory_gb: GB (10⁹ bytes) of memory at which an environment process is restarted; None means no limit.
+        restores_episodes: Whether a replay restores an episode. Otherwise a process that exceeds its memory is
+            restarted only when none of its episodes is open.
         restarts: Number of restarts so far, after a death, a hang, or NaN or inf.
         timeouts: Number of restarts after a hang.
+        memory_restarts: Number of restarts of processes that exceeded their memory. Those between two calls have no
+            limit and are not among ``restarts``, because each undoes a leak that is expected to come back.
         quarantined: Number of episodes abandoned because they failed at each attempt.
     """
 
     step_timeout: float = 60.0
     reset_timeout: float = 300.0
     max_restarts: int = 100
+    max_memory_gb: float | None = None
+    restores_episodes: bool = True
     restarts: int = 0
     timeouts: int = 0
+    memory_restarts: int = 0
     quarantined: int = 0
     _reported: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def from_config(cls, env: EnvConfig) -> Self:
         """Return a supervision with the limits of an environment's configuration."""
-        return cls(env.step_timeout, env.reset_timeout, env.max_restarts)
+        return cls(env.step_timeout, env.reset_timeout, env.max_restarts, env.max_memory_gb, not env.allow_unrestorable)
+
+    @property
+    def max_bytes(self) -> float | None:
+        """Memory of an environment process in bytes; None means no limit."""
+        return None if self.max_memory_gb is None else self.max_memory_gb * 1e9
 
     def metrics(self) -> dict[str, Metric]:
         """Return the counts since the last call."""
-        counts = Counter(restarts=self.restarts, timeouts=self.timeouts, quarantined=self.quarantined)
+        counts = Counter(
+            restarts=self.restarts,
+            timeouts=self.timeouts,
+            memory_restarts=self.memory_restarts,
+            quarantined=self.quarantined,
+        )
         reported, self._reported = self._reported, counts
         return {f"perf/env_{name}": total(count - reported[name]) for name, count in counts.items()}
 
@@ -94,7 +112,13 @@ class Supervision:
             ) from fault
         self.restarts += 1
         self.timeouts += isinstance(fault, EnvTimeoutError)
+        self.memory_restarts += isinstance(fault, EnvMemoryError)
         _logger.warning("%s, in %s: restarting (%d of %d)", fault, call, self.restarts, self.max_restarts)
+
+    def record_leak(self, excess: EnvMemoryError) -> None:
+        """Count the restart of a process between two calls, whose work is done again."""
+        self.memory_restarts += 1
+        _logger.warning("%s: restarting it (%d)", excess, self.memory_restarts)
 
 
 class _Call(NamedTuple):
@@ -152,8 +176,14 @@ class SupervisedShard:
         Raises:
             EnvError: An environment raised.
             EnvProcessDiedError, EnvTimeoutError: The process died or hung, and has ended.
+            ConfigError: The process exceeds its memory at once.
         """
-        return self._shard.result(self._timeout(self._preparations[-1]))
+        try:
+            answer = self._shard.result(self._timeout(self._preparations[-1]))
+        except EnvMemoryError as excess:
+            raise self._memory_mistake(excess) from excess
+        self._require_memory()
+        return answer
 
     def use(self, recorder: EpisodeRecorder, buffers: Buffers) -> None:
         """Set the recorder that replays read episodes from, and the buffers for their actions."""
@@ -163,6 +193,7 @@ class SupervisedShard:
         """Start a call."""
         call = _Call(method, (indices, *columns), indices)
         self._calls.append(call)
+        self._limit_memory()
         if self._fault is None:
             self._shard.submit(method, *call.arguments)
 
@@ -174,6 +205,7 @@ class SupervisedShard:
             EnvQuarantinedError: An environment kills or hangs its process at each attempt of the call.
             EpisodesLostError: The process ended, and an episode of it cannot be replayed.
             InfrastructureError: There were too many faults.
+            ConfigError: The process exceeds its memory as soon as it has restarted.
         """
         call, failed = self._calls.popleft(), None
         if self._fault is None:
@@ -201,11 +233,40 @@ class SupervisedShard:
         """Finish closing, by force after ``deadline`` (monotonic clock); return the error of closing, if any."""
         return self._shard.join(deadline)
 
+    def _limit_memory(self) -> None:
+        """Mark the shard for a restart if it exceeds its memory and a replay restores its episodes.
+
+        Calls in flight are repeated after the restart, as after a death.
+        """
+        if self._fault is None and (excess := self._shard.excess()) is not None and self._can_replay():
+            self._supervision.record_leak(excess)
+            self._fault = excess
+
+    def _can_replay(self) -> bool:
+        """Return True if a replay would restore every open episode and every one that is about to begin."""
+        recorder = self._recorder
+        began = [index for index in self.indices if recorder.open[index]]
+        begins = [index for call in self._calls if call.method == "reset" for index in call.indices]
+        seeded = all(recorder.is_seeded(index) for index in (*began, *begins))
+        return seeded and (self._supervision.restores_episodes or not began)
+
+    def _require_memory(self) -> None:
+        """Raise ConfigError if the shard exceeds its memory although it has just started: it would do so again."""
+        if (excess := self._shard.excess()) is not None:
+            raise self._memory_mistake(excess)
+
+    def _memory_mistake(self, excess: EnvMemoryError) -> ConfigError:
+        return ConfigError(
+            f"env.max_memory_gb={self._supervision.max_memory_gb:g}: must be more than what {len(self.indices)} "
+            f"environments need right after a start and the replay of their episodes; {excess}; raise it, or lower "
+            "rollout.envs_per_worker, or raise rollout.env_processes"
+        )
+
     def _wait_for(self, call: _Call) -> bool:
         """Wait for the answer to a call and return True, or record a fault and return False."""
         try:
             self._shard.result(self._timeout(call))
-        except (EnvProcessDiedError, EnvTimeoutError, EnvNotFiniteError) as fault:
+        except (EnvProcessDiedError, EnvTimeoutError, EnvMemoryError, EnvNotFiniteError) as fault:
             self._fault = fault
             self._supervision.record_fault(fault, str(call))
             return False
@@ -240,7 +301,10 @@ class SupervisedShard:
             for part in self._replay(call):
                 self._shard.submit(part.method, *part.arguments)
                 if not self._wait_for(part):
+                    if isinstance(self._fault, EnvMemoryError) and not part.indices:
+                        raise self._memory_mistake(self._fault)
                     return part
+                self._require_memory()
         except EnvError as error:  # this episode cannot be replayed; others may not have been replayed yet
             if error.index is not None:
                 self._recorder.open[error.index] = False
@@ -306,5 +370,7 @@ class SupervisedShard:
             raise EnvError(culprit, f"{name}: {fault}, also in a new process")
         if num_faults == MAX_FAULTS:
             self._supervision.quarantined += 1
-            details = f"{name}: killed or hung its process {MAX_FAULTS} times in a row; the last time {fault}"
+            details = (
+                f"{name}: killed, hung or overfilled its process {MAX_FAULTS} times in a row; the last time {fault}"
+            )
             raise EnvQuarantinedError(culprit, details)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.observations import observation_fields
+from embodyflow.simulation.environment_output import OutputLimit
 from embodyflow.simulation.episode_history import EpisodeHistory, EpisodeRecorder
 from embodyflow.simulation.supervision import (
     REPLAY_ENDED_EARLY,
@@ -28,7 +29,7 @@ from embodyflow.simulation.supervision import (
     SupervisedShard,
     Supervision,
 )
-from embodyflow.simulation.vector_env_shards import LocalShard, ProcessShard
+from embodyflow.simulation.vector_env_shards import LocalShard, ProcessShard, Shard
 from embodyflow.simulation.vector_env_worker import Array, BufferLayout, Buffers, EnvError, EnvFn
 
 __all__ = ["ChunkStep", "EnvError", "EnvQuarantinedError", "EpisodesLostError", "Supervision", "VectorEnv"]
@@ -77,7 +78,8 @@ class VectorEnv:
     reset the environments of the failed call.
 
     A process that dies, hangs or returns NaN or inf is restarted. Episodes that were reset with a seed are replayed and
-    continue with bit-identical results (:mod:`embodyflow.simulation.supervision`).
+    continue with bit-identical results (:mod:`embodyflow.simulation.supervision`). So is one that exceeds the memory
+    that ``supervision`` allows.
 
     Args:
         env_fns: Functions without arguments, one per environment; cloudpickled if a process calls them.
@@ -132,7 +134,12 @@ class VectorEnv:
     def _start(self, num_workers: int, num_processes: int) -> None:
         num_shards, busy_waits = max(num_workers, 1), num_processes < len(os.sched_getaffinity(0))
         for rank in range(num_shards):  # the caller's shard comes last, so that the others step meanwhile
-            start = functools.partial(ProcessShard, rank, busy_waits) if rank < num_processes else LocalShard
+            start: Callable[[], Shard]
+            if rank < num_processes:
+                output = OutputLimit(f"environment process {rank}")
+                start = functools.partial(ProcessShard, rank, busy_waits, self.supervision.max_bytes, output)
+            else:
+                start = functools.partial(LocalShard, OutputLimit(f"the environments of process {os.getpid()}"))
             self._shards.append(SupervisedShard(start, range(rank, self.num_envs, num_shards), self.supervision))
 
     def _build(self, env_fns: Sequence[EnvFn]) -> tuple[gym.Space[Any], gym.Space[Any]]:
@@ -217,7 +224,7 @@ class VectorEnv:
 
         Raises:
             EnvError: An environment raised, or repeatedly returned NaN or inf.
-            EnvQuarantinedError: An environment kills or hangs its process at each attempt of this reset.
+            EnvQuarantinedError: An environment kills, hangs or overfills its process at each attempt of this reset.
             EpisodesLostError: A process ended, and with it episodes that were reset without a seed.
             InfrastructureError: Processes were restarted too often.
             RuntimeError: The oldest call is not a ``reset_async``.
@@ -310,7 +317,7 @@ class VectorEnv:
 
         Raises:
             EnvError: An environment raised, or repeatedly returned NaN or inf.
-            EnvQuarantinedError: An environment kills or hangs its process at each attempt of this chunk.
+            EnvQuarantinedError: An environment kills, hangs or overfills its process at each attempt of this chunk.
             EpisodesLostError: A process ended, and with it episodes that were reset without a seed.
             InfrastructureError: Processes were restarted too often.
             RuntimeError: The oldest call is not a ``step_async``.

@@ -10,10 +10,15 @@ from typing import Any, Protocol
 
 from embodyflow.errors import InfrastructureError
 from embodyflow.process.child import await_end, receive, send, spin, start_child
+from embodyflow.process.memory import private_bytes
+from embodyflow.simulation.environment_output import OutputLimit, OutputPipe, printing_limited
 from embodyflow.simulation.vector_env_worker import EnvError, EnvGroup, EnvNotFiniteError
 
 STACKS_SECONDS = 1.0
 """Time that a hanging process has to write its stacks."""
+
+MEASURE_SECONDS = 0.1
+"""Least time between two measurements of a process's memory, each of which takes some tens of microseconds."""
 
 
 class EnvProcessDiedError(InfrastructureError):
@@ -22,6 +27,10 @@ class EnvProcessDiedError(InfrastructureError):
 
 class EnvTimeoutError(InfrastructureError):
     """An environment process did not answer in time; the message shows its stacks."""
+
+
+class EnvMemoryError(InfrastructureError):
+    """An environment process uses more memory than ``env.max_memory_gb``."""
 
 
 class Shard(Protocol):
@@ -37,7 +46,11 @@ class Shard(Protocol):
             EnvError: An environment raised.
             EnvNotFiniteError: An environment returned NaN or inf.
             EnvProcessDiedError, EnvTimeoutError: The process died or hung, and has ended.
+            EnvMemoryError: The process exceeded its memory during a long call, and has ended.
         """
+
+    def excess(self) -> EnvMemoryError | None:
+        """Return the error that says by how much the shard exceeds its memory, if it does."""
 
     def kill(self) -> object:
         """End at once, whatever is in flight."""
@@ -56,16 +69,21 @@ def _raise_or_return(answer: Any) -> Any:
 
 
 class LocalShard:
-    """Steps its environments in the calling process, at submission."""
+    """Steps its environments in the calling process, at submission; its memory is not limited.
 
-    def __init__(self) -> None:
-        self._group = EnvGroup()
+    Args:
+        output: Limit of what the environments print.
+    """
+
+    def __init__(self, output: OutputLimit) -> None:
+        self._group, self._output = EnvGroup(), output
         self._answers: deque[Any] = deque()
 
     def submit(self, method: str, *arguments: Any) -> None:
         """Execute a call."""
         try:
-            self._answers.append(getattr(self._group, method)(*arguments))
+            with printing_limited(self._output):
+                self._answers.append(getattr(self._group, method)(*arguments))
         except (EnvError, EnvNotFiniteError) as error:
             self._answers.append(error)
 
@@ -73,6 +91,9 @@ class LocalShard:
         """Return the next answer; see :class:`Shard`."""
         del seconds  # the call has finished
         return _raise_or_return(self._answers.popleft())
+
+    def excess(self) -> None:
+        """Return None: the environments share the memory of their caller."""
 
     def kill(self) -> None:
         """Close the environments."""
@@ -95,10 +116,14 @@ class ProcessShard:
     Args:
         rank: Number of the process for messages.
         busy_waits: True if the process and the caller poll for a moment before sleeping until the next message.
+        max_bytes: Memory that the process and its children may use; None means no limit.
+        output: Limit of what the environments print.
     """
 
-    def __init__(self, rank: int, busy_waits: bool) -> None:
-        self._rank, self._busy_waits = rank, busy_waits
+    def __init__(self, rank: int, busy_waits: bool, max_bytes: float | None, output: OutputLimit) -> None:
+        self._rank, self._busy_waits, self._max_bytes = rank, busy_waits, max_bytes
+        self._next_measurement = 0.0
+        self._output = OutputPipe(output)
         self._stacks = os.memfd_create("stacks")
         self._lifeline, theirs = os.pipe()  # the process lives while this end is open
         try:
@@ -106,6 +131,7 @@ class ProcessShard:
                 EnvGroup.__module__,
                 descriptors=[theirs, self._stacks],
                 numbers=[int(busy_waits)],
+                output=self._output.theirs,
                 start_new_session=True,
             )
         except BaseException:
@@ -113,8 +139,10 @@ class ProcessShard:
             raise
         finally:
             os.close(theirs)
+            os.close(self._output.theirs)
         self._poll = select.poll()
         self._poll.register(self._connection.fileno(), select.POLLIN)
+        self._poll.register(self._output.fileno(), select.POLLIN)
 
     def submit(self, method: str, *arguments: Any) -> None:
         """Send a call."""
@@ -127,9 +155,12 @@ class ProcessShard:
         if self._busy_waits:
             spin(self._poll)
         # A process that ends closes its socket, unless an environment left a child that holds the socket open.
-        while not self._poll.poll(1000 * max(0.0, min(1.0, deadline - time.monotonic()))):
+        while not self._await_answer(min(1.0, deadline - time.monotonic())):
             if await_end(self._process.pid, seconds=0.0):
                 raise self._death_error()
+            if (excess := self.excess()) is not None:
+                self.kill()
+                raise excess
             if time.monotonic() >= deadline:
                 raise self._timeout_error(seconds)
         try:
@@ -137,6 +168,28 @@ class ProcessShard:
         except (EOFError, OSError) as error:
             raise self._death_error() from error
         return _raise_or_return(answer)
+
+    def _await_answer(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` for an answer, which is then there to receive; pass on what is printed meanwhile."""
+        deadline = time.monotonic() + seconds
+        while True:
+            events = dict(self._poll.poll(1000 * max(0.0, deadline - time.monotonic())))
+            if self._output.fileno() in events and not self._output.forward():
+                self._poll.unregister(self._output.fileno())  # nobody can print any more
+            if self._connection.fileno() in events:
+                return True
+            if time.monotonic() >= deadline:
+                return False
+
+    def excess(self) -> EnvMemoryError | None:
+        """Measure the memory, at most every :data:`MEASURE_SECONDS`; see :class:`Shard`."""
+        if self._max_bytes is None or self._connection.closed or time.monotonic() < self._next_measurement:
+            return None
+        self._next_measurement = time.monotonic() + MEASURE_SECONDS
+        used = private_bytes(self._process.pid)
+        if used <= self._max_bytes:
+            return None
+        return EnvMemoryError(f"{self} uses {used / 1e9:.2f} GB, more than env.max_memory_gb={self._max_bytes / 1e9:g}")
 
     def _death_error(self) -> EnvProcessDiedError:
         await_end(self._process.pid, seconds=1.0)
@@ -172,6 +225,7 @@ class ProcessShard:
         return self._process.wait()
 
     def _close_files(self) -> None:
+        self._output.close()
         os.close(self._stacks)
         os.close(self._lifeline)
 
@@ -185,7 +239,7 @@ class ProcessShard:
         if self._connection.closed:
             return None
         with contextlib.suppress(EOFError, OSError):  # raised when the process ends
-            while self._poll.poll(1000 * max(0.0, deadline - time.monotonic())):
+            while self._await_answer(deadline - time.monotonic()):
                 answer = receive(self._connection)
                 error = answer if isinstance(answer, EnvError) else error
         await_end(self._process.pid, max(0.0, deadline - time.monotonic()))

@@ -88,9 +88,10 @@ class PrefectApi:
             if error.code != 409:
                 raise
 
-    def work_pool_is_ready(self, name: str) -> bool:
-        """Return True if a worker polls the pool."""
-        return bool(self.request("GET", f"/work_pools/{name}")["status"] == "READY")
+    def heartbeat(self, pool: str, worker: str) -> str | None:
+        """Return the time of a worker's latest heartbeat, or None if the server knows no worker of that name."""
+        workers = self.request("POST", f"/work_pools/{pool}/workers/filter", {})
+        return next((str(each["last_heartbeat_time"]) for each in workers if each["name"] == worker), None)
 
     def flow_run(self, flow_run_id: str) -> dict[str, Any] | None:
         """Return the server's record of the flow run, or None if the run was deleted."""

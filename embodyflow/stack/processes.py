@@ -170,6 +170,18 @@ def claim_port(preferred: int) -> tuple[int, socket.socket]:
         port = free_port(0)
 
 
+def answers(address: str) -> bool:
+    """Return True if something listens at ``[ray://]host:port``; other forms, such as ``auto``, pass."""
+    host, colon, port = address.rpartition("//")[2].rpartition(":")
+    if not colon:
+        return True
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+    except (OSError, ValueError, OverflowError):  # nothing listens, no such host, not a port number
+        return False
+    return True
+
+
 def _wait(processes: Iterable[psutil.Process], *, timeout: float) -> list[psutil.Process]:
     """Wait until the processes have ended; return those still running after ``timeout`` seconds.
 

@@ -1,7 +1,9 @@
 """The programs of a stack: their commands and their environment variables."""
 
+import hashlib
 import os
 import secrets
+import socket
 import sys
 from collections.abc import Mapping
 
@@ -10,6 +12,9 @@ from embodyflow.stack.processes import STACK_VARIABLE
 from embodyflow.stack.stack_folder import StackFolder
 
 WORK_POOL = "embodyflow"
+
+WORKER_STARTED = "started!"
+"""Text that Prefect's worker prints once it can run flows. Its first heartbeat comes earlier, when it may yet fail."""
 
 # An iteration adds some 175 kB to the database, two thirds of it events. Automations and the UI's feed read events
 # within the hour. The record of a run is its folder, so the database may forget.
@@ -79,6 +84,12 @@ def ray_command(port: int, client_port: int, temp_dir: str) -> list[str]:
 def server_command(port: int) -> list[str]:
     """Return the command that runs a Prefect server in the foreground, for this machine only."""
     return [*_prefect("server", "start"), "--host=127.0.0.1", f"--port={port}", "--analytics-off"]
+
+
+def worker_name(folder: StackFolder) -> str:
+    """Return the name of the project's Prefect worker on this machine, the same for each of its stacks."""
+    digest = hashlib.sha256(str(folder.root).encode()).hexdigest()
+    return f"{socket.gethostname()}-{digest[:8]}"
 
 
 def worker_command(name: str) -> list[str]:

@@ -1,9 +1,7 @@
 """The local stack, started and stopped as a whole: Ray, Prefect server, work pool and Prefect worker."""
 
-import hashlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,11 +14,13 @@ import psutil
 
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.server.orphans import marked_processes, start_watcher
-from embodyflow.process.private_folder import RAY_SUBFOLDER, make_private_folder
+from embodyflow.process.private_folder import RAY_SUBFOLDER, private_folder
+from embodyflow.stack.diagnosis import StackEnd, StackError, describe_exit, remove_end, write_end
 from embodyflow.stack.prefect_api import PrefectApi, end_stale_runs
 from embodyflow.stack.processes import (
     STACK_VARIABLE,
     adopt_orphans,
+    answers,
     claim_port,
     descendants,
     find_process,
@@ -31,6 +31,7 @@ from embodyflow.stack.processes import (
 )
 from embodyflow.stack.services import (
     WORK_POOL,
+    WORKER_STARTED,
     attached,
     database_environment,
     deploy_command,
@@ -39,6 +40,7 @@ from embodyflow.stack.services import (
     ray_environment,
     server_command,
     worker_command,
+    worker_name,
 )
 from embodyflow.stack.stack_folder import StackFolder, StackState
 
@@ -47,10 +49,6 @@ START_TIMEOUT = 180.0
 
 FLOW_GRACE = 8.0
 """Seconds that a flow run has to stop its workers and report to the server when the stack stops."""
-
-
-class StackError(RuntimeError):
-    """A service of the stack did not start, or ended unexpectedly."""
 
 
 class Stack:
@@ -77,25 +75,32 @@ class Stack:
 
     def __enter__(self) -> "Stack":
         self._held.enter_context(self.folder.locked())
+        remove_end(self.folder)
         clear_leftovers(self.folder)
         adopt_orphans()
         try:
             self._start()
-        except BaseException:
-            self.stop()
+        except BaseException as error:
+            self._end(error)
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
         self.stop()
+        if isinstance(error, Exception):  # a signal raises SystemExit
+            write_end(self.folder, StackEnd.from_error(error))
 
     def check(self) -> None:
         """Raise StackError if a service of the stack has ended."""
         for name, process in self._processes.items():
             if process.poll() is not None:
-                raise StackError(f"{name} ended with exit code {process.returncode}: see {self.folder.log(name)}")
+                log = self.folder.log(name)
+                raise StackError(describe_exit(name, int(process.returncode), log), log)
 
     def stop(self) -> None:
         """Stop all that was started: flow runs first, while they can report to the server, then the services."""
@@ -143,21 +148,34 @@ class Stack:
             self._wait_for("prefect-server", self._api.is_healthy)
         self._end_stale_runs("The stack that ran it was killed.")
         self._api.create_work_pool(WORK_POOL)
-        self._launch("prefect-worker", worker_command(self._worker_name()))
+        started = self._start_worker()
         self._deploy()
-        self._wait_for("prefect-worker", lambda: self._api.work_pool_is_ready(WORK_POOL))
+        self._wait_for("prefect-worker", started)
         if self._ray_address is None:
-            self._wait_for("ray", lambda: _answers(self.state.ray_address))
+            self._wait_for("ray", lambda: answers(self.state.ray_address))
         if self._api_url is None:
             self.folder.write_prefect_toml(self.state.api_url)
         pids = {name: process.pid for name, process in self._processes.items()}
         self._set_state(replace(self.state, ready=True, processes=pids))
 
+    def _start_worker(self) -> Callable[[], bool]:
+        """Start the Prefect worker; return a function that is True once the server has its heartbeat and it polls."""
+        name = worker_name(self.folder)
+        before = self._api.heartbeat(WORK_POOL, name)  # of an earlier stack's worker, which has the same name
+        # Prefect's worker keeps files in `runner_storage` below TMPDIR, which would belong to the first user who
+        # started one on this machine.
+        temp_dir = self._held.enter_context(private_folder())
+        self._launch("prefect-worker", worker_command(name), env=self.env | {"TMPDIR": str(temp_dir)})
+        log = self.folder.log("prefect-worker")
+        return lambda: WORKER_STARTED in log.read_text() and self._api.heartbeat(WORK_POOL, name) != before
+
     def _plan(self) -> None:
         """Choose the addresses, write the stack's state and prepare the environment of its processes."""
         api_url = self._api_url or f"http://127.0.0.1:{self._claim(4200)}/api"
         ray_address = self._ray_address or f"127.0.0.1:{self._claim(6379)}"
-        temp_dir = None if self._ray_address else str(make_private_folder())
+        temp_dir = None
+        if self._ray_address is None:
+            temp_dir = str(self._held.enter_context(private_folder(for_sockets=True)))
         me = psutil.Process()
         self._set_state(StackState(me.pid, me.create_time(), False, api_url, ray_address, temp_dir, {}, self._command))
         self._api = PrefectApi(api_url)
@@ -180,7 +198,7 @@ class Stack:
     def _check_attached(self) -> None:
         if self._api_url is not None and not self._api.is_healthy():
             raise ConfigError(f"PREFECT_API_URL={self._api_url}: does not answer; unset it to start a server here")
-        if self._ray_address is not None and not _answers(self._ray_address):
+        if self._ray_address is not None and not answers(self._ray_address):
             raise ConfigError(f"RAY_ADDRESS={self._ray_address}: does not answer; unset it to start Ray here")
 
     def _launch(self, name: str, command: list[str], *, env: dict[str, str] | None = None) -> psutil.Popen:
@@ -196,7 +214,7 @@ class Stack:
             self.check()
             if time.monotonic() > deadline:
                 log = self.folder.log(name)
-                raise StackError(f"{name} did not answer within {START_TIMEOUT:.0f} s: see {log}")
+                raise StackError(f"{name} did not answer within {START_TIMEOUT:.0f} s", log)
             time.sleep(0.1)
 
     def _deploy(self) -> None:
@@ -205,15 +223,11 @@ class Stack:
         del self._processes["prefect-deploy"]
         if code != 0:
             log = self.folder.log("prefect-deploy")
-            raise StackError(f"Prefect refused {self.folder.prefect_yaml}: see {log}")
+            raise StackError(f"Prefect refused {self.folder.prefect_yaml}", log)
 
     def _end_stale_runs(self, message: str) -> None:
         """End the runs that our worker left, and no one else's on a shared server or database."""
-        end_stale_runs(self._api, message, worker=None if self._owns_database else self._worker_name())
-
-    def _worker_name(self) -> str:
-        digest = hashlib.sha256(str(self.folder.root).encode()).hexdigest()
-        return f"{socket.gethostname()}-{digest[:8]}"
+        end_stale_runs(self._api, message, worker=None if self._owns_database else worker_name(self.folder))
 
     def _set_state(self, state: StackState) -> None:
         self.state = state
@@ -244,15 +258,3 @@ def clear_leftovers(folder: StackFolder) -> None:
         shutil.rmtree(state.ray_temp_dir, ignore_errors=True)
     folder.remove_prefect_toml()
     folder.remove_state()
-
-
-def _answers(address: str) -> bool:
-    """Return True if something listens at ``[ray://]host:port``; other forms, such as ``auto``, pass."""
-    host, colon, port = address.rpartition("//")[2].rpartition(":")
-    if not colon:
-        return True
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
-    except (OSError, ValueError, OverflowError):  # nothing listens, no such host, not a port number
-        return False
-    return True

@@ -1,5 +1,6 @@
 """The files that a stack keeps in the folder of its project."""
 
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -110,6 +111,22 @@ class StackFolder:
         """Return the log file of one process of the stack."""
         return self.private / "logs" / f"{name}.log"
 
+    def prepare(self) -> None:
+        """Create the folder :attr:`private`.
+
+        Raises:
+            ConfigError: This user may not write there, for example because the project is another user's.
+        """
+        try:
+            self.private.mkdir(exist_ok=True)
+            if not os.access(self.private, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except OSError as error:
+            raise ConfigError(
+                f"{self.private}: {error.strerror}; allowed is a project that you can write to; "
+                "`embodyflow init <folder>` creates one"
+            ) from error
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep every other stack from starting here; the lock is released when this process ends, even if killed.
@@ -117,7 +134,7 @@ class StackFolder:
         Raises:
             ConfigError: Another process holds the lock; the message names it.
         """
-        self.private.mkdir(exist_ok=True)
+        self.prepare()
         with hold_lock(
             self.private / "stack.lock",
             lambda pid: f"{self.root}: a stack is up (process {pid}); `embodyflow down` stops it",
@@ -130,6 +147,10 @@ class StackFolder:
             return StackState(**json.loads(self._state_path.read_text()))
         except FileNotFoundError:
             return None
+
+    def state_time(self) -> float:
+        """Return when the state was written, in seconds since the epoch."""
+        return self._state_path.stat().st_mtime
 
     def write_state(self, state: StackState) -> None:
         """Write the state by which others find the stack, atomically."""

@@ -89,7 +89,7 @@ def test_faults_do_not_change_the_rows(tiny_config, rollout, played: Columns, tm
     assert digest_of(rows) == digest_of(played)
     found = counts(faulty)
     assert found["restarts"] >= 3 and found["timeouts"] >= 1 and found["quarantined"] == 0  # load adds timeouts
-    assert counts(faulty) == {"restarts": 0, "timeouts": 0, "quarantined": 0}
+    assert counts(faulty) == {"restarts": 0, "timeouts": 0, "memory_restarts": 0, "quarantined": 0}
     faulty.close()
 
 

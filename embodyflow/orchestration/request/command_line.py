@@ -19,6 +19,7 @@ from embodyflow.errors import ClusterLostError, ConfigError, InfrastructureError
 from embodyflow.orchestration.request.request import check, parse_arguments
 from embodyflow.orchestration.request.usage import answer_help
 from embodyflow.orchestration.server.orphans import start_flow_watcher
+from embodyflow.orchestration.server.prefect_home import check_home
 from embodyflow.orchestration.server.progress_bar import RunProgress
 from embodyflow.record.run_folder import RunFolder
 
@@ -74,7 +75,11 @@ def run_flow(
         parameters: Parameters of the flow.
         run_dir: Folder of the run.
         if_stopped: Function that returns the message to print after a signal.
+
+    Raises:
+        ConfigError: No folder can be written in which Prefect would start its server.
     """
+    check_home(os.environ)
     start_flow_watcher()
     logging.getLogger("prefect.flow_runs").addFilter(_without_traceback)
 

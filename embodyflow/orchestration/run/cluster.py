@@ -3,7 +3,6 @@
 import logging
 import os
 import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +12,7 @@ from ray._private import ray_constants
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]  # compiled, without stubs
 
 from embodyflow.config import RunConfig
-from embodyflow.process.private_folder import RAY_SUBFOLDER, make_private_folder
+from embodyflow.process.private_folder import RAY_SUBFOLDER, private_folder
 
 NUM_STARTS = 3
 """Attempts to start Ray. It gives a node 30 s to start, however busy the machine is, and has no setting for that."""
@@ -49,16 +48,12 @@ def _connected(address: str, options: dict[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def _local(options: dict[str, Any]) -> Iterator[None]:
-    folder = make_private_folder()
-    try:
-        with _private_environment():
-            _start({**options, "_temp_dir": str(folder / RAY_SUBFOLDER)})
-            try:
-                yield
-            finally:
-                ray.shutdown()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with private_folder(for_sockets=True) as folder, _private_environment():
+        _start({**options, "_temp_dir": str(folder / RAY_SUBFOLDER)})
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
 def _start(options: dict[str, Any]) -> None:

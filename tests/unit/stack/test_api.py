@@ -204,4 +204,4 @@ def test_a_server_that_does_not_answer_in_time_is_named(monkeypatch: pytest.Monk
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/api"
         with pytest.raises(urllib.error.URLError, match=f"{url} did not answer: timed out"):
-            PrefectApi(url).work_pool_is_ready("any")
+            PrefectApi(url).heartbeat("any", "worker")
