@@ -12,6 +12,7 @@ from prefect import flow
 from pydantic import Field
 
 from embodyflow.orchestration.request.request import Experiment, Overrides, RunId
+from embodyflow.orchestration.request.run_name import flow_run_name
 from embodyflow.orchestration.server.resumption import resume_after_crash
 
 Policy = Annotated[str, Field(min_length=1, description="Folder of a run or of an exported policy")]
@@ -20,6 +21,7 @@ Policy = Annotated[str, Field(min_length=1, description="Folder of a run or of a
 @flow(
     name="evaluate",
     description="Evaluate a policy by task.",
+    flow_run_name=flow_run_name,
     persist_result=False,
     on_crashed=[resume_after_crash],
 )

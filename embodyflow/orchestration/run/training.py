@@ -14,6 +14,7 @@ from embodyflow.orchestration.request.request import (
     open_folder,
     stretched_schedule,
 )
+from embodyflow.orchestration.request.run_name import show_run_name
 from embodyflow.orchestration.run.iteration import begin_commit, publish_and_save, run_iteration
 from embodyflow.orchestration.run.lookahead import Lookahead
 from embodyflow.orchestration.run.nodes import Run
@@ -38,6 +39,7 @@ async def train(request: RunRequest) -> dict[str, Any]:
     """
     request = bind_to_flow_run(request)
     config = check(request)
+    await show_run_name(str(config.run_id))
     graph = load_pipeline(**config.pipeline.source())
     folder = open_folder(request, config)
     get_run_logger().info("run %s in %s", config.run_id, folder.path)
