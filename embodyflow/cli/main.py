@@ -223,13 +223,13 @@ def _runs(run_root: RunRoot = Path("runs")) -> int:
     return show_runs(run_root)
 
 
-@app.command("logs", help="print the log of a run")
+@app.command("logs", help="print the log of a run, its run.log")
 @_returns_code
 def _logs(
     run: Annotated[
         str,
         typer.Argument(
-            help="name of the run in the folder of runs", metavar="RUN", autocompletion=complete_run_name
+            help="name of the run, or its folder", metavar="RUN", autocompletion=complete_run_name
         ),
     ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="print further lines until the run ends")] = False,

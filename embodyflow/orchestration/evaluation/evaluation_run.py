@@ -23,6 +23,7 @@ from embodyflow.orchestration.request.run_name import show_run_name
 from embodyflow.orchestration.run.nodes import Run, submit_node
 from embodyflow.orchestration.run.open_run import open_run
 from embodyflow.orchestration.run.parity import check_parity, observe
+from embodyflow.orchestration.run.run_log import logged_to
 from embodyflow.orchestration.run.storage_faults import storage_faults_explained
 from embodyflow.orchestration.server.reporting import report_unrestorable, warn_of_unrestorable
 from embodyflow.process.durable_files import write_durably
@@ -42,9 +43,9 @@ async def run_evaluation(request: EvaluationRequest) -> dict[str, Any]:
     config, policy = check_evaluation(bind_to_flow_run(request))
     await show_run_name(str(config.run_id))
     folder = open_evaluation(config, policy)
-    get_run_logger().info("evaluation %s in %s", config.run_id, folder.path)
-    warn_of_unrestorable(folder)
-    with folder.locked(), storage_faults_explained(folder):
+    with folder.locked(), storage_faults_explained(folder), logged_to(folder):
+        get_run_logger().info("evaluation %s in %s", config.run_id, folder.path)
+        warn_of_unrestorable(folder)
         async with open_run(folder, config, load_pipeline(**config.pipeline.source())) as run:
             return await _evaluate(run, config, policy)
 
