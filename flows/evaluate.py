@@ -15,6 +15,7 @@ from embodyflow.config.base import RUN_NAME_PATTERN
 from embodyflow.config.composition.compose import experiments
 from embodyflow.orchestration.request.form_fields import FormField, with_form
 from embodyflow.orchestration.request.request import Overrides
+from embodyflow.orchestration.request.run_name import flow_run_name
 from embodyflow.orchestration.server.resumption import resume_after_crash
 
 Policy = Annotated[
@@ -40,6 +41,7 @@ EvaluationId = Annotated[
 @flow(
     name="evaluate",
     description="Evaluate a policy by task.",
+    flow_run_name=flow_run_name,
     persist_result=False,
     on_crashed=[resume_after_crash],
 )

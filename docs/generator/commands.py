@@ -1,17 +1,16 @@
-"""The page of commands, from the parsers that read them."""
+"""The page of commands, from the application that runs them."""
 
-import argparse
-import contextlib
 import importlib
 import inspect
-import io
 import pkgutil
+from typing import Any, Literal, get_args, get_origin
 
+import typer
 from prefect import Flow
 
 import flows
 from docs.generator.markdown import code, document, escaped, fence, table
-from embodyflow.cli.main import _parser
+from embodyflow.cli.main import app
 from embodyflow.orchestration.request.usage import _meaning
 
 
@@ -21,34 +20,41 @@ def page(problems: list[str]) -> str:
     Args:
         problems: Takes a line for a command, an option or a parameter has no help.
     """
-    root = _parser()
-    [commands] = [each for each in root._actions if isinstance(each, argparse._SubParsersAction)]
-    helps = {each.dest: each.help or "" for each in commands._choices_actions}
-    parts = [_command(name, helps.get(name, ""), each, problems) for name, each in commands.choices.items()]
+    root: Any = typer.main.get_command(app)
+    context = root.context_class(root, info_name="embodyflow")
+    parts = [_command(context, name, each, problems) for name, each in root.commands.items()]
     return document(
         "Commands",
         "`embodyflow` runs and looks at experiments. `python -m flows.<name>` runs one flow in this process, without a "
-        "server to start first. `prefect deployment run <flow>/<name>` runs one on the stack of `embodyflow up`.",
+        "server to start first. `prefect deployment run <flow>/<name>` runs one on the stack of `embodyflow up`. "
+        "`embodyflow --install-completion` makes the shell complete commands, options, flows, experiments and runs.",
         *parts,
         *_flows(),
     )
 
 
-def _command(name: str, summary: str, command: argparse.ArgumentParser, problems: list[str]) -> str:
+def _command(root: Any, name: str, command: Any, problems: list[str]) -> str:
     rows = []
-    for action in command._actions:
-        if isinstance(action, argparse._HelpAction):
-            continue
-        shown = ", ".join(action.option_strings) or str(action.metavar or action.dest)
-        meaning = (action.help or "") % {"default": action.default, "prog": command.prog}
-        if not (summary and meaning):
+    for parameter in command.params:
+        shown = parameter.metavar or ", ".join(parameter.opts)
+        if parameter.param_type_name == "option":
+            shown = ", ".join(parameter.opts)
+        if not (command.help and parameter.help):
             problems.append(f"embodyflow {name}: no help for {shown}")
-        choices = f" One of {', '.join(map(code, action.choices))}." if action.choices else ""
-        rows.append((code(shown), _sentence(meaning) + choices))
-    with contextlib.redirect_stdout(io.StringIO()):
-        usage = command.format_usage().removeprefix("usage: ").strip()
-    parts = [f"## {code(f'embodyflow {name}')}", _sentence(summary), fence(" ".join(usage.split()))]
+        rows.append((code(shown), _sentence(_described(parameter)) + _choices(parameter)))
+    usage = command.get_usage(command.context_class(command, info_name=name, parent=root)).removeprefix("Usage: ")
+    parts = [f"## {code(f'embodyflow {name}')}", _sentence(command.help or ""), fence(" ".join(usage.split()))]
     return "\n\n".join([*parts, table(("Argument", "Meaning"), rows)] if rows else parts)
+
+
+def _described(parameter: Any) -> str:
+    shows_default = parameter.default is not None and not getattr(parameter, "is_flag", False)
+    return f"{parameter.help or ''} (default: {parameter.default})" if shows_default else parameter.help or ""
+
+
+def _choices(parameter: Any) -> str:
+    annotation = parameter.type_descriptor.annotation
+    return f" One of {', '.join(map(code, get_args(annotation)))}." if get_origin(annotation) is Literal else ""
 
 
 def _flows() -> list[str]:

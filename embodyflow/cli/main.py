@@ -1,168 +1,176 @@
-"""The ``embodyflow`` command."""
+"""The ``embodyflow`` command: its options, and what each of its commands calls."""
 
-import argparse
+import functools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Annotated, Literal, ParamSpec
 from urllib.error import URLError
 
+import typer
+
 from embodyflow import __version__
+from embodyflow.cli.completion import complete_experiment, complete_flow, complete_run, complete_run_name
 from embodyflow.errors import ConfigError
 from embodyflow.project import make_importable, older_rooms
+
+Arguments = ParamSpec("Arguments")
+
+app = typer.Typer(
+    help="Prefect runs the experiment, Ray runs the tensors.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # a bug shows Python's own traceback
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Flow = Annotated[
+    str | None,
+    typer.Option(
+        help="training flow (default: the one of the chosen algorithm)",
+        metavar="NAME",
+        autocompletion=complete_flow,
+    ),
+]
+RunFolderPath = Annotated[
+    Path, typer.Argument(help="folder of the run, such as runs/mine", metavar="RUN", autocompletion=complete_run)
+]
+RunRoot = Annotated[Path, typer.Option(help="folder that holds the runs' folders", metavar="FOLDER")]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 success, 1 failure, 2 bad input, 130 or 143 stopped by a signal."""
-    options = _parser().parse_args(arguments)
-    make_importable()  # the project's rooms and the user's own modules, as for `python -m flows.grpo`
-    # Each command imports what it needs when it runs, so --help is quick.
-    from embodyflow.stack.diagnosis import StackError
-    from embodyflow.stack.processes import exit_on_signals
-
-    exit_on_signals()
     try:
-        code = int(options.command(options))
-        sys.stdout.flush()
-        return code
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except StackError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # the reader of our output, such as head, closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit does not fail too
-        return 1
-    except (URLError, ConnectionError) as error:
-        print(f"error: the Prefect server went away: {error}", file=sys.stderr)
-        return 1
+        app(arguments, prog_name="embodyflow")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    return 0
 
 
-_DESCRIPTION = "Prefect runs the experiment, Ray runs the tensors."
-_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+def _returns_code(command: Callable[Arguments, int]) -> Callable[Arguments, None]:
+    """Make a command's return value the exit code, and print the mistakes of its user in one line."""
+
+    @functools.wraps(command)
+    def run(*arguments: Arguments.args, **options: Arguments.kwargs) -> None:
+        # Each command imports what it needs when it runs, so --help is quick.
+        from embodyflow.stack.diagnosis import StackError
+        from embodyflow.stack.processes import exit_on_signals
+
+        make_importable()  # the project's rooms and the user's own modules, as for `python -m flows.grpo`
+        exit_on_signals()
+        try:
+            code = command(*arguments, **options)
+            sys.stdout.flush()
+        except ConfigError as error:
+            print(error, file=sys.stderr)
+            code = 2
+        except StackError as error:
+            print(f"error: {error}", file=sys.stderr)
+            code = 1
+        except BrokenPipeError:  # the reader of our output, such as head, closed the pipe
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit does not fail
+            code = 1
+        except (URLError, ConnectionError) as error:
+            print(f"error: the Prefect server went away: {error}", file=sys.stderr)
+            code = 1
+        raise typer.Exit(code)
+
+    return run
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="embodyflow", description=_DESCRIPTION)
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="command")
-    _add_project_commands(commands)
-    _add_stack_commands(commands)
-    _add_run(commands.add_parser("run", help="run an experiment; start and stop a local stack if none is up"))
-    _add_record_commands(commands)
-    _add_plan(commands.add_parser("plan", help="show where a pipeline's nodes would run on a cluster"))
-    return parser
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"embodyflow {__version__}")
+        raise typer.Exit
 
 
-def _add_project_commands(commands: _Commands) -> None:
-    init = commands.add_parser("init", help="create a project in a new folder")
-    init.add_argument("folder", type=Path, help="folder of the project, such as mine")
-    init.set_defaults(command=_init)
-    commands.add_parser("doctor", help="show what this machine offers").set_defaults(command=_doctor)
-
-    check = commands.add_parser("check-env", help="check an environment: seeds, determinism, speed; exit 1 on failure")
-    check.add_argument(
-        "words",
-        nargs="+",
-        metavar="id or key=value",
-        help="Gymnasium id, or module:id; experiment, env and overrides, as for a run; 'env.' may be left out",
-    )
-    check.set_defaults(command=_check_env)
-
-    config = commands.add_parser("config", help="show every key of a run's configuration and what it means")
-    config.add_argument("--flow", help="training flow (default: the one of the chosen algorithm)")
-    config.add_argument("words", nargs="*", metavar="key=value", help="experiment and overrides, as for a run")
-    config.set_defaults(command=_config)
-
-    port = commands.add_parser("port", help="port a workflow file of siiRL; exit 2 if it cannot be ported")
-    port.add_argument("workflow", type=Path, help="YAML or JSON file of siiRL")
-    port.add_argument("--out", type=Path, help="file to write (default: print it)")
-    port.set_defaults(command=_port)
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="show the version and exit", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
 
 
-def _add_stack_commands(commands: _Commands) -> None:
-    up = commands.add_parser("up", help="start Ray, the Prefect server and a Prefect worker; Ctrl-C stops them")
-    up.add_argument("--detach", action="store_true", help="return as soon as the stack is ready")
-    up.set_defaults(command=_up)
-    commands.add_parser("down", help="stop the stack from another terminal").set_defaults(command=_down)
-    commands.add_parser("status", help="show the running stack; exit 1 if none is up").set_defaults(command=_status)
+# --- A project and what it runs on --------------------------------------------------------------------------------
 
 
-def _add_run(run: argparse.ArgumentParser) -> None:
-    run.add_argument("--flow", help="training flow (default: the one of the chosen algorithm)")
-    run.add_argument("--experiment", help="name of a file in configs/experiment (default: embodied)")
-    run.add_argument("--seed", type=int, help="seed of every random draw (default: the experiment's)")
-    run.add_argument("words", nargs="*", metavar="key=value", help="iterations, run_id, resume or Hydra overrides")
-    run.set_defaults(command=_run)
-
-
-def _add_record_commands(commands: _Commands) -> None:
-    folder = "folder of the run, such as runs/mine"
-    ledger = commands.add_parser("ledger", help="show and check the record of a run")
-    ledger.add_argument("run", type=Path, help=folder)
-    ledger.set_defaults(command=_ledger)
-    episodes = commands.add_parser("episodes", help="list the episodes that a run keeps")
-    episodes.add_argument("run", type=Path, help=folder)
-    episodes.set_defaults(command=_episodes)
-    replay = commands.add_parser("replay", help="replay an episode; exit 1 if it differs from the record")
-    replay.add_argument("run", type=Path, help=folder)
-    replay.add_argument("uid", type=int, help="uid of the episode")
-    replay.set_defaults(command=_replay)
-
-
-def _add_plan(plan: argparse.ArgumentParser) -> None:
-    plan.add_argument("--flow", help="training flow (default: the one of the chosen algorithm)")
-    plan.add_argument("--nodes", type=int, default=1, help="number of machines (default: %(default)s)")
-    plan.add_argument("--cpus", type=int, default=2, help="cores per machine (default: %(default)s)")
-    plan.add_argument("--gpus", type=int, default=0, help="GPUs per machine (default: none)")
-    plan.add_argument("--device-gib", type=float, help="memory per GPU, or per core's share (default: not checked)")
-    plan.add_argument("--model", help="number of parameters, such as 7B (default: memory is left out)")
-    plan.add_argument(
-        "--placement",
-        choices=("colocated", "disaggregated", "hybrid"),
-        default="colocated",
-        help="how groups share devices (default: %(default)s)",
-    )
-    plan.add_argument("--tensor-parallel", type=int, default=1, help="ranks that share one copy of a rollout model")
-    plan.add_argument("--picture", type=Path, help="file to draw to, ending in .svg, .dot or .mmd (Mermaid)")
-    plan.add_argument("words", nargs="*", metavar="key=value", help="pipeline.yaml=… and other overrides")
-    plan.set_defaults(command=_plan)
-
-
-def _init(options: argparse.Namespace) -> int:
+@app.command("init", help="create a project in a new folder")
+@_returns_code
+def _init(folder: Annotated[Path, typer.Argument(help="folder of the project, such as mine")]) -> int:
     from embodyflow.cli.init import init
 
-    return init(options.folder)
+    return init(folder)
 
 
-def _ledger(options: argparse.Namespace) -> int:
-    from embodyflow.cli.ledger import show_ledger
+@app.command("doctor", help="show what this machine offers")
+@_returns_code
+def _doctor() -> int:
+    from embodyflow.cli.doctor import report
 
-    return show_ledger(options.run)
-
-
-def _episodes(options: argparse.Namespace) -> int:
-    from embodyflow.cli.replay import show_episodes
-
-    return show_episodes(options.run)
+    print(report())
+    return 0
 
 
-def _replay(options: argparse.Namespace) -> int:
-    from embodyflow.cli.replay import replay
+@app.command("check-env", help="check an environment: seeds, determinism, speed; exit 1 on failure")
+@_returns_code
+def _check_env(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="id|key=value",
+            help="Gymnasium id, or module:id; experiment, env and overrides, as for a run; 'env.' may be left out",
+        ),
+    ],
+) -> int:
+    from embodyflow.cli.check_env import show
 
-    return replay(options.run, options.uid)
+    first, *rest = words
+    return show(None, words) if "=" in first else show(first, rest)
 
 
-def _up(options: argparse.Namespace) -> int:
+@app.command("config", help="show every key of a run's configuration and what it means")
+@_returns_code
+def _config(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="key=value", help="experiment and overrides, as for a run")
+    ] = None,
+    flow: Flow = None,
+) -> int:
+    from embodyflow.cli.config import show_config
+
+    return show_config(flow, words or [])
+
+
+@app.command("port", help="port a workflow file of siiRL; exit 2 if it cannot be ported")
+@_returns_code
+def _port(
+    workflow: Annotated[Path, typer.Argument(help="YAML or JSON file of siiRL")],
+    out: Annotated[Path | None, typer.Option(help="file to write (default: print it)")] = None,
+) -> int:
+    from embodyflow.cli.port import port
+
+    return port(workflow, out)
+
+
+# --- The stack ----------------------------------------------------------------------------------------------------
+
+
+@app.command("up", help="start Ray, the Prefect server and a Prefect worker; Ctrl-C stops them")
+@_returns_code
+def _up(
+    detach: Annotated[bool, typer.Option("--detach", help="return as soon as the stack is ready")] = False,
+) -> int:
     from embodyflow.cli import up
 
     _note_older_rooms()
-    return up.detached() if options.detach else up.foreground()
+    return up.detached() if detach else up.foreground()
 
 
-def _down(options: argparse.Namespace) -> int:
+@app.command("down", help="stop the stack from another terminal")
+@_returns_code
+def _down() -> int:
     from embodyflow.stack.stack import stop_stack
     from embodyflow.stack.stack_folder import StackFolder
 
@@ -170,50 +178,130 @@ def _down(options: argparse.Namespace) -> int:
     return 0
 
 
-def _status(options: argparse.Namespace) -> int:
+@app.command("status", help="show the running stack; exit 1 if none is up")
+@_returns_code
+def _status() -> int:
     from embodyflow.cli import up
 
     return up.status()
 
 
-def _doctor(options: argparse.Namespace) -> int:
-    from embodyflow.cli.doctor import report
-
-    print(report())
-    return 0
+# --- Runs ---------------------------------------------------------------------------------------------------------
 
 
-def _check_env(options: argparse.Namespace) -> int:
-    from embodyflow.cli.check_env import show
-
-    first, *rest = options.words
-    return show(None, options.words) if "=" in first else show(first, rest)
-
-
-def _config(options: argparse.Namespace) -> int:
-    from embodyflow.cli.config import show_config
-
-    return show_config(options.flow, options.words)
-
-
-def _port(options: argparse.Namespace) -> int:
-    from embodyflow.cli.port import port
-
-    return port(options.workflow, options.out)
-
-
-def _plan(options: argparse.Namespace) -> int:
-    from embodyflow.cli.plan import show_plan
-
-    return show_plan(options)
-
-
-def _run(options: argparse.Namespace) -> int:
+@app.command("run", help="run an experiment; start and stop a local stack if none is up")
+@_returns_code
+def _run(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="key=value", help="iterations, run_id, resume or Hydra overrides"),
+    ] = None,
+    flow: Flow = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(
+            help="name of a file in configs/experiment (default: embodied)",
+            metavar="NAME",
+            autocompletion=complete_experiment,
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of every random draw (default: the experiment's)")] = None,
+) -> int:
     from embodyflow.cli.run import run_experiment
 
     _note_older_rooms()
-    flags = [f"{key}={value}" for key in ("experiment", "seed") if (value := getattr(options, key)) is not None]
-    return run_experiment(options.flow, [*flags, *options.words])
+    flags = {"experiment": experiment, "seed": seed}
+    given = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    return run_experiment(flow, [*given, *(words or [])])
+
+
+@app.command("runs", help="list the runs: state, experiment, iteration, success, age, folder")
+@_returns_code
+def _runs(run_root: RunRoot = Path("runs")) -> int:
+    from embodyflow.cli.runs import show_runs
+
+    return show_runs(run_root)
+
+
+@app.command("logs", help="print the log of a run, its run.log")
+@_returns_code
+def _logs(
+    run: Annotated[
+        str,
+        typer.Argument(help="name of the run, or its folder", metavar="RUN", autocompletion=complete_run_name),
+    ],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="print further lines until the run ends")] = False,
+    run_root: RunRoot = Path("runs"),
+) -> int:
+    from embodyflow.cli.runs import show_log
+
+    return show_log(run_root, run, follow=follow)
+
+
+@app.command("ledger", help="show and check the record of a run")
+@_returns_code
+def _ledger(run: RunFolderPath) -> int:
+    from embodyflow.cli.ledger import show_ledger
+
+    return show_ledger(run)
+
+
+@app.command("episodes", help="list the episodes that a run keeps")
+@_returns_code
+def _episodes(run: RunFolderPath) -> int:
+    from embodyflow.cli.replay import show_episodes
+
+    return show_episodes(run)
+
+
+@app.command("replay", help="replay an episode; exit 1 if it differs from the record")
+@_returns_code
+def _replay(run: RunFolderPath, uid: Annotated[int, typer.Argument(help="uid of the episode", metavar="UID")]) -> int:
+    from embodyflow.cli.replay import replay
+
+    return replay(run, uid)
+
+
+@app.command("plan", help="show where a pipeline's nodes would run on a cluster")
+@_returns_code
+def _plan(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="key=value", help="pipeline.yaml=… and other overrides")
+    ] = None,
+    flow: Flow = None,
+    nodes: Annotated[int, typer.Option(help="number of machines")] = 1,
+    cpus: Annotated[int, typer.Option(help="cores per machine")] = 2,
+    gpus: Annotated[int, typer.Option(help="GPUs per machine")] = 0,
+    device_gib: Annotated[
+        float | None, typer.Option(help="memory per GPU, or per core's share (default: not checked)")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="number of parameters, such as 7B (default: memory is left out)")
+    ] = None,
+    placement: Annotated[
+        Literal["colocated", "disaggregated", "hybrid"], typer.Option(help="how groups share devices")
+    ] = "colocated",
+    tensor_parallel: Annotated[int, typer.Option(help="ranks that share one copy of a rollout model")] = 1,
+    picture: Annotated[
+        Path | None, typer.Option(help="file to draw to, ending in .svg, .dot or .mmd (Mermaid)")
+    ] = None,
+) -> int:
+    from embodyflow.cli.plan import PlanOptions, show_plan
+
+    return show_plan(
+        PlanOptions(
+            words=words or [],
+            flow=flow,
+            nodes=nodes,
+            cpus=cpus,
+            gpus=gpus,
+            device_gib=device_gib,
+            model=model,
+            placement=placement,
+            tensor_parallel=tensor_parallel,
+            picture=picture,
+        )
+    )
 
 
 def _note_older_rooms() -> None:

@@ -1,27 +1,23 @@
 """``embodyflow episodes`` and ``embodyflow replay``: the recorded episodes of a run, and the replay of one."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Column, Table
 
 from embodyflow.algorithms.behavior import behavior_weights
 from embodyflow.algorithms.kl import estimate_kl
 from embodyflow.algorithms.losses import LossInputs, find_loss
+from embodyflow.cli.tables import table_console
 from embodyflow.config.composition.compose import validate_config
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.record.episode_record import Episodes, find_episode, read_episodes
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 from embodyflow.rollouts.replay import film, first_difference
-
-FILE_WIDTH = 1000
-"""Columns of a table that is written to a file or a pipe, so that no line wraps."""
 
 
 def show_episodes(path: Path) -> int:
@@ -49,7 +45,7 @@ def show_episodes(path: Path) -> int:
                     for value in (_score(episode), _advantage(episode))
                 ),
             )
-    _console().print(table)
+    table_console().print(table)
     for line in unrestorable_lines(folder.unrestorable()):
         print(line, file=sys.stderr)
     return 0
@@ -66,7 +62,7 @@ def replay(path: Path, uid: int) -> int:
     """
     folder, config = _open(path)
     iteration, episodes, row = find_episode(folder, uid)
-    episode, console = _row(episodes, row), _console()
+    episode, console = _row(episodes, row), table_console()
     console.print(_facts(config, iteration, episodes, episode))
     if episode["trained"]:
         console.print(_decisions(config, episode, _kl_coef(folder, config, iteration)))
@@ -84,12 +80,6 @@ def replay(path: Path, uid: int) -> int:
     problem = film(config, episode, video)
     print(f"video: {problem or video}")
     return 0
-
-
-def _console() -> Console:
-    """Return the console for tables. A file or a pipe gets full lines instead of 80 columns."""
-    console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=FILE_WIDTH)
 
 
 def _open(path: Path) -> tuple[RunFolder, EmbodiedConfig]:

@@ -15,8 +15,8 @@ from embodyflow.orchestration.request.request import (
     RunId,
     RunRequest,
     Seed,
-    flow_run_name,
 )
+from embodyflow.orchestration.request.run_name import flow_run_name
 from embodyflow.orchestration.server.resumption import resume_after_crash
 
 

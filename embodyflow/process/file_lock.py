@@ -36,3 +36,17 @@ def hold_lock(path: Path, refusal: Callable[[str], str]) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def is_held(path: Path) -> bool:
+    """Return True if a process holds a lock file; the file is only read, so that other users may ask."""
+    try:
+        file = path.open()
+    except FileNotFoundError:
+        return False
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

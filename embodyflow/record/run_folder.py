@@ -7,6 +7,7 @@
         flow_run          id of the Prefect flow run that created the folder
         metrics.jsonl     one line per iteration; 0 is before the first
         status.json       current stage and iteration
+        run.log           what the flow run logged
         processes.json    process ids by name, of the last process group that worked on the run
         summary.json      written at the end
         ledger.jsonl      what is committed: :mod:`embodyflow.record.ledger`
@@ -17,6 +18,7 @@
         unrestorable.json  tasks whose seed does not restore an episode, if env.allow_unrestorable accepts some
         observations.json  digest of the policy's first observation of each task
         evaluation.json    evaluations only: success by task; until it exists, evaluated/ has the evaluated checkpoint
+        weights            evaluations only: digest of the evaluated weights
         policy/            the exported policy, written at the end
         videos/, plots/, examples/, tensorboard/
 """
@@ -38,7 +40,7 @@ from embodyflow.config.base import RUN_NAME_PATTERN
 from embodyflow.config.composition.upgrade import upgrade
 from embodyflow.errors import ConfigError, StorageError
 from embodyflow.process.durable_files import flush, make_folder, write_atomically, write_durably
-from embodyflow.process.file_lock import hold_lock
+from embodyflow.process.file_lock import hold_lock, is_held
 from embodyflow.record.checkpoints import Checkpoints
 from embodyflow.record.episode_folders import EpisodeFolders
 from embodyflow.record.metrics_log import MetricsLog
@@ -60,6 +62,7 @@ class RunFolder:
         metrics: Metrics by iteration.
         ledger_path: File of the ledger.
         summary_path: File of the summary; it exists once the run is complete.
+        log_path: File of the log.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,6 +73,7 @@ class RunFolder:
         self.metrics = MetricsLog(path / "metrics.jsonl")
         self.ledger_path = path / "ledger.jsonl"
         self.summary_path = path / "summary.json"
+        self.log_path = path / "run.log"
         self._lock_path = path / ".lock"
         self._held_lock: os.stat_result | None = None
 
@@ -177,6 +181,10 @@ class RunFolder:
             with self.locked():
                 pass
 
+    def is_at_work(self) -> bool:
+        """Return True if a process holds the lock; the folder may be another user's."""
+        return is_held(self._lock_path)
+
     def config(self) -> dict[str, Any]:
         """Return the configuration the run was started with."""
         values: dict[str, Any] = upgrade(yaml.safe_load((self.path / "config.yaml").read_text()))
@@ -218,6 +226,15 @@ class RunFolder:
     def write_evaluation(self, result: dict[str, Any]) -> None:
         """Write ``evaluation.json``: the evaluation is complete."""
         write_durably(self.path / "evaluation.json", json.dumps(result, indent=2) + "\n")
+
+    def evaluation(self) -> dict[str, Any] | None:
+        """Return the content of ``evaluation.json``; ``None`` if it does not exist."""
+        path = self.path / "evaluation.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def is_evaluation(self) -> bool:
+        """Return True if the folder holds an evaluation of a policy and not a training run."""
+        return any((self.path / name).exists() for name in ("evaluation.json", "evaluated", "weights"))
 
     def subfolder(self, name: str) -> Path:
         """Return a subfolder; create it if it is missing."""

@@ -15,6 +15,7 @@ from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.evaluation.pinned_checkpoint import pin_checkpoint, pinned_iteration
 from embodyflow.orchestration.request.request import split_word
+from embodyflow.orchestration.request.run_name import free_name
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.references import resolve
 
@@ -29,7 +30,7 @@ class EvaluationRequest:
         policy: Folder of a run, which brings its own configuration, or of an exported policy.
         experiment: Experiment to evaluate an exported policy in.
         run_id: Name of the evaluation's folder. The default is the policy's name with the checkpoint's iteration, or
-            with the flow run's id if the request does not come from a command line.
+            the flow run's name if the request does not come from a command line.
         overrides: Configuration overrides ``key=value``, such as ``evaluation.num_goals=50``.
     """
 
@@ -79,13 +80,16 @@ def parse_evaluation(words: Sequence[str]) -> EvaluationRequest:
 
 
 def bind_to_flow_run(request: EvaluationRequest) -> EvaluationRequest:
-    """Name an evaluation without ``run_id`` after its Prefect flow run.
+    """Give an evaluation without ``run_id`` the name of its Prefect flow run.
 
     So a retried flow run finds the episodes it has played, even if the evaluated run has committed since.
     """
     if request.run_id is not None:
         return request
-    return replace(request, run_id=f"evaluate-{Path(request.policy).absolute().name}-{str(flow_run.id)[:8]}")
+    config, _ = _found(request)
+    is_retry = (flow_run.run_count or 1) > 1
+    run_id = free_name(str(flow_run.name), str(flow_run.id), config.run_root, is_retry=is_retry)
+    return replace(request, run_id=run_id)
 
 
 def check_evaluation(request: EvaluationRequest) -> tuple[EmbodiedConfig, EvaluatedPolicy]:
@@ -94,6 +98,19 @@ def check_evaluation(request: EvaluationRequest) -> tuple[EmbodiedConfig, Evalua
     Raises:
         ConfigError: One line per mistake.
     """
+    config, policy = _found(request)
+    path = Path(request.policy)
+    suffix = "" if policy.iteration is None else f"-{policy.iteration:06d}"
+    run_id = request.run_id or f"evaluate-{path.absolute().name}{suffix}"
+    config = EmbodiedConfig.model_validate(config.model_dump() | {"run_id": run_id})
+    _check_folder(config)
+    if (pinned := pinned_iteration(config.run_dir)) is not None:
+        policy = EvaluatedPolicy(path, pinned)
+    return config, policy
+
+
+def _found(request: EvaluationRequest) -> tuple[EmbodiedConfig, EvaluatedPolicy]:
+    """Return the configuration of an evaluation, without its name, and the policy."""
     path = Path(request.policy)
     if (path / "config.yaml").is_file():
         config, policy = _check_run(request, RunFolder(path))
@@ -106,12 +123,6 @@ def check_evaluation(request: EvaluationRequest) -> tuple[EmbodiedConfig, Evalua
         )
     if not isinstance(config, EmbodiedConfig):
         raise ConfigError(f"policy={path}: belongs to job={config.job}; allowed is embodied")
-    suffix = "" if policy.iteration is None else f"-{policy.iteration:06d}"
-    run_id = request.run_id or f"evaluate-{path.absolute().name}{suffix}"
-    config = EmbodiedConfig.model_validate(config.model_dump() | {"run_id": run_id})
-    _check_folder(config)
-    if (pinned := pinned_iteration(config.run_dir)) is not None:
-        policy = EvaluatedPolicy(path, pinned)
     return config, policy
 
 

@@ -19,9 +19,11 @@ from embodyflow.orchestration.evaluation.evaluation_request import (
     open_evaluation,
 )
 from embodyflow.orchestration.evaluation.pinned_checkpoint import pinned_run, unpin_checkpoint
+from embodyflow.orchestration.request.run_name import show_run_name
 from embodyflow.orchestration.run.nodes import Run, submit_node
 from embodyflow.orchestration.run.open_run import open_run
 from embodyflow.orchestration.run.parity import check_parity, observe
+from embodyflow.orchestration.run.run_log import logged_to
 from embodyflow.orchestration.run.storage_faults import storage_faults_explained
 from embodyflow.orchestration.server.reporting import report_unrestorable, warn_of_unrestorable
 from embodyflow.process.durable_files import write_durably
@@ -39,10 +41,11 @@ async def run_evaluation(request: EvaluationRequest) -> dict[str, Any]:
         StorageError: The disk is full or read-only, or the evaluation's folder is gone.
     """
     config, policy = check_evaluation(bind_to_flow_run(request))
+    await show_run_name(str(config.run_id))
     folder = open_evaluation(config, policy)
-    get_run_logger().info("evaluation %s in %s", config.run_id, folder.path)
-    warn_of_unrestorable(folder)
-    with folder.locked(), storage_faults_explained(folder):
+    with folder.locked(), storage_faults_explained(folder), logged_to(folder):
+        get_run_logger().info("evaluation %s in %s", config.run_id, folder.path)
+        warn_of_unrestorable(folder)
         async with open_run(folder, config, load_pipeline(**config.pipeline.source())) as run:
             return await _evaluate(run, config, policy)
 

@@ -21,6 +21,7 @@ from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError, DiskFullError
 from embodyflow.orchestration.request.compatibility import check_compatibility
 from embodyflow.orchestration.request.form_fields import FormField
+from embodyflow.orchestration.request.run_name import free_name
 from embodyflow.record.run_folder import RunFolder
 
 Experiment = Annotated[
@@ -208,25 +209,22 @@ def open_folder(request: RunRequest, config: RunConfig) -> RunFolder:
     return RunFolder.create(config, {FLOW_RUN_FILE: str(flow_run.id)})
 
 
-def flow_run_name() -> str:
-    """Return the name of a training flow's run in the UI."""
-    parameters = flow_run.parameters
-    return str(parameters["run_id"] or parameters["resume"] or parameters["experiment"])
-
-
 def bind_to_flow_run(request: RunRequest) -> RunRequest:
     """Bind a request to the Prefect flow run that executes it.
 
-    Without a ``run_id`` the run is named after the flow run. If Prefect retries the flow run, the request resumes from
+    Without a ``run_id`` the run has the flow run's name. If Prefect retries the flow run, the request resumes from
     the last commit of the earlier attempt, or replaces its folder if nothing was committed. A folder that another flow
     run created stays untouched, and :func:`check` refuses it.
 
     Raises:
         ConfigError: The earlier attempt is still running.
     """
+    is_retry = (flow_run.run_count or 1) > 1
     if request.resume is None and request.run_id is None:
-        request = replace(request, run_id=f"{request.experiment}-{str(flow_run.id)[:8]}")
-    if request.resume is None and (flow_run.run_count or 1) > 1:
+        run_root = compose_config(request.hydra_overrides()).run_root
+        run_id = free_name(str(flow_run.name), str(flow_run.id), run_root, is_retry=is_retry)
+        request = replace(request, run_id=run_id)
+    if request.resume is None and is_retry:
         config = compose_config(request.hydra_overrides())
         folder = RunFolder(config.run_dir)
         if not _created_by_this_flow_run(folder):

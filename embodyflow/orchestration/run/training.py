@@ -14,12 +14,14 @@ from embodyflow.orchestration.request.request import (
     open_folder,
     stretched_schedule,
 )
+from embodyflow.orchestration.request.run_name import show_run_name
 from embodyflow.orchestration.run.iteration import begin_commit, publish_and_save, run_iteration
 from embodyflow.orchestration.run.lookahead import Lookahead
 from embodyflow.orchestration.run.nodes import Run
 from embodyflow.orchestration.run.open_run import open_run
 from embodyflow.orchestration.run.parity import observe
 from embodyflow.orchestration.run.recovery import restore, with_recovery
+from embodyflow.orchestration.run.run_log import logged_to
 from embodyflow.orchestration.run.storage_faults import storage_faults_explained
 from embodyflow.orchestration.run.warm_start import sft, warm_start_key
 from embodyflow.orchestration.server.reporting import report_end, report_progress, report_start, warn_of_unrestorable
@@ -38,15 +40,16 @@ async def train(request: RunRequest) -> dict[str, Any]:
     """
     request = bind_to_flow_run(request)
     config = check(request)
+    await show_run_name(str(config.run_id))
     graph = load_pipeline(**config.pipeline.source())
     folder = open_folder(request, config)
-    get_run_logger().info("run %s in %s", config.run_id, folder.path)
-    if request.resume is not None and (line := stretched_schedule(folder, config)):
-        get_run_logger().warning(line)
-    warn_of_unrestorable(folder)
     with folder.locked():
         try:
-            with storage_faults_explained(folder):
+            with storage_faults_explained(folder), logged_to(folder):
+                get_run_logger().info("run %s in %s", config.run_id, folder.path)
+                if request.resume is not None and (line := stretched_schedule(folder, config)):
+                    get_run_logger().warning(line)
+                warn_of_unrestorable(folder)
                 async with open_run(folder, config, graph) as run:
                     return await _train(run, resumed=request.resume is not None)
         except Exception as error:

@@ -108,17 +108,18 @@ def test_a_retried_flow_run_keeps_its_first_checkpoint(run: Path, monkeypatch: p
 
     monkeypatch.setattr(evaluation_run, "open_evaluation", raise_opened)
 
-    def attempt(flow_run_id: str) -> tuple[Path, int]:
-        monkeypatch.setattr(evaluation_request, "flow_run", SimpleNamespace(id=flow_run_id))
+    def attempt(flow_run_id: str, name: str, run_count: int) -> tuple[Path, int]:
+        flow_run = SimpleNamespace(id=flow_run_id, name=name, run_count=run_count)
+        monkeypatch.setattr(evaluation_request, "flow_run", flow_run)
         with pytest.raises(OpenedError) as opened:
             asyncio.run(evaluation_run.run_evaluation(EvaluationRequest(str(run))))
         return opened.value.args
 
-    first = attempt("0123456789abcdef")
-    assert first == (run.parent / "evaluate-mine-01234567", 2)
+    first = attempt("0123456789abcdef", "vivid-otter", 1)
+    assert first == (run.parent / "vivid-otter", 2)
     commit(RunFolder(run), 4)
-    assert attempt("0123456789abcdef") == first
-    assert attempt("fedcba9876543210") == (run.parent / "evaluate-mine-fedcba98", 4)
+    assert attempt("0123456789abcdef", "vivid-otter", 2) == first
+    assert attempt("fedcba9876543210", "vivid-otter", 1) == (run.parent / "vivid-otter-fedcba98", 4)
 
 
 def test_a_stopped_evaluation_names_the_command_that_continues_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

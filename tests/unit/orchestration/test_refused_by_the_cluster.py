@@ -50,7 +50,7 @@ def test_the_run_id_of_a_refused_run_is_free(tmp_path: Path, monkeypatch: pytest
         raise ConfigError(ANSWER)
         yield
 
-    flow_run = SimpleNamespace(id="0123456789abcdef", run_count=1)
+    flow_run = SimpleNamespace(id="0123456789abcdef", run_count=1, name="mine")
     monkeypatch.setattr(request_module, "flow_run", flow_run)
     monkeypatch.setattr(training, "get_run_logger", lambda: logging.getLogger(__name__))
     monkeypatch.setattr(training, "open_run", open_run)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from embodyflow.config import RunConfig
+from embodyflow.config.base import RUN_NAME_PATTERN
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.request import request as request_module
@@ -26,6 +27,7 @@ from embodyflow.orchestration.request.request import (
     parse_arguments,
     stretched_schedule,
 )
+from embodyflow.orchestration.request.run_name import free_name
 from embodyflow.record.run_folder import RunFolder
 
 SMALL = ("env.max_steps=20", "evaluation.num_goals=2", "trainer.epochs=2")
@@ -246,15 +248,38 @@ def test_a_damaged_configuration_is_reported_in_one_line(tmp_path: Path) -> None
 
 
 class FlowRun:
-    def __init__(self, run_count: int, id: str = "0123456789abcdef") -> None:
-        self.run_count, self.id = run_count, id
+    def __init__(self, run_count: int, id: str = "0123456789abcdef", name: str = "vivid-otter") -> None:
+        self.run_count, self.id, self.name = run_count, id, name
 
 
 def test_a_flow_run_names_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=1))
-    assert bind_to_flow_run(RunRequest()).run_id == "embodied-01234567"
+    assert bind_to_flow_run(RunRequest()).run_id == "vivid-otter"
     assert bind_to_flow_run(RunRequest(run_id="mine")) == RunRequest(run_id="mine")
     assert bind_to_flow_run(RunRequest(resume="mine")) == RunRequest(resume="mine")
+
+
+def test_a_name_of_the_form_becomes_the_name_of_a_folder_that_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed_run(tmp_path, "my-run")
+    asked = RunRequest(overrides=(f"run_root={tmp_path}", *SMALL))
+    monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=1, name="my run"))
+    request = bind_to_flow_run(asked)
+    assert request.run_id == "my-run-01234567"
+    assert check(request).run_dir == tmp_path / "my-run-01234567"
+    open_folder(request, check(request))
+    # The flow run has been renamed by then.
+    monkeypatch.setattr(request_module, "flow_run", FlowRun(run_count=2, name="my-run-01234567"))
+    assert bind_to_flow_run(asked).run_id == "my-run-01234567"
+
+
+@given(st.text(max_size=120))
+def test_every_name_of_a_flow_run_has_a_folder(name: str) -> None:
+    folder = free_name(name, "0123456789abcdef", "no-such-folder", is_retry=False)
+    assert re.fullmatch(RUN_NAME_PATTERN, folder)
+    if re.fullmatch(r"[a-z]+-[a-z]{1,20}", name) and len(name) <= 80:  # as Prefect makes them
+        assert folder == name
 
 
 def test_a_retried_flow_run_resumes_from_its_last_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

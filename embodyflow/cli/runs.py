@@ -1,0 +1,140 @@
+"""``embodyflow runs`` and ``embodyflow logs``: the runs in a folder, and the log of one."""
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.table import Column, Table
+
+from embodyflow.cli.tables import table_console
+from embodyflow.errors import ConfigError
+from embodyflow.record.metrics_log import records_in
+from embodyflow.record.run_folder import RunFolder
+
+FOLLOW_SECONDS = 0.5
+"""Interval at which a log is read for new lines."""
+
+STYLES = {"running": "cyan", "finished": "green", "stopped": "yellow", "not started": "dim"}
+"""Colour of each state on a terminal."""
+
+UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """What the list shows of a run.
+
+    Attributes:
+        state: ``running``; ``finished``; ``stopped``, which can be resumed; or ``not started``, without a commit.
+        experiment: Experiment of the run.
+        iteration: Last iteration in the metrics, and the number of all; or ``evaluation``.
+        success: Newest success rate: the greedy one of an evaluation, or else the one of training; ``None`` without.
+        age: Seconds since the run was created.
+    """
+
+    state: str
+    experiment: str
+    iteration: str
+    success: float | None
+    age: float
+
+
+def show_runs(run_root: Path) -> int:
+    """Print the runs in a folder, oldest first; return the exit code.
+
+    Raises:
+        ConfigError: There is no such folder.
+    """
+    if not run_root.is_dir():
+        raise ConfigError(f"--run-root={run_root}: no such folder; `embodyflow run` makes it with the first run")
+    folders = sorted((path.parent for path in run_root.glob("[!.]*/config.yaml")), key=_created)
+    table = Table("state", "experiment", Column("iteration", justify="right"), "success", "age", box=None)
+    table.add_column("folder", overflow="fold")
+    for path in folders:
+        run = listed(RunFolder(path))
+        success = "" if run.success is None else f"{run.success:.3f}"
+        state = f"[{STYLES[run.state]}]{run.state}[/]"
+        table.add_row(state, run.experiment, run.iteration, success, short_age(run.age), str(path))
+    table_console().print(table)
+    return 0
+
+
+def listed(folder: RunFolder) -> ListedRun:
+    """Return what the list shows of a run."""
+    config: dict[str, Any] = yaml.safe_load((folder.path / "config.yaml").read_text())
+    content = folder.metrics.path.read_bytes() if folder.metrics.path.exists() else b""
+    records = list(records_in(content.split(b"\n")))
+    last = max((record["iteration"] for record in records), default=0)
+    return ListedRun(
+        state=_state(folder),
+        experiment=config["experiment"],
+        iteration="evaluation" if folder.is_evaluation() else f"{last}/{config['iterations']}",
+        success=_success(folder, records),
+        age=time.time() - _created(folder.path),
+    )
+
+
+def show_log(run_root: Path, run: str, *, follow: bool) -> int:
+    """Print the log of a run, with ``follow`` until the run ends; return the exit code.
+
+    Args:
+        run_root: Folder that holds the runs' folders.
+        run: Name of the run, or its folder.
+        follow: Whether to wait for further lines while the run is at work.
+
+    Raises:
+        ConfigError: There is no such run, or it has no log.
+    """
+    folder = _find(run_root, run)
+    if not folder.log_path.exists():
+        raise ConfigError(f"{run}: {folder.path} has no run.log; runs of earlier versions have none")
+    with folder.log_path.open(encoding="utf-8", errors="replace") as log:
+        while True:
+            is_running = follow and folder.is_at_work()  # before reading, so that the last lines are not missed
+            while text := log.read(65536):
+                sys.stdout.write(text)
+            sys.stdout.flush()
+            if not is_running:
+                return 0
+            time.sleep(FOLLOW_SECONDS)
+
+
+def short_age(seconds: float) -> str:
+    """Format a duration with its largest unit, such as ``3 h``."""
+    for unit, size in UNITS:
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return "0 s"
+
+
+def _state(folder: RunFolder) -> str:
+    if folder.is_at_work():
+        return "running"
+    if folder.summary_path.exists() or folder.evaluation() is not None:
+        return "finished"
+    return "stopped" if folder.checkpoints.committed() else "not started"
+
+
+def _find(run_root: Path, run: str) -> RunFolder:
+    for path in (Path(run), run_root / run):
+        if (path / "config.yaml").is_file():
+            return RunFolder(path)
+    raise ConfigError(f"{run}: {run_root}/ has no such run; `embodyflow runs` lists them")
+
+
+def _success(folder: RunFolder, records: list[dict[str, Any]]) -> float | None:
+    result = folder.evaluation()
+    if result is not None:
+        return float(result["mean_success_rate"]["greedy"])
+    for record in reversed(records):
+        for name in ("eval/greedy_success_rate", "rollout/success_rate"):
+            if name in record:
+                return float(record[name])
+    return None
+
+
+def _created(path: Path) -> float:
+    return (path / "config.yaml").stat().st_mtime

@@ -1,0 +1,110 @@
+"""``embodyflow runs`` and ``embodyflow logs``."""
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from embodyflow.cli.main import main
+from embodyflow.cli.runs import short_age
+from embodyflow.orchestration.request.request import RunRequest, check
+from embodyflow.record.run_folder import RunFolder
+
+SMALL = ("env.max_steps=20", "evaluation.num_goals=2")
+
+
+@pytest.fixture(autouse=True)
+def quiet_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embodyflow.stack.processes.exit_on_signals", lambda: None)
+
+
+def make(root: Path, run_id: str, age: float, records: list[dict[str, object]], committed: int | None) -> RunFolder:
+    folder = RunFolder.create(check(RunRequest(iterations=4, run_id=run_id, overrides=(f"run_root={root}", *SMALL))))
+    for record in records:
+        folder.metrics.append(record)
+    for iteration in range(0 if committed is None else committed + 1):
+        folder.checkpoints.begin(iteration)
+        folder.checkpoints.commit(iteration, {}, keep=2)
+    os.utime(folder.path / "config.yaml", (time.time() - age,) * 2)
+    return folder
+
+
+def test_runs_are_listed_with_their_states(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluated = {"iteration": 2, "eval/greedy_success_rate": 0.75}
+    trained: list[dict[str, object]] = [{"iteration": n, "rollout/success_rate": n / 8} for n in (1, 2)]
+    done = make(tmp_path, "done", 3 * 86400.0, [*trained, evaluated], 2)
+    done.write_summary({})
+    make(tmp_path, "stopped", 7300.0, trained, 2)
+    make(tmp_path, "fresh", 130.0, [], None)
+    evaluation = make(tmp_path, "judged", 20.0, [], None)
+    evaluation.write_evaluation({"mean_success_rate": {"greedy": 0.5, "sampled": 0.25}})
+    with make(tmp_path, "busy", 2.5, trained[:1], 0).locked():
+        assert main(["runs", "--run-root", str(tmp_path)]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["state", "experiment", "iteration", "success", "age", "folder"]
+    assert [row.split() for row in rows] == [
+        ["finished", "embodied", "2/4", "0.750", "3", "d", str(tmp_path / "done")],
+        ["stopped", "embodied", "2/4", "0.250", "2", "h", str(tmp_path / "stopped")],
+        ["not", "started", "embodied", "0/4", "2", "min", str(tmp_path / "fresh")],
+        ["finished", "embodied", "evaluation", "0.500", "20", "s", str(tmp_path / "judged")],
+        ["running", "embodied", "1/4", "0.125", "2", "s", str(tmp_path / "busy")],
+    ]
+
+
+def test_a_missing_folder_of_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "--run-root", str(tmp_path / "none")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"--run-root={tmp_path}/none: no such folder")
+
+
+def test_the_log_of_a_run_is_found_by_its_name_or_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make(tmp_path, "mine", 0.0, [], None)
+    assert main(["logs", "mine", "--run-root", str(tmp_path)]) == 2
+    assert "has no run.log" in capsys.readouterr().err
+    folder.log_path.write_text("first\nsecond\n")
+    for words in (["mine", "--run-root", str(tmp_path)], [str(folder.path)]):
+        assert main(["logs", *words]) == 0
+        assert capsys.readouterr().out == "first\nsecond\n"
+    assert main(["logs", "yours", "--run-root", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"yours: {tmp_path}/ has no such run; `embodyflow runs` lists them\n"
+
+
+def test_a_followed_log_ends_with_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(tmp_path, "mine", 0.0, [], None)
+    folder.log_path.write_text("first\n")
+    locked, end = threading.Event(), threading.Event()
+
+    def run() -> None:
+        with folder.locked():
+            locked.set()
+            end.wait(10.0)
+            with folder.log_path.open("a") as log:
+                log.write("last\n")
+
+    worker = threading.Thread(target=run)
+    worker.start()
+    assert locked.wait(10.0)
+    threading.Timer(0.3, end.set).start()
+    assert main(["logs", "mine", "--follow", "--run-root", str(tmp_path)]) == 0
+    worker.join()
+    assert capsys.readouterr().out == "first\nlast\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.4, "0 s"), (59.9, "59 s"), (60.0, "1 min"), (7199.0, "1 h"), (172800.0, "2 d")]
+)
+def test_an_age_has_one_unit(seconds: float, words: str) -> None:
+    assert short_age(seconds) == words
+
+
+def test_damaged_metrics_do_not_hide_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(tmp_path, "mine", 0.0, [{"iteration": 1, "rollout/success_rate": 0.5}], None)
+    with folder.metrics.path.open("a") as file:
+        file.write('{"iter\n[1]\n' + json.dumps({"iteration": 2, "rollout/success_rate": 0.25}))
+    assert main(["runs", "--run-root", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[3:5] == ["2/4", "0.250"]
