@@ -3,7 +3,6 @@
 import json
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,17 @@ from embodyflow.orchestration.request.request import RunRequest, check
 from embodyflow.record.run_folder import RunFolder
 
 SMALL = ("env.max_steps=20", "evaluation.num_goals=2")
+NOW = 1_800_000_000.0
 
 
 @pytest.fixture(autouse=True)
 def quiet_signals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("embodyflow.stack.processes.exit_on_signals", lambda: None)
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embodyflow.cli.runs.time.time", lambda: NOW)
 
 
 def make(root: Path, run_id: str, age: float, records: list[dict[str, object]], committed: int | None) -> RunFolder:
@@ -28,10 +33,11 @@ def make(root: Path, run_id: str, age: float, records: list[dict[str, object]], 
     for iteration in range(0 if committed is None else committed + 1):
         folder.checkpoints.begin(iteration)
         folder.checkpoints.commit(iteration, {}, keep=2)
-    os.utime(folder.path / "config.yaml", (time.time() - age,) * 2)
+    os.utime(folder.path / "config.yaml", (NOW - age,) * 2)
     return folder
 
 
+@pytest.mark.usefixtures("stopped_clock")
 def test_runs_are_listed_with_their_states(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluated = {"iteration": 2, "eval/greedy_success_rate": 0.75}
     trained: list[dict[str, object]] = [{"iteration": n, "rollout/success_rate": n / 8} for n in (1, 2)]
