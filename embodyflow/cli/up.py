@@ -6,8 +6,9 @@ import time
 from typing import Any
 
 from embodyflow.errors import ConfigError
+from embodyflow.orchestration.server.settings import sign_in_url
 from embodyflow.record.run_folder import unfinished_runs
-from embodyflow.stack.prefect_api import PrefectApi
+from embodyflow.stack.prefect_api import PrefectApi, stack_api
 from embodyflow.stack.processes import start_process, stop_processes
 from embodyflow.stack.stack import Stack
 from embodyflow.stack.stack_folder import StackFolder, StackState, live_stack
@@ -16,7 +17,7 @@ from embodyflow.stack.stack_folder import StackFolder, StackState, live_stack
 def foreground() -> int:
     """Start the stack and keep it until a signal arrives; return the exit code."""
     with Stack(StackFolder.here(), "up") as stack:
-        print(_describe(stack.state), flush=True)
+        print(_describe(stack.folder, stack.state), flush=True)
         print(*_resume_commands(stack.folder), sep="\n", end="", flush=True)
         print("Ctrl-C, or `embodyflow down` in another terminal, stops everything", flush=True)
         try:
@@ -43,19 +44,26 @@ def detached() -> int:
     except SystemExit:
         stop_processes([launcher], grace=30.0)
         raise
-    print(_describe(state))
+    print(_describe(folder, state))
     print(*_resume_commands(folder), sep="\n", end="")
     return 0
 
 
 def status() -> int:
     """Print the state of the stack; return exit code 0 if it is ready, else 1."""
-    state = live_stack(StackFolder.here())
+    folder = StackFolder.here()
+    state = live_stack(folder)
     if state is None:
         print("down")
         return 1
-    print(_describe(state))
-    return 0 if state.ready and PrefectApi(state.api_url).is_healthy() else 1
+    print(_describe(folder, state))
+    return 0 if state.ready and stack_api(folder, state).is_healthy() else 1
+
+
+def ui_address(folder: StackFolder, state: StackState) -> str:
+    """Return the address of the UI; that of our own server signs the browser in."""
+    url = PrefectApi(state.api_url).ui_url
+    return sign_in_url(url, folder.auth_string()) if state.owns_server else url
 
 
 def _resume_commands(folder: StackFolder) -> list[str]:
@@ -76,9 +84,9 @@ def _resume_command(folder: StackFolder, run_id: str, config: dict[str, Any]) ->
     return f"prefect deployment run {deployment} -p experiment={config['experiment']} -p resume={run_id}"
 
 
-def _describe(state: StackState) -> str:
+def _describe(folder: StackFolder, state: StackState) -> str:
     lines = {
-        "Prefect UI": PrefectApi(state.api_url).ui_url,
+        "Prefect UI": ui_address(folder, state),
         "Ray": state.ray_address,
         "processes": ", ".join(f"{name} {pid}" for name, pid in state.processes.items()),
         "to run": "prefect deployment run grpo/embodied --watch",
