@@ -50,12 +50,12 @@ from embodyflow.orchestration.run.turns import Turns
 from embodyflow.orchestration.server.artifacts import open_artifacts
 from embodyflow.orchestration.server.iteration_runs import iteration_runs
 from embodyflow.orchestration.server.reporting import report_progress
-from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY
+from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY, server_command
+from embodyflow.process.ports import free_port, listen_on
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.record.trackers import open_trackers
-from embodyflow.stack.processes import exit_on_signals, free_port, start_process, stop_processes
-from embodyflow.stack.services import server_command
+from embodyflow.stack.processes import exit_on_signals, start_process, stop_processes
 from embodyflow.workers.buffers import start_buffers
 from embodyflow.workers.calls import NodeCall, NodeResult, NodeWork
 from embodyflow.workers.group import WorkerGroup
@@ -203,11 +203,12 @@ def prefect_server(folder: Path, database: str | None) -> Iterator[tuple[str, ps
     Raises:
         TimeoutError: The server did not answer in time.
     """
-    port = free_port(0)
     env = {**os.environ, **NO_TELEMETRY, **BATCHED_WRITES, "PREFECT_HOME": str(folder)}
     if database:
         env["PREFECT_API_DATABASE_CONNECTION_URL"] = database
-    process = start_process(server_command(port), log=folder / "server.log", env=env, cwd=ROOT)
+    with listen_on(0) as listener:
+        port, command, descriptors = listener.getsockname()[1], server_command(listener), [listener.fileno()]
+        process = start_process(command, log=folder / "server.log", env=env, cwd=ROOT, descriptors=descriptors)
     try:
         url = f"http://127.0.0.1:{port}/api"
         wait_until_healthy(f"{url}/health", seconds=120.0)

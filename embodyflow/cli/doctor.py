@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 from packaging.version import Version
 
-from embodyflow.stack.processes import free_port
+from embodyflow.process.ports import free_port
 from embodyflow.stack.services import num_cores
 
 _GIB = 2**30

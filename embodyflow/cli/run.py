@@ -11,13 +11,14 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
+from embodyflow.cli.up import ui_address
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.server.progress_bar import RunProgress
-from embodyflow.stack.prefect_api import TERMINAL, PrefectApi
+from embodyflow.stack.prefect_api import TERMINAL, stack_api
 from embodyflow.stack.processes import start_process, stop_processes
 from embodyflow.stack.services import environment, run_command
 from embodyflow.stack.stack import Stack
-from embodyflow.stack.stack_folder import StackFolder, live_stack
+from embodyflow.stack.stack_folder import StackFolder, StackState, live_stack
 
 POLL_SECONDS = 5.0
 """Interval at which the flow run's state is polled, in case the watch misses an event."""
@@ -31,19 +32,20 @@ class FlowRun:
 
     Args:
         folder: Stack folder of the project.
-        api_url: Address of the server's API.
+        state: Stack to run it on.
         deployment: Deployment, ``<flow>/<name>``.
         parameters: Parameters of the flow.
     """
 
-    def __init__(self, folder: StackFolder, api_url: str, deployment: str, parameters: dict[str, object]) -> None:
-        self._api = PrefectApi(api_url)
+    def __init__(self, folder: StackFolder, state: StackState, deployment: str, parameters: dict[str, object]) -> None:
+        self._api = stack_api(folder, state)
         self._run_id = parameters["run_id"]
         self._log = folder.log(f"watch-{self._run_id}")
         self._log.unlink(missing_ok=True)  # may hold an earlier flow run with the same run_id
         command = run_command(deployment, json.dumps(parameters))
-        env = environment(folder) | {"PREFECT_API_URL": api_url}
-        self._watch: psutil.Popen = start_process(command, log=self._log, env=env, cwd=folder.root)
+        self._watch: psutil.Popen = start_process(
+            command, log=self._log, env=environment(folder, state), cwd=folder.root
+        )
         self._next_poll = 0.0
         self._over_since: float | None = None
 
@@ -122,8 +124,8 @@ def run_experiment(flow: str | None, words: Sequence[str]) -> int:
     parameters = request.parameters() | {"run_id": config.run_id}
     run_dir = config.run_dir
     console = Console(stderr=True)
-    with _stack(folder, console) as (api_url, check_stack):
-        run = FlowRun(folder, api_url, deployment, parameters)
+    with _stack(folder, console) as (state, check_stack):
+        run = FlowRun(folder, state, deployment, parameters)
         try:
             code = _follow(run, run_dir, console, check_stack)
         except BaseException:
@@ -139,22 +141,22 @@ def run_experiment(flow: str | None, words: Sequence[str]) -> int:
 
 
 @contextmanager
-def _stack(folder: StackFolder, console: Console) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Use the stack of ``embodyflow up`` or start a temporary one; yield its API address and health check."""
+def _stack(folder: StackFolder, console: Console) -> Iterator[tuple[StackState, Callable[[], None]]]:
+    """Use the stack of ``embodyflow up`` or start a temporary one; yield its state and its health check."""
     state = live_stack(folder)
     if state is None:
         console.print("starting Ray and Prefect …")
         with Stack(folder, "run") as stack:
-            console.print(f"Prefect UI: {PrefectApi(stack.state.api_url).ui_url}", soft_wrap=True)
-            yield stack.state.api_url, stack.check
+            console.print(f"Prefect UI: {ui_address(folder, stack.state)}", soft_wrap=True)
+            yield stack.state, stack.check
     elif state.command == "run":
         raise ConfigError(
             f"{folder.root}: the stack of process {state.pid} belongs to another `embodyflow run`; wait for its end, "
             "or share one stack by `embodyflow up`"
         )
     elif state.ready:
-        console.print(f"Prefect UI: {PrefectApi(state.api_url).ui_url}", soft_wrap=True)
-        yield state.api_url, lambda: None  # `embodyflow up` checks its own stack
+        console.print(f"Prefect UI: {ui_address(folder, state)}", soft_wrap=True)
+        yield state, lambda: None  # `embodyflow up` checks its own stack
     else:
         raise ConfigError(f"{folder.root}: the stack of process {state.pid} is still starting; try again shortly")
 

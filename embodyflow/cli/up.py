@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from embodyflow.errors import ConfigError
+from embodyflow.orchestration.server.settings import sign_in_url
 from embodyflow.record.run_folder import unfinished_runs
 from embodyflow.stack.diagnosis import diagnose
 from embodyflow.stack.prefect_api import PrefectApi
@@ -17,7 +18,7 @@ from embodyflow.stack.stack_folder import StackFolder, StackState, live_stack
 def foreground() -> int:
     """Start the stack and keep it until a signal arrives; return the exit code."""
     with Stack(StackFolder.here(), "up") as stack:
-        print(_describe(stack.state), flush=True)
+        print(_describe(stack.folder, stack.state), flush=True)
         print(*_resume_commands(stack.folder), sep="\n", end="", flush=True)
         print("Ctrl-C, or `embodyflow down` in another terminal, stops everything", flush=True)
         try:
@@ -45,7 +46,7 @@ def detached() -> int:
     except SystemExit:
         stop_processes([launcher], grace=30.0)
         raise
-    print(_describe(state))
+    print(_describe(folder, state))
     print(*_resume_commands(folder), sep="\n", end="")
     return 0
 
@@ -56,10 +57,16 @@ def status() -> int:
     faults = diagnose(folder)
     print(*faults, sep="\n", end="\n" if faults else "")
     if (state := live_stack(folder)) is not None:
-        print(_describe(state))
+        print(_describe(folder, state))
     else:
         print(*_resume_commands(folder), sep="\n", end="")
     return 1 if faults else 0
+
+
+def ui_address(folder: StackFolder, state: StackState) -> str:
+    """Return the address of the UI; that of our own server signs the browser in."""
+    url = PrefectApi(state.api_url).ui_url
+    return sign_in_url(url, folder.auth_string()) if state.owns_server else url
 
 
 def _resume_commands(folder: StackFolder) -> list[str]:
@@ -80,9 +87,9 @@ def _resume_command(folder: StackFolder, run_id: str, config: dict[str, Any]) ->
     return f"prefect deployment run {deployment} -p experiment={config['experiment']} -p resume={run_id}"
 
 
-def _describe(state: StackState) -> str:
+def _describe(folder: StackFolder, state: StackState) -> str:
     lines = {
-        "Prefect UI": PrefectApi(state.api_url).ui_url,
+        "Prefect UI": ui_address(folder, state),
         "Ray": state.ray_address,
         "processes": ", ".join(f"{name} {pid}" for name, pid in state.processes.items()),
         "to run": "prefect deployment run grpo/embodied --watch",

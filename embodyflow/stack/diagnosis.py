@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from embodyflow.stack.prefect_api import PrefectApi
+from embodyflow.stack.prefect_api import PrefectApi, stack_api
 from embodyflow.stack.processes import answers
 from embodyflow.stack.services import WORK_POOL, worker_name
 from embodyflow.stack.stack_folder import StackFolder, StackState
@@ -120,7 +120,7 @@ def _faults(folder: StackFolder, state: StackState) -> list[str]:
     """Return what is wrong with a stack whose launcher is alive."""
     if not state.ready:
         return [f"starting: process {state.pid} has not finished yet; logs are in {folder.log('stack').parent}"]
-    api = PrefectApi(state.api_url)
+    api = stack_api(folder, state)
     checks: dict[str, Callable[[], str | None]] = {
         "prefect-server": lambda: None if api.is_healthy() else f"does not answer at {state.api_url}",
         "ray": lambda: None if answers(state.ray_address) else f"does not answer at {state.ray_address}",

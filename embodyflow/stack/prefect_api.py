@@ -3,9 +3,7 @@
 Prefect's own client takes two seconds to import, too long for a launcher that only polls and cleans up.
 """
 
-import base64
 import json
-import os
 import time
 import urllib.error
 import urllib.request
@@ -16,8 +14,10 @@ from http.client import HTTPException, InvalidURL
 from typing import Any
 
 from embodyflow.errors import ConfigError
+from embodyflow.orchestration.server.credentials import REFUSED, Credentials, users_credentials
 from embodyflow.orchestration.server.flow_run_states import was_cancelled
 from embodyflow.orchestration.server.settings import MAX_RUNS
+from embodyflow.stack.stack_folder import StackFolder, StackState
 
 ACTIVE = ("RUNNING", "PENDING", "CANCELLING")
 TERMINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -30,15 +30,19 @@ WORKER_LABEL = "prefect.worker.name"
 """Label that Prefect's worker puts on a run it starts; the process id that it adds does not identify a machine."""
 
 
+NO_CREDENTIALS = Credentials()
+
+
 class PrefectApi:
     """A client for one Prefect server.
 
     Args:
         url: Address of the API, such as ``http://127.0.0.1:4200/api``.
+        credentials: Credentials that the server asks for.
     """
 
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
+    def __init__(self, url: str, credentials: Credentials = NO_CREDENTIALS) -> None:
+        self.url, self._credentials = url.rstrip("/"), credentials
 
     @property
     def ui_url(self) -> str:
@@ -50,10 +54,10 @@ class PrefectApi:
 
         Raises:
             urllib.error.URLError: The server cannot be reached or refuses; HTTPError carries its answer.
-            ConfigError: The address does not answer as a Prefect API.
+            ConfigError: The address does not answer as a Prefect API, or it refuses the credentials.
         """
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json", **_authorization()}
+        headers = {"Content-Type": "application/json", **self._credentials.headers()}
         for pause in (*PAUSES, None):
             try:
                 request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)
@@ -61,6 +65,8 @@ class PrefectApi:
                     content = answer.read()
                 return json.loads(content) if content else None
             except urllib.error.HTTPError as error:
+                if error.code in REFUSED:
+                    raise ConfigError(self._credentials.refusal(self.url, error.code)) from error
                 if error.code != HTTPStatus.SERVICE_UNAVAILABLE or pause is None:
                     raise
                 time.sleep(pause)
@@ -79,6 +85,14 @@ class PrefectApi:
             return bool(self.request("GET", "/health"))
         except OSError:  # URLError, a refused or broken connection, a timeout
             return False
+
+    def check_access(self) -> None:
+        """Make a request that needs credentials.
+
+        Raises:
+            ConfigError: The server refuses the credentials.
+        """
+        self.request("POST", "/work_pools/filter", {"limit": 1})
 
     def create_work_pool(self, name: str) -> None:
         """Create a work pool of type process, unless one of that name exists."""
@@ -130,6 +144,12 @@ class PrefectApi:
         condition = {"flow_run_id": {"any_": [flow_run_id]}, "level": {"ge_": ERROR_LEVEL}}
         logs = self.request("POST", "/logs/filter", {"logs": condition, "sort": "TIMESTAMP_DESC", "limit": 1})
         return str(logs[0]["message"]) if logs else None
+
+
+def stack_api(folder: StackFolder, state: StackState) -> PrefectApi:
+    """Return a client for the stack's server with the stack's password, or with the user's credentials for theirs."""
+    credentials = Credentials(auth_string=folder.auth_string()) if state.owns_server else users_credentials()
+    return PrefectApi(state.api_url, credentials)
 
 
 def end_stale_runs(api: PrefectApi, message: str, *, worker: str | None = None) -> int:
@@ -186,12 +206,3 @@ def _runs_within(api: PrefectApi, runs: list[dict[str, Any]]) -> list[dict[str, 
     """Return the active subflow runs, such as iterations, which do not carry a worker's label."""
     parents = {"any_": [run["id"] for run in runs]}
     return api.flow_runs({"parent_flow_run_id": parents, "state": {"type": {"any_": ACTIVE}}})
-
-
-def _authorization() -> dict[str, str]:
-    """Return the header with the credentials that Prefect's own client would send."""
-    if key := os.environ.get("PREFECT_API_KEY"):
-        return {"Authorization": f"Bearer {key}"}
-    if secret := os.environ.get("PREFECT_API_AUTH_STRING"):
-        return {"Authorization": "Basic " + base64.b64encode(secret.encode()).decode()}
-    return {}

@@ -7,7 +7,6 @@ launcher is killed, and the next start finds it if the watcher is killed too.
 """
 
 import ctypes
-import errno
 import signal
 import socket
 import subprocess
@@ -18,6 +17,8 @@ from pathlib import Path
 from types import FrameType
 
 import psutil
+
+from embodyflow.process.private_files import open_private
 
 STACK_VARIABLE = "EMBODYFLOW_STACK"
 
@@ -53,22 +54,29 @@ def _exit(signum: int, frame: FrameType | None) -> None:
 
 
 def start_process(
-    command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path, outlives_us: bool = False
+    command: Sequence[str],
+    *,
+    log: Path,
+    env: Mapping[str, str],
+    cwd: Path,
+    outlives_us: bool = False,
+    descriptors: Sequence[int] = (),
 ) -> psutil.Popen:
     """Start ``command`` in its own session, so that Ctrl-C in the terminal reaches only the launcher.
 
     Args:
         command: Program and arguments.
-        log: File to which stdout and stderr are appended.
+        log: File to which stdout and stderr are appended; created for the user only, since they may hold a password.
         env: Whole environment of the child.
         cwd: Working directory of the child.
         outlives_us: True if the child may live on when this process ends; otherwise it gets SIGTERM then (on Linux).
+        descriptors: Descriptors of open files that the child inherits.
 
     Returns:
         The running process.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    with open(log, "ab", opener=open_private) as output:
         return psutil.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
@@ -77,6 +85,7 @@ def start_process(
             env=dict(env),
             cwd=cwd,
             start_new_session=True,
+            pass_fds=descriptors,
             preexec_fn=_reset_signals if outlives_us else _tie_to_parent,
         )
 
@@ -133,41 +142,6 @@ def find_process(pid: int, created: float) -> psutil.Process | None:
     except psutil.NoSuchProcess:
         return None
     return process if same else None
-
-
-def free_port(preferred: int, *, host: str = "127.0.0.1") -> int:
-    """Return ``preferred`` if it is free, else a free port that the system chooses."""
-    for port in (preferred, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise OSError(f"no free port on {host}")
-
-
-def claim_port(preferred: int) -> tuple[int, socket.socket]:
-    """Choose a port as :func:`free_port` does, among those that no other process on this machine has claimed.
-
-    A server needs seconds until it listens. Without a claim, another stack that starts meanwhile would choose the same
-    port and mistake the first stack's server for its own.
-
-    Returns:
-        The port, and the claim, which holds until it is closed or this process ends.
-    """
-    port = free_port(preferred)
-    while True:
-        claim = socket.socket(socket.AF_UNIX)
-        try:
-            claim.bind(f"\0embodyflow port {port}")  # Linux's abstract namespace leaves no file
-            return port, claim
-        except OSError as error:
-            claim.close()
-            if error.errno != errno.EADDRINUSE:
-                raise
-        port = free_port(0)
 
 
 def answers(address: str) -> bool:

@@ -7,9 +7,11 @@ import socket
 import sys
 from collections.abc import Mapping
 
+from embodyflow.orchestration.server.credentials import API_KEY, AUTH_STRING, SERVER_AUTH_STRING, new_auth_string
 from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY
+from embodyflow.process.private_files import write_private
 from embodyflow.stack.processes import STACK_VARIABLE
-from embodyflow.stack.stack_folder import StackFolder
+from embodyflow.stack.stack_folder import StackFolder, StackState
 
 WORK_POOL = "embodyflow"
 
@@ -26,16 +28,23 @@ RETENTION = {
 """How long our server keeps events and finished flow runs in its own database."""
 
 
-def environment(folder: StackFolder) -> dict[str, str]:
-    """Return the environment of every process of the stack, without the addresses of its services."""
-    # The user's own server may need the profile in their home; our server's home is in the project.
-    home = {} if os.environ.get("PREFECT_API_URL") else {"PREFECT_HOME": str(folder.prefect_home)}
+def environment(folder: StackFolder, state: StackState) -> dict[str, str]:
+    """Return the environment of a process of the stack: addresses, settings and the credentials of our server.
+
+    The user's own server may need the profile in their home; our server's home is in the project.
+    """
+    users, home = dict(os.environ), {}
+    if state.owns_server:
+        home = {"PREFECT_HOME": str(folder.prefect_home), AUTH_STRING: folder.auth_string()}
+        users.pop(API_KEY, None)  # it is for Prefect Cloud, not for our server
     return {
-        **os.environ,
+        **users,
         **NO_TELEMETRY,
         **BATCHED_WRITES,
         **home,
         STACK_VARIABLE: str(folder.root),
+        "PREFECT_API_URL": state.api_url,
+        "RAY_ADDRESS": state.ray_address,
         # The longest time that a submitted run waits for the worker. The default is 10. Each query writes to the
         # database; at 1 second the server's own retries on SQLite collide endlessly.
         "PREFECT_WORKER_QUERY_SECONDS": "4",
@@ -54,11 +63,16 @@ def database_environment(folder: StackFolder) -> dict[str, str]:
     return kept | {"PREFECT_SERVER_DATABASE_CONNECTION_URL": url}
 
 
+def create_auth_string(folder: StackFolder) -> None:
+    """Create the password of our Prefect server, unless ``PREFECT_SERVER_API_AUTH_STRING`` chooses it."""
+    folder.private.mkdir(exist_ok=True)
+    write_private(folder.prefect_auth, os.environ.get(SERVER_AUTH_STRING) or new_auth_string())
+
+
 def ray_environment(folder: StackFolder) -> dict[str, str]:
     """Create the secret of our Ray cluster and return the environment variables of the cluster and its drivers."""
     folder.private.mkdir(exist_ok=True)
-    with open(os.open(folder.ray_token, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(secrets.token_hex(32))
+    write_private(folder.ray_token, secrets.token_hex(32))
     return {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(folder.ray_token),
@@ -79,11 +93,6 @@ def ray_command(port: int, client_port: int, temp_dir: str) -> list[str]:
         f"--ray-client-server-port={client_port}",
         *("--dashboard-agent-listen-port=0", "--metrics-export-port=0"),
     ]
-
-
-def server_command(port: int) -> list[str]:
-    """Return the command that runs a Prefect server in the foreground, for this machine only."""
-    return [*_prefect("server", "start"), "--host=127.0.0.1", f"--port={port}", "--analytics-off"]
 
 
 def worker_name(folder: StackFolder) -> str:

@@ -2,10 +2,11 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -13,15 +14,17 @@ from types import TracebackType
 import psutil
 
 from embodyflow.errors import ConfigError
+from embodyflow.orchestration.server.credentials import AUTH_STRING, SERVER_AUTH_STRING
 from embodyflow.orchestration.server.orphans import marked_processes, start_watcher
+from embodyflow.orchestration.server.settings import access_settings, server_command
+from embodyflow.process.ports import claim_port, listen_on
 from embodyflow.process.private_folder import RAY_SUBFOLDER, private_folder
 from embodyflow.stack.diagnosis import StackEnd, StackError, describe_exit, remove_end, write_end
-from embodyflow.stack.prefect_api import PrefectApi, end_stale_runs
+from embodyflow.stack.prefect_api import end_stale_runs, stack_api
 from embodyflow.stack.processes import (
     STACK_VARIABLE,
     adopt_orphans,
     answers,
-    claim_port,
     descendants,
     find_process,
     ignore_signals,
@@ -33,12 +36,12 @@ from embodyflow.stack.services import (
     WORK_POOL,
     WORKER_STARTED,
     attached,
+    create_auth_string,
     database_environment,
     deploy_command,
     environment,
     ray_command,
     ray_environment,
-    server_command,
     worker_command,
     worker_name,
 )
@@ -68,6 +71,7 @@ class Stack:
     def __init__(self, folder: StackFolder, command: str) -> None:
         self.folder, self._command = folder, command
         self._api_url, self._ray_address = attached(os.environ)
+        self._listener: socket.socket | None = None  # for our Prefect server
         self._owns_database = False
         self._processes: dict[str, psutil.Popen] = {}
         self._watcher: subprocess.Popen[bytes] | None = None  # kills what would outlive this process
@@ -140,11 +144,14 @@ class Stack:
                 f"{self.state.ray_temp_dir}/{RAY_SUBFOLDER}",
             )
             command = ray_command(port, self._claim(10001), temp_dir)
-            env = {key: value for key, value in self.env.items() if key != "RAY_ADDRESS"}
+            withheld = ("RAY_ADDRESS", AUTH_STRING, SERVER_AUTH_STRING)  # Ray's workers make no requests to Prefect
+            env = {key: value for key, value in self.env.items() if key not in withheld}
             self._launch("ray", command, env=env)
-        if self._api_url is None:
-            port = int(self._api.ui_url.rpartition(":")[2])
-            self._launch("prefect-server", server_command(port), env=self._server_environment())
+        if self._listener is not None:
+            with self._listener:
+                env = self._server_environment(self._listener.getsockname()[1])
+                command, descriptors = server_command(self._listener), [self._listener.fileno()]
+                self._launch("prefect-server", command, env=env, descriptors=descriptors)
             self._wait_for("prefect-server", self._api.is_healthy)
         self._end_stale_runs("The stack that ran it was killed.")
         self._api.create_work_pool(WORK_POOL)
@@ -154,7 +161,7 @@ class Stack:
         if self._ray_address is None:
             self._wait_for("ray", lambda: answers(self.state.ray_address))
         if self._api_url is None:
-            self.folder.write_prefect_toml(self.state.api_url)
+            self.folder.write_prefect_toml(self.state.api_url, self.folder.auth_string())
         pids = {name: process.pid for name, process in self._processes.items()}
         self._set_state(replace(self.state, ready=True, processes=pids))
 
@@ -171,23 +178,42 @@ class Stack:
 
     def _plan(self) -> None:
         """Choose the addresses, write the stack's state and prepare the environment of its processes."""
-        api_url = self._api_url or f"http://127.0.0.1:{self._claim(4200)}/api"
+        api_url = self._api_url or self._own_api_url()
         ray_address = self._ray_address or f"127.0.0.1:{self._claim(6379)}"
         temp_dir = None
         if self._ray_address is None:
             temp_dir = str(self._held.enter_context(private_folder(for_sockets=True)))
         me = psutil.Process()
-        self._set_state(StackState(me.pid, me.create_time(), False, api_url, ray_address, temp_dir, {}, self._command))
-        self._api = PrefectApi(api_url)
-        self.env = environment(self.folder) | {"PREFECT_API_URL": api_url, "RAY_ADDRESS": ray_address}
+        self._set_state(
+            StackState(
+                pid=me.pid,
+                created=me.create_time(),
+                ready=False,
+                api_url=api_url,
+                ray_address=ray_address,
+                ray_temp_dir=temp_dir,
+                processes={},
+                command=self._command,
+                owns_server=self._api_url is None,
+            )
+        )
+        self._api = stack_api(self.folder, self.state)
+        self.env = environment(self.folder, self.state)
         if self._ray_address is None:
             self.env |= ray_environment(self.folder)
 
-    def _server_environment(self) -> dict[str, str]:
+    def _own_api_url(self) -> str:
+        """Listen for our own Prefect server, create its password and return its address."""
+        create_auth_string(self.folder)
+        self._listener = self._held.enter_context(listen_on(4200))
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}/api"
+
+    def _server_environment(self, port: int) -> dict[str, str]:
         from embodyflow.stack.database import is_named  # importing Prefect takes a second, while Ray starts
 
         self._owns_database = not is_named()
-        return self.env | (database_environment(self.folder) if self._owns_database else {})
+        database = database_environment(self.folder) if self._owns_database else {}
+        return self.env | access_settings(self.folder.auth_string(), port) | database
 
     def _claim(self, preferred: int) -> int:
         """Claim a port until the stack has stopped."""
@@ -196,15 +222,19 @@ class Stack:
         return port
 
     def _check_attached(self) -> None:
-        if self._api_url is not None and not self._api.is_healthy():
-            raise ConfigError(f"PREFECT_API_URL={self._api_url}: does not answer; unset it to start a server here")
+        if self._api_url is not None:
+            if not self._api.is_healthy():
+                raise ConfigError(f"PREFECT_API_URL={self._api_url}: does not answer; unset it to start a server here")
+            self._api.check_access()
         if self._ray_address is not None and not answers(self._ray_address):
             raise ConfigError(f"RAY_ADDRESS={self._ray_address}: does not answer; unset it to start Ray here")
 
-    def _launch(self, name: str, command: list[str], *, env: dict[str, str] | None = None) -> psutil.Popen:
+    def _launch(
+        self, name: str, command: list[str], *, env: dict[str, str] | None = None, descriptors: Sequence[int] = ()
+    ) -> psutil.Popen:
         log = self.folder.log(name)
         log.unlink(missing_ok=True)
-        process = start_process(command, log=log, env=env or self.env, cwd=self.folder.root)
+        process = start_process(command, log=log, env=env or self.env, cwd=self.folder.root, descriptors=descriptors)
         self._processes[name] = process
         return process
 
@@ -257,4 +287,5 @@ def clear_leftovers(folder: StackFolder) -> None:
     if state is not None and state.ray_temp_dir is not None:
         shutil.rmtree(state.ray_temp_dir, ignore_errors=True)
     folder.remove_prefect_toml()
+    folder.prefect_auth.unlink(missing_ok=True)
     folder.remove_state()

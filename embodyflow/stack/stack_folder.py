@@ -11,12 +11,12 @@ from pathlib import Path
 import yaml
 
 from embodyflow.errors import ConfigError
+from embodyflow.orchestration.server.credentials import TOML_MARK
 from embodyflow.orchestration.server.orphans import Leftover
 from embodyflow.process.file_lock import hold_lock
+from embodyflow.process.private_files import write_private
 from embodyflow.project import PREFECT_YAML, is_project
 from embodyflow.stack.processes import find_process
-
-_TOML_MARK = "# Written by `embodyflow up`; removed by `embodyflow down`.\n"
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class StackState:
         ray_temp_dir: Private folder of Ray's sockets and logs, removed with the stack; None for the user's cluster.
         processes: Name to pid of the processes that the launcher started; complete once the stack is ready.
         command: ``up`` for a stack that all runs share, ``run`` for one that ends with its run.
+        owns_server: True if the Prefect server is the stack's, which asks for the stack's password.
     """
 
     pid: int
@@ -42,6 +43,7 @@ class StackState:
     ray_temp_dir: str | None
     processes: dict[str, int]
     command: str = "up"
+    owns_server: bool = True
 
     @property
     def alive(self) -> bool:
@@ -107,6 +109,22 @@ class StackFolder:
         """File with the secret that every client of our Ray cluster needs."""
         return self.private / "ray_token"
 
+    @property
+    def prefect_auth(self) -> Path:
+        """File with the password that every client of our Prefect server needs."""
+        return self.private / "prefect_auth"
+
+    def auth_string(self) -> str:
+        """Return ``user:password`` of our Prefect server.
+
+        Raises:
+            ConfigError: The file is gone.
+        """
+        try:
+            return self.prefect_auth.read_text()
+        except FileNotFoundError as error:
+            raise ConfigError(f"{self.prefect_auth}: is gone; `embodyflow down` and `embodyflow up` make it") from error
+
     def log(self, name: str) -> Path:
         """Return the log file of one process of the stack."""
         return self.private / "logs" / f"{name}.log"
@@ -170,18 +188,18 @@ class StackFolder:
             ConfigError: The folder has a ``prefect.toml`` of the user's own.
         """
         path = self.root / "prefect.toml"
-        if path.exists() and not path.read_text().startswith(_TOML_MARK):
+        if path.exists() and not path.read_text().startswith(TOML_MARK):
             raise ConfigError(f"{path}: is in the way; move it, or set PREFECT_API_URL to use your own server")
 
-    def write_prefect_toml(self, api_url: str) -> None:
-        """Point every ``prefect`` command in this folder at the stack.
+    def write_prefect_toml(self, api_url: str, auth_string: str) -> None:
+        """Point every ``prefect`` command in this folder at the stack, with its password. Only the user can read it.
 
         Raises:
             ConfigError: The folder has a ``prefect.toml`` of the user's own.
         """
         self.check_prefect_toml()
-        path = self.root / "prefect.toml"
-        path.write_text(f'{_TOML_MARK}[api]\nurl = "{api_url}"\n')
+        lines = [f"{name} = {json.dumps(value)}\n" for name, value in (("url", api_url), ("auth_string", auth_string))]
+        write_private(self.root / "prefect.toml", f"{TOML_MARK}[api]\n{''.join(lines)}")
 
     def remove_prefect_toml(self) -> None:
         """Undo :meth:`write_prefect_toml`."""
@@ -190,7 +208,7 @@ class StackFolder:
     @property
     def prefect_toml(self) -> Leftover:
         """The file that :meth:`write_prefect_toml` writes."""
-        return Leftover(self.root / "prefect.toml", _TOML_MARK)
+        return Leftover(self.root / "prefect.toml", TOML_MARK)
 
     @property
     def _state_path(self) -> Path:

@@ -13,11 +13,10 @@ from local_stack import all_gone
 from waiting import eventually
 
 from embodyflow.orchestration.server.orphans import marked_processes
+from embodyflow.process.ports import claim_port, free_port
 from embodyflow.stack.processes import (
     STACK_VARIABLE,
-    claim_port,
     find_process,
-    free_port,
     start_process,
     stop_processes,
 )

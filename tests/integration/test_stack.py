@@ -135,10 +135,9 @@ def test_a_killed_stack_dies_whole_and_the_next_ends_its_runs_or_resumes_them(pr
     assert eventually(lambda: all_gone(family), 30.0)
     assert project.embodyflow("status").returncode == 1
     assert project.embodyflow("up", "--detach").returncode == 0
-    url = str(project.state()["api_url"])
-    assert eventually(lambda: state_types(url) == {"CRASHED", "COMPLETED"}, 60.0)
+    assert eventually(lambda: state_types(project) == {"CRASHED", "COMPLETED"}, 60.0)
     # Its place in the deployment's concurrency limit of 1 is free again.
-    limits = post(f"{url}/v2/concurrency_limits/filter", {})
+    limits = project.api("/v2/concurrency_limits/filter", {})
     assert [limit["active_slots"] for limit in limits] == [0]
 
 
@@ -202,7 +201,7 @@ def is_healthy(url: str) -> bool:
         return False
 
 
-def state_types(url: str) -> set[object]:
+def state_types(project: Project) -> set[object]:
     """The states of the flow runs that were ever started."""
-    runs = post(f"{url}/flow_runs/filter", {})
+    runs = project.api("/flow_runs/filter", {})
     return {run["state_type"] for run in runs if run["start_time"] is not None}

@@ -12,6 +12,8 @@ from typing import Any
 import psutil
 import yaml
 
+from embodyflow.orchestration.server.credentials import Credentials
+
 ROOT = Path(__file__).resolve().parents[2]
 
 DEPLOYMENTS = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
@@ -114,9 +116,14 @@ class Project:
         """Return the output of the Prefect worker and its flows since the stack started."""
         return (self.root / ".embodyflow" / "logs" / "prefect-worker.log").read_text()
 
+    def auth_string(self) -> str | None:
+        """Return the password of the stack's own Prefect server, ``None`` for the user's server."""
+        path = self.root / ".embodyflow" / "prefect_auth"
+        return path.read_text() if self.state()["owns_server"] else None
+
     def api(self, path: str, body: dict[str, object]) -> Any:
         """POST to the Prefect server; return its answer."""
-        return post(f"{self.state()['api_url']}{path}", body)
+        return post(f"{self.state()['api_url']}{path}", body, self.auth_string())
 
     def flow_run(self, state: str, name: str) -> dict[str, Any] | None:
         """Return the flow run with this name and state, or ``None``."""
@@ -137,8 +144,9 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def post(url: str, body: dict[str, object]) -> list[dict[str, object]]:
-    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"})
+def post(url: str, body: dict[str, object], auth_string: str | None = None) -> list[dict[str, object]]:
+    headers = {"Content-Type": "application/json", **Credentials(auth_string).headers()}
+    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers=headers)
     with urllib.request.urlopen(request, timeout=60) as answer:
         content: list[dict[str, object]] = json.loads(answer.read())
     return content

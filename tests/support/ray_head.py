@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from embodyflow.stack.processes import free_port, start_process, stop_processes
+from embodyflow.process.ports import free_port
+from embodyflow.stack.processes import start_process, stop_processes
 from embodyflow.stack.services import NO_TELEMETRY, ray_command, ray_environment
 from embodyflow.stack.stack import _answers
 from embodyflow.stack.stack_folder import StackFolder

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY
-from embodyflow.stack.processes import free_port, start_process, stop_processes
-from embodyflow.stack.services import server_command
+from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY, access_settings, server_command
+from embodyflow.process.ports import free_port, listen_on
+from embodyflow.stack.processes import start_process, stop_processes
 
 
 class PrefectServer:
@@ -20,20 +20,26 @@ class PrefectServer:
     Args:
         folder: Home of Prefect.
         port: Port to listen on; the default is a free one.
+        auth_string: Password, as ``user:password``; the default is none.
     """
 
-    def __init__(self, folder: Path, port: int | None = None) -> None:
+    def __init__(self, folder: Path, port: int | None = None, auth_string: str | None = None) -> None:
         self._folder, self._port = folder, free_port(0) if port is None else port
         self._env = {**os.environ, **NO_TELEMETRY, **BATCHED_WRITES, "PREFECT_HOME": str(folder)}
         for name in ("PREFECT_API_URL", "PREFECT_API_DATABASE_CONNECTION_URL"):
             self._env.pop(name, None)
+        if auth_string is not None:
+            self._env |= access_settings(auth_string, self._port)
         self.url = f"http://127.0.0.1:{self._port}/api"
         self.process: psutil.Process
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
         log = self._folder / "server.log"
-        self.process = start_process(server_command(self._port), log=log, env=self._env, cwd=self._folder)
+        with listen_on(self._port) as listener:
+            assert listener.getsockname()[1] == self._port
+            command, descriptors = server_command(listener), [listener.fileno()]
+            self.process = start_process(command, log=log, env=self._env, cwd=self._folder, descriptors=descriptors)
         deadline = time.monotonic() + 120
         while True:
             try:
@@ -48,9 +54,9 @@ class PrefectServer:
 
 
 @contextmanager
-def prefect_server(folder: Path, port: int | None = None) -> Iterator[str]:
+def prefect_server(folder: Path, port: int | None = None, auth_string: str | None = None) -> Iterator[str]:
     """Run a server; yield the address of its API."""
-    server = PrefectServer(folder, port)
+    server = PrefectServer(folder, port, auth_string)
     try:
         server.start()
         yield server.url

@@ -21,6 +21,7 @@ from embodyflow.orchestration.request.usage import answer_help
 from embodyflow.orchestration.server.orphans import start_flow_watcher
 from embodyflow.orchestration.server.prefect_home import check_home
 from embodyflow.orchestration.server.progress_bar import RunProgress
+from embodyflow.orchestration.server.temporary_server import connect
 from embodyflow.record.run_folder import RunFolder
 
 STOPPED = 128 + signal.SIGINT
@@ -111,11 +112,11 @@ async def _run(
 
     Ctrl-C and SIGTERM cancel the flow, so that its ``finally`` blocks stop what it started.
     """
-    running, loop = asyncio.ensure_future(flow(**parameters)), asyncio.get_running_loop()
+    running, loop = asyncio.ensure_future(_connect_and_run(flow, parameters)), asyncio.get_running_loop()
 
     def stop(*_: Any) -> None:
         loop.call_soon_threadsafe(running.cancel)
-        # Ctrl-C in a terminal also stops the server that Prefect started, and Prefect then waits minutes for it.
+        # Prefect waits minutes for a server that does not answer.
         leaving = threading.Timer(STOP_SECONDS, leave)
         leaving.daemon = True
         leaving.start()
@@ -131,9 +132,15 @@ async def _run(
     return result
 
 
+async def _connect_and_run(flow: Callable[..., Any], parameters: dict[str, Any]) -> dict[str, Any]:
+    await connect()
+    result: dict[str, Any] = await flow(**parameters)
+    return result
+
+
 @contextmanager
 def _handle_signals(stop: Callable[..., None]) -> Iterator[None]:
-    """Call ``stop`` on Ctrl-C and SIGTERM, even while Prefect blocks the event loop to start a server."""
+    """Call ``stop`` on Ctrl-C and SIGTERM, even while the event loop is blocked."""
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

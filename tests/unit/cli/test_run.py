@@ -15,9 +15,11 @@ from waiting import eventually
 from embodyflow.cli import run as module
 from embodyflow.cli.run import FlowRun
 from embodyflow.errors import ConfigError
+from embodyflow.process.private_files import write_private
 from embodyflow.stack.stack_folder import StackFolder, StackState
 
 RUN_ID = "3fbcd7e8-d274-45f4-bd12-e79f2f76c772"
+STATE = StackState(1, 0.0, True, "http://unused/api", "127.0.0.1:6379", None, {}, owns_server=False)
 SUBMITTED = f"print('UUID: {RUN_ID}', flush=True)"
 
 
@@ -27,9 +29,6 @@ class Api:
     kind = "RUNNING"
     message = ""
     logged: str | None = None
-
-    def __init__(self, url: str) -> None:
-        pass
 
     def flow_run(self, flow_run_id: str) -> dict[str, object] | None:
         assert flow_run_id == RUN_ID
@@ -57,13 +56,13 @@ class Watched:
         self.patch.setattr(Api, "message", message)
         self.patch.setattr(Api, "logged", logged)
         self.patch.setattr(module, "run_command", lambda deployment, parameters: [sys.executable, "-c", watch])
-        self.runs.append(FlowRun(self.folder, "http://unused/api", "grpo/embodied", {"run_id": "mine"}))
+        self.runs.append(FlowRun(self.folder, STATE, "grpo/embodied", {"run_id": "mine"}))
         return self.runs[-1]
 
 
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    monkeypatch.setattr(module, "PrefectApi", Api)
+    monkeypatch.setattr(module, "stack_api", lambda folder, state: Api())
     monkeypatch.setattr(module, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(module, "RESUME_SECONDS", 0.1)
     made = Watched(tmp_path, monkeypatch)
@@ -140,8 +139,9 @@ def test_a_stack_is_shared_unless_it_belongs_to_another_run(tmp_path: Path) -> N
     folder, console, me = StackFolder(tmp_path), Console(file=io.StringIO()), psutil.Process()
     shared = StackState(me.pid, me.create_time(), True, "http://127.0.0.1:4200/api", "127.0.0.1:6379", None, {}, "up")
     folder.write_state(shared)
-    with module._stack(folder, console) as (api_url, _):
-        assert api_url == shared.api_url
+    write_private(folder.prefect_auth, "me:password")
+    with module._stack(folder, console) as (state, _):
+        assert state == shared
     folder.write_state(replace(shared, command="run"))
     with pytest.raises(ConfigError) as refusal, module._stack(folder, console):
         pass

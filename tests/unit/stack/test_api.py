@@ -1,18 +1,24 @@
 """What a killed stack leaves on the server is ended; what others run there is not."""
 
+import base64
 import json
 import socket
 import threading
 import urllib.error
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from embodyflow.errors import ConfigError
+from embodyflow.orchestration.server.credentials import Credentials
 from embodyflow.stack import prefect_api as module
-from embodyflow.stack.prefect_api import PrefectApi, end_stale_runs
+from embodyflow.stack.prefect_api import PrefectApi, end_stale_runs, stack_api
+from embodyflow.stack.services import create_auth_string, environment
+from embodyflow.stack.stack_folder import StackFolder, StackState
 
 OURS, THEIRS = "vm-46318e40", "vm-e1175e60"  # names of Prefect workers
 
@@ -27,6 +33,7 @@ class Server:
         self.headers: dict[str, str] = {}
         self.pools = ["taken"]
         self.busy = 0  # so many requests are refused
+        self.refusal: int | None = None  # status code of an answer to wrong credentials
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         if path == "/api/flow_runs/filter":
@@ -82,6 +89,7 @@ def server() -> Iterator[tuple[Server, PrefectApi]]:
             fake.headers = dict(self.headers)
             code, answer = (503, {}) if fake.busy else fake.answer(method, self.path, body)
             fake.busy = max(0, fake.busy - 1)
+            code = fake.refusal or code
             self.send_response(code)
             self.end_headers()
             self.wfile.write(json.dumps(answer).encode() if self.path.startswith("/api") else b"<!doctype html>")
@@ -165,13 +173,45 @@ def test_a_flow_run_that_is_deleted_is_none(server: tuple[Server, PrefectApi]) -
     assert server[1].flow_run("deleted") is None
 
 
-def test_credentials_are_those_of_prefects_own_client(
-    server: tuple[Server, PrefectApi], monkeypatch: pytest.MonkeyPatch
+STATE = StackState(1, 0.0, True, "http://unused/api", "127.0.0.1:6379", None, {})
+
+
+def test_our_server_gets_the_stacks_password_and_the_users_server_gets_theirs(
+    server: tuple[Server, PrefectApi], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake, api = server
+    folder = StackFolder(tmp_path)
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "admin:pass")
-    api.create_work_pool("new")
-    assert fake.headers["Authorization"] == "Basic YWRtaW46cGFzcw=="
+    monkeypatch.setenv("PREFECT_API_KEY", "key")
+    create_auth_string(folder)
+    assert folder.prefect_auth.stat().st_mode & 0o777 == 0o600
+    for owns_server, password in ((True, folder.auth_string()), (False, "admin:pass")):
+        state = replace(STATE, api_url=api.url, owns_server=owns_server)
+        stack_api(folder, state).create_work_pool("taken")
+        assert fake.headers["Authorization"] == "Basic " + base64.b64encode(password.encode()).decode()
+        env = environment(folder, state)
+        assert (env["PREFECT_API_AUTH_STRING"], "PREFECT_API_KEY" in env) == (password, not owns_server)
+
+
+def test_the_user_may_choose_the_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "me:chosen")
+    create_auth_string(StackFolder(tmp_path))
+    assert StackFolder(tmp_path).auth_string() == "me:chosen"
+
+
+def test_a_stack_whose_password_is_gone_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="prefect_auth: is gone; `embodyflow down`"):
+        stack_api(StackFolder(tmp_path), STATE)
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_a_server_that_refuses_the_credentials_names_the_setting(server: tuple[Server, PrefectApi], code: int) -> None:
+    fake, api = server
+    fake.refusal = code
+    with pytest.raises(ConfigError, match=rf"^PREFECT_API_AUTH_STRING: is not set, and {api.url} wants .*\({code} "):
+        api.check_access()
+    with pytest.raises(ConfigError, match=rf"^PREFECT_API_KEY: {api.url} refuses it"):
+        PrefectApi(api.url, Credentials(api_key="old")).check_access()
 
 
 def test_a_server_that_is_not_there_is_not_healthy() -> None:

@@ -15,10 +15,11 @@ from embodyflow.cli import up
 from embodyflow.cli.run import run_experiment
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.request.compatibility import PIPELINES
+from embodyflow.process.ports import listen_on
 from embodyflow.stack import services
 from embodyflow.stack.database import is_named
-from embodyflow.stack.services import WORK_POOL, ray_command, server_command
-from embodyflow.stack.stack_folder import StackFolder
+from embodyflow.stack.services import WORK_POOL, ray_command
+from embodyflow.stack.stack_folder import StackFolder, StackState
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOYMENTS = yaml.safe_load((ROOT / "deployments/prefect.yaml").read_text())["deployments"]
@@ -51,11 +52,13 @@ def test_the_nightly_run_sets_its_time_zone_and_collision_strategy() -> None:
 
 
 def test_servers_listen_only_on_this_machine() -> None:
-    assert "--host=127.0.0.1" in server_command(4200)
+    with listen_on(0) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
     assert "--node-ip-address=127.0.0.1" in ray_command(6379, 10001, "/tmp/ray")
     assert "--disable-usage-stats" in ray_command(6379, 10001, "/tmp/ray")
 
 
+STATE = StackState(1, 0.0, True, "http://127.0.0.1:4200/api", "127.0.0.1:6379", None, {})
 PARTS = {"DRIVER": "postgresql+asyncpg", "HOST": "db", "USER": "me", "NAME": "prefect"}
 
 
@@ -115,13 +118,14 @@ def test_an_unsupported_database_is_refused_in_one_line(no_settings: Path, monke
 
 def test_our_database_has_a_url_and_the_users_retention(no_settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = StackFolder(no_settings)
+    services.create_auth_string(folder)
     database = services.database_environment(folder)
     assert services.RETENTION.items() <= database.items()
     program = (
         "from prefect.settings import get_current_settings as settings\n"
         "print(settings().server.database.connection_url.get_secret_value())"
     )
-    command, env = [sys.executable, "-c", program], services.environment(folder) | database
+    command, env = [sys.executable, "-c", program], services.environment(folder, STATE) | database
     output = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert output.stdout.strip() == f"sqlite+aiosqlite:///{no_settings}/.embodyflow/prefect/prefect.db"
     monkeypatch.setenv("PREFECT_SERVER_EVENTS_RETENTION_PERIOD", "P9D")

@@ -34,8 +34,11 @@ def test_a_stack_is_live_as_long_as_its_launcher(tmp_path: Path) -> None:
 
 def test_prefect_toml_names_the_server_and_is_removed(tmp_path: Path) -> None:
     folder = StackFolder(tmp_path)
-    folder.write_prefect_toml("http://127.0.0.1:4201/api")
-    assert tomllib.loads((tmp_path / "prefect.toml").read_text()) == {"api": {"url": "http://127.0.0.1:4201/api"}}
+    folder.write_prefect_toml("http://127.0.0.1:4201/api", 'me:"pass\\word"')
+    assert tomllib.loads((tmp_path / "prefect.toml").read_text()) == {
+        "api": {"url": "http://127.0.0.1:4201/api", "auth_string": 'me:"pass\\word"'}
+    }
+    assert (tmp_path / "prefect.toml").stat().st_mode & 0o777 == 0o600
     folder.remove_prefect_toml()
     assert not (tmp_path / "prefect.toml").exists()
 
@@ -44,7 +47,7 @@ def test_a_prefect_toml_of_the_users_is_neither_written_nor_removed(tmp_path: Pa
     (tmp_path / "prefect.toml").write_text("[logging]\nlevel = 'DEBUG'\n")
     folder = StackFolder(tmp_path)
     with pytest.raises(ConfigError, match=r"prefect\.toml"):
-        folder.write_prefect_toml("http://127.0.0.1:4201/api")
+        folder.write_prefect_toml("http://127.0.0.1:4201/api", "me:password")
     folder.remove_prefect_toml()
     assert (tmp_path / "prefect.toml").read_text() == "[logging]\nlevel = 'DEBUG'\n"
 
@@ -79,7 +82,7 @@ def has_ended(pid: int) -> bool:
 def test_the_watcher_of_a_killed_stack_removes_its_prefect_toml(tmp_path: Path, is_ours: bool) -> None:
     folder = StackFolder(tmp_path)
     if is_ours:
-        folder.write_prefect_toml("http://127.0.0.1:1/api")
+        folder.write_prefect_toml("http://127.0.0.1:1/api", "me:password")
     else:
         folder.prefect_toml.path.write_text("[api]\n")
     launcher = (
