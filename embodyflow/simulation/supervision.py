@@ -116,7 +116,7 @@ class Supervision:
         _logger.warning("%s, in %s: restarting (%d of %d)", fault, call, self.restarts, self.max_restarts)
 
     def record_leak(self, excess: EnvMemoryError) -> None:
-        """Count the restart of a process between two calls, whose work is done again."""
+        """Count the restart of a process that exceeds its memory between two calls."""
         self.memory_restarts += 1
         _logger.warning("%s: restarting it (%d)", excess, self.memory_restarts)
 

@@ -117,7 +117,7 @@ def _explained(folder: StackFolder, end: StackEnd) -> list[str]:
 
 
 def _faults(folder: StackFolder, state: StackState) -> list[str]:
-    """Return what is wrong with a stack whose launcher is alive."""
+    """Return the first fault of a stack whose launcher is alive, as lines."""
     if not state.ready:
         return [f"starting: process {state.pid} has not finished yet; logs are in {folder.log('stack').parent}"]
     api = stack_api(folder, state)

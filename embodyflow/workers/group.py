@@ -12,7 +12,7 @@ from embodyflow.config.run import GroupShape
 from embodyflow.errors import InfrastructureError, NodeTimeoutError, WorkerLostError
 from embodyflow.workers.calls import NodeCall, NodeResult
 from embodyflow.workers.gpu_sharing import Options
-from embodyflow.workers.lost_actors import ACTOR_GONE, first_line
+from embodyflow.workers.lost_actors import ACTOR_GONE, explain_loss
 from embodyflow.workers.ray_nodes import while_a_node_lives
 from embodyflow.workers.worker import Worker
 
@@ -188,10 +188,11 @@ class WorkerGroup:
             try:
                 result: NodeResult = (await self._all([getattr(handle, method).remote(call)]))[0]
                 return result
-            except WorkerLostError:
+            except WorkerLostError as loss:
                 if self._is_collective or attempt == MAX_RESTARTS:
                     raise
-                _logger.warning("%s worker %d died in node %s and is replaced", self.role, rank, call.node_id)
+                where = f"{self.role} worker {rank} died in node {call.node_id} and is replaced"
+                _logger.warning("%s: %s", where, loss)
                 await self._replace(rank, handle)
         raise AssertionError("unreachable")
 
@@ -199,12 +200,15 @@ class WorkerGroup:
         try:
             return await asyncio.gather(*refs)
         except ACTOR_GONE as error:
-            raise WorkerLostError(f"a worker of the {self.role} group is gone: {first_line(error)}") from error
+            raise WorkerLostError(f"a worker of the {self.role} group is gone: {self._why(error)}") from error
         except Exception as error:
             if self._ranks_communicate and await self._any_dead():
                 # Its siblings fail in their collectives, and their errors may arrive first.
                 raise WorkerLostError(f"a worker of the {self.role} group is gone") from error
             raise
+
+    def _why(self, error: Exception) -> str:
+        return explain_loss(error, self._config)
 
     async def _any_dead(self) -> bool:
         """Return True if the process of a rank has ended; a busy one has not."""
@@ -255,7 +259,7 @@ class WorkerGroup:
         except ACTOR_GONE as error:
             if getattr(error, "actor_init_failed", False):  # the engine's own error says why
                 raise
-            raise WorkerLostError(f"a worker of the {self.role} group did not start: {first_line(error)}") from error
+            raise WorkerLostError(f"a worker of the {self.role} group did not start: {self._why(error)}") from error
         self.pids.update(zip(ranks, pids, strict=True))
 
     async def _within(self, answers: Any, late: str, seconds: float) -> list[Any]:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:  # torch, which the flow's process does without: it knows the 
     from embodyflow.nodes.engines import Engine, RolloutEngine, TrainerEngine
     from embodyflow.types import Batch, NodeOutput
 
+MAX_LOG_LINES = 1000
+"""Log lines of one node and rank that are kept. They travel to the Prefect server, which stores each of them."""
+
 COMPUTE_THREADS = 4
 """How many nodes without a model a rank runs at once, beside one with it."""
 
@@ -44,8 +47,13 @@ class _LogCapture(logging.Handler):
         self._thread = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.thread == self._thread:
-            self.lines.append(LogLine(record.levelno, record.created, record.getMessage()))
+        if record.thread != self._thread or len(self.lines) > MAX_LOG_LINES:
+            return
+        if len(self.lines) == MAX_LOG_LINES:
+            note = f"the node logged more than {MAX_LOG_LINES} lines; the rest is dropped"
+            self.lines.append(LogLine(logging.WARNING, record.created, note))
+            return
+        self.lines.append(LogLine(record.levelno, record.created, record.getMessage()))
 
 
 @contextmanager

@@ -156,7 +156,7 @@ def test_the_claim_of_a_killed_process_is_released() -> None:
     preferred = free_port(0)
     command = f"""
 import time
-from embodyflow.stack.processes import claim_port
+from embodyflow.process.ports import claim_port
 port, claim = claim_port({preferred})  # the variable keeps the claim open
 print(port, flush=True)
 time.sleep(60)

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from local_stack import NAMES, Project, all_gone, post
+from odd_machine import give_away, odd_environment, odd_prefix, why_not_odd
 from waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -34,9 +35,30 @@ def take(port: int, held: ExitStack) -> None:
         held.enter_context(socket.create_server(("127.0.0.1", port)))
 
 
+@pytest.fixture
+def odd_project(project: Project, tmp_path: Path) -> Project:
+    """A project on a machine where little is as expected."""
+    project.env |= odd_environment(tmp_path)
+    project.env.pop("PREFECT_HOME")
+    project.prefix = odd_prefix()
+    give_away(project.root)
+    return project
+
+
+@pytest.mark.skipif(bool(why_not_odd()), reason=why_not_odd())
+def test_the_odd_machine_is_odd(odd_project: Project) -> None:
+    """Otherwise the next test shows less than it says."""
+    code = "import os, resource, socket; print(os.getuid(), resource.getrlimit(resource.RLIMIT_NOFILE)[1], "
+    code += "[name for _, name in socket.if_nameindex() if name != 'lo'])"
+    command = [*odd_project.prefix, sys.executable, "-c", code]
+    done = subprocess.run(command, env=odd_project.env, capture_output=True, text=True)
+    assert done.stdout == "54321 256 []\n", done.stderr
+
+
 @pytest.mark.core
-def test_a_run_by_itself_shows_its_result_and_leaves_nothing(project: Project) -> None:
-    """Its process is killed once, and it goes on."""
+def test_a_run_by_itself_shows_its_result_and_leaves_nothing(odd_project: Project) -> None:
+    """Its process is killed once, and it goes on. Its user is the machine's second, with an odd environment."""
+    project = odd_project
     done = project.embodyflow("run", "--seed", "3", "iterations=3", "run_id=mine")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
@@ -46,6 +68,7 @@ def test_a_run_by_itself_shows_its_result_and_leaves_nothing(project: Project) -
     assert "iteration 2  success 0.5" in done.stderr
     assert re.search(r"Prefect UI: http://127\.0\.0\.1:\d+", done.stderr)
     assert project.leftovers() == []
+    assert not list(Path(project.env["TMPDIR"]).glob("embodyflow-*/lock"))
 
 
 def test_ctrl_c_ends_a_run_and_everything_with_it(project: Project) -> None:

@@ -147,9 +147,7 @@ def test_an_episode_that_always_kills_its_process_is_named_and_others_continue(
 ):
     env = vector_env({"seed": 22, "step": 3, "kind": "kill", "always": True})
     play(env, CHUNKS[:1])
-    message = (
-        r"environment 2 \(c\), seed 22: killed, hung or overfilled its process 2 times in a row; .* died, exit code -9"
-    )
+    message = r"environment 2 \(c\), seed 22: killed, .* its process 2 times in a row; .* died, exit code -9"
     with pytest.raises(EnvQuarantinedError, match=message) as caught:
         env.step(CHUNKS[1][[1, 2]], [1, 2])
     assert caught.value.index == 2

@@ -70,9 +70,10 @@ class Project:
         self.env = {**os.environ, "PYTHONPATH": str(ROOT), "PREFECT_HOME": str(root / "home")}
         for name in ("PREFECT_API_URL", "RAY_ADDRESS"):
             self.env.pop(name, None)
+        self.prefix: list[str] = []  # beginning of each `embodyflow` command
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "embodyflow.cli.main", *words]
+        command = [*self.prefix, sys.executable, "-m", "embodyflow.cli.main", *words]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(command, cwd=self.root, env=self.env, text=True, start_new_session=True, **pipes)
 

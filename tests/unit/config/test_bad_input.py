@@ -58,6 +58,15 @@ MISTAKES = {
         "rollout.env_processes=17",
         "rollout: env_processes=17 must be at most envs_per_worker=16",
     ),
+    "memory of environments without a process": (
+        "env.max_memory_gb=2",
+        "env.max_memory_gb=2: needs rollout.env_processes of 1 or more; allowed is null with rollout.env_processes=0",
+    ),
+    "memory of a control task without a process": (
+        "experiment=reacher algorithm=ppo env.max_memory_gb=2",
+        "env.max_memory_gb=2: needs rollout.env_processes of 1 or more",
+    ),
+    "no memory": ("env.max_memory_gb=0", "env.max_memory_gb=0: input should be greater than 0"),
     "no time for a step": ("env.step_timeout=0", "env.step_timeout=0: input should be greater than 0"),
     "no iterations": ("iterations=0", "iterations=0: input should be greater than or equal to 1"),
     "negative seed": ("seed=-1", "seed=-1: input should be greater than or equal to 0"),

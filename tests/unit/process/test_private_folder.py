@@ -12,7 +12,7 @@ import pytest
 
 from embodyflow.errors import ConfigError
 from embodyflow.process import private_folder as module
-from embodyflow.process.private_folder import RAY_SUBFOLDER, private_folder, remove_abandoned
+from embodyflow.process.private_folder import RAY_SUBFOLDER, private_folder, remove_abandoned, user_folder
 
 HOLD = "import sys; from embodyflow.process.private_folder import private_folder\n"
 HOLD += "with private_folder() as folder: print(folder, flush=True); sys.stdin.read()"
@@ -74,6 +74,19 @@ def test_other_folders_stay(place: Path, tmp_path: Path) -> None:
     remove_abandoned()
     assert sorted(place.iterdir()) == before
     assert (tmp_path / "lock").exists()
+
+
+def test_a_folder_for_all_processes_of_a_user_is_theirs_alone(place: Path) -> None:
+    folder = user_folder("prefect")
+    assert folder == user_folder("prefect") == place / f"embodyflow-{os.getuid()}-prefect"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o755)
+    with pytest.raises(ConfigError, match="must be a folder of this user alone"):
+        user_folder("prefect")
+    folder.rmdir()
+    folder.symlink_to(place)
+    with pytest.raises(ConfigError, match="must be a folder of this user alone"):
+        user_folder("prefect")
 
 
 def test_a_machine_without_a_short_writable_folder_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

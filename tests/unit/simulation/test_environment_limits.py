@@ -51,7 +51,7 @@ def play(env: VectorEnv, episode: int, chunks: np.ndarray = ACTIONS) -> list[byt
 
 
 def play_in_halves(env: VectorEnv, chunks: np.ndarray = ACTIONS) -> list[bytes]:
-    """Return the bytes of an episode whose environments are in flight by turns, as with ``rollout.pipelined``."""
+    """Return the bytes of an episode whose environments take turns, as with ``rollout.pipelined``."""
     env.reset(seeds=[0, 100])
     env.step_async(chunks[0][:1], [0])
     found = []

@@ -157,8 +157,18 @@ def test_a_rank_of_a_group_with_a_shared_model_is_lost(tiny_config: Callable[...
     group = Group(tiny_config(), [Rank(1, failing(OUT_OF_MEMORY))], is_collective=True)
     with pytest.raises(WorkerLostError) as caught:
         group.run()
-    said = "a worker of the rollout group is gone: 1 worker was killed due to the node running low on memory"
-    assert str(caught.value) == said
+    assert str(caught.value) == (
+        "a worker of the rollout group is gone: 1 worker was killed due to the node running low on memory; lower "
+        "rollout.num_workers or rollout.envs_per_worker, or give the machine more memory"
+    )
+
+
+def test_the_log_says_why_a_rank_is_replaced(
+    tiny_config: Callable[..., RunConfig], killed: list[Rank], caplog: pytest.LogCaptureFixture
+) -> None:
+    Group(tiny_config(), [Rank(1, failing(OUT_OF_MEMORY)), Rank(2)]).run()
+    [line] = [record.getMessage() for record in caplog.records if "is replaced" in record.getMessage()]
+    assert "running low on memory; lower rollout.num_workers or rollout.envs_per_worker" in line
 
 
 def test_a_start_that_takes_too_long_names_its_key(tiny_config: Callable[..., RunConfig]) -> None:

@@ -1,5 +1,6 @@
 """A worker's handling of weights and outputs, with a fake engine and without Ray."""
 
+import logging
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from node_calls import call_of
 
 from embodyflow.data.row_plan import ShardRef
 from embodyflow.errors import NodeTimeoutError
+from embodyflow.types import NodeOutput
 from embodyflow.workers.worker import Worker
 
 
@@ -57,3 +59,19 @@ def test_a_node_function_that_returns_no_output_is_named() -> None:
     message = f"^node mine: {__name__}:forgets_to_return must return a NodeOutput, gave NoneType$"
     with pytest.raises(TypeError, match=message):
         worker._run(call_of("mine", function=f"{__name__}:forgets_to_return"))
+
+
+def logs_much(batch: Any, config: Any = None, **kwargs: Any) -> NodeOutput:
+    """Log as an environment does that warns in every step."""
+    for step in range(5000):
+        logging.getLogger("chatty").warning("step %d", step)
+    return NodeOutput(None)
+
+
+def test_the_log_of_a_node_is_limited() -> None:
+    plain: Any = Worker
+    worker = object.__new__(plain.__ray_metadata__.modified_class)
+    worker._engine = Engine()
+    lines = worker._run(call_of("mine", function=f"{__name__}:logs_much")).logs
+    assert [line.message for line in lines[:2]] == ["step 0", "step 1"]
+    assert len(lines) == 1001 and lines[-1].message == "the node logged more than 1000 lines; the rest is dropped"
