@@ -228,9 +228,7 @@ def _runs(run_root: RunRoot = Path("runs")) -> int:
 def _logs(
     run: Annotated[
         str,
-        typer.Argument(
-            help="name of the run, or its folder", metavar="RUN", autocompletion=complete_run_name
-        ),
+        typer.Argument(help="name of the run, or its folder", metavar="RUN", autocompletion=complete_run_name),
     ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="print further lines until the run ends")] = False,
     run_root: RunRoot = Path("runs"),

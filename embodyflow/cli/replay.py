@@ -19,6 +19,7 @@ from embodyflow.record.episode_record import Episodes, find_episode, read_episod
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 from embodyflow.rollouts.replay import film, first_difference
 
+
 def show_episodes(path: Path) -> int:
     """Print the recorded episodes of a run, one per line.
 

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import psutil
 from rich.console import Console
@@ -118,14 +117,15 @@ def run_experiment(flow: str | None, words: Sequence[str]) -> int:
     folder = StackFolder.here()
     request = parse_arguments(words, flow)
     deployment = folder.deployment(request.flow, request.experiment)
-    config = check(request)
+    config = check(request, starts=True)
     parameters = request.parameters() | {"run_id": config.run_id}
     run_dir = config.run_dir
     console = Console(stderr=True)
     with _stack(folder, console) as (api_url, check_stack):
         run = FlowRun(folder, api_url, deployment, parameters)
         try:
-            code = _follow(run, run_dir, console, check_stack)
+            progress = RunProgress(run_dir, console, config.headline, config.iterations)
+            code = _follow(run, progress, check_stack)
         except BaseException:
             run.cancel()
             raise
@@ -159,8 +159,8 @@ def _stack(folder: StackFolder, console: Console) -> Iterator[tuple[str, Callabl
         raise ConfigError(f"{folder.root}: the stack of process {state.pid} is still starting; try again shortly")
 
 
-def _follow(run: FlowRun, run_dir: Path, console: Console, check_stack: Callable[[], None]) -> int:
-    with RunProgress(run_dir, console) as progress:
+def _follow(run: FlowRun, progress: RunProgress, check_stack: Callable[[], None]) -> int:
+    with progress:
         while (code := run.poll()) is None:
             progress.update()
             check_stack()

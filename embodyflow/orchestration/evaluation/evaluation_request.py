@@ -29,8 +29,8 @@ class EvaluationRequest:
     Attributes:
         policy: Folder of a run, which brings its own configuration, or of an exported policy.
         experiment: Experiment to evaluate an exported policy in.
-        run_id: Name of the evaluation's folder. The default is the policy's name with the checkpoint's iteration, or the
-            flow run's name if the request does not come from a command line.
+        run_id: Name of the evaluation's folder. The default is the policy's name with the checkpoint's iteration, or
+            the flow run's name if the request does not come from a command line.
         overrides: Configuration overrides ``key=value``, such as ``evaluation.num_goals=50``.
     """
 

@@ -60,6 +60,6 @@ class _FileHandler(logging.FileHandler):
         if not self._has_failed:
             super().emit(record)
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 the name in the standard library
+    def handleError(self, record: logging.LogRecord) -> None:
         self._has_failed = True
         print(f"{self.baseFilename}: cannot be written: {sys.exc_info()[1]}", file=sys.stderr)
