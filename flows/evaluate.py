@@ -85,7 +85,7 @@ def main() -> None:
     # Without a run_id the same command would evaluate a newer commit.
     hint = f"stopped; continue with the same command and run_id={config.run_id}"
     try:
-        result = run_flow(evaluate, parameters, config.run_dir, lambda: hint)
+        result = run_flow(evaluate, parameters, config, lambda: hint)
     except ConfigError as error:  # only workers can detect some mistakes, such as other observations
         print(error, file=sys.stderr)
         sys.exit(2)

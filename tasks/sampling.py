@@ -11,6 +11,7 @@ from embodyflow.config.pipeline import FilterConfig
 from embodyflow.data.batches import join_rows, to_batch, to_columns
 from embodyflow.data.metrics import Metric, mean, merge_metrics, total
 from embodyflow.data.padding import to_padded, to_ragged
+from embodyflow.data.partition import consecutive_share
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.surplus import draw_surplus
 from embodyflow.errors import DamageError, SamplingError
@@ -50,7 +51,8 @@ def dynamic_sampling(
         SamplingError: Rows are missing after ``filter.max_rerolls`` rounds; the message says what to change.
     """
     rules, rollout = worker.config.filter, worker.config.rollout
-    wanted = (rules.num_groups or rollout.num_groups) // worker.world_size * rollout.group_size
+    share = consecutive_share(rules.num_groups or rollout.num_groups, worker.rank, worker.world_size)
+    wanted = len(share) * rollout.group_size
     played, kept, rerolled = batch, _kept(batch, rules), list[Mapping[str, Metric]]()
     waiting = _Surplus(call.surplus(worker.rank), call.policy_version - rules.max_staleness, call.iteration)
     stale = waiting.take(wanted - len(kept), kept)

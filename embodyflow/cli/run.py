@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import psutil
 from rich.console import Console
@@ -120,14 +119,15 @@ def run_experiment(flow: str | None, words: Sequence[str]) -> int:
     folder = StackFolder.here()
     request = parse_arguments(words, flow)
     deployment = folder.deployment(request.flow, request.experiment)
-    config = check(request)
+    config = check(request, starts=True)
     parameters = request.parameters() | {"run_id": config.run_id}
     run_dir = config.run_dir
     console = Console(stderr=True)
     with _stack(folder, console) as (state, check_stack):
         run = FlowRun(folder, state, deployment, parameters)
         try:
-            code = _follow(run, run_dir, console, check_stack)
+            progress = RunProgress(run_dir, console, config.headline, config.iterations)
+            code = _follow(run, progress, check_stack)
         except BaseException:
             run.cancel()
             raise
@@ -161,8 +161,8 @@ def _stack(folder: StackFolder, console: Console) -> Iterator[tuple[StackState, 
         raise ConfigError(f"{folder.root}: the stack of process {state.pid} is still starting; try again shortly")
 
 
-def _follow(run: FlowRun, run_dir: Path, console: Console, check_stack: Callable[[], None]) -> int:
-    with RunProgress(run_dir, console) as progress:
+def _follow(run: FlowRun, progress: RunProgress, check_stack: Callable[[], None]) -> int:
+    with progress:
         while (code := run.poll()) is None:
             progress.update()
             check_stack()

@@ -71,6 +71,11 @@ class EmbodiedConfig(GroupedConfig):
     )
     check: ClassVar[str] = "embodyflow.simulation.make_env:check_embodied"
     records_observations: ClassVar[bool] = True
+    headline: ClassVar[Mapping[str, str]] = {
+        "rollout/success_rate": "success",
+        "rollout/reward": "return",  # of the environment; the policy learns from success
+        "groups/mixed_fraction": "mixed",
+    }
     warm_start_keys: ClassVar[frozenset[str]] = frozenset({"seed", "env", "policy", "warm_start"})
 
     policy: SerializeAsAny[EmbodiedPolicyConfig]

@@ -11,7 +11,8 @@ class GroupRolloutConfig(RolloutConfig):
     """How rollout workers collect groups of rows.
 
     Attributes:
-        num_groups: Prompts or initial states per iteration.
+        num_groups: Prompts or initial states per iteration, at least one per worker. The shares of two workers differ
+            by at most one group.
         group_size: Rows per prompt or initial state; at least 2 if the advantage compares them.
     """
 
@@ -20,8 +21,11 @@ class GroupRolloutConfig(RolloutConfig):
 
     @model_validator(mode="after")
     def _check_num_groups(self) -> "GroupRolloutConfig":
-        if self.num_groups % self.num_workers:
-            raise ValueError(f"num_groups={self.num_groups} must be a multiple of num_workers={self.num_workers}")
+        if self.num_workers > self.num_groups:
+            raise ValueError(
+                f"num_workers={self.num_workers}: must be at most num_groups={self.num_groups}, since a worker plays "
+                "whole groups; raise num_groups to use more workers"
+            )
         return self
 
 
@@ -65,10 +69,10 @@ class GroupedConfig(RunConfig):
 
     @model_validator(mode="after")
     def _check_filtered_groups(self) -> "GroupedConfig":
-        if (self.filter.num_groups or self.rollout.num_groups) % self.rollout.num_workers:
+        if self.filter.num_groups is not None and self.filter.num_groups < self.rollout.num_workers:
             raise ValueError(
-                f"filter.num_groups={self.filter.num_groups} must be a multiple of "
-                f"rollout.num_workers={self.rollout.num_workers}"
+                f"filter.num_groups={self.filter.num_groups}: must give each of "
+                f"rollout.num_workers={self.rollout.num_workers} a group"
             )
         return self
 

@@ -83,6 +83,11 @@ class LanguageConfig(GroupedConfig):
     kind: ClassVar[str] = "language"
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.language_rollout:LanguageRollout"
     trainer_engine: ClassVar[str] = "embodyflow.training.language_trainer:LanguageTrainer"
+    headline: ClassVar[Mapping[str, str]] = {
+        "rollout/success_rate": "success",
+        "rollout/reward": "reward",
+        "groups/mixed_fraction": "mixed",
+    }
     pipelines: ClassVar[tuple[str, ...]] = (
         *("language_grpo", "grpo", "ppo", "dapo"),
         *("remax", "grpo_kl_reward", "ppo_kl_reward"),

@@ -1,4 +1,4 @@
-"""Number partitioning: split costs into parts of nearly equal sum. Token balancing builds on it."""
+"""Splits into parts: consecutive items into nearly equal numbers, and costs into nearly equal sums."""
 
 import heapq
 
@@ -9,6 +9,17 @@ Costs = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 _MAX_DIFFERENCED = 256  # items: differencing is slower than filling greedily, and small items fit anywhere
+
+
+def consecutive_share(num_items: int, rank: int, num_parts: int) -> range:
+    """Return a rank's consecutive share of items. Shares differ by at most one item, and follow the order of ranks.
+
+    Args:
+        num_items: Number of items, at least 0.
+        rank: Index of the share, from 0 to ``num_parts - 1``.
+        num_parts: Number of shares, at least 1.
+    """
+    return range(num_items * rank // num_parts, num_items * (rank + 1) // num_parts)
 
 
 def attention_cost(num_tokens: ArrayLike, hidden_size: int = 4096) -> Costs:

@@ -8,6 +8,7 @@ import torch
 
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.data.metrics import Metric
+from embodyflow.data.partition import consecutive_share
 from embodyflow.errors import ConfigError
 from embodyflow.process.determinism import use_deterministic_kernels
 
@@ -32,10 +33,13 @@ class Place:
 
 
 def places(config: GroupedConfig, rank: int, world_size: int, iteration: int, reroll: int) -> Iterator[Place]:
-    """Yield a rank's rows of an iteration, for round 0 or for a further round of the same size."""
+    """Yield a rank's rows of an iteration, for round 0 or for a further round of the same size.
+
+    Ids and positions count groups over all ranks, and ranks have consecutive groups. So the batch, and the weights that
+    are trained on it, do not depend on the number of ranks.
+    """
     rollout, num_rows = config.rollout, config.rows_per_iteration
-    per_rank = rollout.num_groups // world_size
-    for group in range(rank * per_rank, (rank + 1) * per_rank):
+    for group in consecutive_share(rollout.num_groups, rank, world_size):
         for sibling in range(rollout.group_size):
             position = group * rollout.group_size + sibling
             yield Place(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
+import torch
 
 from embodyflow.config import RunConfig
 from embodyflow.config.run import GroupShape
@@ -47,9 +48,7 @@ def check_resources(config: RunConfig) -> None:
     """
     have, cluster = ray.cluster_resources(), config.cluster
     num_workers = sum(shape.num_ranks for shape in config.groups.values())
-    needs = {"CPU": num_workers * cluster.cpus_per_worker, "GPU": num_workers * cluster.gpus_per_worker}
-    if 0 < cluster.gpus_per_worker < 1:
-        needs["GPU"] = len(_workers_per_gpu(config))
+    needs = {"GPU": needed_gpus(config), "CPU": num_workers * cluster.cpus_per_worker}
     for resource, needed in needs.items():
         if needed > have.get(resource, 0.0):
             each = cluster.cpus_per_worker if resource == "CPU" else cluster.gpus_per_worker
@@ -57,6 +56,33 @@ def check_resources(config: RunConfig) -> None:
                 f"cluster.{resource.lower()}s_per_worker={each:g}: {num_workers} workers need "
                 f"{needed:g} {resource}s, the Ray cluster has {have.get(resource, 0.0):g}"
             )
+
+
+def check_own_gpus(config: RunConfig) -> None:
+    """Check that this machine has the GPUs of a run whose workers all start here, before anything starts.
+
+    Raises:
+        ConfigError: The workers need more GPUs than this machine has.
+    """
+    needed, cluster = needed_gpus(config), config.cluster
+    if needed == 0:
+        return
+    have = torch.cuda.device_count()
+    if needed > have:
+        num_workers = sum(shape.num_ranks for shape in config.groups.values())
+        raise ConfigError(
+            f"cluster.gpus_per_worker={cluster.gpus_per_worker:g}: with cluster.device={cluster.device} {num_workers} "
+            f"workers need {needed:g} GPUs, this machine has {have}; allowed are cluster=local, and "
+            "RAY_ADDRESS=<address> of a cluster that has them"
+        )
+
+
+def needed_gpus(config: RunConfig) -> float:
+    """Return the number of GPUs that the workers of a run need; 0 without any."""
+    each = config.cluster.gpus_per_worker
+    if 0 < each < 1:
+        return len(_workers_per_gpu(config))
+    return each * sum(shape.num_ranks for shape in config.groups.values())
 
 
 @contextmanager

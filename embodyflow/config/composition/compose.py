@@ -8,7 +8,7 @@ import functools
 import importlib.util
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,16 +91,19 @@ def _choose(choices: Sequence[str]) -> DictConfig:
         raise ConfigError(explain_hydra_error(error, choices, _options)) from error
 
 
-def compose_config(overrides: Sequence[str]) -> RunConfig:
+def compose_config(overrides: Sequence[str], *, first_check: Callable[[RunConfig], None] | None = None) -> RunConfig:
     """Compose Hydra overrides into a configuration and check it, including what it needs of this machine.
 
     Args:
         overrides: Overrides in Hydra's grammar, such as ``["experiment=embodied", "trainer.epochs=2"]``.
+        first_check: Check of the configuration before those that take seconds, such as that of a simulator.
 
     Raises:
         ConfigError: One line per mistake that names the key and what is allowed.
     """
     config = validate_config(_with_sizes(_compose(overrides)))
+    if first_check is not None:
+        first_check(config)
     resolve(config.check)(config)
     _check_run_root(config)
     _check_trackers(config)

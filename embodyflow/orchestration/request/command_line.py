@@ -9,12 +9,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from prefect import Flow
 from rich.console import Console
 
+from embodyflow.config import RunConfig
 from embodyflow.errors import ClusterLostError, ConfigError, InfrastructureError, StorageError
 from embodyflow.orchestration.request.request import check, parse_arguments
 from embodyflow.orchestration.request.usage import answer_help
@@ -41,7 +41,7 @@ def main(flow: Flow[..., Any]) -> None:
     )
     try:
         request = parse_arguments(sys.argv[1:], flow.name)
-        config = check(request)
+        config = check(request, starts=True)
     except ConfigError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
@@ -53,7 +53,7 @@ def main(flow: Flow[..., Any]) -> None:
         summary = run_flow(
             flow,
             parameters,
-            config.run_dir,
+            config,
             lambda: hint if RunFolder(config.run_dir).checkpoints.committed() else "stopped",
         )
     except ConfigError as error:  # only the cluster can detect some mistakes, such as too few GPUs
@@ -67,14 +67,14 @@ def main(flow: Flow[..., Any]) -> None:
 
 
 def run_flow(
-    flow: Flow[..., Any], parameters: dict[str, Any], run_dir: Path, if_stopped: Callable[[], str]
+    flow: Flow[..., Any], parameters: dict[str, Any], config: RunConfig, if_stopped: Callable[[], str]
 ) -> dict[str, Any]:
     """Run a flow in this process and return its result; a signal stops the flow and exits with code 130.
 
     Args:
         flow: Flow to run.
         parameters: Parameters of the flow.
-        run_dir: Folder of the run.
+        config: Run configuration.
         if_stopped: Function that returns the message to print after a signal.
 
     Raises:
@@ -90,7 +90,7 @@ def run_flow(
         os._exit(STOPPED)
 
     try:
-        return asyncio.run(_run(flow, parameters, run_dir, leave))
+        return asyncio.run(_run(flow, parameters, config, leave))
     except (KeyboardInterrupt, asyncio.CancelledError):
         print(if_stopped(), file=sys.stderr)
         sys.exit(STOPPED)
@@ -106,7 +106,7 @@ def _without_traceback(record: logging.LogRecord) -> bool:
 
 
 async def _run(
-    flow: Callable[..., Any], parameters: dict[str, Any], run_dir: Path, leave: Callable[[], None]
+    flow: Callable[..., Any], parameters: dict[str, Any], config: RunConfig, leave: Callable[[], None]
 ) -> dict[str, Any]:
     """Run the flow, with a progress bar on a terminal.
 
@@ -124,7 +124,7 @@ async def _run(
     with _handle_signals(stop):
         console = Console(stderr=True)
         if console.is_terminal:
-            with RunProgress(run_dir, console) as progress:
+            with RunProgress(config.run_dir, console, config.headline, config.iterations) as progress:
                 while not (await asyncio.wait([running], timeout=0.2))[0]:
                     progress.update()
                 progress.update()

@@ -1,7 +1,8 @@
 """The request for a training run, checked before anything starts."""
 
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
@@ -160,13 +161,21 @@ def _whole_number(word: str) -> int:
         raise ConfigError(f"{word}: must be a whole number") from None
 
 
-def check(request: RunRequest) -> RunConfig:
+def check(request: RunRequest, *, starts: bool = False) -> RunConfig:
     """Return the checked configuration of a request, including a ``run_id``, without writing anything.
+
+    Args:
+        request: Request for a run.
+        starts: Whether the run starts here. Then this machine needs the GPUs of the workers, unless they run on the
+            cluster at ``RAY_ADDRESS``.
 
     Raises:
         ConfigError: One line per mistake.
     """
-    config = _resumed_config(request) if request.resume is not None else _new_config(request)
+    first_check = _check_gpus if starts and not os.environ.get("RAY_ADDRESS") else None
+    config = _resumed_config(request) if request.resume is not None else _new_config(request, first_check)
+    if request.resume is not None and first_check is not None:
+        first_check(config)
     if config.flow != request.flow:
         named = f"resume={request.resume}" if request.algorithm is None else f"algorithm={request.algorithm}"
         raise ConfigError(
@@ -189,8 +198,15 @@ def _check_expert(config: RunConfig) -> None:
         )
 
 
-def _new_config(request: RunRequest) -> RunConfig:
-    config = compose_config(request.hydra_overrides())
+def _check_gpus(config: RunConfig) -> None:
+    if config.cluster.gpus_per_worker > 0:
+        from embodyflow.workers.gpu_sharing import check_own_gpus  # imports torch and Ray, which takes seconds
+
+        check_own_gpus(config)
+
+
+def _new_config(request: RunRequest, first_check: Callable[[RunConfig], None] | None) -> RunConfig:
+    config = compose_config(request.hydra_overrides(), first_check=first_check)
     if config.run_id is None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         config = config.model_copy(update={"run_id": f"{config.experiment}-seed{config.seed}-{stamp}"})

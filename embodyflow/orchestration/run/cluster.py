@@ -13,6 +13,7 @@ from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-d
 
 from embodyflow.config import RunConfig
 from embodyflow.process.private_folder import RAY_SUBFOLDER, private_folder
+from embodyflow.workers.gpu_sharing import check_own_gpus
 
 NUM_STARTS = 3
 """Attempts to start Ray. It gives a node 30 s to start, however busy the machine is, and has no setting for that."""
@@ -25,8 +26,13 @@ def ray_cluster(config: RunConfig) -> Iterator[None]:
     The local one listens on the loopback interface, answers only to a secret of this run, and keeps its files in a
     folder that no other user can enter. Worker processes belong to this connection: Ray ends them when the connection
     closes or this process dies, even by SIGKILL.
+
+    Raises:
+        ConfigError: There is no ``RAY_ADDRESS``, and this machine lacks GPUs that the workers need.
     """
     address = os.environ.get("RAY_ADDRESS")
+    if not address:
+        check_own_gpus(config)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {
         "namespace": f"embodyflow-{config.run_id}",

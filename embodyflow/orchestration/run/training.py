@@ -1,5 +1,6 @@
 """The lifecycle of a training run. It is the same for every algorithm; algorithms differ in their graphs."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from embodyflow.orchestration.run.run_log import logged_to
 from embodyflow.orchestration.run.storage_faults import storage_faults_explained
 from embodyflow.orchestration.run.warm_start import sft, warm_start_key
 from embodyflow.orchestration.server.reporting import report_end, report_progress, report_start, warn_of_unrestorable
+from embodyflow.record.progress_line import progress_line
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 from embodyflow.references import resolve
 
@@ -39,7 +41,7 @@ async def train(request: RunRequest) -> dict[str, Any]:
         StorageError: The disk is full or read-only, or the run's folder is gone.
     """
     request = bind_to_flow_run(request)
-    config = check(request)
+    config = check(request, starts=True)
     await show_run_name(str(config.run_id))
     graph = load_pipeline(**config.pipeline.source())
     folder = open_folder(request, config)
@@ -108,7 +110,7 @@ async def _run_until(run: Run, lookahead: Lookahead, index: int) -> None:
 
 async def _run_in_turn(run: Run, index: int) -> None:
     await run.turns.wait_to_roll_out(index)
-    await run_iteration(run, index)
+    _log_progress(run, {"iteration": index, **await run_iteration(run, index)})
     report_progress(run, index)
     await _evaluate_if_due(run, index)
     run.turns.mark_finished(index)
@@ -126,10 +128,18 @@ async def _evaluate_if_due(run: Run, index: int) -> None:
         return
     if run.folder.metrics.evaluation(index) is None:
         await resolve(run.config.evaluator)(run, index)
+        _log_progress(run, run.folder.metrics.evaluation(index) or {})
     # Also if the process that evaluated was killed before this line.
     await run.stages.record_evaluation(index, run.session.weights_digest)
     if run.config.records_video_after(index) and not is_filmed(run, index):  # a run may fail between the two
         await film(run, index)
+    run.folder.write_status("train", index, run.config.iterations)
+
+
+def _log_progress(run: Run, record: Mapping[str, Any]) -> None:
+    """Log a line of metrics in a few words, which is all that ``prefect deployment run --watch`` shows of it."""
+    if (line := progress_line(record, run.config.headline, run.config.iterations)) is not None:
+        get_run_logger().info("%s", line)
 
 
 async def _begin(run: Run) -> int:

@@ -71,7 +71,10 @@ MISTAKES = {
     "no iterations": ("iterations=0", "iterations=0: input should be greater than or equal to 1"),
     "negative seed": ("seed=-1", "seed=-1: input should be greater than or equal to 0"),
     "infinite number": ("trainer.learning_rate=inf", "trainer.learning_rate=inf: input should be a finite number"),
-    "indivisible groups": ("rollout.num_groups=3", "num_groups=3 must be a multiple of num_workers=2"),
+    "workers without groups": (
+        "rollout.num_workers=9",
+        "rollout.num_workers=9: must be at most num_groups=8, since a worker plays whole groups",
+    ),
     "more ranks than rows": (
         "trainer.num_ranks=1000",
         "trainer.num_ranks / trainer.tensor_parallel_size × trainer.num_minibatches must not exceed",

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodyflow.data.partition import attention_cost, imbalance, karmarkar_karp
+from embodyflow.data.partition import attention_cost, consecutive_share, imbalance, karmarkar_karp
 
 COSTS = st.lists(st.integers(0, 1000), max_size=40)
 PARTS = st.integers(1, 9)
@@ -56,3 +56,16 @@ def test_attention_cost_grows_faster_than_the_number_of_tokens() -> None:
 def test_imbalance_is_the_heaviest_parts_excess() -> None:
     assert imbalance([1, 2, 3]) == pytest.approx(0.5)
     assert imbalance([0, 0]) == 0.0
+
+
+@given(st.integers(0, 200), st.integers(1, 40))
+def test_consecutive_shares_hold_every_item_once_and_differ_by_at_most_one(num_items: int, num_parts: int) -> None:
+    shares = [consecutive_share(num_items, rank, num_parts) for rank in range(num_parts)]
+    assert [item for share in shares for item in share] == list(range(num_items))
+    sizes = [len(share) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_consecutive_shares_are_cut_where_hand_and_pencil_cut_them() -> None:
+    assert [list(consecutive_share(5, rank, 3)) for rank in range(3)] == [[0], [1, 2], [3, 4]]
+    assert [list(consecutive_share(2, rank, 3)) for rank in range(3)] == [[], [0], [1]]

@@ -190,7 +190,7 @@ KL = """
         ),
         ("srpo", ["experiment=math"], "algorithm=srpo: is for embodied jobs; it compares the states of episodes"),
         ("ppo", ["resume=old"], "resume=old: runs in the flow grpo, not in ppo; start python -m flows.grpo"),
-        ("dapo", ["filter.num_groups=5"], "filter.num_groups=5 must be a multiple of rollout.num_workers=2"),
+        ("dapo", ["filter.num_groups=1"], "filter.num_groups=1: must give each of rollout.num_workers=2 a group"),
         ("dapo", ["filter.max_rerolls=-1"], "filter.max_rerolls=-1: input should be greater than or equal to 0"),
         (
             "grpo",

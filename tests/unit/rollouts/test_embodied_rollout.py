@@ -305,6 +305,25 @@ def test_rows_have_the_version_of_the_new_weights(config: RunConfig) -> None:
     assert (before["action_tokens"] != after["action_tokens"]).any()
 
 
+@pytest.mark.parametrize("num_workers", [2, 3, 5])
+def test_a_batch_does_not_depend_on_the_number_of_workers(tiny_config, num_workers: int) -> None:
+    """The weights that are trained on it do not either: the trainer joins the shares in the order of the ranks."""
+    config = tiny_config("rollout.num_groups=5")
+    whole = new_rollout(config)
+    expected = whole.play(whole.training_episodes(0, 2), "train", DRAWS)
+    shares = []
+    for rank in range(num_workers):
+        rollout = new_rollout(
+            tiny_config("rollout.num_groups=5", f"rollout.num_workers={num_workers}"), rank, num_workers
+        )
+        rollout.policy.model.load_state_dict(whole.policy.model.state_dict())
+        shares.append(rollout.play(rollout.training_episodes(0, 2), "train", DRAWS))
+    sizes = [len(share["uid"]) // config.rollout.group_size for share in shares]
+    assert sum(sizes) == 5 and max(sizes) - min(sizes) <= 1 and min(sizes) > 0
+    for name, column in expected.items():
+        assert np.concatenate([share[name] for share in shares]).tobytes() == column.tobytes(), name
+
+
 def test_demonstrations_are_the_experts_successes_on_separate_goals(tiny_config) -> None:
     config = tiny_config("env.max_steps=80", "warm_start.num_demos=3", "rollout.num_groups=2", "rollout.num_workers=2")
     whole = new_rollout(config).demonstrate()

@@ -21,8 +21,10 @@ MIXED, FAILED, SOLVED = (1, 0), (0, 0), (1, 1)
 class Rollout:
     """Plays rounds of two groups of two episodes with given outcomes."""
 
-    def __init__(self, config: RunConfig, rounds: Sequence[Sequence[tuple[int, int]]], world_size: int = 1) -> None:
-        self.config, self.world_size, self.rank, self.asked = config, world_size, 0, list[Any]()
+    def __init__(
+        self, config: RunConfig, rounds: Sequence[Sequence[tuple[int, int]]], world_size: int = 1, rank: int = 0
+    ) -> None:
+        self.config, self.world_size, self.rank, self.asked = config, world_size, rank, list[Any]()
         self.policy_version = 0
         self._rounds = rounds
 
@@ -155,6 +157,13 @@ def test_a_rank_fills_its_share_of_the_wanted_groups(tiny_config) -> None:
     two_workers = ("rollout.num_workers=2", "rollout.num_groups=4", "filter.num_groups=2")
     uids, _ = sample(Rollout(tiny_config(*two_workers), [[FAILED, MIXED]], world_size=2))
     assert uids == [2, 3]
+
+
+@pytest.mark.parametrize(("rank", "kept"), [(0, [2, 3]), (1, [2, 3, 4, 5])])
+def test_shares_of_the_wanted_groups_may_be_uneven(tiny_config, rank: int, kept: list[int]) -> None:
+    words = ("rollout.num_workers=2", "rollout.num_groups=4", "filter.num_groups=3")
+    uids, _ = sample(Rollout(tiny_config(*words), [[FAILED, MIXED], [MIXED]], rank=rank, world_size=2))
+    assert len(uids) == len(kept)
 
 
 def test_a_policy_that_never_fails_continues_without_rows(tiny_config) -> None:

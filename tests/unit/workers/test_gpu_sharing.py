@@ -1,10 +1,14 @@
 from collections import Counter
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from embodyflow.config.run import GroupShape
-from embodyflow.workers.gpu_sharing import gpu_of_each
+from embodyflow.errors import ConfigError
+from embodyflow.orchestration.request.request import RunRequest, check
+from embodyflow.workers.gpu_sharing import check_resources, gpu_of_each
 
 
 def shapes(rollouts: int, trainers: int) -> dict[str, GroupShape]:
@@ -26,3 +30,47 @@ def test_trainer_ranks_have_a_gpu_each_and_no_gpu_is_oversubscribed(rollouts: in
     assert sorted(loads) == list(range(len(loads)))
     assert max(loads.values()) * each <= 1
     assert max(loads.values()) - min(loads.values()) <= 1
+
+
+GPU_RUN = ("cluster=gpu", "env.max_steps=20", "evaluation.num_goals=2")
+
+
+@pytest.mark.parametrize(
+    ("words", "need"), [((), "3 workers need 1 GPUs"), (("trainer.num_ranks=2",), "4 workers need 2")]
+)
+def test_a_gpu_that_is_not_here_is_said_before_the_other_checks(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], need: str
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    unfit = RunRequest(overrides=(*GPU_RUN, *words, "evaluation.num_goals=100000"))
+    with pytest.raises(ConfigError) as refusal:
+        check(unfit, starts=True)
+    (line,) = str(refusal.value).splitlines()
+    assert line.startswith(f"cluster.gpus_per_worker=0.25: with cluster.device=cuda {need}")
+    assert "this machine has 0; allowed are cluster=local" in line
+    with pytest.raises(ConfigError, match=r"^evaluation\.num_goals"):  # as `embodyflow config` does
+        check(unfit)
+
+
+def test_gpus_are_looked_for_where_the_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    fit = RunRequest(overrides=GPU_RUN)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert check(fit, starts=True).cluster.device == "cuda"
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert check(fit, starts=True).cluster.device == "cuda"
+
+
+def test_a_cluster_without_gpus_is_refused_for_them_and_not_for_its_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    config: Any = check(RunRequest(overrides=(*GPU_RUN, "rollout.num_workers=4", "evaluation.num_goals=4")))
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0})
+    with pytest.raises(
+        ConfigError, match=r"^cluster.gpus_per_worker=0.25: 5 workers need 2 GPUs, the Ray cluster has 0$"
+    ):
+        check_resources(config)
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0, "GPU": 2.0})
+    with pytest.raises(ConfigError) as refusal:
+        check_resources(config)
+    assert str(refusal.value) == "cluster.cpus_per_worker=1: 5 workers need 5 CPUs, the Ray cluster has 2"
