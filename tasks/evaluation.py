@@ -106,12 +106,15 @@ def observe(batch: Batch | None, config: Any = None, *, worker: EmbodiedEngine, 
 def contact_sheet(batch: Batch | None, config: Any = None, *, worker: EmbodiedEngine, **kwargs: Any) -> NodeOutput:
     """Draw successes and failures on rank 0, from the rows or from the recorded episodes in ``config["episodes"]``.
 
-    ``config`` also has ``path``, the file of the picture, and ``split``, the split of the goals.
+    ``config`` also has ``path``, the file of the picture, ``animation``, that of an animation or ``None``, and
+    ``split``, the split of the goals.
     """
     problem = None
     if worker.rank == 0:
         from embodyflow.rollouts.contact_sheet import draw_contact_sheet  # simulators, which the trainer does without
 
         episodes = to_columns(batch) if batch is not None else read_iteration(Path(config["episodes"]))
-        problem = draw_contact_sheet(worker.config, episodes, Path(config["path"]), config["split"])
+        path, animation = Path(config["path"]), config.get("animation")
+        animated = None if animation is None else Path(animation)
+        problem = draw_contact_sheet(worker.config, episodes, path, config["split"], animation=animated)
     return NodeOutput(None, info={"problem": problem})

@@ -50,7 +50,7 @@ class ClusterConfig(Config):
 
 
 class TrackingConfig(Config):
-    """The trackers that receive metrics besides ``metrics.jsonl``.
+    """The trackers that receive metrics, histograms, pictures and videos besides the run's folder.
 
     Attributes:
         tensorboard: Write TensorBoard event files to the run's folder.

@@ -29,6 +29,10 @@ class EpisodeFolders:
         make_folder(unfinished, levels=2)
         return unfinished
 
+    def unfinished(self, iteration: int) -> Path:
+        """Return the folder of an iteration's episodes before :meth:`commit`; it may not exist."""
+        return unfinished_folder(self.path, iteration)
+
     def discard(self, iteration: int) -> None:
         """Remove an iteration's episodes that do not count yet.
 

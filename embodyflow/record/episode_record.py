@@ -1,6 +1,6 @@
 """Recorded episodes, read back from the folder of a run."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -69,11 +69,29 @@ def read_iteration(folder: Path) -> Episodes:
     return episodes
 
 
-def _joined(folder: Path, pattern: str) -> Episodes:
+def histogram_values(folder: Path) -> dict[str, Array]:
+    """Return values of one iteration's folder for histograms, each one-dimensional.
+
+    They are the returns and lengths of all episodes, and the advantages of all tokens inside the mask that training
+    used. Other columns are not read.
+    """
+    played = _joined(folder, "played-*.npz", ("uid", "episode_return", "num_steps", "loss_mask"))
+    _, first = np.unique(played["uid"], return_index=True)
+    values = {"rollout/episode_return": played["episode_return"], "rollout/episode_steps": played["num_steps"]}
+    values = {name: column[first] for name, column in values.items()}
+    trained = _joined(folder, "trained-*.npz", ("uid", "advantages"))
+    if "advantages" in trained:
+        rows = first[np.searchsorted(played["uid"][first], trained["uid"])]
+        values["advantage/token"] = trained["advantages"][played["loss_mask"][rows].astype(bool)]
+    return values
+
+
+def _joined(folder: Path, pattern: str, names: Collection[str] | None = None) -> Episodes:
+    """Return the columns that all files of a pattern have, or those of them with the given names."""
     parts: list[Episodes] = []
     for path in sorted(folder.glob(pattern)):
         with np.load(path) as file:
-            parts.append({name: file[name] for name in file.files})
+            parts.append({name: file[name] for name in file.files if names is None or name in names})
     if not parts:
         raise FileNotFoundError(f"{folder / pattern}: no such file")
     common = set.intersection(*(set(part) for part in parts))

@@ -1,18 +1,30 @@
-"""Metric sinks besides ``metrics.jsonl``, chosen by ``tracking``."""
+"""Sinks for metrics, histograms, pictures and videos besides the run's folder, chosen by ``tracking``."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from PIL import Image
+
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
+from embodyflow.record.episode_record import Array
 
 
 class Tracker(Protocol):
-    """A sink for the metrics of a run."""
+    """A sink for what a run measures and draws. A step is the index of an iteration."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of one iteration."""
+
+    def log_histogram(self, step: int, name: str, values: Array) -> None:
+        """Record the distribution of values, one-dimensional and of any number type."""
+
+    def log_image(self, step: int, name: str, path: Path) -> None:
+        """Record a picture, a PNG."""
+
+    def log_video(self, step: int, name: str, path: Path) -> None:
+        """Record an animation, a GIF."""
 
     def close(self) -> None:
         """Flush and close."""
@@ -34,6 +46,26 @@ class TensorBoardTracker:
         """Record the metrics of one iteration."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
+
+    def log_histogram(self, step: int, name: str, values: Array) -> None:
+        """Record the distribution of values."""
+        self._writer.add_histogram(name, values, step)
+
+    def log_image(self, step: int, name: str, path: Path) -> None:
+        """Record a picture as it is."""
+        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
+
+        with Image.open(path) as picture:
+            width, height = picture.size
+        # SummaryWriter's own methods decode and encode again, and need moviepy for videos. TensorBoard shows both kinds
+        # of file as they are.
+        content = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=path.read_bytes())
+        summary = Summary(value=[Summary.Value(tag=name, image=content)])
+        self._writer._get_file_writer().add_summary(summary, step)
+
+    def log_video(self, step: int, name: str, path: Path) -> None:
+        """Record an animation, which plays among TensorBoard's images."""
+        self.log_image(step, f"{name}/video", path)
 
     def close(self) -> None:
         """Flush and close."""
@@ -63,6 +95,24 @@ class WandbTracker:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of one iteration."""
         self._run.log(dict(metrics), step=step)
+
+    def log_histogram(self, step: int, name: str, values: Array) -> None:
+        """Record the distribution of values."""
+        import wandb
+
+        self._run.log({f"{name}/histogram": wandb.Histogram(values)}, step=step)
+
+    def log_image(self, step: int, name: str, path: Path) -> None:
+        """Record a picture."""
+        import wandb
+
+        self._run.log({f"{name}/picture": wandb.Image(str(path))}, step=step)
+
+    def log_video(self, step: int, name: str, path: Path) -> None:
+        """Record an animation."""
+        import wandb
+
+        self._run.log({f"{name}/video": wandb.Video(str(path), format="gif")}, step=step)
 
     def close(self) -> None:
         """Flush and close."""

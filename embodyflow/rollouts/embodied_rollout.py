@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import imageio.v3 as iio
 import numpy as np
 import torch
 
@@ -27,6 +26,7 @@ from embodyflow.policies.base import Decision
 from embodyflow.policies.env_match import check_match
 from embodyflow.policies.observations import entries_of, observation_fields
 from embodyflow.policies.policy_registry import build_acting_policy
+from embodyflow.rollouts.clips import Clip, write_animation
 from embodyflow.rollouts.episode_rows import (
     Episode,
     EpisodeRows,
@@ -420,42 +420,45 @@ class EmbodiedRollout(GroupRollout):
     def record_video(self, path: Path, num_episodes: int) -> str | None:
         """Render greedy evaluation episodes side by side as an animation, one frame per decision.
 
-        The number of episodes is limited to the number of goals of the split.
+        The tasks take turns. The number of episodes is limited to the number of goals of the split.
 
         Returns:
             The reason why this machine or this environment cannot render, or ``None`` after success.
         """
         if problem := rendering_problem():
             return problem
-        num_goals = self.prototypes[0].get_wrapper_attr("num_goals")["eval"]
+        tasks = range(len(self.config.env.tasks))
+        goals = [range(env.get_wrapper_attr("num_goals")["eval"]) for env in self.prototypes]
+        turns = [(task, goal) for goal in range(max(map(len, goals))) for task in tasks if goal in goals[task]]
+        filmed = turns[:num_episodes]
+        clips: dict[tuple[int, int], Clip] = {}
         try:
-            strips = [self._render_episode(goal) for goal in range(min(num_episodes, num_goals))]
+            for task in sorted({task for task, _ in filmed}):
+                with drawing_env(self.config.env, self.config.env.tasks[task], "eval") as env:
+                    clips |= {turn: self._film_episode(env, *turn) for turn in filmed if turn[0] == task}
         except CannotDrawError as error:
             return str(error)
-        length = max(len(strip) for strip in strips)
-        extended = [strip + [strip[-1]] * (length - len(strip)) for strip in strips]  # hold the last frame
-        frames = [np.concatenate(row, axis=1) for row in zip(*extended, strict=True)]
         fps = self.prototypes[0].metadata.get("render_fps", 30) / self.config.policy.chunk_size
-        iio.imwrite(path, frames, duration=1000 / fps, loop=0)
+        write_animation([clips[turn] for turn in filmed], path, fps)
         return None
 
-    def _render_episode(self, goal: int) -> list[np.ndarray]:
-        """Play a greedy episode and return its frames."""
+    def _film_episode(self, env: gym.Env[Any, Any], task: int, goal: int) -> Clip:
+        """Play a greedy episode and return its clip."""
         config = self.config.env
-        with drawing_env(config, config.tasks[0], "eval") as env:
-            observation, _ = env.reset(seed=goal, options={"goal": goal})
-            frames, over = [frame_of(config, env)], False
-            while not over:
-                batch = {name: np.asarray(value)[None] for name, value in entries_of(observation).items()}
-                batch["instruction_ids"] = self._instructions[:1]
-                chunk = self._decide(batch, None, SMALLEST_BATCH).actions
-                for action in numbered_actions(self._action_space, chunk)[0]:
-                    observation, _, terminated, truncated, _ = env.step(action)
-                    over = terminated or truncated
-                    if over:
-                        break
-                frames.append(frame_of(config, env))
-        return frames
+        observation, _ = env.reset(seed=goal, options={"goal": goal})
+        frames, over, success, num_steps = [frame_of(config, env)], False, False, 0
+        while not over:
+            batch = {name: np.asarray(value)[None] for name, value in entries_of(observation).items()}
+            batch["instruction_ids"] = self._instructions[task : task + 1]
+            chunk = self._decide(batch, None, SMALLEST_BATCH).actions
+            for action in numbered_actions(self._action_space, chunk)[0]:
+                observation, _, terminated, truncated, info = env.step(action)
+                success, num_steps = success or bool(info["success"]), num_steps + 1
+                over = terminated or truncated
+                if over:
+                    break
+            frames.append(frame_of(config, env))
+        return Clip(frames, config.tasks[task], goal, success, num_steps)
 
     def close(self) -> None:
         """Close every environment."""

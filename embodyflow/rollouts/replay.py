@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import imageio.v3 as iio
 import numpy as np
 
@@ -78,9 +79,25 @@ def film(config: EmbodiedConfig, episode: Mapping[str, Any], path: Path, split: 
 def frames_of(
     config: EmbodiedConfig, episode: Mapping[str, Any], split: str, max_frames: int | None = None
 ) -> list[np.ndarray]:
+    """Replay an episode and render frames; see :func:`frames_in`.
+
+    Raises:
+        CannotDrawError: The environment cannot render.
+    """
+    with drawing_env(config.env, config.env.tasks[int(episode["env_task_id"])], split) as env:
+        return frames_in(env, config, episode, max_frames)
+
+
+def frames_in(
+    env: gym.Env[Any, Any], config: EmbodiedConfig, episode: Mapping[str, Any], max_frames: int | None = None
+) -> list[np.ndarray]:
     """Replay an episode and render frames, uint8 ``[H, W, 3]``: one before every decision and one after the last.
 
-    With ``max_frames`` only that many of these frames are rendered, evenly spaced from the first to the last.
+    Args:
+        env: Environment of the episode's task and split that renders.
+        config: Run configuration.
+        episode: One row of :data:`~embodyflow.record.episode_record.Episodes`.
+        max_frames: Largest number of frames, evenly spaced from the first to the last; ``None`` for all.
 
     Raises:
         CannotDrawError: The environment cannot render.
@@ -88,16 +105,14 @@ def frames_of(
     chunks = [actions for _, actions in _chunks(episode)]
     num_frames = len(chunks) + 1
     chosen = set(np.linspace(0, num_frames - 1, min(max_frames or num_frames, num_frames)).round().astype(int).tolist())
-    task = config.env.tasks[int(episode["env_task_id"])]
-    with drawing_env(config.env, task, split) as env:
-        env.reset(seed=int(episode["goal"]), options={"goal": int(episode["goal"])})
-        frames, steps_left = [frame_of(config.env, env)], int(episode["num_steps"])
-        for decision, actions in enumerate(chunks, start=1):
-            for action in numbered_actions(env.action_space, actions[:steps_left]):
-                env.step(action)
-            steps_left -= min(steps_left, len(actions))
-            if decision in chosen:
-                frames.append(frame_of(config.env, env))
+    env.reset(seed=int(episode["goal"]), options={"goal": int(episode["goal"])})
+    frames, steps_left = [frame_of(config.env, env)], int(episode["num_steps"])
+    for decision, actions in enumerate(chunks, start=1):
+        for action in numbered_actions(env.action_space, actions[:steps_left]):
+            env.step(action)
+        steps_left -= min(steps_left, len(actions))
+        if decision in chosen:
+            frames.append(frame_of(config.env, env))
     return frames
 
 

@@ -14,6 +14,7 @@ from servers import PrefectServer
 
 from embodyflow.orchestration.server import artifacts as module
 from embodyflow.orchestration.server.artifacts import open_artifacts
+from embodyflow.orchestration.server.report import Section, picture
 
 pytestmark = pytest.mark.integration
 
@@ -52,14 +53,14 @@ def test_updates_during_an_outage_are_published_after_it(
             await asyncio.sleep(0.5)
             artifacts.put_table("numbers", lambda: [{"iteration": 2, "rate": 0.123456}], "")
             artifacts.put_progress(40.0, "")
-            artifacts.put_picture("curve", lambda: b"a PNG", "learning curve")
+            artifacts.put_section(Section.CURVE, lambda: picture(b"a PNG", "png", "learning curve"))
             asyncio.get_running_loop().call_later(0.5, server.start)
 
     asyncio.run(ends_during_an_outage())
     assert published(server, "away-1") == {
         "numbers": ['[{"iteration": 2, "rate": "0.1235"}]'],
         "progress": [40.0],
-        "curve": ["![learning curve](data:image/png;base64,YSBQTkc=)"],
+        "report": ["## Learning curve\n\n![learning curve](data:image/png;base64,YSBQTkc=)\n"],
     }
 
 
@@ -75,24 +76,51 @@ def test_a_refused_update_is_logged_and_the_others_are_published(
                     await asyncio.sleep(0.1)
                 await client.delete_artifact(found[0].id)
             artifacts.put_progress(20.0, "")
-            artifacts.put_text("summary", "it **ended**", "")
+            artifacts.put_section(Section.FOLDER, "it **ended**")
 
     asyncio.run(loses_its_progress())
     assert "refuses the artifact progress" in caplog.text
-    assert published(server, "lost") == {"summary": ["it **ended**"]}
+    assert published(server, "lost") == {"report": ["## Folder\n\nit **ended**\n"]}
 
 
-def test_a_picture_is_drawn_at_the_given_interval_and_at_the_end(
+def test_there_is_one_card_of_a_kind_also_after_a_retry(server: PrefectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "UPDATE_SECONDS", 0.01)
+    attempts: list[int] = []
+
+    @flow(retries=1)
+    async def fails_once() -> None:
+        attempts.append(len(attempts))
+        async with open_artifacts("once") as artifacts:
+            for index in range(3):
+                artifacts.put_table("metrics", [{"attempt": attempts[-1], "iteration": index}], "")
+                artifacts.put_section(Section.FOLDER, f"attempt {attempts[-1]}, iteration {index}")
+                artifacts.put_progress(10.0 * index, "")
+                await asyncio.sleep(0.3)
+        if attempts == [0]:
+            raise RuntimeError("once")
+
+    asyncio.run(fails_once())
+    assert published(server, "once") == {
+        "metrics": ['[{"attempt": 1, "iteration": 2}]'],
+        "report": ["## Folder\n\nattempt 1, iteration 2\n"],
+        "progress": [20.0],
+    }
+    events = post(f"{server.url}/events/filter", {"filter": {"event": {"name": ["prefect.artifact.updated"]}}})
+    assert events["events"] == []  # they would hold every version of the data
+
+
+def test_the_report_is_drawn_at_an_interval_and_at_the_end(
     server: PrefectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "UPDATE_SECONDS", 0.01)
+    monkeypatch.setattr(module, "REPORT_SECONDS", 60.0)
     drawn: list[int] = []
 
     @flow
     async def updates_often() -> None:
         async with open_artifacts("often") as artifacts:
             for index in range(5):
-                artifacts.put_picture("curve", lambda index=index: drawn.append(index) or b"png", "", every=60.0)
+                artifacts.put_section(Section.CURVE, lambda index=index: drawn.append(index) or "curve")
                 started = time.monotonic()
                 while not drawn and time.monotonic() < started + 30.0:
                     await asyncio.sleep(0.05)
@@ -106,7 +134,7 @@ def test_an_error_while_drawing_fails_the_run(server: PrefectServer, tmp_path: P
     @flow
     async def cannot_draw() -> None:
         async with open_artifacts("broken") as artifacts:
-            artifacts.put_picture("curve", (tmp_path / "none.png").read_bytes, "")
+            artifacts.put_section(Section.CURVE, (tmp_path / "none.md").read_text)
             await asyncio.sleep(0.5)
 
     with pytest.raises(FileNotFoundError):

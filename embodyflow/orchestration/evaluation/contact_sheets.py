@@ -1,19 +1,21 @@
-"""Contact sheets of successful and failed episodes, in the run's folder and in the UI."""
+"""Replayed successes and failures, in the run's folder and in the UI."""
 
-import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from prefect.logging import get_run_logger
 
 from embodyflow.orchestration.run.nodes import Run, submit_node
+from embodyflow.orchestration.server.report import Section
+from embodyflow.orchestration.server.videos import animation
 from embodyflow.workers.calls import NodeReport, NodeWork
 from embodyflow.workers.layout import Layout
 
 
 async def draw_evaluation(run: Run, task: str, report: NodeReport) -> None:
     """Draw the episodes of one task of an evaluation."""
-    await _draw(run, f"episodes-{task.replace('/', '-')}", {"split": "eval"}, [report])
+    await _draw(run, 0, task, f"episodes-{task.replace('/', '-')}", {"split": "eval"}, [report])
 
 
 async def draw_training(run: Run, index: int) -> None:
@@ -21,19 +23,25 @@ async def draw_training(run: Run, index: int) -> None:
     await run.stages.drain()
     folder = run.folder.episodes.kept().get(index)
     if folder is not None:
-        await _draw(run, "episodes", {"split": "train", "episodes": str(folder.absolute())}, [])
+        kept = {"split": "train", "episodes": str(folder.absolute())}
+        await _draw(run, index, "training", "episodes", kept, [])
 
 
-async def _draw(run: Run, name: str, config: dict[str, Any], parents: Sequence[NodeReport]) -> None:
+async def _draw(
+    run: Run, index: int, title: str, name: str, config: dict[str, Any], parents: Sequence[NodeReport]
+) -> None:
     path = run.folder.subfolder("plots") / f"{name}.png"
-    config = {**config, "path": str(path.absolute())}
+    video = run.folder.subfolder("videos") / f"{name}.gif"
+    config = {**config, "path": str(path.absolute()), "animation": str(video.absolute())}
     work = NodeWork("contact_sheet", "tasks:contact_sheet", "rollout", 0, config, layout=Layout.REPLICATE)
     problem = (await submit_node(work, parents)).info["problem"]
     if problem:
         get_run_logger().warning("no contact sheet of episodes: %s", problem)
-    else:
-        picture = await asyncio.to_thread(path.read_bytes)
-        description = "successful and failed episodes, from first to last frame"
-        if run.folder.unrestorable():
-            description += "; replays that may differ from the record"
-        run.artifacts.put_picture(name, picture, description)
+        return
+    caption = f"{title}: replayed successes, then failures"
+    if run.folder.unrestorable():
+        caption += "; replays may differ from the record"
+    run.artifacts.put_section(Section.PLAYED, partial(animation, video, caption), title)
+    for tracker in run.trackers:
+        tracker.log_image(index, f"episodes/{title}", path)
+        tracker.log_video(index, f"episodes/{title}", video)

@@ -12,6 +12,7 @@ from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.evaluation.contact_sheets import draw_training
 from embodyflow.orchestration.run.iteration import unrestorable_metrics
 from embodyflow.orchestration.run.nodes import Run, submit_node
+from embodyflow.orchestration.server.reporting import report_video, video_path
 from embodyflow.process.durable_files import write_atomically
 from embodyflow.workers.calls import NodeReport, NodeWork
 
@@ -76,7 +77,7 @@ async def film(run: Run, index: int) -> None:
     The video gets its name last, so that its presence means that everything is done. If rendering is not possible, a
     text file with the reason takes its place.
     """
-    path = _video_path(run, index)
+    path = video_path(run, index)
     aside = path.with_name(f".{path.name}")
     config = {"path": str(aside.absolute()), "num_episodes": NUM_FILMED}
     report = await submit_node(NodeWork("record_video", "tasks:record_video", "rollout", index, config))
@@ -86,16 +87,15 @@ async def film(run: Run, index: int) -> None:
         write_atomically(_reason_path(path), f"{problem}\n")
     else:
         aside.rename(path)
+        report_video(run, index)
+        for tracker in run.trackers:
+            tracker.log_video(index, "eval/episodes", path)
 
 
 def is_filmed(run: Run, index: int) -> bool:
     """Return True if :func:`film` has recorded a video or a reason why not. Remove the reason's file to retry."""
-    path = _video_path(run, index)
+    path = video_path(run, index)
     return path.exists() or _reason_path(path).exists()
-
-
-def _video_path(run: Run, index: int) -> Path:
-    return run.folder.subfolder("videos") / f"iteration-{index:06d}.gif"
 
 
 def _reason_path(video: Path) -> Path:

@@ -25,7 +25,7 @@ from embodyflow.orchestration.run.open_run import open_run
 from embodyflow.orchestration.run.parity import check_parity, observe
 from embodyflow.orchestration.run.run_log import logged_to
 from embodyflow.orchestration.run.storage_faults import storage_faults_explained
-from embodyflow.orchestration.server.reporting import report_unrestorable, warn_of_unrestorable
+from embodyflow.orchestration.server.reporting import report_folder, report_unrestorable, warn_of_unrestorable
 from embodyflow.process.durable_files import write_durably
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 from embodyflow.workers.calls import NodeReport, NodeWork
@@ -55,6 +55,7 @@ async def _evaluate(run: Run, config: EmbodiedConfig, policy: EvaluatedPolicy) -
     seen = await observe(run)
     if policy.iteration is not None:
         check_parity(RunFolder(policy.path), seen, run.folder.unrestorable().keys())
+    report_folder(run)
     report_unrestorable(run)
     run.folder.write_status("evaluate", 0, config.iterations)
     played: dict[str, dict[str, NodeReport]] = {}

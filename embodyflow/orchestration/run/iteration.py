@@ -13,6 +13,7 @@ from embodyflow.orchestration.evaluation.kept_episodes import keep_episodes
 from embodyflow.orchestration.run.graph_run import GraphRun, RunNode
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run, run_node_as_event, submit_node
 from embodyflow.orchestration.run.stages import UNRESTORABLE
+from embodyflow.record.episode_record import Array, histogram_values
 from embodyflow.record.metrics_log import lasting_metrics
 from embodyflow.workers.calls import NodeReport
 
@@ -91,10 +92,21 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> 
     line = {"iteration": index, "weights_digest": run.session.weights_digest, "digests": digests, **metrics}
     # Before the checkpoint is committed: a resume drops a line too many, but could not restore a missing one.
     run.folder.metrics.append(line)
+    values = await _histogram_values(run, index)
     begin_commit(index, digests, metrics)
     for tracker in run.trackers:
         tracker.log(index, metrics)
+        for name, column in values.items():
+            tracker.log_histogram(index, name, column)
     run.folder.write_status("train", index, run.config.iterations)
+
+
+async def _histogram_values(run: Run, index: int) -> dict[str, Array]:
+    """Return what trackers draw histograms of, from the episodes that the iteration keeps; empty if it keeps none."""
+    folder = run.folder.episodes.unfinished(index)
+    if not run.trackers or not folder.exists():
+        return {}
+    return await asyncio.to_thread(histogram_values, folder)
 
 
 def unrestorable_metrics(run: Run) -> dict[str, float]:

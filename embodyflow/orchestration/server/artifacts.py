@@ -1,33 +1,35 @@
-"""A run's artifacts in the Prefect UI, published in the background and without delaying the run."""
+"""A run's artifacts in the Prefect UI, published in the background and without delaying the run.
+
+Each artifact is created once and then updated in place, so the UI shows one card of each kind, the current one.
+"""
 
 import asyncio
-import base64
+import json
 import math
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from uuid import UUID
 
 import httpx
-from prefect.artifacts import (
-    acreate_link_artifact,
-    acreate_markdown_artifact,
-    acreate_progress_artifact,
-    acreate_table_artifact,
-    aupdate_progress_artifact,
-)
+from prefect import runtime
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.actions import ArtifactCreate
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
 from embodyflow.orchestration.server.availability import FINAL_TIMEOUT_SECONDS, RETRY_SECONDS, is_unavailable
 from embodyflow.orchestration.server.markdown import escape_markdown
+from embodyflow.orchestration.server.report import Content, Report, Section
 
 UPDATE_SECONDS = 2.0
 """Interval between updates. Nobody reads faster than that."""
+REPORT_SECONDS = 10.0
+"""Minimum interval between updates of the report, which holds pictures."""
 
 Rows = list[dict[str, Any]]
 
@@ -52,51 +54,40 @@ class Artifacts:
 
     Args:
         run_id: Prefix of the artifacts' keys.
+        client: Client of the Prefect server.
+        flow_run_id: Flow run that owns the artifacts.
+        is_retry: Whether an earlier attempt of the flow run may have created them.
     """
 
-    def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
+    def __init__(self, run_id: str, client: PrefectClient, flow_run_id: UUID, is_retry: bool = False) -> None:
+        self._run_id, self._client = run_id, client
+        self._flow_run_id, self._is_retry = flow_run_id, is_retry
         self._pending: dict[str, _Update] = {}
         self._published_at: dict[str, float] = {}
         self._has_updates = asyncio.Event()
-        self._progress_id: UUID | None = None
+        self._ids: dict[str, UUID] = {}
+        self._report = Report()
 
     def put_progress(self, percent: float, description: str) -> None:
         """Show the progress of the run in percent."""
-        self._put("progress", partial(self._publish_progress, percent, description))
-
-    def put_link(self, name: str, uri: str, text: str, description: str) -> None:
-        """Show a link."""
-        self._put(name, lambda key: acreate_link_artifact(uri, link_text=text, key=key, description=description))
-
-    def put_text(self, name: str, markdown: str, description: str) -> None:
-        """Show Markdown."""
-        self._put(name, lambda key: acreate_markdown_artifact(markdown, key=key, description=description))
+        self._put("progress", lambda key: self._show(key, "progress", percent, description))
 
     def put_table(self, name: str, rows: Rows | Callable[[], Rows], description: str) -> None:
         """Show a table, its floats with four significant digits and its texts as they are."""
 
-        def publish(key: str) -> Awaitable[object]:
+        async def publish(key: str) -> None:
             # The UI renders each cell that is a string as Markdown.
             table = [
                 {column: short(value, escape_markdown) for column, value in row.items()} for row in _evaluate(rows)
             ]
-            return acreate_table_artifact(table, key=key, description=description)
+            await self._show(key, "table", json.dumps(table), description)
 
         self._put(name, publish)
 
-    def put_picture(
-        self, name: str, picture: bytes | Callable[[], bytes], description: str, *, every: float = 0.0
-    ) -> None:
-        """Show a PNG. A function that draws it is called in a thread, at most once per ``every`` seconds."""
-
-        async def publish(key: str) -> None:
-            png = await asyncio.to_thread(_evaluate, picture)
-            # As Markdown: for an artifact of type image the UI prints its URL, which would be the whole picture.
-            markdown = f"![{description}](data:image/png;base64,{base64.b64encode(png).decode()})"
-            await acreate_markdown_artifact(markdown, key=key, description=description)
-
-        self._put(name, publish, every)
+    def put_section(self, section: Section, content: Content, part: str = "") -> None:
+        """Show a part of a section in the report, whose Markdown is computed in a thread if it is a function."""
+        self._report.put(section, content, part)
+        self._put("report", self._publish_report, REPORT_SECONDS)
 
     async def publish_updates(self) -> None:
         """Publish updates until cancelled."""
@@ -146,11 +137,39 @@ class Artifacts:
                 del self._pending[name]
         return True
 
-    async def _publish_progress(self, percent: float, description: str, key: str) -> None:
-        if self._progress_id is None:
-            self._progress_id = await acreate_progress_artifact(percent, key=key, description=description)
+    async def _publish_report(self, key: str) -> None:
+        markdown = await asyncio.to_thread(self._report.render)
+        await self._show(key, "markdown", markdown, "results, episodes, learning curve")
+
+    async def _show(self, key: str, kind: str, data: str | float, description: str) -> None:
+        """Update the artifact of a key, or create it if neither this process nor an earlier attempt has.
+
+        Prefect's own method of an update would send the data a second time, as the payload of an event.
+
+        Raises:
+            httpx.HTTPStatusError: The server refuses it, as one that a person has deleted; the next update creates it.
+        """
+        if self._is_retry and key not in self._ids and (found := await self._find(key)) is not None:
+            self._ids[key] = found
+        if key in self._ids:
+            body = {"data": data, "description": description}
+            try:
+                await self._client.request("PATCH", "/artifacts/{id}", path_params={"id": self._ids[key]}, json=body)
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code == httpx.codes.NOT_FOUND:
+                    del self._ids[key]
+                raise
         else:
-            await aupdate_progress_artifact(self._progress_id, percent)
+            wanted = {"key": key, "type": kind, "data": data, "description": description}
+            created = await self._client.create_artifact(ArtifactCreate(**wanted, flow_run_id=self._flow_run_id))
+            self._ids[key] = created.id
+
+    async def _find(self, key: str) -> UUID | None:
+        """Return the id of the artifact that an earlier attempt of this flow run created, or ``None``."""
+        owner = ArtifactFilterFlowRunId(any_=[self._flow_run_id])
+        wanted = ArtifactFilter(key=ArtifactFilterKey(any_=[key]), flow_run_id=owner)
+        found = await self._client.read_artifacts(artifact_filter=wanted)
+        return found[0].id if found else None
 
     def _key(self, name: str) -> str:
         # Prefect allows lower-case letters, digits and dashes.
@@ -178,13 +197,14 @@ def _evaluate(content: Any) -> Any:
 @asynccontextmanager
 async def open_artifacts(run_id: str) -> AsyncIterator[Artifacts]:
     """Yield the artifacts of the current flow run, and publish those that are pending when the block exits."""
-    artifacts = Artifacts(run_id)
-    publishing = asyncio.create_task(artifacts.publish_updates())
-    try:
-        yield artifacts
-    finally:
-        publishing.cancel()
-        await asyncio.wait([publishing])
-    if not publishing.cancelled():
-        publishing.result()  # raises the error that ended it
-    await artifacts.publish_pending()
+    async with get_client() as client:
+        artifacts = Artifacts(run_id, client, UUID(runtime.flow_run.id), is_retry=runtime.flow_run.run_count > 1)
+        publishing = asyncio.create_task(artifacts.publish_updates())
+        try:
+            yield artifacts
+        finally:
+            publishing.cancel()
+            await asyncio.wait([publishing])
+        if not publishing.cancelled():
+            publishing.result()  # raises the error that ended it
+        await artifacts.publish_pending()

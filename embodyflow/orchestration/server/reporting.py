@@ -2,6 +2,8 @@
 
 import io
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -10,6 +12,8 @@ from prefect.logging import get_run_logger
 from embodyflow.orchestration.run.nodes import Run
 from embodyflow.orchestration.server.artifacts import short
 from embodyflow.orchestration.server.markdown import escape_cell
+from embodyflow.orchestration.server.report import Section, picture
+from embodyflow.orchestration.server.videos import animation
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 
 matplotlib.use("Agg")
@@ -26,16 +30,36 @@ SHOWN = (
     "perf/env_steps_per_second",
     "perf/iteration_seconds",
 )
-CURVE_SECONDS = 10.0
-"""Minimum interval between two drawings of the curve."""
+DIGEST_LENGTH = 12
+"""Number of characters of a digest in the summary; ``summary.json`` has all."""
 
 
 def report_start(run: Run) -> None:
-    """Show the progress bar and a link to the run's folder."""
+    """Show the progress bar and the place of the run's folder."""
     report_progress(run, 0)
-    path = run.folder.path
-    run.artifacts.put_link("folder", path.absolute().as_uri(), str(path), "metrics, checkpoints, pictures, policy")
+    report_folder(run)
     report_unrestorable(run)
+    for index in (0, run.config.iterations):  # those of a run that is resumed
+        if video_path(run, index).exists():
+            report_video(run, index)
+
+
+def video_path(run: Run, index: int) -> Path:
+    """Return the file of the video after an iteration."""
+    return run.folder.subfolder("videos") / f"iteration-{index:06d}.gif"
+
+
+def report_video(run: Run, index: int) -> None:
+    """Show the video of greedy evaluation episodes before or after training."""
+    moment = "before training" if index == 0 else f"after iteration {index}"
+    show = partial(animation, video_path(run, index), f"greedy episodes on unseen goals {moment}")
+    run.artifacts.put_section(Section.BEFORE if index == 0 else Section.AFTER, show)
+
+
+def report_folder(run: Run) -> None:
+    """Show the place of the run's folder. A link would be dead: browsers open no files from a page of a server."""
+    path = escape_cell(str(run.folder.path.absolute()))
+    run.artifacts.put_section(Section.FOLDER, f"{path} holds metrics, checkpoints, pictures, videos and the policy.")
 
 
 def warn_of_unrestorable(folder: RunFolder) -> None:
@@ -48,7 +72,7 @@ def report_unrestorable(run: Run) -> None:
     """Show the tasks whose seed does not restore an episode, if there are any."""
     if lines := unrestorable_lines(run.folder.unrestorable()):
         text = "\n".join(f"- {escape_cell(line)}" for line in lines)
-        run.artifacts.put_text("unrestorable", f"{text}\n\nTherefore {NO_BIT_EQUALITY}.\n", "environments")
+        run.artifacts.put_section(Section.ENVIRONMENTS, f"{text}\n\nTherefore {NO_BIT_EQUALITY}.\n")
 
 
 def report_progress(run: Run, index: int) -> None:
@@ -58,13 +82,13 @@ def report_progress(run: Run, index: int) -> None:
         run.artifacts.put_table(
             "metrics", lambda: latest_numbers(run.folder.metrics.read()), "metrics of the latest iterations"
         )
-        run.artifacts.put_picture("learning-curve", lambda: _curve(run), "learning curve", every=CURVE_SECONDS)
+        run.artifacts.put_section(Section.CURVE, lambda: picture(_curve(run), "png", "learning curve"))
 
 
 def report_end(run: Run, summary: dict[str, Any]) -> None:
     """Show the final progress, metrics, curve and summary."""
     report_progress(run, run.config.iterations)
-    run.artifacts.put_text("summary", summary_table(summary), "results before and after training")
+    run.artifacts.put_section(Section.RESULT, summary_table(summary))
 
 
 def latest_numbers(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -131,12 +155,19 @@ def draw_curve(records: list[dict[str, Any]], title: str) -> bytes:
 
 
 def summary_table(summary: dict[str, Any]) -> str:
-    """Return a Markdown table of values before and after training, then one of all others."""
+    """Return a Markdown table of values before and after training with their change, then one of all others."""
     stems = [name.removesuffix("_before") for name in summary if name.endswith("_before")]
-    pairs = {stem: (summary[f"{stem}_before"], summary[f"{stem}_after"]) for stem in stems}
+    pairs = {stem: _with_change(summary[f"{stem}_before"], summary[f"{stem}_after"]) for stem in stems}
     rest = {name: (value,) for name, value in summary.items() if name.rpartition("_")[0] not in pairs}
-    tables = [_table(("before", "after"), pairs), _table(("",), rest)]
+    if "weights_digest" in rest:
+        rest["weights_digest"] = (str(rest["weights_digest"][0])[:DIGEST_LENGTH],)
+    tables = [_table(("before", "after", "change"), pairs), _table(("",), rest)]
     return "\n".join(table for table in tables if table)
+
+
+def _with_change(before: Any, after: Any) -> tuple[Any, Any, str]:
+    numbers = isinstance(before, int | float) and isinstance(after, int | float)
+    return before, after, f"{after - before:+.4g}" if numbers else ""
 
 
 def _table(header: Sequence[str], rows: dict[str, tuple[Any, ...]]) -> str:
@@ -144,5 +175,6 @@ def _table(header: Sequence[str], rows: dict[str, tuple[Any, ...]]) -> str:
         return ""
     cells = [["", *header], ["---"] * (1 + len(header))]
     for name, values in rows.items():
-        cells.append([escape_cell(name.replace("_", " ")), *(str(short(value, escape_cell)) for value in values)])
+        shown = [str(short(value, escape_cell)) for value in values]
+        cells.append([escape_cell(name.replace("_", " ")), *shown])
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)

@@ -4,13 +4,15 @@ import asyncio
 import html
 import json
 import re
+from types import SimpleNamespace
+from uuid import uuid4
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from prefect.client.schemas.actions import ArtifactCreate
 
-from embodyflow.orchestration.server import artifacts as module
 from embodyflow.orchestration.server.artifacts import Artifacts
 from embodyflow.orchestration.server.markdown import escape_cell, escape_markdown
 from embodyflow.orchestration.server.reporting import summary_table
@@ -70,14 +72,15 @@ def test_numbers_and_plain_words_stay_readable() -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_table_artifact_escapes_its_cells(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_artifact_escapes_its_cells(text: str) -> None:
     tables: list[list[dict[str, object]]] = []
 
-    async def keep(table: list[dict[str, object]], **_: object) -> None:
-        tables.append(json.loads(json.dumps(table)))
+    class Client:
+        async def create_artifact(self, wanted: ArtifactCreate) -> SimpleNamespace:
+            tables.append(json.loads(wanted.data))
+            return SimpleNamespace(id=uuid4())
 
-    monkeypatch.setattr(module, "acreate_table_artifact", keep)
-    artifacts = Artifacts("run")
+    artifacts = Artifacts("run", Client(), uuid4())  # type: ignore[arg-type]
     artifacts.put_table("examples", [{"response": text, "words": [text, 0.123456], "reward": 1, "flag": True}], "")
     asyncio.run(artifacts.publish_pending())
     [[row]] = tables

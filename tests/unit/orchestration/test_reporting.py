@@ -11,17 +11,19 @@ def test_values_before_and_after_stand_side_by_side() -> None:
         "success_interval_before": [0.123456, 0.5],
         "success_interval_after": [0.9, 1.0],
         "num_goals": 64,
+        "weights_digest": "0123456789abcdef",
     }
     assert summary_table(summary).splitlines() == [
-        "|  | before | after |",
-        "| --- | --- | --- |",
-        "| success rate | 0.25 | 0.9877 |",
-        "| success interval | 0.1235, 0.5 | 0.9, 1 |",
+        "|  | before | after | change |",
+        "| --- | --- | --- | --- |",
+        r"| success rate | 0.25 | 0.9877 | \+0.7377 |",
+        "| success interval | 0.1235, 0.5 | 0.9, 1 |  |",
         "",
         "|  |  |",
         "| --- | --- |",
         "| run id | mine |",
         "| num goals | 64 |",
+        "| weights digest | 0123456789ab |",
     ]
 
 

@@ -19,6 +19,7 @@ from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Decision
 from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
+from embodyflow.rollouts.clips import CAPTION
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.episode_rows import Episode
 from embodyflow.rollouts.replay import first_difference
@@ -436,7 +437,7 @@ def test_a_video_shows_the_episodes_side_by_side(rollout: EmbodiedRollout, tmp_p
     assert rollout.record_video(tmp_path / "episodes.gif", num_episodes=2) is None
     frames = iio.imread(tmp_path / "episodes.gif")
     height, width = frames.shape[1:3]
-    assert width == 2 * height and len(frames) == 1 + rollout.config.num_decisions
+    assert width == 2 * (height - CAPTION) and len(frames) == 1 + rollout.config.num_decisions
     assert frames[0].std() > 10  # not blank
     assert (frames[0] != frames[-1]).any()
 

@@ -23,6 +23,7 @@ from embodyflow.config.environment import EnvConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError
+from embodyflow.rollouts.clips import CAPTION
 from embodyflow.rollouts.contact_sheet import draw_contact_sheet
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.replay import film, first_difference
@@ -160,7 +161,7 @@ def test_an_environment_that_cannot_render_is_reported(
 def test_a_video_has_at_most_as_many_episodes_as_goals(config_of: Callable[..., RunConfig], tmp_path: Path) -> None:
     rollout = new_rollout(config_of(Coloured))
     assert rollout.record_video(tmp_path / "greedy.gif", num_episodes=4) is None
-    assert iio.imread(tmp_path / "greedy.gif").shape == (1 + 4, 8, 3 * 8, 3)
+    assert iio.imread(tmp_path / "greedy.gif").shape == (1 + 4, CAPTION + 8, 3 * 8, 3)
 
 
 class Steered(Line):
@@ -500,7 +501,7 @@ def test_videos_end_with_the_last_executed_action(config_of: Callable[..., RunCo
     assert film(config, {name: column[0] for name, column in rows.items()}, tmp_path / "again.gif") is None
     for name in ("greedy.gif", "again.gif"):
         frames = iio.imread(tmp_path / name)
-        assert [int(frame[0, 0, 0]) // 25 for frame in frames] == [0, 5, 10, 12 * 25 % 256 // 25]
+        assert [int(frame[-1, 0, 0]) // 25 for frame in frames] == [0, 5, 10, 12 * 25 % 256 // 25]
 
 
 class Several(Line):
