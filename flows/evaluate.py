@@ -1,4 +1,4 @@
-"""The evaluation of a policy as a Prefect flow: success by task, greedy and sampled, with 95% intervals.
+"""The evaluation of a policy as a Prefect flow: success by task or, for control jobs, returns, with 95% intervals.
 
 With a server: ``prefect deployment run evaluate/embodied -p policy=runs/mine``. Without one::
 
@@ -19,7 +19,7 @@ Policy = Annotated[str, Field(min_length=1, description="Folder of a run or of a
 
 @flow(
     name="evaluate",
-    description="Evaluate a policy by task.",
+    description="Evaluate a policy by task, or by its returns.",
     persist_result=False,
     on_crashed=[resume_after_crash],
 )
