@@ -25,7 +25,6 @@ from embodyflow.data.tables import join_columns
 from embodyflow.graph.node_groups import runs_on
 from embodyflow.nodes.calling import bind
 from embodyflow.references import resolve
-from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.seeding import derive_seed
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from pipelines import load_pipeline
@@ -33,7 +32,7 @@ from tasks import measure_warm_start
 
 
 class InProcessRun:
-    """An embodied run whose iterations are called one by one.
+    """An embodied or control run whose iterations are called one by one.
 
     Args:
         words: Overrides of the configuration; ``rollout.num_workers=1`` is added.
@@ -41,7 +40,8 @@ class InProcessRun:
 
     def __init__(self, words: Sequence[str]) -> None:
         self.config: Any = compose_config(["run_id=in-process", *words, "rollout.num_workers=1"])
-        self.rollout, self.trainer = EmbodiedRollout(self.config, 0, 1), FSDPTrainer(self.config, 0, 1)
+        self.rollout: Any = resolve(self.config.rollout_engine)(self.config, 0, 1)
+        self.trainer = FSDPTrainer(self.config, 0, 1)
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         self.trainer.connect(f"127.0.0.1:{port}")
@@ -125,6 +125,7 @@ class InProcessRun:
             total_rows=num_rows,
             positions=np.arange(num_rows),
             policy_version=self.rollout.policy_version,
+            run_folder=None,
             journal=lambda rank, part=0: None,
             surplus=lambda rank: None,
         )

@@ -1,4 +1,4 @@
-"""The evaluation of a policy as a Prefect flow: success by task, greedy and sampled, with 95% intervals.
+"""The evaluation of a policy as a Prefect flow: success by task or, for control jobs, returns, with 95% intervals.
 
 With a server: ``prefect deployment run evaluate/embodied -p policy=runs/mine``. Without one::
 
@@ -40,7 +40,7 @@ EvaluationId = Annotated[
 @with_form
 @flow(
     name="evaluate",
-    description="Evaluate a policy by task.",
+    description="Evaluate a policy by task, or by its returns.",
     flow_run_name=flow_run_name,
     persist_result=False,
     on_crashed=[resume_after_crash],

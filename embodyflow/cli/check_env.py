@@ -3,7 +3,8 @@
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from embodyflow.cli.env_checks import CHECKS, Check, Finding, Subject
 from embodyflow.config.composition.compose import compose_environment, validate_environment
@@ -61,8 +62,16 @@ def configuration(env_id: str | None, words: Sequence[str]) -> EnvConfig:
     if "env.max_steps" not in keys:
         values["max_steps"] = 200
     if "env.tasks" not in keys:
-        values["tasks"] = ["do it"] if values.get("adapter") else declared_tasks(values["id"])[:1]
+        # An adapter that defines no success chooses wrappers or the state of a control job.
+        values["tasks"] = ["do it"] if _defines_success(values) else declared_tasks(values["id"])[:1]
     return validate_environment(values)
+
+
+def _defines_success(values: Mapping[str, Any]) -> bool:
+    adapter = values.get("adapter") or {}
+    return any(adapter.get(key) is not None for key in ("success_info", "success_reward")) or bool(
+        adapter.get("success_termination")
+    )
 
 
 def _override(word: str) -> str:

@@ -184,8 +184,10 @@ def _spaces(subject: Subject) -> Finding:
 def _success(subject: Subject) -> Finding:
     """Check that the key of success exists in some step, since ``success_absent=not_yet`` accepts a misspelt one."""
     adapter = subject.config.adapter
-    if adapter is None or adapter.success_absent == "refuse":
-        return Finding("ok", "needed in every step" if adapter is not None else "not defined by an adapter")
+    if adapter is None or not adapter.defines_success:
+        return Finding("ok", "not defined by an adapter; a control job needs none")
+    if adapter.success_absent == "refuse":
+        return Finding("ok", "needed in every step" if adapter.success_info else "defined in every step")
     strict = adapter.model_copy(update={"success_absent": "refuse"})
     env = make_env(subject.config.model_copy(update={"adapter": strict}), first_task(subject.config), "train")
     env.reset(seed=SEED)

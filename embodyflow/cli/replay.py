@@ -88,7 +88,9 @@ def _open(path: Path) -> tuple[RunFolder, EmbodiedConfig]:
     folder = RunFolder(path)
     config = validate_config(folder.config())
     if not isinstance(config, EmbodiedConfig):
-        raise ConfigError(f"{path}: is a run with job={config.job}; allowed is embodied, which records whole episodes")
+        raise ConfigError(
+            f"{path}: is a run with job={config.job}, which records no whole episodes; allowed is embodied"
+        )
     return folder, config
 
 

@@ -44,7 +44,9 @@ class ControlConfig(RunConfig):
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.control_rollout:ControlRollout"
     pipelines: ClassVar[tuple[str, ...]] = ("ppo_control",)
     check: ClassVar[str] = "embodyflow.simulation.make_env:check_control"
+    resume_check: ClassVar[str | None] = "embodyflow.simulation.make_env:check_restorable"
     evaluator: ClassVar[str] = "embodyflow.orchestration.evaluation.returns:evaluate_returns"
+    policy_evaluator: ClassVar[str | None] = "embodyflow.orchestration.evaluation.returns:evaluate_policy"
 
     policy: SerializeAsAny[ControlPolicyConfig]
     env: EnvConfig

@@ -70,6 +70,8 @@ class EmbodiedConfig(GroupedConfig):
         *("remax", "grpo_kl_reward", "ppo_kl_reward"),
     )
     check: ClassVar[str] = "embodyflow.simulation.make_env:check_embodied"
+    resume_check: ClassVar[str | None] = "embodyflow.simulation.make_env:check_restorable"
+    policy_evaluator: ClassVar[str | None] = "embodyflow.orchestration.evaluation.success_by_task:evaluate_tasks"
     records_observations: ClassVar[bool] = True
     headline: ClassVar[Mapping[str, str]] = {
         "rollout/success_rate": "success",

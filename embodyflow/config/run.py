@@ -129,7 +129,11 @@ class RunConfig(Config):
         rollout_engine, trainer_engine: Classes ``module:Class`` of the engines that the ranks of the two groups hold.
         pipelines: Built-in pipelines that accept the job's rows.
         check: Function ``module:function`` that takes the configuration and refuses what this machine cannot run.
+        resume_check: Function ``module:function`` that takes the configuration of a run to resume and refuses
+            environments that have changed; ``None`` if there is nothing to check.
         evaluator: Function ``module:function`` that evaluates the policy after an iteration and records the result.
+        policy_evaluator: Coroutine function ``module:function`` of ``flows.evaluate``, from a run whose workers have
+            loaded the policy to the job's part of ``evaluation.json``; ``None`` if the job has no such evaluation.
         splits_models: Whether the trainer can split the matrices of a model over ranks.
         records_observations: Whether the run records the policy's observations of each task, so that an evaluation
             can compare its own.
@@ -153,7 +157,9 @@ class RunConfig(Config):
     trainer_engine: ClassVar[str] = "embodyflow.training.fsdp_trainer:FSDPTrainer"
     pipelines: ClassVar[tuple[str, ...]]
     check: ClassVar[str]
+    resume_check: ClassVar[str | None] = None
     evaluator: ClassVar[str] = "embodyflow.orchestration.evaluation.evaluation:evaluate"
+    policy_evaluator: ClassVar[str | None] = None
     splits_models: ClassVar[bool] = False
     records_observations: ClassVar[bool] = False
     headline: ClassVar[Mapping[str, str]] = {"rollout/reward": "return", "policy/entropy": "entropy"}

@@ -6,6 +6,7 @@ an environment as its configuration describes.
 """
 
 import importlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -280,18 +281,27 @@ def _succeeds_by_info(settings: Adaptation, info: Mapping[Any, Any]) -> bool:
 
 
 def _brief(value: Any) -> str:
-    """Return a value's representation in one short line."""
-    line = " ".join(repr(value).split())
+    """Return a value's representation in one short line, without addresses in memory."""
+    line = re.sub(r" at 0x\w+", "", " ".join(repr(value).split()))
     return line if len(line) <= 80 else f"{line[:77]}..."
 
 
 def _state_keys(space: gym.Space[Any], wanted: Sequence[str] | None, images: set[str]) -> tuple[str, ...]:
     """Return the keys of the entries in the state; ``""`` stands for an observation that is not a dict."""
     for key in wanted or ():
-        _entry(space, key, "state")
+        if _entry(space, key, "state").shape is None:
+            raise ValueError(f"state={key}: must be an array of numbers, is {_brief(_entry(space, key))}")
     if wanted is not None:
         return tuple(wanted)
-    return tuple(key for key in _leaves(space) if key not in images and not _is_image(_entry(space, key)))
+    keys = tuple(key for key in _leaves(space) if key not in images and not _is_image(_entry(space, key)))
+    for key in keys:
+        if key and _entry(space, key).shape is None:
+            arrays = [each for each in _leaves(space) if each not in images and _entry(space, each).shape is not None]
+            raise ValueError(
+                f"state=null: the observation {key!r} is {_brief(_entry(space, key))}, not an array of numbers; name "
+                f"others, such as state=[{','.join(arrays)}], or convert it by a wrapper"
+            )
+    return keys
 
 
 def _leaves(space: gym.Space[Any], prefix: str = "") -> list[str]:

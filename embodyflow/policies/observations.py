@@ -22,9 +22,11 @@ def observation_fields(space: gym.Space[Any]) -> dict[str, tuple[tuple[int, ...]
     fields: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
     for key, entry in entries.items():
         if entry.shape is None or entry.dtype is None:
+            arrays = [name for name, each in entries.items() if each.shape is not None]
+            choose = f"choose others by env.adapter.state=[{','.join(arrays)}], or " if arrays else ""
             raise ConfigError(
-                f"env: observation_space[{key!r}] must be an array of numbers, not {entry}; flatten it by a wrapper in "
-                "env.adapter.wrappers"
+                f"env: observation_space[{key!r}] must be an array of numbers, not {entry}; {choose}flatten it by a "
+                "wrapper in env.adapter.wrappers"
             )
         fields[key] = (entry.shape, entry.dtype)
     return fields

@@ -223,6 +223,12 @@ class RunFolder:
         found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
         return found
 
+    def add_unrestorable(self, found: Mapping[str, str]) -> None:
+        """Add tasks to :meth:`unrestorable`; a task that is recorded stays, whatever is found now."""
+        recorded = self.unrestorable()
+        if found.keys() - recorded.keys():
+            write_durably(self.path / UNRESTORABLE_FILE, json.dumps({**found, **recorded}, indent=2) + "\n")
+
     def write_evaluation(self, result: dict[str, Any]) -> None:
         """Write ``evaluation.json``: the evaluation is complete."""
         write_durably(self.path / "evaluation.json", json.dumps(result, indent=2) + "\n")

@@ -125,6 +125,17 @@ def check_embodied(config: EmbodiedConfig) -> None:
     _require_restorable(env, firsts, config.rollout.env_processes)
 
 
+def check_restorable(config: EmbodiedConfig | ControlConfig) -> None:
+    """Check that the environments of a run to resume still restore their episodes.
+
+    Their package may have changed since the run began.
+
+    Raises:
+        ConfigError: An environment cannot be built, or its seed does not restore an episode.
+    """
+    _require_restorable(config.env, {}, config.rollout.env_processes)
+
+
 def _require_restorable(env: EnvConfig, firsts: Mapping[str | None, FirstStep], num_processes: int) -> None:
     """Refuse environments that their seed does not restore, unless ``env.allow_unrestorable`` allows them."""
     found = _probe(env, firsts, num_processes)

@@ -10,8 +10,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from prefect.runtime import flow_run
 
+from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import compose_config, validate_config
-from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.evaluation.pinned_checkpoint import pin_checkpoint, pinned_iteration
 from embodyflow.orchestration.request.request import split_word
@@ -92,7 +92,7 @@ def bind_to_flow_run(request: EvaluationRequest) -> EvaluationRequest:
     return replace(request, run_id=run_id)
 
 
-def check_evaluation(request: EvaluationRequest) -> tuple[EmbodiedConfig, EvaluatedPolicy]:
+def check_evaluation(request: EvaluationRequest) -> tuple[RunConfig, EvaluatedPolicy]:
     """Return the configuration and the policy of an evaluation. Writes nothing.
 
     Raises:
@@ -102,14 +102,16 @@ def check_evaluation(request: EvaluationRequest) -> tuple[EmbodiedConfig, Evalua
     path = Path(request.policy)
     suffix = "" if policy.iteration is None else f"-{policy.iteration:06d}"
     run_id = request.run_id or f"evaluate-{path.absolute().name}{suffix}"
-    config = EmbodiedConfig.model_validate(config.model_dump() | {"run_id": run_id})
+    # A run that was not evaluated in training has evaluation=null.
+    values = config.model_dump()
+    config = type(config).model_validate(values | {"run_id": run_id, "evaluation": values["evaluation"] or {}})
     _check_folder(config)
     if (pinned := pinned_iteration(config.run_dir)) is not None:
         policy = EvaluatedPolicy(path, pinned)
     return config, policy
 
 
-def _found(request: EvaluationRequest) -> tuple[EmbodiedConfig, EvaluatedPolicy]:
+def _found(request: EvaluationRequest) -> tuple[RunConfig, EvaluatedPolicy]:
     """Return the configuration of an evaluation, without its name, and the policy."""
     path = Path(request.policy)
     if (path / "config.yaml").is_file():
@@ -121,12 +123,12 @@ def _found(request: EvaluationRequest) -> tuple[EmbodiedConfig, EvaluatedPolicy]
         raise ConfigError(
             f"policy={path}: must be the folder of a run, with config.yaml, or of an exported policy, with {WEIGHTS}"
         )
-    if not isinstance(config, EmbodiedConfig):
-        raise ConfigError(f"policy={path}: belongs to job={config.job}; allowed is embodied")
+    if config.policy_evaluator is None:
+        raise ConfigError(f"policy={path}: belongs to job={config.job}; allowed are embodied and control")
     return config, policy
 
 
-def open_evaluation(config: EmbodiedConfig, policy: EvaluatedPolicy) -> RunFolder:
+def open_evaluation(config: RunConfig, policy: EvaluatedPolicy) -> RunFolder:
     """Create the evaluation's folder, or open that of an earlier attempt to continue it.
 
     The checkpoint is pinned in the folder, so the evaluation plays the same weights even if the run removes it.
@@ -141,7 +143,7 @@ def open_evaluation(config: EmbodiedConfig, policy: EvaluatedPolicy) -> RunFolde
     return folder
 
 
-def _check_run(request: EvaluationRequest, run: RunFolder) -> tuple[Any, EvaluatedPolicy]:
+def _check_run(request: EvaluationRequest, run: RunFolder) -> tuple[RunConfig, EvaluatedPolicy]:
     values = run.config()
     if request.experiment not in (None, values["experiment"]):
         raise ConfigError(
@@ -160,7 +162,7 @@ def _check_run(request: EvaluationRequest, run: RunFolder) -> tuple[Any, Evaluat
     return config, EvaluatedPolicy(run.path, done[-1])
 
 
-def _check_folder(config: EmbodiedConfig) -> None:
+def _check_folder(config: RunConfig) -> None:
     """Refuse a folder that holds something else."""
     folder = config.run_dir
     if not folder.exists():

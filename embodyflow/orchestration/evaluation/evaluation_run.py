@@ -1,16 +1,13 @@
-"""The lifecycle of an evaluation: a policy plays the goals of every task, greedily and sampled."""
+"""The lifecycle of an evaluation: a policy plays what its kind of job evaluates it on."""
 
-import json
+from collections.abc import Mapping
 from typing import Any
 
 from prefect.logging import get_run_logger
 
-from embodyflow.config.embodied import EmbodiedConfig
-from embodyflow.data.confidence_intervals import wilson_interval
+from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
-from embodyflow.orchestration.evaluation.contact_sheets import draw_evaluation
-from embodyflow.orchestration.evaluation.evaluation import MODES, solved_goals
 from embodyflow.orchestration.evaluation.evaluation_request import (
     EvaluatedPolicy,
     EvaluationRequest,
@@ -19,16 +16,17 @@ from embodyflow.orchestration.evaluation.evaluation_request import (
     open_evaluation,
 )
 from embodyflow.orchestration.evaluation.pinned_checkpoint import pinned_run, unpin_checkpoint
+from embodyflow.orchestration.evaluation.returns import return_lines
+from embodyflow.orchestration.evaluation.success_by_task import success_lines
 from embodyflow.orchestration.request.run_name import show_run_name
-from embodyflow.orchestration.run.nodes import Run, submit_node
+from embodyflow.orchestration.run.nodes import Run
 from embodyflow.orchestration.run.open_run import open_run
-from embodyflow.orchestration.run.parity import check_parity, observe
 from embodyflow.orchestration.run.run_log import logged_to
 from embodyflow.orchestration.run.storage_faults import storage_faults_explained
 from embodyflow.orchestration.server.reporting import report_folder, report_unrestorable, warn_of_unrestorable
 from embodyflow.process.durable_files import write_durably
-from embodyflow.record.run_folder import RunFolder, unrestorable_lines
-from embodyflow.workers.calls import NodeReport, NodeWork
+from embodyflow.record.run_folder import unrestorable_lines
+from embodyflow.references import resolve
 
 
 async def run_evaluation(request: EvaluationRequest) -> dict[str, Any]:
@@ -50,32 +48,18 @@ async def run_evaluation(request: EvaluationRequest) -> dict[str, Any]:
             return await _evaluate(run, config, policy)
 
 
-async def _evaluate(run: Run, config: EmbodiedConfig, policy: EvaluatedPolicy) -> dict[str, Any]:
+async def _evaluate(run: Run, config: RunConfig, policy: EvaluatedPolicy) -> dict[str, Any]:
     digest = await _load(run, policy)
-    seen = await observe(run)
-    if policy.iteration is not None:
-        check_parity(RunFolder(policy.path), seen, run.folder.unrestorable().keys())
     report_folder(run)
     report_unrestorable(run)
     run.folder.write_status("evaluate", 0, config.iterations)
-    played: dict[str, dict[str, NodeReport]] = {}
-    for number, task in enumerate(config.env.tasks):
-        played[task] = {mode: await _play(run, number, mode) for mode in MODES}
-        await draw_evaluation(run, task, played[task]["greedy"])
-        run.artifacts.put_table(
-            "evaluation", _rows(played), f"success rates of {len(played)} of {len(config.env.tasks)} tasks"
-        )
-    await run.stages.drain()
-    solved = solved_goals(config, [report for modes in played.values() for report in modes.values()]) or {}
+    assert config.policy_evaluator is not None
     result = {
         "policy": str(policy.path),
         "iteration": policy.iteration,
         "weights_digest": digest,
-        "stand_in_assets": any(each["stand_in_assets"] for each in seen.values()),
-        "solved_at_reset": solved,
         "unrestorable": unrestorable_lines(run.folder.unrestorable()),
-        "tasks": {task: {mode: _rate(report) for mode, report in modes.items()} for task, modes in played.items()},
-        "mean_success_rate": {mode: _mean(played, mode) for mode in MODES},
+        **await resolve(config.policy_evaluator)(run, policy),
     }
     run.folder.write_evaluation(result)
     unpin_checkpoint(run.folder)
@@ -109,47 +93,7 @@ async def _load(run: Run, policy: EvaluatedPolicy) -> str:
     return digest
 
 
-async def _play(run: Run, number: int, mode: str) -> NodeReport:
-    node_id = f"{mode}-{number}"
-    config = {"mode": mode, "task": number}
-    stage = run.stages.path(0, node_id)
-    return await submit_node(NodeWork(node_id, "tasks:play_evaluation", "rollout", 0, config, stage=stage))
-
-
-def _rate(report: NodeReport) -> dict[str, float]:
-    rate = report.metrics["eval/success_rate"]
-    episodes, successes = round(rate.weight), round(rate.value * rate.weight)
-    low, high = wilson_interval(successes, episodes)
-    steps = report.metrics["eval/episode_steps"].value
-    numbers = {"success_rate": successes / episodes, "low": low, "high": high, "mean_steps": steps}
-    return {"episodes": episodes, "successes": successes, **numbers}
-
-
-def _mean(played: dict[str, dict[str, NodeReport]], mode: str) -> float:
-    rates = [_rate(modes[mode])["success_rate"] for modes in played.values()]
-    return sum(rates) / len(rates)
-
-
-def _rows(played: dict[str, dict[str, NodeReport]]) -> list[dict[str, Any]]:
-    rates = {(task, mode): _rate(report) for task, modes in played.items() for mode, report in modes.items()}
-    return [{"task": task, "mode": mode, **rate} for (task, mode), rate in rates.items()]
-
-
-def evaluation_lines(result: dict[str, Any]) -> str:
-    """Format an evaluation's result for a terminal: a line per task and mode, then the means."""
-    lines = [
-        f"{task} {mode}: {rate['successes']}/{rate['episodes']} = {rate['success_rate']:.3f} "
-        f"[{rate['low']:.3f}, {rate['high']:.3f}] in {rate['mean_steps']:.0f} steps"
-        for task, modes in result["tasks"].items()
-        for mode, rate in modes.items()
-    ]
-    solved = [
-        f"{task}: {len(goals)} goals are solved at reset, without the policy: {', '.join(map(str, goals))}"
-        for task, goals in result["solved_at_reset"].items()
-    ]
-    stand_in = (
-        ["stand-in assets: results are not comparable to the published benchmark"] if result["stand_in_assets"] else []
-    )
-    return "\n".join(
-        [*lines, f"mean {json.dumps(result['mean_success_rate'])}", *solved, *stand_in, *result["unrestorable"]]
-    )
+def evaluation_lines(result: Mapping[str, Any]) -> str:
+    """Format an evaluation's result for a terminal."""
+    lines = success_lines(result) if "tasks" in result else return_lines(result)
+    return "\n".join([*lines, *result["unrestorable"]])

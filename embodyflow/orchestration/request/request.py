@@ -24,6 +24,7 @@ from embodyflow.orchestration.request.compatibility import check_compatibility
 from embodyflow.orchestration.request.form_fields import FormField
 from embodyflow.orchestration.request.run_name import free_name
 from embodyflow.record.run_folder import RunFolder
+from embodyflow.references import resolve
 
 Experiment = Annotated[
     str,
@@ -219,9 +220,15 @@ def _new_config(request: RunRequest, first_check: Callable[[RunConfig], None] | 
 
 
 def open_folder(request: RunRequest, config: RunConfig) -> RunFolder:
-    """Return the folder of the run to resume, or a new one that records the id of this flow run."""
+    """Return the folder of the run to resume, or a new one that records the id of this flow run.
+
+    A resumed run's record of tasks that are not restored by their seed gets those that a new version of the environment
+    has added.
+    """
     if request.resume is not None:
-        return RunFolder(config.run_dir)
+        folder = RunFolder(config.run_dir)
+        folder.add_unrestorable(config.unrestorable())
+        return folder
     return RunFolder.create(config, {FLOW_RUN_FILE: str(flow_run.id)})
 
 
@@ -321,4 +328,9 @@ def _resumed_config(request: RunRequest) -> RunConfig:
     trainer = config.trainer
     if any(each.startswith(f"{SCHEDULE_LENGTH}=") for each in request.overrides):
         trainer = trainer.model_copy(update={"schedule_iterations": asked.trainer.schedule_iterations})
+    if config.resume_check is not None and iterations > done[-1]:
+        try:
+            resolve(config.resume_check)(config)
+        except ConfigError as error:
+            raise ConfigError(f"resume={request.resume}: {error}") from error
     return config.model_copy(update={"iterations": iterations, "trainer": trainer})

@@ -159,7 +159,7 @@ def test_a_checkpoint_that_is_being_removed_is_not_pinned(run: Path) -> None:
         (("policy={root}/mine", "evaluation.num_goals=999"), "evaluation.num_goals=999: allowed are 1 to 256"),
         (("policy={root}/mine", "env.tasks=[raech-v3]"), "env.tasks: 'raech-v3' is unknown"),
         (("policy={root}/new",), "policy={root}/new: the run has no committed checkpoint"),
-        (("policy={root}/math",), "policy={root}/math: belongs to job=language; allowed is embodied"),
+        (("policy={root}/math",), "policy={root}/math: belongs to job=language; allowed are embodied and control"),
     ],
 )
 def test_a_mistake_is_one_line(run: Path, words: tuple[str, ...], answer: str) -> None:
