@@ -63,8 +63,8 @@ class ControlRollout:
         prototype.close()
         self._num_episodes = np.zeros(self._num_envs, np.int64)
         self._returns, self._lengths = np.zeros(self._num_envs), np.zeros(self._num_envs, np.int64)
-        scales_rewards = return_scale_of(self.policy.model) is not None
-        self._running_returns = np.zeros(self._num_envs) if scales_rewards else None
+        self._running_returns = np.zeros(self._num_envs)  # discounted sums of the open episodes' rewards
+        self._scales_rewards = return_scale_of(self.policy.model) is not None
         self._state = np.zeros((self._num_envs, config.policy.state_dim), np.float32)
         self._last_iteration: int | None = None  # the iteration that left the environments in their current states
         self.policy_version = -1
@@ -101,7 +101,7 @@ class ControlRollout:
         shape = (self._num_steps, self.config.policy.action_dim)
         uniforms = np.stack([derive_rng(*draws, number).random(shape) for number in ranks], axis=1)
         record = _Record(self._num_envs, self._num_steps, self.config, self.policy.token_dtype)
-        if self._running_returns is not None:
+        if self._scales_rewards:
             record.columns["running_returns"] = np.zeros((self._num_envs, self._num_steps), np.float32)
         finished = Finished()
         for t in range(self._num_steps):
@@ -163,10 +163,9 @@ class ControlRollout:
         self._state = step.observation["state"].astype(np.float32)
         over = np.flatnonzero(step.terminated | step.truncated)
         record.end(over, t, self._state, step.terminated)
-        if self._running_returns is not None:
-            self._running_returns = self.config.algorithm.gamma * self._running_returns + step.rewards[:, 0]
+        self._running_returns = self.config.algorithm.gamma * self._running_returns + step.rewards[:, 0]
+        if self._scales_rewards:
             record.columns["running_returns"][:, t] = self._running_returns
-            self._running_returns[over] = 0.0
         self._count(step, over, finished)
         self._reset(over)
 
@@ -176,9 +175,7 @@ class ControlRollout:
             return
         self._env.abandon()
         if iteration == 0:
-            self._num_episodes[:], self._returns[:], self._lengths[:] = 0, 0.0, 0
-            if self._running_returns is not None:
-                self._running_returns[:] = 0.0
+            self._num_episodes[:], self._returns[:], self._running_returns[:], self._lengths[:] = 0, 0.0, 0.0, 0
             self._reset(np.arange(self._num_envs))
             return
         if stored is None:
@@ -187,17 +184,17 @@ class ControlRollout:
         self._state = self._env.replay(episodes.histories)["state"].astype(np.float32)
         self._num_episodes, self._returns = episodes.num_episodes, episodes.returns
         self._lengths = np.array([len(history.actions) for history in episodes.histories])
-        if self._running_returns is not None:
-            if episodes.running_returns is None:
-                raise DamageError(f"iteration {iteration}: its open episodes have no running returns")
+        if episodes.running_returns is not None:
             self._running_returns = episodes.running_returns
+        elif self._scales_rewards:
+            raise DamageError(f"iteration {iteration}: its open episodes have no running returns, which scale rewards")
 
     def _count(self, step: ChunkStep, over: np.ndarray, finished: Finished) -> None:
         self._returns += step.rewards[:, 0]
         self._lengths += 1
         finished.returns += self._returns[over].tolist()
         finished.lengths += self._lengths[over].tolist()
-        self._returns[over], self._lengths[over] = 0.0, 0
+        self._returns[over], self._running_returns[over], self._lengths[over] = 0.0, 0.0, 0
 
     def _reset(self, envs: np.ndarray) -> None:
         """Start the next episode of each environment, with a seed derived from the environment and the episode."""

@@ -22,7 +22,7 @@ class OpenEpisodes:
         histories: Histories of the open episodes.
         num_episodes: Number of episodes of each environment so far, including the open one, int64 ``[n]``.
         returns: Sums of the open episodes' rewards, float64 ``[n]``.
-        running_returns: Discounted sums of the same rewards, float64 ``[n]``; ``None`` if the policy scales no rewards.
+        running_returns: Discounted sums of the same rewards, float64 ``[n]``; ``None`` in files of earlier versions.
     """
 
     histories: Sequence[EpisodeHistory]

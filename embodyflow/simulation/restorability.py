@@ -143,8 +143,8 @@ def remedy(line: str) -> str:
     """Return the advice for a task that is not restored, from its line by :func:`find_unrestorable`."""
     if line.startswith("env.adapter.wrappers"):
         return (
-            "leave it out and normalize in the policy by policy.normalize_observations=true, or make its reset(seed=…) "
-            "restore everything"
+            "leave it out and normalize in the policy by policy.normalize_observations=true (rewards of a control job: "
+            "policy.normalize_returns=true), or make its reset(seed=…) restore everything"
         )
     return "make its reset(seed=…) restore everything: draw from self.np_random only, and keep nothing over episodes"
 

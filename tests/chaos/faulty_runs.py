@@ -14,13 +14,14 @@ from embodyflow.record.run_folder import RunFolder
 
 HERE = Path(__file__).parent
 WORDS = ("cluster.node_timeout=20",)
+NORMALISED = ("policy.normalize_observations=true", "policy.normalize_returns=true")
 JOBS = {  # training flow and words of each job
     "embodied": ("grpo", (*SMALL, TWO_WORKERS, "pipeline.custom_fn=faulty_nodes:graph")),
     "language": (
         "grpo",
         (*SMALL_LANGUAGE, "rollout.groups_per_call=2", "pipeline.custom_fn=faulty_nodes:language_graph"),
     ),
-    "control": ("ppo", (*SMALL_CONTROL, "seed=7", "pipeline.custom_fn=faulty_nodes:control_graph")),
+    "control": ("ppo", (*SMALL_CONTROL, *NORMALISED, "seed=7", "pipeline.custom_fn=faulty_nodes:control_graph")),
 }
 PARTS = ("rollout/0", "rollout/1", "trainer/0", "buffer", "driver", "exception")
 """Parts that fail at every node of a job."""
