@@ -1,7 +1,7 @@
 """Port a workflow file of siiRL: change what differs here, and report every change and everything left to do."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,8 +82,8 @@ def port_workflow(path: str | Path) -> Ported:
             ported.changes.append(f"{name_of(spec, index)}: node left out; {reason}")
     specs = leave_out(specs)
     _place_sampling(specs, ported)
+    specs = _leave_out_late_critic(specs, ported)
     _reconnect(specs, ported)
-    _name_late_values(specs, ported)
     if re.search("srpo|vjepa|v-jepa", f"{content['dag_id']} {content.get('description')}", re.IGNORECASE):
         ported.left.append(
             "reward: the graph rewards success; SRPO's progress reward is the node tasks:score_progress, as in "
@@ -182,32 +182,58 @@ def _place_sampling(specs: list[Any], ported: Ported) -> None:
         ported.changes.append(f"{name}: node_type and node_role: {kind.node_type} and {kind.node_role}")
 
 
+def _leave_out_late_critic(specs: list[Any], ported: Ported) -> list[Any]:
+    """Leave out a critic whose values come after the advantages: nothing reads them, and siiRL cannot run it either.
+
+    There ``gae`` fails for lack of values, and with other estimators the critic's node gets no rows, as it is not the
+    first child of its parent, which aborts every step. siiRL's next version of such a file has no critic.
+    """
+    graph = list(_with_ancestors(specs))
+    critic = {spec["node_id"]: name for spec, name, _ in graph if _is_built_in(spec, "compute_value", "train_critic")}
+    values = {spec["node_id"] for spec, _, _ in graph if _is_built_in(spec, "compute_value")}
+    advantages = [(name, above) for spec, name, above in graph if _is_built_in(spec, "compute_advantage")]
+    if not values or not advantages or any(each["node_id"] in values for _, above in advantages for each in above):
+        return specs
+    if not all(_is_built_in(spec) for spec in specs):
+        ported.left.append(
+            f"{advantages[0][0]}: comes before the values of {', '.join(sorted(values))}; put it after them for "
+            "algorithm=ppo, or remove the nodes of the critic for algorithms without one"
+        )
+        return specs
+    for name in critic.values():
+        ported.changes.append(f"{name}: node left out; the advantages come before the critic's values and ignore them")
+    return leave_out(specs, critic)
+
+
+def _is_built_in(spec: Mapping[str, Any], *names: str) -> bool:
+    """Return True if a node runs one of these functions of ``tasks``, or any of them if no name is given."""
+    name = built_in_name(spec.get("executable_ref"))
+    return name is not None and (not names or name in names)
+
+
 def _reconnect(specs: list[Any], ported: Ported) -> None:
-    """Move a node below the one that writes its columns, if that one is below all its present parents."""
+    """Move a node below the one that writes its columns, if that one is below all its present parents.
+
+    If several write some of them, the node goes below the one that has most of them behind it.
+    """
     for spec, name, above in _with_ancestors(specs):
-        missing = _columns(spec, "__reads__") - {column for each in above for column in _columns(each, "__writes__")}
-        if not missing or any(built_in_name(each.get("executable_ref")) is None for each in above):
+        missing = _columns(spec, "__reads__") - _written(above)
+        if not missing or not all(_is_built_in(each) for each in above):
             continue
+        found = {}
         for other, writer, over in _with_ancestors(specs):
             is_below = {each["node_id"] for each in over} >= set(spec["dependencies"])
             if other is not spec and is_below and spec not in over and missing & _columns(other, "__writes__"):
-                before = ", ".join(spec["dependencies"])
-                spec["dependencies"] = [writer]
-                columns = ", ".join(sorted(missing & _columns(other, "__writes__")))
-                ported.changes.append(f"{name}: dependencies: {before} → {writer}, which writes {columns}")
-                break
+                found[writer] = sorted(missing & _written([other, *over]))
+        if found:
+            best = max(found, key=lambda writer: len(found[writer]))
+            before, spec["dependencies"] = ", ".join(spec["dependencies"]), [best]
+            columns = ", ".join(found[best])
+            ported.changes.append(f"{name}: dependencies: {before} → {best}, after which there are {columns}")
 
 
-def _name_late_values(specs: list[Any], ported: Ported) -> None:
-    """Name advantages that come before the critic's values, with which no algorithm runs."""
-    values = [spec["node_id"] for spec, _, _ in _with_ancestors(specs) if "values" in _columns(spec, "__writes__")]
-    for spec, name, above in _with_ancestors(specs):
-        early = built_in_name(spec.get("executable_ref")) == "compute_advantage"
-        if early and values and not {each["node_id"] for each in above} & set(values):
-            ported.left.append(
-                f"{name}: comes before the values of {', '.join(values)}; put it after them for algorithm=ppo, or "
-                "remove the nodes of the critic for algorithms without one"
-            )
+def _written(specs: Iterable[Mapping[str, Any]]) -> set[str]:
+    return {column for each in specs for column in _columns(each, "__writes__")}
 
 
 def _columns(spec: Mapping[str, Any], attribute: str) -> set[str]:

@@ -1,6 +1,6 @@
 """Nodes of siiRL's files that only move rows: here rows move by themselves, so these nodes are left out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 TRANSPORT_ROLES = {
@@ -25,16 +25,18 @@ def why_left_out(spec: object) -> str | None:
     return by_role or TRANSPORT_TYPES.get(str(spec.get("node_type")).upper())
 
 
-def leave_out(specs: Sequence[Any]) -> list[Any]:
+def leave_out(specs: Sequence[Any], others: Collection[str] = ()) -> list[Any]:
     """Return the specs without nodes that only move rows; children of those depend on their parents instead.
 
     Args:
         specs: Specs of all nodes, with dependencies as they come from the file.
+        others: Ids of further nodes to leave out.
     """
     parents = {
         spec["node_id"]: spec.get("dependencies") or []
         for spec in specs
-        if why_left_out(spec) is not None
+        if isinstance(spec, Mapping)
+        and (why_left_out(spec) is not None or spec.get("node_id") in others)
         and isinstance(spec.get("node_id"), str)
         and isinstance(spec.get("dependencies") or [], list)
     }

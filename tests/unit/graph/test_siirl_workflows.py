@@ -114,15 +114,41 @@ def test_the_port_of_every_single_agent_shape_loads(tmp_path):
 
 
 def test_a_critic_beside_its_values_is_reconnected(tmp_path):
-    specs = yaml.safe_load(workflow(*START, ADVANTAGE, *UPDATE[:2], VALUE, "judge MODEL_TRAIN CRITIC", UPDATE[2]))
-    specs["nodes"][6]["dependencies"] = ["compare"]
+    specs = yaml.safe_load(workflow(*START, *UPDATE[:2], VALUE, ADVANTAGE, "judge MODEL_TRAIN CRITIC", UPDATE[2]))
+    assert specs["nodes"][6]["node_id"] == "judge"
+    specs["nodes"][6]["dependencies"] = ["score"]
     result = port_workflow(save(tmp_path, yaml.safe_dump(specs)))
-    assert "judge: dependencies: compare → value, which writes values" in result.changes
+    assert "judge: dependencies: score → compare, after which there are returns, values" in result.changes
     path = save(tmp_path, result.text)
-    assert load_yaml(path).nodes["judge"].dependencies == ("value",)
+    assert load_yaml(path).nodes["judge"].dependencies == ("compare",)
+    check_compatibility(compose_config(["flow=ppo", "algorithm=ppo", f"pipeline.yaml={path}"]))
+
+
+def test_a_critic_whose_values_come_after_the_advantages_is_left_out(tmp_path):
+    """The shape of workflow_dapo.yaml in siiRL's 53183c0."""
+    specs = yaml.safe_load(workflow(*START, ADVANTAGE, DAPO, POSTPROCESS, *UPDATE[:2], VALUE))
+    specs["nodes"] += [
+        {"node_id": "judge", "node_type": "MODEL_TRAIN", "node_role": "CRITIC", "dependencies": ["compare"]},
+        {"node_id": "learn", "node_type": "MODEL_TRAIN", "node_role": "ACTOR", "dependencies": ["judge"]},
+    ]
+    result = port_workflow(save(tmp_path, yaml.safe_dump(specs)))
+    for node in ("value", "judge"):
+        expected = f"{node}: node left out; the advantages come before the critic's values and ignore them"
+        assert expected in result.changes
+    assert "learn: dependencies: compare → ref, after which there are old_log_probs, ref_log_probs" in result.changes
+    without = load_yaml(ported(tmp_path, workflow(*START, ADVANTAGE, DAPO, POSTPROCESS, *UPDATE)))
+    path = save(tmp_path, result.text)
+    assert load_yaml(path).digest == without.digest
+    check_compatibility(compose_config([f"pipeline.yaml={path}"]))
+
+
+def test_a_late_critic_beside_a_function_of_ones_own_is_named_and_refused_with_an_algorithm_that_needs_it(tmp_path):
+    own = f"own COMPUTE - executable_ref: '{HERE}:score_by_hand'"
+    text = workflow(*START, ADVANTAGE, *UPDATE[:2], VALUE, own, UPDATE[2])
+    result = port_workflow(save(tmp_path, text))
     assert any(line.startswith("compare: comes before the values of value") for line in result.left)
     with pytest.raises(ConfigError, match=r"node 'compare': algorithm\.advantage=gae needs values, which no ancestor"):
-        check_compatibility(compose_config(["flow=ppo", "algorithm=ppo", f"pipeline.yaml={path}"]))
+        check_compatibility(compose_config(["flow=ppo", "algorithm=ppo", f"pipeline.yaml={save(tmp_path, text)}"]))
 
 
 def test_the_command_reports_every_change_and_writes_the_file(tmp_path, capsys):
