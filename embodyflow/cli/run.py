@@ -10,8 +10,10 @@ from contextlib import contextmanager
 import psutil
 from rich.console import Console
 
+from embodyflow.cli.resuming import how_to_resume
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.server.progress_bar import RunProgress
+from embodyflow.record.run_folder import RunFolder
 from embodyflow.stack.prefect_api import TERMINAL, PrefectApi
 from embodyflow.stack.processes import start_process, stop_processes
 from embodyflow.stack.services import environment, run_command
@@ -121,7 +123,7 @@ def run_experiment(flow: str | None, words: Sequence[str]) -> int:
     parameters = request.parameters() | {"run_id": config.run_id}
     run_dir = config.run_dir
     console = Console(stderr=True)
-    with _stack(folder, console) as (api_url, check_stack):
+    with _names_resumption(RunFolder(run_dir)), _stack(folder, console) as (api_url, check_stack):
         run = FlowRun(folder, api_url, deployment, parameters)
         try:
             progress = RunProgress(run_dir, console, config.headline, config.iterations)
@@ -136,6 +138,16 @@ def run_experiment(flow: str | None, words: Sequence[str]) -> int:
     print(config.summary_line(json.loads((run_dir / "summary.json").read_text())))
     print(f"run_dir={run_dir}")
     return 0
+
+
+@contextmanager
+def _names_resumption(folder: RunFolder) -> Iterator[None]:
+    """Print how to resume the run if a signal or an error ends the block, once everything has stopped."""
+    try:
+        yield
+    except BaseException:
+        print(f"stopped; {how_to_resume(folder)}", file=sys.stderr)
+        raise
 
 
 @contextmanager

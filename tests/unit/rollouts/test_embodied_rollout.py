@@ -308,7 +308,8 @@ def test_rows_have_the_version_of_the_new_weights(config: RunConfig) -> None:
 @pytest.mark.parametrize("num_workers", [2, 3, 5])
 def test_a_batch_does_not_depend_on_the_number_of_workers(tiny_config, num_workers: int) -> None:
     """The weights that are trained on it do not either: the trainer joins the shares in the order of the ranks."""
-    config = tiny_config("rollout.num_groups=5")
+    words = ("rollout.num_groups=5", "evaluation.num_goals=5")
+    config = tiny_config(*words)
     whole = new_rollout(config)
     expected = whole.play(whole.training_episodes(0, 2), "train", DRAWS)
     shares = []
