@@ -52,8 +52,3 @@ def test_a_section_with_another_name_is_checked_like_any_other() -> None:
 def test_a_section_given_with_its_name_replaces_the_other_kind(words: list[str]) -> None:
     config: Any = compose_config(["experiment=math", *words])
     assert config.reward.function.model_dump() == {"name": "regex", "pattern": "x(.*)"}
-
-
-def test_a_manager_given_with_its_name_replaces_the_other_kind() -> None:
-    config: Any = compose_config(["experiment=math", "reward=math", "reward.manager={name:naive}"])
-    assert config.reward.manager.model_dump() == {"name": "naive"}
