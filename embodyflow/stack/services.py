@@ -5,7 +5,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 
-from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY
+from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY, STREAMED_LOGS
 from embodyflow.stack.processes import STACK_VARIABLE
 from embodyflow.stack.stack_folder import StackFolder
 
@@ -29,6 +29,7 @@ def environment(folder: StackFolder) -> dict[str, str]:
         **os.environ,
         **NO_TELEMETRY,
         **BATCHED_WRITES,
+        **STREAMED_LOGS,
         **home,
         STACK_VARIABLE: str(folder.root),
         # The longest time that a submitted run waits for the worker. The default is 10. Each query writes to the
