@@ -182,6 +182,8 @@ def allowed(schema: dict[str, Any]) -> str:
             return f"list of {_plural(schema.get('items', {}))}{f', at least {least}' if least else ''}"
         case "object":
             return "mapping"
+        case "string" if "examples" in schema:
+            return f"{', '.join(map(code, schema['examples']))}, or a text of another form"
         case "string":
             pattern = schema.get("pattern")
             return "text" if pattern is None else PATTERNS.get(pattern, f"text matching {code(pattern)}")

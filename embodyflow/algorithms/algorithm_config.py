@@ -163,11 +163,11 @@ class AlgorithmConfig(_Config):
         kl, cpgd, covariance, sapo, rejection: Settings of these terms.
     """
 
-    advantage: str = "grpo"
+    advantage: Annotated[str, Field(examples=list(ADVANTAGES.entries))] = "grpo"
     gamma: Fraction = 1.0
     lam: Fraction = 1.0
     whiten: Literal["batch", "minibatch"] | None = "batch"
-    loss: str = "ppo"
+    loss: Annotated[str, Field(examples=list(LOSSES.entries))] = "ppo"
     clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
     clip_high: Positive = 0.2
     clip_ratio_c: Annotated[float, Field(gt=1)] | None = 3.0

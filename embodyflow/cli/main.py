@@ -168,14 +168,12 @@ def _up(
     return up.detached() if detach else up.foreground()
 
 
-@app.command("down", help="stop the stack from another terminal")
+@app.command("down", help="stop the stack from another terminal; name the runs that this stops")
 @_returns_code
 def _down() -> int:
-    from embodyflow.stack.stack import stop_stack
-    from embodyflow.stack.stack_folder import StackFolder
+    from embodyflow.cli import up
 
-    print("stopped" if stop_stack(StackFolder.here()) else "no stack is up here")
-    return 0
+    return up.down()
 
 
 @app.command("status", help="show the running stack; exit 1 if none is up")
@@ -248,10 +246,19 @@ def _ledger(run: RunFolderPath) -> int:
 
 @app.command("episodes", help="list the episodes that a run keeps")
 @_returns_code
-def _episodes(run: RunFolderPath) -> int:
-    from embodyflow.cli.replay import show_episodes
+def _episodes(
+    run: RunFolderPath,
+    iteration: Annotated[int | None, typer.Option(help="iteration that played them (default: all)")] = None,
+    task: Annotated[str | None, typer.Option(help="name of their task (default: all)", metavar="NAME")] = None,
+    outcome: Annotated[
+        Literal["success", "failure"] | None, typer.Option(help="how they ended (default: both)")
+    ] = None,
+    page: Annotated[int, typer.Option(help="page to show", min=1)] = 1,
+    page_size: Annotated[int, typer.Option(help="most episodes of a page; 0 shows all", min=0)] = 100,
+) -> int:
+    from embodyflow.cli.replay import EpisodeFilter, show_episodes
 
-    return show_episodes(run)
+    return show_episodes(run, EpisodeFilter(iteration, task, outcome, page, page_size))
 
 
 @app.command("replay", help="replay an episode; exit 1 if it differs from the record")

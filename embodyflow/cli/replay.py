@@ -1,8 +1,9 @@
 """``embodyflow episodes`` and ``embodyflow replay``: the recorded episodes of a run, and the replay of one."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,35 +21,83 @@ from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 from embodyflow.rollouts.replay import film, first_difference
 
 
-def show_episodes(path: Path) -> int:
+@dataclass(frozen=True)
+class EpisodeFilter:
+    """Which episodes to list.
+
+    Attributes:
+        iteration: Iteration that played them; ``None`` for all.
+        task: Name of their task; ``None`` for all.
+        outcome: ``success`` or ``failure``; ``None`` for both.
+        page: Number of the page, from 1.
+        page_size: Most episodes of a page; 0 shows all of them.
+    """
+
+    iteration: int | None = None
+    task: str | None = None
+    outcome: Literal["success", "failure"] | None = None
+    page: int = 1
+    page_size: int = 0
+
+
+def show_episodes(path: Path, chosen: EpisodeFilter | None = None) -> int:
     """Print the recorded episodes of a run, one per line.
 
+    Args:
+        path: Folder of the run.
+        chosen: Episodes to list; ``None`` lists all.
+
     Raises:
-        ConfigError: The folder does not hold a run with episodes, or none is kept.
+        ConfigError: The folder does not hold a run with episodes, none is kept, or none is chosen.
     """
     folder, config = _open(path)
+    chosen = chosen or EpisodeFilter()
+    if chosen.task is not None and chosen.task not in config.env.tasks:
+        raise ConfigError(f"--task={chosen.task}: allowed are {', '.join(config.env.tasks)}")
     names = ("uid", "iteration", "task", "goal", "outcome", "steps", "return", "score", "advantage")
+    rows = [
+        facts
+        for iteration, episodes in read_episodes(folder)
+        for row in range(len(episodes["uid"]))
+        if _is_chosen(chosen, facts := _listed(config, iteration, _row(episodes, row)))
+    ]
+    size = chosen.page_size or max(len(rows), 1)
+    shown = rows[(chosen.page - 1) * size : chosen.page * size]
+    if not shown:
+        pages = -(-len(rows) // size)
+        raise ConfigError(f"--page={chosen.page}: {len(rows)} episodes are chosen, on {pages} pages")
     table = Table(*(Column(name, overflow="fold") for name in names), box=None)
-    for iteration, episodes in read_episodes(folder):
-        for row in range(len(episodes["uid"])):
-            episode = _row(episodes, row)
-            table.add_row(
-                str(episode["uid"]),
-                str(iteration),
-                config.env.tasks[episode["env_task_id"]],
-                str(episode["goal"]),
-                "success" if episode["success"] else "failure",
-                str(episode["num_steps"]),
-                f"{episode['episode_return']:.4g}",
-                *(
-                    f"{value:.4g}" if value is not None else "dropped"
-                    for value in (_score(episode), _advantage(episode))
-                ),
-            )
+    for facts in shown:
+        table.add_row(*facts)
     table_console().print(table)
+    if len(shown) < len(rows):
+        more = f"; --page {chosen.page + 1} shows more" if chosen.page * size < len(rows) else ""
+        print(f"page {chosen.page}: {len(shown)} of {len(rows)} episodes{more}", file=sys.stderr)
     for line in unrestorable_lines(folder.unrestorable()):
         print(line, file=sys.stderr)
     return 0
+
+
+def _listed(config: EmbodiedConfig, iteration: int, episode: dict[str, Any]) -> tuple[str, ...]:
+    """Return the cells of an episode in the list."""
+    values = (_score(episode), _advantage(episode))
+    return (
+        str(episode["uid"]),
+        str(iteration),
+        config.env.tasks[episode["env_task_id"]],
+        str(episode["goal"]),
+        "success" if episode["success"] else "failure",
+        str(episode["num_steps"]),
+        f"{episode['episode_return']:.4g}",
+        *(f"{value:.4g}" if value is not None else "dropped" for value in values),
+    )
+
+
+def _is_chosen(chosen: EpisodeFilter, facts: tuple[str, ...]) -> bool:
+    _, iteration, task, _, outcome, *_ = facts
+    return (
+        chosen.iteration in (None, int(iteration)) and chosen.task in (None, task) and chosen.outcome in (None, outcome)
+    )
 
 
 def replay(path: Path, uid: int) -> int:

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 import psutil
 from rich.console import Console
 
+from embodyflow.cli.resuming import how_to_resume
 from embodyflow.cli.up import ui_address
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.server.progress_bar import RunProgress
+from embodyflow.record.run_folder import RunFolder
 from embodyflow.stack.prefect_api import TERMINAL, stack_api
 from embodyflow.stack.processes import start_process, stop_processes
 from embodyflow.stack.services import environment, run_command
@@ -123,7 +125,7 @@ def run_experiment(flow: str | None, words: Sequence[str]) -> int:
     parameters = request.parameters() | {"run_id": config.run_id}
     run_dir = config.run_dir
     console = Console(stderr=True)
-    with _stack(folder, console) as (state, check_stack):
+    with _names_resumption(RunFolder(run_dir)), _stack(folder, console) as (state, check_stack):
         run = FlowRun(folder, state, deployment, parameters)
         try:
             progress = RunProgress(run_dir, console, config.headline, config.iterations)
@@ -138,6 +140,16 @@ def run_experiment(flow: str | None, words: Sequence[str]) -> int:
     print(config.summary_line(json.loads((run_dir / "summary.json").read_text())))
     print(f"run_dir={run_dir}")
     return 0
+
+
+@contextmanager
+def _names_resumption(folder: RunFolder) -> Iterator[None]:
+    """Print how to resume the run if a signal or an error ends the block, once everything has stopped."""
+    try:
+        yield
+    except BaseException:
+        print(f"stopped; {how_to_resume(folder)}", file=sys.stderr)
+        raise
 
 
 @contextmanager

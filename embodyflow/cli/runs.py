@@ -25,7 +25,7 @@ UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 @dataclass(frozen=True)
 class ListedRun:
-    """What the list shows of a run.
+    """The entry of a run in the list.
 
     Attributes:
         state: ``running``; ``finished``; ``stopped``, which can be resumed; or ``not started``, without a commit.
@@ -63,7 +63,7 @@ def show_runs(run_root: Path) -> int:
 
 
 def listed(folder: RunFolder) -> ListedRun:
-    """Return what the list shows of a run."""
+    """Return the entry of a run in the list."""
     config: dict[str, Any] = yaml.safe_load((folder.path / "config.yaml").read_text())
     content = folder.metrics.path.read_bytes() if folder.metrics.path.exists() else b""
     records = list(records_in(content.split(b"\n")))
@@ -93,7 +93,7 @@ def show_log(run_root: Path, run: str, *, follow: bool) -> int:
         raise ConfigError(f"{run}: {folder.path} has no run.log; runs of earlier versions have none")
     with folder.log_path.open(encoding="utf-8", errors="replace") as log:
         while True:
-            is_running = follow and folder.is_at_work()  # before reading, so that the last lines are not missed
+            is_running = follow and folder.worker_pid() is not None  # asked before the last lines are read
             while text := log.read(65536):
                 sys.stdout.write(text)
             sys.stdout.flush()
@@ -111,7 +111,7 @@ def short_age(seconds: float) -> str:
 
 
 def _state(folder: RunFolder) -> str:
-    if folder.is_at_work():
+    if folder.worker_pid() is not None:
         return "running"
     if folder.summary_path.exists() or folder.evaluation() is not None:
         return "finished"

@@ -1,17 +1,18 @@
-"""``embodyflow up`` and ``status``: a local stack in the foreground or the background."""
+"""``embodyflow up``, ``down`` and ``status``: a local stack in the foreground or the background."""
 
 import os
 import sys
 import time
 from typing import Any
 
+from embodyflow.cli.resuming import how_to_resume, runs_of_stack
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.server.settings import sign_in_url
 from embodyflow.record.run_folder import unfinished_runs
 from embodyflow.stack.diagnosis import diagnose
 from embodyflow.stack.prefect_api import PrefectApi
 from embodyflow.stack.processes import start_process, stop_processes
-from embodyflow.stack.stack import Stack
+from embodyflow.stack.stack import Stack, stop_stack
 from embodyflow.stack.stack_folder import StackFolder, StackState, live_stack
 
 
@@ -48,6 +49,15 @@ def detached() -> int:
         raise
     print(_describe(folder, state))
     print(*_resume_commands(folder), sep="\n", end="")
+    return 0
+
+
+def down() -> int:
+    """Stop the stack of the current folder, after a line for each run that this stops; return the exit code."""
+    folder = StackFolder.here()
+    for run in runs_of_stack(folder):
+        print(f"stops the run {run.path.name}; {how_to_resume(run)}", file=sys.stderr, flush=True)
+    print("stopped" if stop_stack(folder) else "no stack is up here")
     return 0
 
 

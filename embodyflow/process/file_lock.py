@@ -38,15 +38,19 @@ def hold_lock(path: Path, refusal: Callable[[str], str]) -> Iterator[None]:
         yield
 
 
-def is_held(path: Path) -> bool:
-    """Return True if a process holds a lock file; the file is only read, so that other users may ask."""
+def holder(path: Path) -> int | None:
+    """Return the id of the process that holds a lock file; ``None`` if none does.
+
+    The file is only read, so that other users may ask.
+    """
     try:
         file = path.open()
     except FileNotFoundError:
-        return False
+        return None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return True
-    return False
+            text = file.read()
+            return int(text) if text.isdecimal() else 0  # the holder writes its id right after it takes the lock
+    return None

@@ -19,7 +19,7 @@ WARM_STARTED = {"sft/success_rate": "success", "sft/steps": "steps"}
 
 @dataclass(frozen=True)
 class ProgressLine:
-    """What is shown of an iteration, an evaluation or a warm start.
+    """The shown part of an iteration, an evaluation or a warm start.
 
     Attributes:
         kind: ``iteration``, ``evaluated`` or ``warm start``.
@@ -45,7 +45,7 @@ class ProgressLine:
 
 
 def progress_line(record: Mapping[str, Any], headline: Mapping[str, str], iterations: int) -> ProgressLine | None:
-    """Return what is shown of a record; ``None`` if it has no metric to show.
+    """Return the line that shows a record; ``None`` if it has no metric to show.
 
     Args:
         record: Line of ``metrics.jsonl``.

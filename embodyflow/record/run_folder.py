@@ -40,7 +40,7 @@ from embodyflow.config.base import RUN_NAME_PATTERN
 from embodyflow.config.composition.upgrade import upgrade
 from embodyflow.errors import ConfigError, StorageError
 from embodyflow.process.durable_files import flush, make_folder, write_atomically, write_durably
-from embodyflow.process.file_lock import hold_lock, is_held
+from embodyflow.process.file_lock import hold_lock, holder
 from embodyflow.record.checkpoints import Checkpoints
 from embodyflow.record.episode_folders import EpisodeFolders
 from embodyflow.record.metrics_log import MetricsLog
@@ -181,9 +181,9 @@ class RunFolder:
             with self.locked():
                 pass
 
-    def is_at_work(self) -> bool:
-        """Return True if a process holds the lock; the folder may be another user's."""
-        return is_held(self._lock_path)
+    def worker_pid(self) -> int | None:
+        """Return the id of the process that holds the lock, ``None`` without one; the folder may be another user's."""
+        return holder(self._lock_path)
 
     def config(self) -> dict[str, Any]:
         """Return the configuration the run was started with."""

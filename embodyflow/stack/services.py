@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 
 from embodyflow.orchestration.server.credentials import API_KEY, AUTH_STRING, SERVER_AUTH_STRING, new_auth_string
-from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY
+from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY, STREAMED_LOGS
 from embodyflow.process.private_files import write_private
 from embodyflow.stack.processes import STACK_VARIABLE
 from embodyflow.stack.stack_folder import StackFolder, StackState
@@ -41,6 +41,7 @@ def environment(folder: StackFolder, state: StackState) -> dict[str, str]:
         **users,
         **NO_TELEMETRY,
         **BATCHED_WRITES,
+        **STREAMED_LOGS,
         **home,
         STACK_VARIABLE: str(folder.root),
         "PREFECT_API_URL": state.api_url,

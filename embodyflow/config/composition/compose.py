@@ -200,13 +200,17 @@ def _as_overrides(values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
 
 def _names_its_kind(override: str) -> bool:
     """Return True if an override sets a section to ``{name: …}``, which replaces the whole section."""
-    key, _, value = override.partition("=")
-    return value.startswith("{") and "name:" in value and f"{key}.name" in known_keys()
+    key, _, value = override.lstrip("+").partition("=")
+    if not value.startswith("{") or f"{key}.name" not in known_keys():
+        return False
+    section = OverridesParser.create().parse_override(override).value()
+    return isinstance(section, dict) and "name" in section
 
 
 def _is_within(override: str, kinds: Sequence[str]) -> bool:
     """Return True if the override sets a key of a section that another override replaces as a whole."""
-    return override.startswith(tuple(f"{kind.partition('=')[0]}." for kind in kinds))
+    sections = tuple(f"{kind.lstrip('+').partition('=')[0]}." for kind in kinds)
+    return override.lstrip("+").startswith(sections)
 
 
 def _set_or_add(override: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 WIDTH = 100
 _ENTRY = re.compile(r"(?P<names>\w+(?:, \w+)*): (?P<meaning>.*)")
@@ -36,7 +37,7 @@ def _lines(model: BaseModel, indent: str) -> Iterator[str]:
     for name, field in kind.model_fields.items():
         value = getattr(model, name)
         comment = descriptions.get(name, "") or (_summary(type(value)) if isinstance(value, BaseModel) else "")
-        if choices := _choices(field.annotation):
+        if choices := _choices(field):
             comment = f"{comment.removesuffix('.')}; {choices}" if comment else choices
         if comment != before:  # keys that share a comment show it above the first
             yield from textwrap.wrap(comment, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
@@ -54,9 +55,11 @@ def _plain(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def _choices(annotation: Any) -> str:
-    """Return the allowed values if the annotation lists several literals, else an empty string."""
-    kinds = [annotation, *get_args(annotation)]
+def _choices(field: FieldInfo) -> str:
+    """Return the allowed values if the field lists several literals or examples, else an empty string."""
+    if field.examples:
+        return f"choices: {', '.join(map(str, field.examples))}"
+    kinds = [field.annotation, *get_args(field.annotation)]
     words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
     return f"allowed: {', '.join(map(str, words))}" if len(words) > 1 else ""
 

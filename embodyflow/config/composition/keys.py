@@ -2,7 +2,8 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from embodyflow.config.jobs import JOBS
 from embodyflow.policies.policy_config import PolicyConfig
@@ -38,4 +39,8 @@ def _types_of(annotation: Any) -> Sequence[Any]:
     """Return the types that a field's value may have; for a policy, those of the shipped ones."""
     if isinstance(annotation, type) and issubclass(annotation, PolicyConfig):
         return shipped_configs(annotation)
-    return (annotation, *getattr(annotation, "__args__", ()))
+    if get_origin(annotation) is Annotated:
+        return _types_of(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [kind for each in get_args(annotation) for kind in _types_of(each)]
+    return (annotation,)

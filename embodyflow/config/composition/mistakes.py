@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hydra.errors import MissingConfigException, OverrideParseException
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from embodyflow.config import RunConfig
 from embodyflow.config.composition.keys import keys_of, known_keys
@@ -22,6 +22,12 @@ OPEN_SECTIONS = (
     "reward.function.kwargs.",
 )
 """Sections in which users choose the keys."""
+
+
+MUST_BE_SET = {
+    "policy.path": " to the folder of a pretrained model, or to its name on the Hugging Face hub: policy.path=<folder>",
+}
+"""What to set a key to that an experiment leaves open, after the words ``must be set``."""
 
 
 def explain_hydra_error(error: Exception, overrides: Sequence[str], options: Callable[[str], Sequence[str]]) -> str:
@@ -42,6 +48,9 @@ def explain_hydra_error(error: Exception, overrides: Sequence[str], options: Cal
         allowed = options(group)
         return f"{group}={name}: allowed are {', '.join(allowed)} (configs/{group}){_nearest(name, allowed)}"
     if isinstance(error, OmegaConfBaseException):
+        if isinstance(error, MissingMandatoryValue):
+            key = str(error.full_key)
+            return f"{key}: must be set{MUST_BE_SET.get(key, f', such as {key}=…')}"
         return f"{error.full_key}: {first}"
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")

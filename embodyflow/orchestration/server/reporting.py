@@ -112,12 +112,12 @@ def draw_curve(records: list[dict[str, Any]], title: str) -> bytes:
         records: Lines of ``metrics.jsonl``.
         title: Title of the picture.
     """
-    figure = Figure(figsize=(7, 3.2), dpi=110)
+    figure = Figure(figsize=(7, 3.5), dpi=110)
     margins = {
         "left": 0.08,
         "right": 0.985,
-        "bottom": 0.15,
-        "top": 0.9,
+        "bottom": 0.27,
+        "top": 0.91,
         "wspace": 0.24,
     }  # fixed: a layout engine would draw twice
     axes = figure.subplots(1, 2, width_ratios=(2, 1), gridspec_kw=margins)
@@ -146,7 +146,8 @@ def draw_curve(records: list[dict[str, Any]], title: str) -> bytes:
     axes[0].set(xlabel="iteration", ylabel=goal.replace("_", " "), title=title)
     if goal == "success_rate":
         axes[0].set(ylim=(-0.02, 1.04))
-    axes[0].legend(fontsize=8, loc="lower right")
+    # Below the axes, where it hides no line.
+    axes[0].legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, frameon=False)
     axes[1].plot(steps, [r.get("policy/entropy") for r in training], ".-", lw=1)
     axes[1].set(xlabel="iteration", title="entropy per token")
     buffer = io.BytesIO()

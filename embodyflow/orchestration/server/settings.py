@@ -19,6 +19,9 @@ BATCHED_WRITES = {
     for name, value in {"BATCH_SIZE": "1000", "READ_BATCH_SIZE": "1000", "FLUSH_INTERVAL": "5"}.items()
 }
 
+STREAMED_LOGS = {f"PREFECT_SERVER_LOGS_STREAM_{name}_ENABLED": "true" for name in ("OUT", "PUBLISHING")}
+"""Settings with which `prefect deployment run --watch` shows a run's log; by default it shows events alone."""
+
 # A flow without a server starts one. On a busy machine with a new database that exceeds Prefect's default of 20 s.
 STARTUP_TIMEOUT = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120"}
 

@@ -63,6 +63,24 @@ def test_rollout_and_training_columns_are_joined_by_uid(run: Path) -> None:
     assert find_episode(RunFolder(run), uid)[2] == 2
 
 
+def test_listed_episodes_are_filtered_and_paged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def listed(*words: str) -> tuple[list[str], str]:
+        assert main(["episodes", str(run), *words]) == 0
+        output = capsys.readouterr()
+        return [line.split()[0] for line in output.out.splitlines()[1:]], output.err
+
+    uids, note = listed()
+    assert len(uids) == 4 and note == ""
+    assert listed("--outcome", "success")[0] + listed("--outcome", "failure")[0] == uids
+    assert listed("--task", "reach-v3", "--iteration", "1")[0] == uids
+    assert listed("--page-size", "3") == (uids[:3], "page 1: 3 of 4 episodes; --page 2 shows more\n")
+    assert listed("--page-size", "3", "--page", "2") == (uids[3:], "page 2: 1 of 4 episodes\n")
+    assert main(["episodes", str(run), "--iteration", "9"]) == 2
+    assert capsys.readouterr().err == "--page=1: 0 episodes are chosen, on 0 pages\n"
+    assert main(["episodes", str(run), "--task", "push-v3"]) == 2
+    assert capsys.readouterr().err == "--task=push-v3: allowed are reach-v3\n"
+
+
 def test_episodes_are_listed_with_their_facts(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "150")
     assert show_episodes(run) == 0

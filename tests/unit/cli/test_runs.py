@@ -44,10 +44,10 @@ def test_runs_are_listed_with_their_states(tmp_path: Path, capsys: pytest.Captur
     done = make(tmp_path, "done", 3 * 86400.0, [*trained, evaluated], 2)
     done.write_summary({})
     make(tmp_path, "stopped", 7300.0, trained, 2)
-    make(tmp_path, "fresh", 130.0, [], None)
-    evaluation = make(tmp_path, "judged", 20.0, [], None)
+    make(tmp_path, "fresh", 140.0, [], None)
+    evaluation = make(tmp_path, "judged", 90.0, [], None)
     evaluation.write_evaluation({"mean_success_rate": {"greedy": 0.5, "sampled": 0.25}})
-    with make(tmp_path, "busy", 2.5, trained[:1], 0).locked():
+    with make(tmp_path, "busy", 65.0, trained[:1], 0).locked():
         assert main(["runs", "--run-root", str(tmp_path)]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.split() == ["state", "experiment", "iteration", "success", "age", "folder"]
@@ -55,8 +55,8 @@ def test_runs_are_listed_with_their_states(tmp_path: Path, capsys: pytest.Captur
         ["finished", "embodied", "2/4", "0.750", "3", "d", str(tmp_path / "done")],
         ["stopped", "embodied", "2/4", "0.250", "2", "h", str(tmp_path / "stopped")],
         ["not", "started", "embodied", "0/4", "2", "min", str(tmp_path / "fresh")],
-        ["finished", "embodied", "evaluation", "0.500", "20", "s", str(tmp_path / "judged")],
-        ["running", "embodied", "1/4", "0.125", "2", "s", str(tmp_path / "busy")],
+        ["finished", "embodied", "evaluation", "0.500", "1", "min", str(tmp_path / "judged")],
+        ["running", "embodied", "1/4", "0.125", "1", "min", str(tmp_path / "busy")],
     ]
 
 

@@ -72,8 +72,8 @@ MISTAKES = {
     "negative seed": ("seed=-1", "seed=-1: input should be greater than or equal to 0"),
     "infinite number": ("trainer.learning_rate=inf", "trainer.learning_rate=inf: input should be a finite number"),
     "workers without groups": (
-        "rollout.num_workers=9",
-        "rollout.num_workers=9: must be at most num_groups=8, since a worker plays whole groups",
+        "rollout.num_workers=49",
+        "num_workers=49: must be at most num_groups=48, since a worker plays whole groups",
     ),
     "more ranks than rows": (
         "trainer.num_ranks=1000",
@@ -199,7 +199,10 @@ MISTAKES = {
         "policy.image_size=64: the environment has no 'wrist_image', only",
     ),
     "VLA without images": ("policy=tiny_openvla", "policy.cameras: the environment has no 'image', only state; set"),
-    "VLA without weights": ("policy=openvla", "policy.path: Missing mandatory value"),
+    "VLA without weights": (
+        "policy=openvla",
+        "policy.path: must be set to the folder of a pretrained model",
+    ),
     "VLA that does not exist": (
         "policy=openvla policy.path=/no/folder policy.action_dim=4 +env.kwargs.image_size=64",
         "policy.path=/no/folder: is no local folder, and cannot be fetched from the hub: ",
@@ -208,7 +211,10 @@ MISTAKES = {
         "policy=tiny_openvla policy.decoding=diffusion",
         "policy.decoding='diffusion': input should be 'autoregressive' or 'parallel'",
     ),
-    "SmolVLA without weights": ("policy=smolvla", "policy.path: Missing mandatory value"),
+    "SmolVLA without weights": (
+        "policy=smolvla",
+        "policy.path: must be set to the folder of a pretrained model",
+    ),
     "SmolVLA that does not exist": (
         "policy=smolvla policy.path=/no/folder policy.state_dim=30 policy.action_dim=4 env.max_steps=80 "
         "+env.kwargs.image_size=64",

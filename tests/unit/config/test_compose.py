@@ -1,5 +1,7 @@
 """Overrides that set a whole section."""
 
+from typing import Any
+
 import pytest
 
 from embodyflow.config.composition.compose import compose_config
@@ -36,3 +38,17 @@ def test_a_section_without_a_name_changes_only_its_keys() -> None:
 def test_a_section_with_another_name_is_checked_like_any_other() -> None:
     with pytest.raises(ConfigError, match=r"^progress\.embedding\.frames: "):
         compose_config(["algorithm=srpo", "progress.embedding={name:vjepa2,path:facebook/x,frames:8}", *IMAGES])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["reward=exact_match", "reward.function={name:regex,pattern:'x(.*)'}"],
+        ["reward=exact_match", "++reward.function={pattern: 'x(.*)', name: regex}"],
+        ["reward.function.pattern='x(.*)'", "reward.function={name:regex,pattern:'(.*)'}"],
+        ["reward=gsm8k", "reward.function={name:regex}", "++reward.function.pattern='x(.*)'"],
+    ],
+)
+def test_a_section_given_with_its_name_replaces_the_other_kind(words: list[str]) -> None:
+    config: Any = compose_config(["experiment=math", *words])
+    assert config.reward.function.model_dump() == {"name": "regex", "pattern": "x(.*)"}

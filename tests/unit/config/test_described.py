@@ -39,6 +39,7 @@ class Outer(BaseModel):
     kind: Literal["a", "b"] = Field("a", description="Kind of section.")
     inner: Inner = Inner()
     words: tuple[str, ...] = ("1e5", "yes")
+    formula: Annotated[str, Field(examples=["sum", "mean"], description="Formula, or module:function.")] = "sum"
 
 
 def test_each_key_has_its_meaning_above_it() -> None:
@@ -53,6 +54,8 @@ def test_each_key_has_its_meaning_above_it() -> None:
         "  # Number of parts, in a sentence that continues on the next line, see somewhere.Inner.",
         "  size: 3",
         "words: [1e5, 'yes']",
+        "# Formula, or module:function; choices: sum, mean",
+        "formula: sum",
     ]
 
 
@@ -94,3 +97,9 @@ def test_the_command_shows_the_configuration_of_a_run(
     assert (shown["trainer"]["epochs"], shown["flow"], shown["run_id"]) == (7, "ppo", None)
     assert cli.main(["config", "trainer.epoch=7"]) == 2
     assert "did you mean trainer.epochs" in capsys.readouterr().err
+
+
+def test_losses_and_advantages_are_listed() -> None:
+    text = " ".join(describe(compose_config(["experiment=embodied"])).replace("#", "").split())
+    assert 'Registered policy loss, or "module:function"; choices: ppo, gspo, gmpo, cispo' in text
+    assert 'Registered estimator, or "module:function"; choices: grpo, dr_grpo, rloo' in text

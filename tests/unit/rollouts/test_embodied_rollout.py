@@ -309,14 +309,13 @@ def test_rows_have_the_version_of_the_new_weights(config: RunConfig) -> None:
 @pytest.mark.parametrize("num_workers", [2, 3, 5])
 def test_a_batch_does_not_depend_on_the_number_of_workers(tiny_config, num_workers: int) -> None:
     """The weights that are trained on it do not either: the trainer joins the shares in the order of the ranks."""
-    config = tiny_config("rollout.num_groups=5")
+    words = ("rollout.num_groups=5", "evaluation.num_goals=5")
+    config = tiny_config(*words)
     whole = new_rollout(config)
     expected = whole.play(whole.training_episodes(0, 2), "train", DRAWS)
     shares = []
     for rank in range(num_workers):
-        rollout = new_rollout(
-            tiny_config("rollout.num_groups=5", f"rollout.num_workers={num_workers}"), rank, num_workers
-        )
+        rollout = new_rollout(tiny_config(*words, f"rollout.num_workers={num_workers}"), rank, num_workers)
         rollout.policy.model.load_state_dict(whole.policy.model.state_dict())
         shares.append(rollout.play(rollout.training_episodes(0, 2), "train", DRAWS))
     sizes = [len(share["uid"]) // config.rollout.group_size for share in shares]

@@ -1,0 +1,89 @@
+"""The command line: help, mistakes in options, words that the shell completes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from embodyflow.cli.completion import complete_experiment, complete_flow, complete_run, complete_run_name
+from embodyflow.cli.main import app, main
+
+GROUP: Any = typer.main.get_command(app)
+
+
+@pytest.mark.parametrize("name", GROUP.commands)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    for word in ("--help", "-h"):
+        assert main([name, word]) == 0
+        shown = capsys.readouterr().out
+        assert f"Usage: embodyflow {name}" in shown and GROUP.commands[name].help in shown
+        for parameter in GROUP.commands[name].params:
+            assert parameter.help and parameter.help.split(";")[0] in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["nope"], "No such command 'nope'"),
+        (["run", "--sede", "3"], "No such option: --sede"),
+        (["run", "--seed", "three"], "Invalid value for '--seed'"),
+        (["plan", "--placement", "anywhere"], "Invalid value for '--placement'"),
+        (["ledger"], "Missing argument 'RUN'"),
+        (["episodes", "runs/mine", "--page", "0"], "Invalid value for '--page'"),
+    ],
+)
+def test_a_mistake_in_an_option_is_named(
+    words: list[str], answer: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(words) == 2
+    assert answer in capsys.readouterr().err
+
+
+def test_hydra_overrides_are_free_words_beside_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("embodyflow.stack.processes.exit_on_signals", lambda: None)
+    monkeypatch.setattr("embodyflow.cli.run.run_experiment", lambda flow, words: seen.append((flow, words)) or 0)
+    words = ["trainer.epochs=2", "+env.kwargs.size=3", "~warm_start", "reward.function={name: regex, pattern: 'a=b'}"]
+    assert main(["run", words[0], "--flow", "ppo", words[1], "--seed", "3", *words[2:]]) == 0
+    assert seen == [("ppo", ["seed=3", *words])]
+
+
+def test_flows_experiments_and_runs_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "grpo" in complete_flow("") and complete_flow("gr") == ["grpo"]
+    assert complete_experiment("mt") == ["mt10"]
+    for name in ("first", "fast", ".hidden"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.yaml").touch()
+    assert complete_run("runs/fi") == ["runs/first"] and complete_run_name("f") == ["fast", "first"]
+
+
+def test_the_shell_is_given_the_completions(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    (tmp_path / "runs" / "first" / "config.yaml").touch()
+    script = "import sys; from embodyflow.cli.main import main; sys.exit(main())"
+    root = Path(__file__).resolve().parents[3]
+    env = {**os.environ, "PYTHONPATH": str(root), "_EMBODYFLOW_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
+    for line, answer in (("embodyflow ledger runs/", "runs/first"), ("embodyflow logs f", "first")):
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=tmp_path,
+            env={**env, "COMP_WORDS": line},
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout.split() == [answer], done.stderr
+
+
+@pytest.mark.parametrize("flow", ["grpo", "evaluate"])
+def test_flows_have_help(flow: str) -> None:
+    root = Path(__file__).resolve().parents[3]
+    command = [sys.executable, "-m", f"flows.{flow}", "--help"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith(f"usage: python -m flows.{flow} ")
