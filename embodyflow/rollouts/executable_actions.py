@@ -55,4 +55,5 @@ def null_action(space: gym.Space[Any]) -> np.ndarray:
     if not isinstance(space, Box):
         return np.zeros(space.shape or (1,), np.float32)
     low, high = space.low.astype(np.float32), space.high.astype(np.float32)
-    return np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, np.clip(0, low, high))
+    with np.errstate(invalid="ignore"):  # the sum of two infinities is not used
+        return np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, np.clip(0, low, high))
