@@ -75,8 +75,8 @@ class Subject:
         env.close()
         if not isinstance(space, ARRAY_SPACES):
             raise ConfigError(
-                f"env.id={self.config.id}: actions must be a Box, Discrete, MultiDiscrete or MultiBinary, not {one_line(space)}; "
-                "a wrapper can convert them"
+                f"env.id={self.config.id}: actions must be a Box, Discrete, MultiDiscrete or MultiBinary, not "
+                f"{one_line(space)}; a wrapper can convert them"
             )
         space.seed(SEED)
         return np.stack([space.sample() for _ in range(NUM_STEPS)])

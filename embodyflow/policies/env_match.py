@@ -143,8 +143,8 @@ def _check_choices(config: EmbodiedPolicyConfig, space: gym.Space[Any]) -> None:
             "allowed is policy=tiny_vla"
         )
     raise ConfigError(
-        f"policy.num_choices=null: means continuous actions, the environment's are {one_line(space)}; allowed is {list(found)}, "
-        "or policy.action_dim=null, which sets it"
+        f"policy.num_choices=null: means continuous actions, the environment's are {one_line(space)}; "
+        f"allowed is {list(found)}, or policy.action_dim=null, which sets it"
     )
 
 
