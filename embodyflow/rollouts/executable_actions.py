@@ -25,7 +25,7 @@ def numbered_actions(space: gym.Space[Any], actions: np.ndarray) -> np.ndarray:
     """Return a policy's indices of discrete actions as the numbers of the space, which begin at ``space.start``.
 
     Args:
-        space: As in :func:`executable_actions`.
+        space: Action space of one environment, see :func:`executable_actions`.
         actions: Indices from 0, float32 ``[..., A]``.
 
     Returns:
