@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict
 
+from embodyflow.policies.env_match import one_line
 from embodyflow.policies.observations import STATE_KEY
 
 
@@ -23,7 +24,7 @@ def is_bounded(space: gym.Space[Any]) -> bool:
 def describe_space(space: gym.Space[Any]) -> str:
     """Return the shape of a Box and how many of its dimensions are bounded, half-bounded and unbounded."""
     if not isinstance(space, Box):
-        return str(space)
+        return one_line(space)
     below, above = _bounds(space)
     counts = {
         "bounded": int((below & above).sum()),

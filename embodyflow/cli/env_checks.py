@@ -18,7 +18,7 @@ from gymnasium.utils.env_checker import check_env
 from embodyflow.cli.described_spaces import describe_space, entries_of_space, is_bounded
 from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
-from embodyflow.policies.env_match import num_choices
+from embodyflow.policies.env_match import num_choices, one_line
 from embodyflow.policies.observations import entries_of
 from embodyflow.seeding import LARGEST_ENV_SEED
 from embodyflow.simulation.frames import RENDER_ERRORS, CannotDrawError, drawing_env
@@ -75,8 +75,8 @@ class Subject:
         env.close()
         if not isinstance(space, ARRAY_SPACES):
             raise ConfigError(
-                f"env.id={self.config.id}: actions must be a Box, Discrete, MultiDiscrete or MultiBinary, not {space}; "
-                "a wrapper can convert them"
+                f"env.id={self.config.id}: actions must be a Box, Discrete, MultiDiscrete or MultiBinary, not "
+                f"{one_line(space)}; a wrapper can convert them"
             )
         space.seed(SEED)
         return np.stack([space.sample() for _ in range(NUM_STEPS)])

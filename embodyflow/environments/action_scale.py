@@ -32,8 +32,9 @@ class ActionScale:
         is_finite = isinstance(space, Box) and bool(np.isfinite([space.low, space.high]).all())
         if isinstance(space, Box) and is_finite and np.issubdtype(space.dtype, np.floating):
             return cls(space)
+        found = " ".join(str(space).split())  # arrays of a space are printed in several lines
         raise ValueError(
-            f"its actions must be discrete or a Box of floats with finite bounds, are {space}; a wrapper can do it"
+            f"its actions must be discrete or a Box of floats with finite bounds, are {found}; a wrapper can do it"
         )
 
     @property

@@ -55,6 +55,11 @@ def check_unit_bounds(config: ActingPolicyConfig, env: gym.Env[Any, Any]) -> Non
         )
 
 
+def one_line(space: gym.Space[Any]) -> str:
+    """Return a space as text in one line; a MultiDiscrete prints its arrays in several."""
+    return " ".join(str(space).split())
+
+
 def num_choices(space: gym.Space[Any]) -> tuple[int, ...] | None:
     """Return the number of choices in each dimension of a discrete action, ``A`` of them.
 
@@ -99,7 +104,7 @@ def _check_actions(config: ActingPolicyConfig, env: gym.Env[Any, Any]) -> None:
     if isinstance(config, DiscreteControlPolicyConfig):
         if not isinstance(space, gym.spaces.Discrete):
             raise ConfigError(
-                f"policy.name={config.name}: chooses among numbered actions, the environment's are {space}; "
+                f"policy.name={config.name}: chooses among numbered actions, the environment's are {one_line(space)}; "
                 "allowed is policy=mlp_gaussian or another policy for continuous actions"
             )
         if space.n != config.num_actions:
@@ -107,10 +112,10 @@ def _check_actions(config: ActingPolicyConfig, env: gym.Env[Any, Any]) -> None:
     elif num_choices(space) is not None and isinstance(config, ControlPolicyConfig):
         if not isinstance(space, gym.spaces.Discrete):
             raise ConfigError(
-                f"env: actions of a control job must be a Box or Discrete, not {space}; a wrapper can do it"
+                f"env: actions of a control job must be a Box or Discrete, not {one_line(space)}; a wrapper can do it"
             )
         raise ConfigError(
-            f"policy.name={config.name}: has continuous actions, the environment's are {space}; "
+            f"policy.name={config.name}: has continuous actions, the environment's are {one_line(space)}; "
             "allowed is policy=mlp_categorical"
             + (", or policy.action_dim=null, which chooses it" if config.discrete_policy else "")
         )
@@ -128,18 +133,18 @@ def _check_choices(config: EmbodiedPolicyConfig, space: gym.Space[Any]) -> None:
     if found is None:
         raise ConfigError(
             f"policy.num_choices={list(config.choices or ())}: chooses among numbered actions, the environment's are "
-            f"{space}; allowed is null"
+            f"{one_line(space)}; allowed is null"
         )
     if config.choices is not None:
         raise ConfigError(f"policy.num_choices={list(config.choices)}: the environment has {list(found)}")
     if "num_choices" not in type(config).model_fields:
         raise ConfigError(
-            f"policy.name={config.name}: has continuous actions, the environment's are {space}; "
+            f"policy.name={config.name}: has continuous actions, the environment's are {one_line(space)}; "
             "allowed is policy=tiny_vla"
         )
     raise ConfigError(
-        f"policy.num_choices=null: means continuous actions, the environment's are {space}; allowed is {list(found)}, "
-        "or policy.action_dim=null, which sets it"
+        f"policy.num_choices=null: means continuous actions, the environment's are {one_line(space)}; "
+        f"allowed is {list(found)}, or policy.action_dim=null, which sets it"
     )
 
 
@@ -174,7 +179,9 @@ def _mismatch(policy: str, name: str, wanted: Shape, shapes: Mapping[str, tuple[
 def _action_box(env: gym.Env[Any, Any]) -> gym.spaces.Box:
     space = env.action_space
     if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
-        raise ConfigError(f"env: actions must be a one-dimensional Box, not {space}; a wrapper can convert them")
+        raise ConfigError(
+            f"env: actions must be a one-dimensional Box, not {one_line(space)}; a wrapper can convert them"
+        )
     if not np.issubdtype(space.dtype, np.floating):  # a policy's fractions would be cut off
-        raise ConfigError(f"env: actions must be a Box of floats, not {space}; a wrapper can convert them")
+        raise ConfigError(f"env: actions must be a Box of floats, not {one_line(space)}; a wrapper can convert them")
     return space

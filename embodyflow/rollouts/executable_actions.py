@@ -25,7 +25,7 @@ def numbered_actions(space: gym.Space[Any], actions: np.ndarray) -> np.ndarray:
     """Return a policy's indices of discrete actions as the numbers of the space, which begin at ``space.start``.
 
     Args:
-        space: As in :func:`executable_actions`.
+        space: Action space of one environment, see :func:`executable_actions`.
         actions: Indices from 0, float32 ``[..., A]``.
 
     Returns:
@@ -55,4 +55,5 @@ def null_action(space: gym.Space[Any]) -> np.ndarray:
     if not isinstance(space, Box):
         return np.zeros(space.shape or (1,), np.float32)
     low, high = space.low.astype(np.float32), space.high.astype(np.float32)
-    return np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, np.clip(0, low, high))
+    with np.errstate(invalid="ignore"):  # the sum of two infinities is not used
+        return np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, np.clip(0, low, high))

@@ -20,7 +20,7 @@ from embodyflow.config.control import ControlConfig
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
-from embodyflow.policies.env_match import check_match, num_choices, policy_sizes
+from embodyflow.policies.env_match import check_match, num_choices, one_line, policy_sizes
 from embodyflow.policies.observations import entries_of, observation_fields
 from embodyflow.project import check_room, hides_room
 from embodyflow.simulation.restorability import (
@@ -294,8 +294,8 @@ def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> 
         found, expected = (observation_fields(each.observation_space) for each in (instance, first))
         if found != expected or not _same_actions(instance.action_space, first.action_space):
             raise ConfigError(
-                f"env.id={env.id}: observes {found} and takes {instance.action_space}, the first task {expected} and "
-                f"{first.action_space}; all tasks must have the same spaces"
+                f"env.id={env.id}: observes {found} and takes {one_line(instance.action_space)}, the first task "
+                f"{expected} and {one_line(first.action_space)}; all tasks must have the same spaces"
             )
         check_attributes(env, instance)
         step = _check_task_step(env, instance)

@@ -24,7 +24,7 @@ from embodyflow.environments.adapter import AdaptedEnv
 from embodyflow.errors import ConfigError
 from embodyflow.seeding import LARGEST_ENV_SEED, derive_seed
 
-pytestmark = [pytest.mark.envs, pytest.mark.integration]
+pytestmark = [pytest.mark.envs, pytest.mark.integration, pytest.mark.timeout(1200)]
 
 FLATTEN = "env.adapter.wrappers=[gymnasium.wrappers:FlattenObservation]"
 SLOW_CHECKS = {"leak", "speed", "render"}

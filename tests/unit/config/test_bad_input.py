@@ -156,7 +156,8 @@ MISTAKES = {
     ),
     "adapted environment with discrete actions": (
         "env.id=CartPole-v1 env.tasks=[x] env.adapter.success_termination=true policy.state_dim=4 policy.action_dim=1",
-        "env: actions must be a one-dimensional Box, not Discrete(2); a wrapper can convert them",
+        "policy.num_choices=null: means continuous actions, the environment's are Discrete(2); allowed is [2], or "
+        "policy.action_dim=null, which sets it",
     ),
     "instruction of an unknown task": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter={success_termination:true,instructions:{y:z}}",

@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text, Tuple
 
 from embodyflow.config.environment import AdapterConfig, EnvConfig
 from embodyflow.environments.adapter import FIRST_SEED, Adaptation, AdaptedEnv
@@ -322,10 +322,20 @@ class Levers(gym.Env):
     observation_space, action_space = Box(-1, 1, (1,)), MultiDiscrete([2, 3])
 
 
-def test_several_discrete_actions_at_once_are_refused() -> None:
+def test_several_discrete_actions_at_once_are_the_environments_own() -> None:
     gym.register("tests/Levers-v0", Levers)
-    with pytest.raises(ValueError, match=r"^its actions must be Discrete or a Box .*, are MultiDiscrete\(\[2 3\]\)"):
-        AdaptedEnv("tests/Levers-v0")
+    assert AdaptedEnv("tests/Levers-v0").action_space == MultiDiscrete([2, 3])
+
+
+def test_a_text_among_the_observations_is_refused_with_the_others_named() -> None:
+    spaces = Dict(mission=Text(9), place=Box(-1, 1, (2,)), side=Discrete(4))
+    gym.register("tests/Told-v0", type("Told", (Levers,), {"observation_space": spaces}))
+    with pytest.raises(ValueError, match=r"^state=null: the observation 'mission' is Text\(.*; name others, such as "):
+        AdaptedEnv("tests/Told-v0")
+    with pytest.raises(ValueError, match=r"^state=mission: must be an array of numbers, is Text\("):
+        AdaptedEnv("tests/Told-v0", adaptation={"state": ["mission"]})
+    env = AdaptedEnv("tests/Told-v0", adaptation={"state": ["side", "place"]})
+    assert env.observation_space["state"].shape == (3,)
 
 
 def test_an_expert_needs_a_box_of_actions() -> None:
@@ -386,7 +396,7 @@ def middle(env: gym.Env, observation: dict[str, Any]) -> list[float]:
 
 
 def test_integer_actions_are_refused() -> None:
-    with pytest.raises(ValueError, match="its actions must be Discrete or a Box of floats with finite bounds, are Box"):
+    with pytest.raises(ValueError, match="its actions must be discrete or a Box of floats with finite bounds, are Box"):
         dials(kwargs={"low": [0, 0], "high": [10, 10], "dtype": np.int64})
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from embodyflow.config.control import ControlConfig
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.evaluation import evaluation_request, evaluation_run
 from embodyflow.orchestration.evaluation.evaluation_request import (
@@ -56,6 +57,21 @@ def test_an_export_is_evaluated_in_an_experiment(run: Path) -> None:
     (run / "policy" / "model.safetensors").write_text("")
     config, policy = ask(f"policy={run}/policy", "run_id=of-export", f"run_root={run.parent}", *SMALL)
     assert (config.experiment, config.run_id, policy.iteration) == ("embodied", "of-export", None)
+
+
+def test_a_control_run_is_evaluated_on_episodes_of_its_own_number(tmp_path: Path) -> None:
+    config = check(RunRequest("reacher", run_id="arm", overrides=(f"run_root={tmp_path}",), flow="ppo"))
+    assert config.evaluation is None
+    commit(RunFolder.create(config), 0)
+    config, policy = ask(f"policy={tmp_path}/arm")
+    assert isinstance(config, ControlConfig) and config.evaluation is not None
+    assert (config.evaluation.num_episodes, config.run_id, policy.iteration) == (10, "evaluate-arm-000000", 0)
+    config, _ = ask(f"policy={tmp_path}/arm", "evaluation.num_episodes=25", "run_id=on_25")
+    assert isinstance(config, ControlConfig) and config.evaluation is not None
+    assert config.evaluation.num_episodes == 25
+    open_evaluation(config, policy)
+    with pytest.raises(ConfigError, match=r"^evaluation.num_episodes=4: "):
+        ask(f"policy={tmp_path}/arm", "evaluation.num_episodes=4")
 
 
 def test_the_same_evaluation_continues_and_a_different_one_is_refused(run: Path) -> None:

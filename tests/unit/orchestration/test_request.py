@@ -5,10 +5,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
+from unrestorable_envs import GlobalSteps
 
 from embodyflow.config import RunConfig
 from embodyflow.config.base import RUN_NAME_PATTERN
@@ -111,6 +113,40 @@ def test_a_resumed_run_keeps_its_configuration_and_may_be_extended(tmp_path: Pat
     longer = check(RunRequest(resume="mine", iterations=9, overrides=where))
     assert longer == config.model_copy(update={"iterations": 9})
     assert open_folder(RunRequest(resume="mine", overrides=where), longer).checkpoints.committed() == [0, 1]
+
+
+POINT = (
+    *("env.id=unrestorable_envs:Restored-v0", "env.tasks=[go]", "env.adapter.success_info=success", "env.max_steps=20"),
+    *("policy.state_dim=null", "policy.action_dim=null", "warm_start=null"),
+)
+
+
+def test_a_resumed_run_is_refused_if_its_environment_no_longer_restores_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed_run(tmp_path, words=POINT)
+    request = RunRequest(resume="mine", overrides=(f"run_root={tmp_path}",))
+    check(request)
+    monkeypatch.setattr(gym.spec("Restored-v0"), "entry_point", GlobalSteps)  # as another version of the package
+    with pytest.raises(ConfigError) as caught:
+        check(request)
+    assert str(caught.value).startswith(
+        "resume=mine: env.id=unrestorable_envs:Restored-v0: reset(seed=0) does not restore goal 0 of task 'go': after "
+    )
+    check(RunRequest(resume="mine", iterations=1, overrides=request.overrides))  # nothing is left to play
+
+
+def test_a_resumed_run_adds_what_is_no_longer_restored_to_its_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed_run(tmp_path, words=(*POINT, "env.allow_unrestorable=true"))
+    request = RunRequest(resume="mine", overrides=(f"run_root={tmp_path}",))
+    assert open_folder(request, check(request)).unrestorable() == {}
+    monkeypatch.setattr(gym.spec("Restored-v0"), "entry_point", GlobalSteps)
+    found = open_folder(request, check(request)).unrestorable()
+    assert found.keys() == {"go"} and found["go"].startswith("env.id=unrestorable_envs:Restored-v0: ")
+    monkeypatch.undo()
+    assert open_folder(request, check(request)).unrestorable() == found  # earlier iterations were played with it
 
 
 def test_a_resumed_run_says_that_it_stretches_the_schedule_and_may_keep_the_old_one(tmp_path: Path) -> None:
