@@ -65,6 +65,10 @@ class Journal:
             os.truncate(self._path, end)
         return pieces
 
+    def beside(self, suffix: str) -> Path:
+        """Return the path of another file of the same rows, which ends with ``suffix``."""
+        return self._path.with_name(self._path.name + suffix)
+
     def append(self, table: Table) -> None:
         """Append a piece."""
         packed = _pack(table)
