@@ -23,11 +23,13 @@ from embodyflow.data.batches import to_batch, to_columns
 from embodyflow.data.metrics import as_metrics, merge_metrics, to_floats
 from embodyflow.data.tables import join_columns
 from embodyflow.graph.node_groups import runs_on
+from embodyflow.nodes.calling import bind
 from embodyflow.references import resolve
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.seeding import derive_seed
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from pipelines import load_pipeline
+from tasks import measure_warm_start
 
 
 class InProcessRun:
@@ -50,7 +52,21 @@ class InProcessRun:
         if self.config.warm_start is not None:
             demos = to_batch(self.rollout.demonstrate())
             self.trainer.fit(demos[demos["uid"].argsort()], derive_seed(self.config.seed, 0, "fit"))
+            self._fit_until(self.config.warm_start)
         self.rollout.update_weights(self.trainer.weights(), 0)
+
+    def _fit_until(self, config: Any) -> None:
+        """Fit further until the policy has the quality that ends the warm start, if the configuration states one."""
+        until, steps = config.until, config.steps
+        while until is not None and steps < until.max_steps:
+            self.rollout.update_weights(self.trainer.weights(), -1 - steps)
+            call = self._call(0, "measure_warm_start", 0)
+            measured = measure_warm_start(None, worker=self.rollout, call=call).metrics["sft/success_rate"]
+            if measured.value >= until.success:
+                return
+            more = min(until.every, until.max_steps - steps)
+            self.trainer.fit_further(more)
+            steps += more
 
     def iterate(self, iteration: int) -> dict[str, float]:
         """Run the nodes of an iteration one after the other; return their metrics."""
@@ -62,7 +78,9 @@ class InProcessRun:
             rows = to_batch(join_columns(parents)) if parents else None
             worker = {"rollout": self.rollout, "trainer": self.trainer}[runs_on(self._graph, node_id)]
             call = self._call(iteration, node_id, 0 if rows is None else len(rows))
-            output = resolve(node.executable_ref)(rows, node.config, worker=worker, call=call)
+            function = resolve(node.executable_ref)
+            arguments = bind(function, rows, node.config, worker=worker, call=call)
+            output = function(*arguments.args, **arguments.kwargs)
             outputs[node_id] = output.batch
             metrics.append(as_metrics(output.metrics))
         self.rollout.update_weights(self.trainer.weights(), iteration)

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,13 @@ def run_stable_baselines3(metrics: Path, words: list[str]) -> None:
     model.env.close()
 
 
-def build_stable_baselines3(config: Any) -> Any:
-    """Return SB3's PPO with the environments and hyper-parameters of a control job; limit torch to one thread."""
+def build_stable_baselines3(config: Any, wrap: Callable[[Any], Any] = lambda env: env) -> Any:
+    """Return SB3's PPO with the environments and hyper-parameters of a control job; limit torch to one thread.
+
+    Args:
+        config: Configuration of the control job.
+        wrap: Function that wraps the vectorised environment.
+    """
     import torch
     from stable_baselines3 import PPO
 
@@ -108,7 +114,7 @@ def build_stable_baselines3(config: Any) -> Any:
     rollout, trainer, algorithm = config.rollout, config.trainer, config.algorithm
     return PPO(
         "MlpPolicy",
-        fastest_vectorisation(config.env.id, rollout.num_workers * rollout.envs_per_worker, config.seed),
+        wrap(fastest_vectorisation(config.env.id, rollout.num_workers * rollout.envs_per_worker, config.seed)),
         learning_rate=trainer.learning_rate,
         n_steps=rollout.num_steps,
         batch_size=config.rows_per_iteration // trainer.num_minibatches,

@@ -5,6 +5,7 @@ FINAL = "final_"
 
 INTERNAL = {
     "progress_distance": "Distance of an episode to the nearest success, in standard deviations (SRPO); float32 [N].",
+    "solved_at_reset": "Whether an evaluation's goal was reached before the policy acted; bool [N].",
     "trained": "Whether the record of a played episode is of one that was trained on; bool [N].",
     "token_weights": "Weight of a token in its mini-batch's loss; float64 [N, T, L].",
     "decision_weights": "Weight of a decision in its mini-batch's critic loss; float64 [N, T].",

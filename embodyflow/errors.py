@@ -20,6 +20,10 @@ class InfrastructureError(RuntimeError):
     """
 
 
+class ClusterLostError(RuntimeError):
+    """No node of the Ray cluster is alive, so no retry can succeed."""
+
+
 class WorkerLostError(InfrastructureError):
     """A worker's process is gone or does not answer, or its model is half trained; the message names it."""
 
@@ -52,7 +56,11 @@ class DamageError(RuntimeError):
     """A file of a run's folder is missing or damaged; the message names it."""
 
 
-class DiskFullError(RuntimeError):
+class StorageError(RuntimeError):
+    """A run cannot write to its disk, or its folder is gone; the message names the folder and what to do."""
+
+
+class DiskFullError(StorageError):
     """The disk has no room for the next checkpoint; committed checkpoints are intact."""
 
 

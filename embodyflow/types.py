@@ -32,7 +32,8 @@ L = C·A tokens. SmolVLA and π0, which denoise H ≥ C actions in K steps, have
 A control row is a piece of an episode, at most T steps long. ``state``, ``log_probs`` and ``loss_mask`` are as above
 with C = L = 1, and::
 
-    action_tokens    float32 [N, T, A]      sample of the Gaussian, before it is clipped to the environment's bounds
+    action_tokens    float32 [N, T, A]      sample of the Gaussian, before it is clipped to the environment's bounds;
+                                            of a categorical policy the index of the action, int64 [N, T, 1]
     rewards          float32 [N, T, 1]      the environment's own rewards
     final_state      float32 [N, S]         observation after the last step
     num_steps        int64   [N]            steps of the piece
@@ -65,6 +66,12 @@ Episodes end at different decisions. Everything after the end is zero and outsid
 
 Worked example: ``max_steps=80``, chunks of 5, 4 dimensions: T=16, L=20. An episode that succeeds at step 12 has
 ``num_steps=12``, and ``loss_mask`` is true for all 20 tokens of decisions 0 and 1 and the first 2·4=8 of decision 2.
+
+``max_steps`` need not be a multiple of C: T = ⌈max_steps / C⌉, and the time limit cuts the last chunk as success does.
+With ``max_steps=12`` the episode above has the same mask, and T=3. SmolVLA and π0 denoise the actions of a chunk
+together, each conditioned on all actions of the step before. The log-prob of a denoising step is a sum over actions,
+because their noise is independent, and the mask keeps the terms of executed actions. Rollout and trainer compute these
+terms from the whole recorded path, so ``action_tokens`` also holds actions that were not executed.
 """
 
 from collections.abc import Mapping

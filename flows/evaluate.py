@@ -37,7 +37,7 @@ async def evaluate(
 
 def main() -> None:
     """Check the command line, run the flow, print its result and exit."""
-    from embodyflow.errors import ConfigError
+    from embodyflow.errors import ConfigError, StorageError
     from embodyflow.orchestration.evaluation.evaluation_request import (
         check_evaluation,
         open_evaluation,
@@ -67,6 +67,9 @@ def main() -> None:
     except ConfigError as error:  # only workers can detect some mistakes, such as other observations
         print(error, file=sys.stderr)
         sys.exit(2)
+    except StorageError as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
 
     from embodyflow.orchestration.evaluation.evaluation_run import evaluation_lines
 

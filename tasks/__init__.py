@@ -7,16 +7,23 @@ and ``call`` knows iteration and seed (:mod:`embodyflow.nodes.context`). A pipel
 keywords.
 """
 
-from tasks.control import collect_steps, split_decisions, value_steps
+from tasks.control import collect_steps, evaluate_returns, split_decisions, value_steps
 from tasks.critic import compute_value, train_actor_critic, train_critic
 from tasks.episodes import keep_episodes
-from tasks.evaluation import contact_sheet, evaluate_policy, observe, play_evaluation, record_video
+from tasks.evaluation import (
+    contact_sheet,
+    evaluate_policy,
+    measure_warm_start,
+    observe,
+    play_evaluation,
+    record_video,
+)
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
 from tasks.progress import score_progress
 from tasks.rewards import compute_advantage, compute_kl_penalty, compute_reward
 from tasks.rollout import demonstrate, generate
 from tasks.sampling import dynamic_sampling, filter_groups
-from tasks.training import fit, train_actor
+from tasks.training import fit, fit_further, train_actor
 
 embodied_sampling = filter_groups  # the name in siiRL's graphs
 
@@ -33,10 +40,13 @@ __all__ = [
     "dynamic_sampling",
     "embodied_sampling",
     "evaluate_policy",
+    "evaluate_returns",
     "filter_groups",
     "fit",
+    "fit_further",
     "generate",
     "keep_episodes",
+    "measure_warm_start",
     "observe",
     "play_evaluation",
     "record_video",

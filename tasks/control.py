@@ -48,6 +48,22 @@ def collect_steps(
     return NodeOutput(to_batch(rows), metrics)
 
 
+@node(reads=(), writes=())
+def evaluate_returns(batch: Batch | None, config: Any = None, *, worker: ControlEngine, **kwargs: Any) -> NodeOutput:
+    """Play this rank's share of ``evaluation.num_episodes`` deterministically; report their returns and lengths."""
+    started, evaluation = time.perf_counter(), worker.config.evaluation
+    assert evaluation is not None
+    played = worker.evaluate(evaluation.num_episodes)
+    count, returns = len(played.returns), np.array(played.returns)
+    metrics = {
+        "eval/return": mean(float(returns.mean()) if count else 0.0, count),
+        "eval/squared_return": mean(float(np.square(returns).mean()) if count else 0.0, count),
+        "eval/episode_steps": mean(float(np.mean(played.lengths)) if count else 0.0, count),
+        "perf/evaluate_returns_seconds": mean(time.perf_counter() - started),
+    }
+    return NodeOutput(None, metrics | worker.fault_metrics())
+
+
 @node(
     reads=("state", "loss_mask", "final_state", "terminated", "instruction_ids"), writes=("values", "bootstrap_values")
 )

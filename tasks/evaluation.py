@@ -34,7 +34,26 @@ def evaluate_policy(
         **_by_task(rows, f"eval/{mode}_success_rate", worker.config),
         **worker.fault_metrics(),
     }
-    return NodeOutput(None, metrics, {"examples": examples})
+    return NodeOutput(None, metrics, {"examples": examples, **_solved_at_reset(played)})
+
+
+def _solved_at_reset(rows: Batch) -> dict[str, set[tuple[int, int]]]:
+    """Return the goals that were reached before the policy acted, as pairs of task index and goal; none of prompts."""
+    if "solved_at_reset" not in set(rows.keys()):
+        return {}
+    solved = rows[rows["solved_at_reset"]]
+    return {"solved_at_reset": set(zip(solved["env_task_id"].tolist(), solved["goal"].tolist(), strict=True))}
+
+
+def measure_warm_start(
+    batch: Batch | None, config: Any = None, *, worker: EpisodeEngine[EpisodeT], call: NodeContext, **kwargs: Any
+) -> NodeOutput:
+    """Play this rank's share of the held-out goals or prompts, sampling actions as training does."""
+    # The draws do not depend on the number of steps: measurements of one warm start differ by its weights alone.
+    played = to_batch(worker.play(worker.held_out_episodes(), "demo", (call.seed, "warm start")))
+    rows, _, _ = judge(played, "demo", worker)
+    metrics = {"sft/success_rate": mean(rows["success"].double().mean(), len(rows)), **worker.fault_metrics()}
+    return NodeOutput(None, metrics)
 
 
 def _by_task(rows: Batch, name: str, config: GroupedConfig) -> dict[str, Metric]:
@@ -74,12 +93,14 @@ def play_evaluation(
         "eval/success_rate": mean(success.mean() if len(rows) else 0.0, len(rows)),
         "eval/episode_steps": mean(rows["num_steps"].double().mean() if len(rows) else 0.0, len(rows)),
     }
-    return NodeOutput(rows.select(*EPISODE, "truncated", "actions", "loss_mask"), metrics)
+    kept = rows.select(*EPISODE, "truncated", "actions", "loss_mask")
+    return NodeOutput(kept, metrics, {**_solved_at_reset(rows)})
 
 
 def observe(batch: Batch | None, config: Any = None, *, worker: EmbodiedEngine, **kwargs: Any) -> NodeOutput:
-    """Report a digest of each task's first observation."""
-    return NodeOutput(None, info=worker.first_observations())
+    """Report a digest of each task's first observation, and the digests of all ranks."""
+    seen = worker.first_observations()
+    return NodeOutput(None, info={"tasks": seen, "digests": {(task, each["digest"]) for task, each in seen.items()}})
 
 
 def contact_sheet(batch: Batch | None, config: Any = None, *, worker: EmbodiedEngine, **kwargs: Any) -> NodeOutput:

@@ -41,3 +41,8 @@ def fit(batch: Batch, config: Any = None, *, worker: TrainerEngine, call: NodeCo
     """Fine-tune the policy on demonstrations, sorted by uid."""
     ordered = batch[batch["uid"].argsort()]
     return NodeOutput(None, worker.fit(ordered, derive_seed(call.seed, call.iteration, call.node_id)))
+
+
+def fit_further(batch: Batch | None, config: Any = None, *, worker: TrainerEngine, **kwargs: Any) -> NodeOutput:
+    """Take ``config["num_steps"]`` further steps of the fit."""
+    return NodeOutput(None, worker.fit_further(config["num_steps"]))

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from docs.generator.markdown import code, table
@@ -54,6 +55,12 @@ def _lift(mean: Mapping[str, float]) -> tuple[str, str, str]:
     return f"{mean['success_rate_before']:.2f}", after, f"{mean['lowest_success_rate_after']:.2f}"
 
 
+def _medians(arm: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the medians before and after training, and the lowest rate after, of an arm's runs."""
+    before, after = ([run[f"success_rate_{moment}"] for run in arm["runs"]] for moment in ("before", "after"))
+    return f"{median(before):.2f}", f"**{median(after):.2f}**", f"{min(after):.2f}"
+
+
 def learning() -> str:
     """Return the success rates that each experiment has learned."""
     rows = []
@@ -67,20 +74,20 @@ def learning() -> str:
     ):
         report = _read(name)["grpo"]
         seeds, curve = str(len(report["runs"])), f"[curve](images/{name}.png)"
-        rows.append((code(experiment), task, demonstrations, *_lift(report["mean"]), seeds, curve))
+        rows.append((code(experiment), task, demonstrations, *_medians(report), seeds, curve))
     sums = next(each for each in _read("math")["comparisons"] if each["flow"] == "grpo")
     rows.append(
         (
             code("math"),
             "sums, a small Qwen",
             "–",
-            *_lift(sums["mean"]),
+            *_medians(sums),
             str(len(sums["runs"])),
             "[curve](images/math.png)",
         )
     )
     control = _read("learning")["control"]
-    rows.append((code("embodied"), "control", "6", *_lift(control["mean"]), str(len(control["runs"])), ""))
+    rows.append((code("embodied"), "control", "6", *_medians(control), str(len(control["runs"])), ""))
     return table(("`experiment=`", "Task", "Demonstrations", "Before", "After", "Lowest after", "Seeds", "Curve"), rows)
 
 
@@ -295,11 +302,20 @@ def exploration() -> str:
     return table(("Task", "Factor", "Value: share of mixed groups"), rows)
 
 
+def formulas() -> str:
+    """Return the largest difference of each formula from a peer's own code."""
+    rows = [
+        (each["formula"], each["peer"], str(each["cases"]), f"{each['max_difference']:.0e}", each["note"] or "–")
+        for each in _read("peers_formulas")["comparisons"]
+    ]
+    return table(("Formula", "Peer", "Cases", "Largest difference", "Note"), rows)
+
+
 TABLES = {
     each.__name__: each
     for each in (
         *(learning, algorithms, srpo, trl, generation, staleness, control, vector_env, libero),
-        *(data_plane, planning, orchestration, faults, durability, growth, exploration),
+        *(data_plane, planning, orchestration, faults, durability, growth, exploration, formulas),
     )
 }
 """The tables by the names that the page marks their places with."""

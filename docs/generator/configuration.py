@@ -192,9 +192,14 @@ def _plural(schema: dict[str, Any]) -> str:
     return {"string": "texts", "integer": "integers", "number": "numbers"}.get(schema.get("type", ""), "values")
 
 
+def _bound(value: float) -> str:
+    """Return a bound; a large integer is a power of two."""
+    return f"2^{value.bit_length() - 1}" if isinstance(value, int) and value >= 10**6 else f"{value:g}"
+
+
 def _range(schema: dict[str, Any]) -> str:
     bounds = [
-        f"{sign} {schema[name]:g}" if abs(schema[name]) < 10**6 else f"{sign} 2^{schema[name].bit_length() - 1}"
+        f"{sign} {_bound(schema[name])}"
         for name, sign in (
             ("minimum", "≥"),
             ("exclusiveMinimum", ">"),

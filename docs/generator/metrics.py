@@ -17,6 +17,7 @@ AREAS = {
     "critic": "Critic",
     "sft": "Warm start",
     "eval": "Evaluation",
+    "env": "Environments",
     "balance": "Balance",
     "perf": "Time and resources",
 }

@@ -4,6 +4,7 @@ Shapes are [B, L], rows × tokens. The nodes pass decisions as tokens, with the 
 and expand the result. Rewards outside the mask are not read. Statistics are float64; results have the rewards' dtype.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -113,7 +114,10 @@ def _center(scores: Tensor, groups: Groups) -> Tensor:
 
 def _spread(row_advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return each row's advantage for all its tokens, and the same as returns, as without a critic."""
-    advantages = row_advantages[:, None] * mask
+    return _same(row_advantages[:, None] * mask)
+
+
+def _same(advantages: Tensor) -> tuple[Tensor, Tensor]:
     return advantages, advantages
 
 
@@ -195,6 +199,54 @@ def reinforce_plus_plus(inputs: AdvantageInputs, config: AlgorithmConfig) -> tup
     zeros = torch.zeros_like(inputs.rewards, dtype=torch.float64)
     returns = _accumulate(inputs, zeros, zeros.new_zeros(len(zeros)), config.gamma, lam=1.0)
     return whiten(returns, inputs.mask, inputs.all_reduce), returns
+
+
+def reinforce_plus_plus_baseline(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+    """Subtract the group's mean from the score and whiten over the tokens of the whole batch.
+
+    A single row has no siblings and keeps its score before the whitening. Hu et al. 2025, "REINFORCE++",
+    arXiv:2501.03262 (REINFORCE++ with a baseline).
+    """
+    groups, scores = Groups(inputs.group_ids), _row_scores(inputs)
+    centered = _center(scores, groups)[:, None] * inputs.mask
+    return _same(whiten(centered, inputs.mask, inputs.all_reduce))
+
+
+def opo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+    """Subtract the group's mean score weighted by length: A = s − Σ l·s / Σ l, with l the row's number of tokens.
+
+    This baseline has the least variance if the squared norm of a row's gradient grows with its length. A single row
+    and a group without tokens have the baseline 0. The paper takes one step per batch, so that no ratio differs from 1.
+    Hao et al. 2025, "On-policy RL with optimal reward baseline", arXiv:2505.23585.
+    """
+    groups, scores = Groups(inputs.group_ids), _row_scores(inputs)
+    lengths = inputs.mask.sum(1).double()
+    mean_length = groups.mean(lengths)
+    baseline = groups.mean(lengths * scores) / mean_length.masked_fill(mean_length == 0, 1.0)
+    return _spread(scores - baseline.masked_fill(groups.single, 0.0)[groups.index], inputs.mask)
+
+
+def pass_at_k(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+    """Reward the best of k rows: the mean advantage of a row over all sets of k rows of its group that hold it.
+
+    A row is right if its score is positive. With n rows, m of them wrong, P = 1 − C(m, k)/C(n, k) and
+    σ = sqrt(P·(1 − P)): a right row has A = (1 − P)/σ, a wrong one A = (1 − P − C(m−1, k−1)/C(n−1, k−1))/σ. If σ = 0,
+    as in a group in which all sets hold a right row, A = 0. A group of fewer than ``pass_k`` rows has k = n. Chen et
+    al. 2025, "Pass@k training for adaptively balancing exploration and exploitation of large reasoning models",
+    arXiv:2508.10751 (analytical derivation).
+    """
+    groups, right = Groups(inputs.group_ids), _row_scores(inputs) > 0
+    num_wrong = (groups.mean(~right) * groups.sizes).round().long().tolist()
+    of_right, of_wrong = [], []
+    for size, wrong in zip(groups.sizes.tolist(), num_wrong, strict=True):
+        k = min(config.pass_k, size)
+        failed = math.comb(wrong, k) / math.comb(size, k)
+        deviation = math.sqrt(failed * (1 - failed))
+        without = math.comb(wrong - 1, k - 1) / math.comb(size - 1, k - 1) if wrong else 0.0
+        of_right.append(failed / deviation if deviation else 0.0)
+        of_wrong.append((failed - without) / deviation if deviation else 0.0)
+    columns = inputs.rewards.new_tensor([of_right, of_wrong], dtype=torch.float64)[:, groups.index]
+    return _spread(torch.where(right, columns[0], columns[1]), inputs.mask)
 
 
 def _accumulate(inputs: AdvantageInputs, values: Tensor, after: Tensor, gamma: float, lam: float) -> Tensor:

@@ -94,6 +94,38 @@ class CovarianceConfig(_Config):
         return self
 
 
+class SAPOConfig(_Config):
+    """Settings of SAPO.
+
+    Attributes:
+        tau_positive, tau_negative: Temperature of the gate where the advantage is positive, and elsewhere. A larger one
+            takes tokens away from the old policy out of the gradient sooner.
+    """
+
+    tau_positive: Positive = 1.0
+    tau_negative: Positive = 1.05
+
+
+class RejectionConfig(_Config):
+    """Rejection of tokens that the behavior policy sampled too differently (:mod:`embodyflow.algorithms.behavior`).
+
+    Attributes:
+        level: ``token`` compares each token's π_prox / π_behavior with the bounds, ``sequence`` the geometric mean over
+            the row, which is kept or rejected whole; ``null`` rejects nothing.
+        low, high: Bounds, both included.
+    """
+
+    level: Literal["token", "sequence"] | None = None
+    low: NonNegative = 0.5
+    high: Positive = 2.0
+
+    @model_validator(mode="after")
+    def _check_order(self) -> "RejectionConfig":
+        if self.low >= self.high:
+            raise ValueError(f"low={self.low} must be less than high={self.high}")
+        return self
+
+
 class OverlongConfig(_Config):
     """DAPO's soft punishment of overlong responses.
 
@@ -117,7 +149,8 @@ class AlgorithmConfig(_Config):
             of PPO", number 7).
         loss: Registered policy loss, or ``"module:function"``.
         clip_low, clip_high: Range of the ratio, [1 − clip_low, 1 + clip_high]; clip-higher (DAPO) is clip_high=0.28.
-            For gmpo the range of the log-ratio, [−clip_low, clip_high].
+            For gmpo the range of the log-ratio, [−clip_low, clip_high]. For cispo clip_low is 1 unless it is set, which
+            is no lower bound; the other losses need less than 1.
         clip_ratio_c: Bound of dual clip on the ratio where the advantage is negative (ppo only); ``null`` turns it off.
         aggregation: Aggregation of the tokens' losses (:mod:`embodyflow.algorithms.aggregation`).
         old_log_probs: Log-probs in the denominator of the ratio. ``recomputed`` has the trainer compute them before its
@@ -127,7 +160,8 @@ class AlgorithmConfig(_Config):
         max_behavior_weight: Upper bound of that weight.
         entropy_coef: Coefficient of the entropy bonus; 0 turns it off.
         value_clip: Largest distance of a new value from the old one; ``null`` turns clipping off.
-        kl, cpgd, covariance: Settings of these terms.
+        pass_k: Number of rows of which the best counts (pass_at_k only).
+        kl, cpgd, covariance, sapo, rejection: Settings of these terms.
     """
 
     advantage: str = "grpo"
@@ -135,7 +169,7 @@ class AlgorithmConfig(_Config):
     lam: Fraction = 1.0
     whiten: Literal["batch", "minibatch"] | None = "batch"
     loss: str = "ppo"
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
     clip_high: Positive = 0.2
     clip_ratio_c: Annotated[float, Field(gt=1)] | None = 3.0
     aggregation: Aggregation = "token_mean"
@@ -143,9 +177,20 @@ class AlgorithmConfig(_Config):
     max_behavior_weight: Annotated[float, Field(ge=1)] = 5.0
     entropy_coef: NonNegative = 0.0
     value_clip: Positive | None = 0.5
+    pass_k: Annotated[int, Field(ge=1)] = 4
     kl: KLConfig = KLConfig()
     cpgd: CPGDConfig = CPGDConfig()
     covariance: CovarianceConfig = CovarianceConfig()
+    sapo: SAPOConfig = SAPOConfig()
+    rejection: RejectionConfig = RejectionConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_of_cispo(cls, settings: object) -> object:
+        """Leave the lower bound out for cispo, as its paper does, unless it is set."""
+        if isinstance(settings, dict) and settings.get("loss") == "cispo":
+            return {"clip_low": 1.0} | settings
+        return settings
 
     @field_validator("advantage")
     @classmethod
@@ -174,6 +219,13 @@ class AlgorithmConfig(_Config):
             raise ValueError(
                 f"loss={self.loss} needs one advantage per row, and advantage={self.advantage} has one per token; "
                 f"allowed: {allowed}"
+            )
+        if self.clip_low == 1 and self.loss != "cispo":
+            raise ValueError("clip_low=1: must be less than 1; 1 is no lower bound and allowed with loss=cispo")
+        if self.old_log_probs != "proximal" and self.rejection.level is not None:
+            raise ValueError(
+                f"rejection.level={self.rejection.level}: only used with old_log_probs=proximal, and "
+                f"old_log_probs is {self.old_log_probs}"
             )
         default = type(self).model_fields["max_behavior_weight"].default
         if self.old_log_probs != "proximal" and self.max_behavior_weight != default:

@@ -123,6 +123,11 @@ ADVANTAGES: Registry[Estimator] = Registry(
         "cpgd": Estimator(f"{_ADVANTAGES}:cpgd", per_row=True, losses=("cpgd",)),
         "gae": Estimator(f"{_ADVANTAGES}:gae", needs_values=True),
         "reinforce_plus_plus": Estimator(f"{_ADVANTAGES}:reinforce_plus_plus", needs_whole_batch=True),
+        "reinforce_plus_plus_baseline": Estimator(
+            f"{_ADVANTAGES}:reinforce_plus_plus_baseline", per_row=True, needs_whole_batch=True
+        ),
+        "opo": Estimator(f"{_ADVANTAGES}:opo", per_row=True),
+        "pass_at_k": Estimator(f"{_ADVANTAGES}:pass_at_k", per_row=True),
     },
 )
 LOSSES: Registry[PolicyLoss] = Registry(
@@ -137,6 +142,7 @@ LOSSES: Registry[PolicyLoss] = Registry(
         "clip_cov": PolicyLoss(f"{_LOSSES}:clip_cov", selection=f"{_COVARIANCE}:random_in_band"),
         "kl_cov": PolicyLoss(f"{_LOSSES}:kl_cov", selection=f"{_COVARIANCE}:highest_covariance"),
         "gpg": PolicyLoss(f"{_LOSSES}:gpg"),
+        "sapo": PolicyLoss(f"{_LOSSES}:sapo"),
     },
 )
 

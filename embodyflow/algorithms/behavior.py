@@ -5,6 +5,11 @@ policy that acted. The loss uses the ratio π / π_prox, and the weight π_prox 
 between the other two (Hilton et al. 2021, "Batch size-invariance for policy optimization", arXiv:2110.00641; for
 language models Fu et al. 2025, "AReaL", arXiv:2505.24298). It is truncated to bound its variance, as in IMPALA
 (Espeholt et al. 2018, arXiv:1802.01561). It also corrects for a generation engine of another precision.
+
+``rejection`` gives the weight 0 to tokens, or rows, whose weight lies outside two bounds, instead of trusting it: the
+masks of AReaL (``rejection_sampling``) and verl (``rollout_correction``). Rejected tokens still count in the mean of
+the loss, as rows that a filter drops do, so that a step is no larger where there is less to learn from. KL term
+and entropy bonus do not depend on who sampled, and keep them.
 """
 
 import torch
@@ -17,9 +22,11 @@ from embodyflow.algorithms.masked import row_mean
 
 
 def behavior_weights(proximal: Tensor, behavior: Tensor, mask: Tensor, config: AlgorithmConfig) -> Tensor:
-    """Return min(exp d, ``max_behavior_weight``) with d = log π_prox − log π_behav; 1 outside the mask.
+    """Return min(exp d, ``max_behavior_weight``) with d = log π_prox − log π_behav; 0 if rejected, 1 outside the mask.
 
-    For a loss with one ratio per row (gspo) d is the mean over the row, as in the ratio.
+    For a loss with one ratio per row (gspo) d is the mean over the row, as in the ratio. ``rejection.level=token``
+    rejects tokens with exp d outside [low, high], and ``sequence`` rows with exp(mean d) outside. The tokens of a loss
+    with one ratio per row have that of the row, so both levels agree there.
 
     Args:
         proximal: Log-probs under the policy whose ratio is clipped, float [B, L].
@@ -30,5 +37,17 @@ def behavior_weights(proximal: Tensor, behavior: Tensor, mask: Tensor, config: A
     difference = (proximal - behavior).masked_fill(~mask, 0.0)
     if LOSSES.resolve(config.loss).per_row:
         difference = row_mean(difference, mask).expand_as(difference)
-    weights = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=config.max_behavior_weight)
+    ratio = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    weights = ratio.clamp(max=config.max_behavior_weight).masked_fill(_rejected(ratio, difference, mask, config), 0.0)
     return torch.where(mask, weights, 1.0)
+
+
+def _rejected(ratio: Tensor, difference: Tensor, mask: Tensor, config: AlgorithmConfig) -> Tensor:
+    """Return the tokens that ``rejection`` takes out of the policy loss, bool [B, L]."""
+    rejection = config.rejection
+    if rejection.level is None:
+        return torch.zeros_like(mask)
+    if rejection.level == "sequence":
+        mean = row_mean(difference, mask).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        ratio = mean.exp().expand_as(difference)
+    return mask & ((ratio < rejection.low) | (ratio > rejection.high))

@@ -42,7 +42,7 @@ def select_tokens(
         row_seeds: Seed of each row, int64 [B], from :func:`embodyflow.seeding.derive_seed` with the row's uid, so that
             a random choice does not depend on the rank of the row.
         config: Algorithm, which names the loss.
-        all_reduce: Sum over ranks; called about 70 times with a scalar.
+        all_reduce: Sum over ranks; called up to about 140 times with a scalar.
 
     Returns:
         Mask bool [B, L] for :attr:`embodyflow.algorithms.losses.LossInputs.selected`.
@@ -62,9 +62,16 @@ def highest_covariance(
     config: CovarianceConfig,
     all_reduce: AllReduce,
 ) -> Tensor:
-    """Select the ``fraction`` of tokens with the highest positive covariance (kl_cov)."""
+    """Select the ``fraction`` of tokens with the highest covariance, whatever its sign (kl_cov).
+
+    Ties at the threshold are broken at random, so the number of tokens is always that of the paper.
+    """
     covariance = _covariance(log_probs, advantages, mask, all_reduce)
-    return _highest(covariance, mask, mask, config.fraction, all_reduce)
+    limit = _limit(mask, config.fraction, all_reduce)
+    above, tied = _highest(covariance, mask, limit, all_reduce)
+    left = limit - all_reduce(above.sum())
+    drawn, also_drawn = _highest(_draws(row_seeds, mask), tied, left, all_reduce)
+    return above | drawn | also_drawn
 
 
 def random_in_band(
@@ -75,10 +82,15 @@ def random_in_band(
     config: CovarianceConfig,
     all_reduce: AllReduce,
 ) -> Tensor:
-    """Select a ``fraction`` of the tokens at random, among those with covariance in (low, high) (clip_cov)."""
+    """Select a ``fraction`` of the tokens at random, among those with covariance in (low, high) (clip_cov).
+
+    Which tokens PPO clips is known only in the loss, which leaves those alone.
+    """
     covariance = _covariance(log_probs, advantages, mask, all_reduce)
     in_band = mask & (covariance > config.low) & (covariance < config.high)
-    return _highest(_draws(row_seeds, mask), in_band, mask, config.fraction, all_reduce)
+    limit = _limit(mask, config.fraction, all_reduce)
+    drawn, also_drawn = _highest(_draws(row_seeds, mask), in_band, limit, all_reduce)
+    return drawn | also_drawn
 
 
 def _covariance(log_probs: Tensor, advantages: Tensor, mask: Tensor, all_reduce: AllReduce) -> Tensor:
@@ -99,18 +111,27 @@ def _draws(row_seeds: Tensor, mask: Tensor) -> Tensor:
     return 1.0 - draws.to(mask.device)
 
 
-def _highest(scores: Tensor, candidates: Tensor, mask: Tensor, fraction: float, all_reduce: AllReduce) -> Tensor:
-    """Select the candidates with the highest positive scores over all ranks: ``fraction`` of the tokens, at least one.
+def _limit(mask: Tensor, fraction: float, all_reduce: AllReduce) -> Tensor:
+    """Return the number of tokens to select over all ranks: ``fraction`` of them, at least one."""
+    return (all_reduce(mask.sum().double()) * fraction).floor().clamp(min=1)
 
-    Bisection finds the threshold, because it needs sums only and treats ties alike on every rank: tokens that tie with
-    the last one selected are selected too.
+
+def _highest(scores: Tensor, candidates: Tensor, limit: Tensor, all_reduce: AllReduce) -> tuple[Tensor, Tensor]:
+    """Select the ``limit`` candidates with the highest scores over all ranks.
+
+    Bisection finds the threshold, because it needs sums only. If there are no more candidates than ``limit``, the
+    second mask has all that remain.
+
+    Returns:
+        Two masks [B, L]: fewer candidates than ``limit``, all above the threshold, and those that tie at it.
     """
-    scores = scores.masked_fill(~candidates, 0.0)
-    num_tokens, squares = all_reduce(torch.stack([mask.sum().double(), scores.square().sum()]))
-    limit = (num_tokens * fraction).floor().clamp(min=1)
-    low, high = torch.zeros_like(squares), 2 * squares.sqrt()
+    squares = all_reduce(scores.masked_fill(~candidates, 0.0).square().sum())
+    scores = scores.masked_fill(~candidates, -torch.inf)
+    high = squares.sqrt() + 1.0
+    low = -high
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         enough = all_reduce((scores > middle).sum()) >= limit
         low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
-    return scores > low
+    above = scores > high
+    return above, (scores > low) & ~above & (limit > 0)

@@ -129,7 +129,9 @@ def gmpo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
     """Return −A times the geometric mean over the row of the clipped token ratios.
 
     Each log-ratio is clipped to [−ε_low, ε_high] on the side where PPO clips: min(sgn A·d, sgn A·clip(d))·sgn A. Zhao
-    et al. 2025, "Geometric-mean policy optimization", arXiv:2507.20673, with the range ±0.4.
+    et al. 2025, "Geometric-mean policy optimization", arXiv:2507.20673, with the range ±0.4. Two things are ours: d is
+    bounded by ±``MAX_LOG_RATIO`` first, which matters only where the paper's ratio would overflow or vanish, and a row
+    without tokens has the loss 0 and does not count in the mean over rows, as in every loss.
     """
     log_ratio, sign = _log_ratio(inputs), inputs.advantages.sign()
     clipped = log_ratio.clamp(-config.clip_low, config.clip_high)
@@ -142,7 +144,8 @@ def gmpo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
 def cispo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
     """Return −sg[clip(ρ, 1−ε_low, 1+ε_high)]·A·log π: the weight is clipped, so no token loses its gradient.
 
-    MiniMax 2025, "MiniMax-M1", arXiv:2506.13585.
+    The paper has no lower bound, which is ``clip_low=1``, the default of this loss. MiniMax 2025, "MiniMax-M1",
+    arXiv:2506.13585.
     """
     ratio = _log_ratio(inputs).exp().detach()
     weight = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
@@ -171,12 +174,13 @@ def cpgd(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
 def clip_cov(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
     """Return PPO's surrogate without the selected tokens, a random share of those with high covariance.
 
-    Cui et al. 2025, arXiv:2505.22617.
+    A selected token that is clipped already keeps its loss, which has no gradient. Cui et al. 2025, arXiv:2505.22617.
     """
-    selected = _selected(inputs, "clip_cov")
-    loss, metrics = _two_sided(_log_ratio(inputs).exp(), inputs, config)
-    metrics["policy/selected_fraction"] = token_mean(selected, inputs.mask)
-    return loss.masked_fill(selected, 0.0), metrics
+    selected, ratio = _selected(inputs, "clip_cov"), _log_ratio(inputs).exp()
+    loss, metrics = _two_sided(ratio, inputs, config)
+    left_out = selected & ~(loss > -inputs.advantages * ratio)
+    metrics["policy/selected_fraction"] = token_mean(left_out, inputs.mask)
+    return loss.masked_fill(left_out, 0.0), metrics
 
 
 def kl_cov(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
@@ -197,3 +201,14 @@ def gpg(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
     arXiv:2504.02546.
     """
     return -inputs.advantages * inputs.log_probs, {}
+
+
+def sapo(inputs: LossInputs, config: AlgorithmConfig) -> tuple[Tensor, Metrics]:
+    """Return −A·(4/τ)·sigmoid(τ·(ρ − 1)): a soft gate in place of PPO's clip, whose gradient fades away from ρ = 1.
+
+    τ is ``sapo.tau_positive`` where A > 0 and ``sapo.tau_negative`` elsewhere; the larger one fades faster. Gao et al.
+    2025, "Soft adaptive policy optimization", arXiv:2511.20347.
+    """
+    tau = torch.where(inputs.advantages > 0, config.sapo.tau_positive, config.sapo.tau_negative)
+    gate = torch.sigmoid(tau * (_log_ratio(inputs).exp() - 1.0)) * (4.0 / tau)
+    return -inputs.advantages * gate, {}

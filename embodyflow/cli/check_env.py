@@ -1,92 +1,27 @@
 """``embodyflow check-env``: check that an environment is fit for reinforcement learning."""
 
-import functools
-import gc
 import os
 import sys
-import time
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
 
-import cloudpickle  # type: ignore[import-untyped]
-import gymnasium as gym
-import numpy as np
-import psutil
-from gymnasium.utils.env_checker import check_env
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from embodyflow.config.composition.compose import validate_environment
+from embodyflow.cli.env_checks import CHECKS, Check, Finding, Subject
+from embodyflow.config.composition.compose import compose_environment, validate_environment
+from embodyflow.config.composition.keys import known_keys
 from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
-from embodyflow.policies.observations import entries_of
-from embodyflow.seeding import LARGEST_ENV_SEED
-from embodyflow.simulation.make_env import check_attributes, declared_tasks, first_task, make_env
-from embodyflow.simulation.rendering import rendering_problem
-from embodyflow.simulation.vector_env import VectorEnv
+from embodyflow.simulation.make_env import declared_tasks
 
-SEED = 7
-NUM_STEPS = 40
-CHUNK = 5
-LEAK_MB_PER_RESET = 0.1
+__all__ = ["CHECKS", "Subject", "configuration", "show"]
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The result of a check.
-
-    Attributes:
-        verdict: ``ok``; ``note`` for a caveat; ``FAIL`` if results would be wrong or not reproducible.
-        details: Short description of the result.
-        advice: Recommended action; may be empty.
-    """
-
-    verdict: Literal["ok", "note", "FAIL"]
-    details: str
-    advice: str = ""
-
-
-Check = Callable[["Subject"], Finding]
-
-
-@dataclass
-class Subject:
-    """The environment under test."""
-
-    config: EnvConfig
-
-    def make(self, **kwargs: Any) -> gym.Env[Any, Any]:
-        """Build an instance."""
-        return make_env(self.config, first_task(self.config), "train", **kwargs)
-
-    def vector(self, num_workers: int) -> VectorEnv:
-        """Build a vector environment with one instance."""
-        function = functools.partial(make_env, self.config, first_task(self.config), "train")
-        return VectorEnv([function], chunk_size=CHUNK, num_workers=num_workers)
-
-    @functools.cached_property
-    def actions(self) -> np.ndarray:
-        """The actions that all checks execute, ``[NUM_STEPS, A]``."""
-        env = self.make()
-        space = env.action_space
-        env.close()
-        if not isinstance(space, gym.spaces.Box):
-            raise ConfigError(
-                f"env.id={self.config.id}: the action space must be a Box, but is {space}; a wrapper can convert it"
-            )
-        space.seed(SEED)
-        return np.stack([space.sample() for _ in range(NUM_STEPS)])
-
-
-def show(env_id: str, words: Sequence[str]) -> int:
+def show(env_id: str | None, words: Sequence[str]) -> int:
     """Check an environment and print a table.
 
     Args:
-        env_id: Gymnasium id, or ``module:id``.
-        words: Fields ``key=value`` of :class:`~embodyflow.config.EnvConfig`, such as ``kwargs.size=3`` or
-            ``adapter.success_info=is_success``.
+        env_id: Gymnasium id, or ``module:id``; ``None`` if ``words`` name the environment.
+        words: Words ``key=value`` as for a run, such as ``experiment=push``, ``env=libero_object`` or
+            ``env.adapter.success_info=is_success``. The prefix ``env.`` may be left out: ``kwargs.size=3``.
 
     Returns:
         1 if a check failed, else 0.
@@ -97,7 +32,7 @@ def show(env_id: str, words: Sequence[str]) -> int:
     if sys.platform == "linux":
         os.environ.setdefault("MUJOCO_GL", "egl")  # renders without a display; read when mujoco is first imported
     warnings.simplefilter("ignore")  # those of Gymnasium at every step; _gymnasium reports those of its checker
-    subject = Subject(_config(env_id, words))
+    subject = Subject(configuration(env_id, words))
     failed = False
     for name, check in CHECKS.items():
         finding = _run(check, subject)
@@ -107,18 +42,38 @@ def show(env_id: str, words: Sequence[str]) -> int:
     return int(failed)
 
 
-def _config(env_id: str, words: Sequence[str]) -> EnvConfig:
-    for word in words:
-        if "=" not in word:
-            raise ConfigError(f"{word}: must be of the form key=value, such as kwargs.size=3")
-    try:
-        values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)))
-        values = {"id": env_id, "tasks": [], "max_steps": 200, **values}
-        if not values["tasks"]:
-            values["tasks"] = ["do it"] if values.get("adapter") else declared_tasks(env_id)[:1]
+def configuration(env_id: str | None, words: Sequence[str]) -> EnvConfig:
+    """Return the configuration of the environment to check; the arguments are those of :func:`show`.
+
+    Raises:
+        ConfigError: A word is wrong, or the environment cannot be built.
+    """
+    overrides = [_override(word) for word in words]
+    keys = {override.lstrip("+~").partition("=")[0] for override in overrides}
+    if env_id is None and not keys & {"experiment", "env", "env.id"}:
+        raise ConfigError("check-env: must name an environment by its id, env.id=…, env=… or experiment=…")
+    if env_id is not None:
+        overrides.append(f"++env.id='{env_id}'")
+    values = compose_environment(overrides)
+    if keys & {"experiment", "env"}:
         return validate_environment(values)
-    except OmegaConfBaseException as error:
-        raise ConfigError(str(error).partition("\n")[0]) from error
+    # The tasks and steps of the default experiment say nothing about another environment.
+    if "env.max_steps" not in keys:
+        values["max_steps"] = 200
+    if "env.tasks" not in keys:
+        values["tasks"] = ["do it"] if values.get("adapter") else declared_tasks(values["id"])[:1]
+    return validate_environment(values)
+
+
+def _override(word: str) -> str:
+    """Return a word as an override of a run's configuration: a key that a run does not have belongs to ``env``."""
+    key = word.lstrip("+~").partition("=")[0]
+    if "=" not in word.lstrip("~") and not word.startswith("~"):
+        raise ConfigError(f"{word}: must be of the form key=value, such as env.kwargs.size=3")
+    if key.partition(".")[0] in {known.partition(".")[0] for known in known_keys()}:
+        return word
+    prefix = word[: len(word) - len(word.lstrip("+~"))] or "++"
+    return f"{prefix}env.{word.lstrip('+~')}"
 
 
 def _run(check: Check, subject: Subject) -> Finding:
@@ -127,230 +82,3 @@ def _run(check: Check, subject: Subject) -> Finding:
     except Exception as error:  # any error of the environment is a finding
         line = str(error).strip().splitlines()[-1:] or [""]
         return Finding("FAIL", f"{type(error).__name__}: {line[0]}", "the environment raised")
-
-
-def _gymnasium(subject: Subject) -> Finding:
-    env = subject.make()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        check_env(env.unwrapped, skip_render_check=True)
-    env.close()
-    messages = [str(warning.message).replace("\x1b[33mWARN: ", "").replace("\x1b[0m", "") for warning in caught]
-    if messages:
-        more = f" (and {len(messages) - 1} more)" if len(messages) > 1 else ""
-        return Finding("note", f"warning: {messages[0].splitlines()[0]}{more}")
-    return Finding("ok", "no warnings")
-
-
-def _seeded_reset(subject: Subject) -> Finding:
-    one, other = subject.make(), subject.make()
-    first = _bytes(one.reset(seed=SEED)[0])
-    again, elsewhere = _bytes(one.reset(seed=SEED)[0]), _bytes(other.reset(seed=SEED)[0])
-    different = _bytes(one.reset(seed=LARGEST_ENV_SEED)[0])
-    one.close()
-    other.close()
-    if not first == again == elsewhere:
-        return Finding(
-            "FAIL",
-            "reset(seed=7) gives different initial states",
-            "draw from self.np_random after super().reset(seed=seed); set a seed in env.kwargs if it accepts one",
-        )
-    if first == different:
-        return Finding("note", "every seed gives the same initial state", "all groups will start from this state")
-    return Finding("ok", "the initial state depends on the seed, and on nothing else")
-
-
-def _goals(subject: Subject) -> Finding:
-    """Check the interface of an environment that names its own tasks; otherwise the adapter provides it."""
-    config, task = subject.config, first_task(subject.config)
-    if task is None or config.adapter is not None:
-        return Finding("ok", "provided by the adapter" if task else "not needed: the environment names no tasks")
-    starts = {}
-    for split in ("train", "eval"):
-        env = make_env(config, task, split)
-        try:
-            check_attributes(config, env)
-        except ConfigError as error:
-            return Finding("FAIL", str(error), "see embodyflow/environments/metaworld.py")
-        goals = range(min(2, *env.get_wrapper_attr("num_goals").values()))
-        starts[split] = [_bytes(env.reset(seed=goal, options={"goal": goal})[0]) for goal in goals]
-        info = env.step(subject.actions[0].copy())[-1]
-        is_too_long = _exceeds_max_steps(env, subject)
-        env.close()
-    if "success" not in info:
-        return Finding("FAIL", "info has no 'success'", "set info['success'] in every step, true on success")
-    if is_too_long:
-        return Finding("FAIL", f"an episode continues after max_steps={config.max_steps}", "truncate it there")
-    if starts["train"] == starts["eval"]:
-        return Finding(
-            "FAIL",
-            "evaluation starts from the initial states of training",
-            "choose the initial state by split and goal",
-        )
-    return Finding("ok", "evaluation has its own initial states")
-
-
-def _exceeds_max_steps(env: gym.Env[Any, Any], subject: Subject) -> bool:
-    """Return True if an episode continues after ``max_steps``; an environment with tasks must truncate it itself."""
-    env.reset(seed=SEED)
-    for t in range(subject.config.max_steps):
-        _, _, terminated, truncated, _ = env.step(subject.actions[t % NUM_STEPS].copy())
-        if terminated or truncated:
-            return False
-    return True
-
-
-def _determinism(subject: Subject) -> Finding:
-    one, other = subject.make(), subject.make()
-    same = _play(one, subject.actions) == _play(other, subject.actions)
-    one.close()
-    other.close()
-    if same:
-        return Finding("ok", f"{NUM_STEPS} steps are bit-identical in two instances")
-    return Finding(
-        "FAIL", "the same seed and actions give different results", "look for draws from random or numpy.random"
-    )
-
-
-def _restore(subject: Subject) -> Finding:
-    env = subject.make()
-    first = _play(env, subject.actions)
-    env.reset(seed=SEED + 1)
-    env.step(subject.actions[-1])
-    same = first == _play(env, subject.actions)
-    env.close()
-    if same:
-        return Finding("ok", "an episode can be repeated from its seed after other episodes")
-    return Finding(
-        "FAIL", "an episode depends on the one before", "restore everything in reset: model, warm start, caches"
-    )
-
-
-def _pickling(subject: Subject) -> Finding:
-    cloudpickle.loads(cloudpickle.dumps(subject.config))
-    seen = []
-    for num_workers in (0, 1):
-        with subject.vector(num_workers) as env:
-            start = env.reset(seeds=[SEED])
-            seen.append((_bytes(start), _bytes(env.step(subject.actions[None, :CHUNK]).observation)))
-    if seen[0] == seen[1]:
-        return Finding("ok", "another process builds it and gets the same results")
-    return Finding(
-        "FAIL", "another process gets other results", "look for state that depends on the process: hash(), time"
-    )
-
-
-def _chunks(subject: Subject) -> Finding:
-    env = subject.make()
-    single = _play(env, subject.actions)
-    env.close()
-    with subject.vector(num_workers=0) as vector:
-        vector.reset(seeds=[SEED])
-        done = 0
-        while done < len(single) - 1:
-            step = vector.step(subject.actions[None, done : done + CHUNK])
-            rewards = step.rewards[0, : step.num_steps[0]].tolist()
-            done += len(rewards)
-            expected = [float(np.float32(reward)) for _, reward in single[done + 1 - len(rewards) : done + 1]]
-            if rewards != expected or _bytes({k: v[0] for k, v in step.observation.items()}) != single[done][0]:
-                return Finding(
-                    "FAIL", "a chunk differs from its single steps", "step() must not keep or change its argument"
-                )
-    return Finding("ok", f"chunks of {CHUNK} actions equal single steps")
-
-
-def _render(subject: Subject) -> Finding:
-    problem = rendering_problem()
-    if problem is not None:
-        return Finding("note", f"skipped: {problem}", "see embodyflow doctor")
-    env = subject.make(render_mode="rgb_array")
-    env.reset(seed=SEED)
-    started = time.perf_counter()
-    frames = [np.asarray(env.render()) for _ in range(5)]
-    milliseconds = 200 * (time.perf_counter() - started)
-    env.close()
-    frame = frames[-1]
-    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
-        return Finding("FAIL", f"a frame is {frame.dtype} {frame.shape}", "return uint8 [H, W, 3]")
-    if frame.min() == frame.max():
-        return Finding("FAIL", "a frame has a single color", "see embodyflow doctor")
-    return Finding("ok", f"{frame.shape[1]} × {frame.shape[0]} in {milliseconds:.0f} ms")
-
-
-def _leak(subject: Subject) -> Finding:
-    env, process = subject.make(), psutil.Process()
-
-    def resets(seconds: float, most: int) -> int:
-        deadline, done = time.monotonic() + seconds, 0
-        while done < most and time.monotonic() < deadline:
-            env.reset(seed=done)
-            env.step(subject.actions[0])
-            done += 1
-        gc.collect()
-        return done
-
-    resets(2.0, 100)
-    before = process.memory_info().rss
-    done = resets(6.0, 400)
-    grown = (process.memory_info().rss - before) / 2**20
-    env.close()
-    details = f"{grown:+.1f} MB over {done} resets"
-    if done >= 10 and grown / done > LEAK_MB_PER_RESET:
-        return Finding("FAIL", details, "free what reset allocates: renderers, models, handles")
-    return Finding("ok", details)
-
-
-def _speed(subject: Subject) -> Finding:
-    process = psutil.Process()
-    before = process.memory_info().rss
-    started = time.perf_counter()
-    env = subject.make()
-    built = time.perf_counter() - started
-    started = time.perf_counter()
-    env.reset(seed=SEED)
-    reset = time.perf_counter() - started
-    steps, started = 0, time.perf_counter()
-    while time.perf_counter() - started < 2.0:
-        _, _, terminated, truncated, _ = env.step(subject.actions[steps % NUM_STEPS])
-        steps += 1
-        if terminated or truncated:
-            env.reset(seed=steps)
-    rate = steps / (time.perf_counter() - started)
-    memory = (process.memory_info().rss - before) / 2**20
-    env.close()
-    details = (
-        f"{rate:.0f} steps/s, built in {built:.1f} s, reset in {1000 * reset:.0f} ms, {max(memory, 0):.0f} MB more"
-    )
-    if reset * rate > 200:
-        return Finding("note", details, "a reset costs more than 200 steps: restore a state instead of rebuilding")
-    return Finding("ok", details)
-
-
-CHECKS: dict[str, Check] = {
-    "gymnasium": _gymnasium,
-    "seeded reset": _seeded_reset,
-    "goals": _goals,
-    "determinism": _determinism,
-    "restore by seed": _restore,
-    "pickling": _pickling,
-    "chunks": _chunks,
-    "render": _render,
-    "leak": _leak,
-    "speed": _speed,
-}
-
-
-def _play(env: gym.Env[Any, Any], actions: np.ndarray) -> list[tuple[bytes, float]]:
-    """Play an episode from the seed; return observation and reward of each step, starting with the reset and 0."""
-    steps = [(_bytes(env.reset(seed=SEED)[0]), 0.0)]
-    for action in actions:
-        observation, reward, terminated, truncated, _ = env.step(action.copy())
-        steps.append((_bytes(observation), float(reward)))
-        if terminated or truncated:
-            break
-    return steps
-
-
-def _bytes(observation: Any) -> bytes:
-    entries = entries_of(observation)
-    return b"".join(key.encode() + np.ascontiguousarray(entries[key]).tobytes() for key in sorted(entries))

@@ -7,12 +7,12 @@ from rich.console import Console
 from rich.table import Table
 
 from embodyflow.errors import ConfigError, DamageError
-from embodyflow.record.ledger import Ledger
-from embodyflow.record.run_folder import RunFolder
+from embodyflow.record.ledger import Entry, Ledger
+from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 
 
 def show_ledger(path: Path) -> int:
-    """Print a run's ledger and verify its checkpoints; return 1 if something is damaged, else 0.
+    """Print a run's ledger and verify its checkpoints and metrics; return 1 if something is damaged, else 0.
 
     Raises:
         ConfigError: The folder does not hold a run.
@@ -27,11 +27,11 @@ def show_ledger(path: Path) -> int:
         return 1
     table = Table("line", "iteration", "entry", "digest", box=None)
     for number, entry in enumerate(ledger.entries, start=1):
-        name = f"rows of {entry.facts['node_id']}" if entry.kind == "stage" else "committed"
-        digest = entry.facts["digests"][0] if entry.kind == "stage" else entry.facts["weights_digest"]
-        table.add_row(str(number), str(entry.iteration), name, digest[:12])
+        table.add_row(str(number), str(entry.iteration), *_shown(entry))
     Console().print(table)
     print(f"digest {ledger.digest()}")
+    for line in unrestorable_lines(folder.unrestorable()):
+        print(line)
     damaged = 0
     for iteration in folder.checkpoints.committed():
         try:
@@ -42,4 +42,19 @@ def show_ledger(path: Path) -> int:
                 continue
             print(error, file=sys.stderr)
             damaged += 1
-    return 1 if damaged else 0
+    last = max(folder.checkpoints.committed(), default=-1)
+    if differing := folder.metrics.differing(last, ledger):
+        iterations = ", ".join(map(str, differing))
+        print(
+            f"{folder.metrics.path}: lines of iterations {iterations} differ from the ledger; "
+            f"resume={path.absolute().name} rebuilds them",
+            file=sys.stderr,
+        )
+    return 1 if damaged or differing else 0
+
+
+def _shown(entry: Entry) -> tuple[str, str]:
+    """Return the name of an entry and the start of its digest."""
+    if entry.kind == "stage":
+        return f"rows of {entry.facts['node_id']}", entry.facts["digests"][0][:12]
+    return "evaluated" if entry.kind == "evaluation" else "committed", entry.facts["weights_digest"][:12]

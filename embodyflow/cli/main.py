@@ -63,14 +63,23 @@ def _add_project_commands(commands: _Commands) -> None:
     commands.add_parser("doctor", help="show what this machine offers").set_defaults(command=_doctor)
 
     check = commands.add_parser("check-env", help="check an environment: seeds, determinism, speed; exit 1 on failure")
-    check.add_argument("id", help="Gymnasium id, or module:id")
-    check.add_argument("words", nargs="*", metavar="key=value", help="keys of env, such as kwargs.size=3")
+    check.add_argument(
+        "words",
+        nargs="+",
+        metavar="id or key=value",
+        help="Gymnasium id, or module:id; experiment, env and overrides, as for a run; 'env.' may be left out",
+    )
     check.set_defaults(command=_check_env)
 
     config = commands.add_parser("config", help="show every key of a run's configuration and what it means")
     config.add_argument("--flow", help="training flow (default: the one of the chosen algorithm)")
     config.add_argument("words", nargs="*", metavar="key=value", help="experiment and overrides, as for a run")
     config.set_defaults(command=_config)
+
+    port = commands.add_parser("port", help="port a workflow file of siiRL; exit 2 if it cannot be ported")
+    port.add_argument("workflow", type=Path, help="YAML or JSON file of siiRL")
+    port.add_argument("--out", type=Path, help="file to write (default: print it)")
+    port.set_defaults(command=_port)
 
 
 def _add_stack_commands(commands: _Commands) -> None:
@@ -177,13 +186,20 @@ def _doctor(options: argparse.Namespace) -> int:
 def _check_env(options: argparse.Namespace) -> int:
     from embodyflow.cli.check_env import show
 
-    return show(options.id, options.words)
+    first, *rest = options.words
+    return show(None, options.words) if "=" in first else show(first, rest)
 
 
 def _config(options: argparse.Namespace) -> int:
     from embodyflow.cli.config import show_config
 
     return show_config(options.flow, options.words)
+
+
+def _port(options: argparse.Namespace) -> int:
+    from embodyflow.cli.port import port
+
+    return port(options.workflow, options.out)
 
 
 def _plan(options: argparse.Namespace) -> int:

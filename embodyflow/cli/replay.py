@@ -17,7 +17,7 @@ from embodyflow.config.composition.compose import validate_config
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.record.episode_record import Episodes, find_episode, read_episodes
-from embodyflow.record.run_folder import RunFolder
+from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 from embodyflow.rollouts.replay import film, first_difference
 
 FILE_WIDTH = 1000
@@ -50,6 +50,8 @@ def show_episodes(path: Path) -> int:
                 ),
             )
     _console().print(table)
+    for line in unrestorable_lines(folder.unrestorable()):
+        print(line, file=sys.stderr)
     return 0
 
 
@@ -57,7 +59,7 @@ def replay(path: Path, uid: int) -> int:
     """Replay an episode of a run, compare it with the record and print how it was trained on.
 
     Returns:
-        0 if the replay is bit-identical to the record, else 1.
+        0 if the replay is bit-identical to the record, or if the task's seed does not restore an episode; else 1.
 
     Raises:
         ConfigError: There is no such run or episode.
@@ -69,10 +71,15 @@ def replay(path: Path, uid: int) -> int:
     if episode["trained"]:
         console.print(_decisions(config, episode, _kl_coef(folder, config, iteration)))
     difference = first_difference(config, episode)
-    if difference is not None:
+    task = config.env.tasks[int(episode["env_task_id"])]
+    if line := folder.unrestorable().get(task):
+        outcome = "equals the record this time" if difference is None else f"differs from the record; {difference}"
+        print(f"replay: proves nothing, because {task} is not restored by its seed ({line}); it {outcome}")
+    elif difference is not None:
         print(f"replay: differs from the record; {difference}", file=sys.stderr)
         return 1
-    print(f"replay: bit-identical in {episode['num_steps']} steps: observations, return and outcome")
+    else:
+        print(f"replay: bit-identical in {episode['num_steps']} steps: observations, return and outcome")
     video = folder.subfolder("videos") / f"episode-{uid}.gif"
     problem = film(config, episode, video)
     print(f"video: {problem or video}")

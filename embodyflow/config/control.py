@@ -1,14 +1,14 @@
-"""Control jobs: a Gaussian policy takes a fixed number of steps per iteration, and every step has a reward."""
+"""Control jobs: a policy takes a fixed number of steps per iteration, and every step has a reward."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
 from embodyflow.config.base import PositiveInt
-from embodyflow.config.environment import EnvConfig, SteppingConfig
-from embodyflow.config.run import Records, RolloutConfig, RunConfig
-from embodyflow.config.summary import return_line, return_summary
+from embodyflow.config.environment import EnvConfig, SteppingConfig, unrestorable_tasks
+from embodyflow.config.run import EvaluationConfig, Records, RolloutConfig, RunConfig
+from embodyflow.config.summary import evaluated_return_summary, return_line, return_summary
 from embodyflow.policies.policy_config import ControlPolicyConfig
 
 
@@ -22,24 +22,35 @@ class StepRolloutConfig(SteppingConfig, RolloutConfig):
     num_steps: PositiveInt
 
 
+class ReturnEvaluationConfig(EvaluationConfig):
+    """When the policy is evaluated, and on how many episodes.
+
+    Attributes:
+        num_episodes: Episodes of an evaluation, each played once with the policy's deterministic actions.
+    """
+
+    num_episodes: Annotated[int, Field(ge=5, le=100_000, strict=True)] = 10
+
+
 class ControlConfig(RunConfig):
     """The configuration of a control run.
 
     Attributes:
         warm_start: Always ``null``, since a control job has no demonstrations.
-        evaluation: Always ``null``, since metrics report the returns of training episodes.
+        evaluation: Evaluation of the deterministic policy; ``null`` reports the returns of training episodes only.
     """
 
     kind: ClassVar[str] = "control"
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.control_rollout:ControlRollout"
     pipelines: ClassVar[tuple[str, ...]] = ("ppo_control",)
     check: ClassVar[str] = "embodyflow.simulation.make_env:check_control"
+    evaluator: ClassVar[str] = "embodyflow.orchestration.evaluation.returns:evaluate_returns"
 
     policy: SerializeAsAny[ControlPolicyConfig]
     env: EnvConfig
     rollout: StepRolloutConfig
     warm_start: None = None
-    evaluation: None = None
+    evaluation: ReturnEvaluationConfig | None = None
 
     @model_validator(mode="after")
     def _refuse_instructions(self) -> "ControlConfig":
@@ -82,9 +93,14 @@ class ControlConfig(RunConfig):
         """Tokens of a training row: one, since each row is a decision with one log-prob."""
         return 1
 
+    def unrestorable(self) -> dict[str, str]:
+        """Return the tasks whose episodes are not restored by their seed; see :func:`unrestorable_tasks`."""
+        return unrestorable_tasks(self.env, self.rollout.env_processes)
+
     def summarize(self, records: Records) -> dict[str, Any]:
-        """Return the mean returns of the first and the last iteration that finished episodes."""
-        return return_summary(records)
+        """Return mean returns of training episodes and, with ``evaluation``, those before and after training."""
+        evaluated = {} if self.evaluation is None else evaluated_return_summary(records, self.iterations)
+        return return_summary(records) | evaluated
 
     @staticmethod
     def summary_line(summary: Mapping[str, Any]) -> str:

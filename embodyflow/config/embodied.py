@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, SerializeAsAny, model_validator
 
 from embodyflow.config.base import Fraction, PositiveInt
-from embodyflow.config.environment import EnvConfig, SteppingConfig
+from embodyflow.config.environment import EnvConfig, SteppingConfig, unrestorable_tasks
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary, task_summary
@@ -88,10 +88,6 @@ class EmbodiedConfig(GroupedConfig):
             raise ValueError(
                 f"rollout.num_groups={num_groups} must be a multiple of the number of env.tasks ({num_tasks})"
             )
-        if self.env.max_steps % self.policy.chunk_size:
-            raise ValueError(
-                f"env.max_steps={self.env.max_steps} must be a multiple of policy.chunk_size={self.policy.chunk_size}"
-            )
         self._check_share("evaluation.num_goals", self.evaluation.num_goals * num_tasks)
         return self
 
@@ -115,8 +111,8 @@ class EmbodiedConfig(GroupedConfig):
 
     @property
     def num_decisions(self) -> int:
-        """Policy calls in a full-length episode."""
-        return self.env.max_steps // self.policy.chunk_size
+        """Policy calls in a full-length episode; ``env.max_steps`` may cut the last one's chunk."""
+        return -(-self.env.max_steps // self.policy.chunk_size)
 
     @property
     def longest_row(self) -> tuple[int, str]:
@@ -147,6 +143,10 @@ class EmbodiedConfig(GroupedConfig):
     def records_video_after(self, index: int) -> bool:
         """Return True if the evaluation after iteration ``index`` records a video: before and after training."""
         return self.evaluation.video and index in (0, self.iterations)
+
+    def unrestorable(self) -> dict[str, str]:
+        """Return the tasks whose episodes are not restored by their seed; see :func:`unrestorable_tasks`."""
+        return unrestorable_tasks(self.env, self.rollout.env_processes)
 
     def summarize(self, records: Records) -> dict[str, Any]:
         """Return success rates on evaluation goals before and after training, also per task if there are several."""

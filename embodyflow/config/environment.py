@@ -1,10 +1,13 @@
 """The configuration of a job's environments."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt
+from embodyflow.references import resolve
+
+RESTORABILITY_CHECK = "embodyflow.simulation.make_env:unrestorable_tasks"  # imports Gymnasium
 
 
 class AdapterConfig(Config):
@@ -16,7 +19,10 @@ class AdapterConfig(Config):
         wrappers: Functions ``module:function`` that take and return an environment, applied in this order.
         instructions: Sentences that the policy reads, by task; a task without one is its own instruction.
         task_kwargs: Arguments of ``gymnasium.make`` by task, in addition to ``env.kwargs``.
-        success_info: Key of ``info`` that is true in a step that succeeds; ``null`` if success is defined otherwise.
+        success_info: Key of ``info`` that is true in a step that succeeds, with dots into nested ones; ``null`` if
+            success is defined otherwise.
+        success_absent: Meaning of a step whose ``info`` lacks the key of ``success_info``: ``refuse`` stops the run,
+            ``not_yet`` counts the step as not successful.
         success_reward: Reward from which a step counts as success; ``null`` if success is defined otherwise.
         success_termination: Count every termination of the environment's episode as success.
         state: Keys of the observation that form the state, with dots into nested ones; ``null`` means all keys except
@@ -32,6 +38,7 @@ class AdapterConfig(Config):
     instructions: dict[str, str] = Field(default_factory=dict)
     task_kwargs: dict[str, dict[str, Any]] = Field(default_factory=dict)
     success_info: str | None = None
+    success_absent: Literal["refuse", "not_yet"] = "refuse"
     success_reward: float | None = None
     success_termination: bool = False
     state: tuple[str, ...] | None = None
@@ -44,6 +51,8 @@ class AdapterConfig(Config):
         named = [self.success_info is not None, self.success_reward is not None, self.success_termination]
         if sum(named) > 1:
             raise ValueError("success_info, success_reward and success_termination: only one may be set")
+        if self.success_absent == "not_yet" and self.success_info is None:
+            raise ValueError("success_absent=not_yet: needs success_info, the key that may be absent")
         return self
 
     @property
@@ -66,20 +75,32 @@ class EnvConfig(Config):
             environment and no instruction.
         kwargs: Arguments passed on to ``gymnasium.make``.
         max_steps: Environment steps after which an episode is truncated.
+        reset_options: Options that every ``reset(options=...)`` receives, besides the goal. They are part of what
+            restores an episode.
         adapter: Adapter that adds instructions, initial states and success; ``null`` if the environment defines them.
         step_timeout: Seconds that an environment in its own process may take for an action chunk.
         reset_timeout: Seconds that an environment in its own process may take to be built or reset.
         max_restarts: Restarts of environment processes per rollout worker before the run fails.
+        allow_unrestorable: Train also in environments whose ``reset(seed=...)`` does not restore an episode. Groups
+            then begin in different states, replays differ from the record, and every report of the run says so.
     """
 
     id: str
     tasks: tuple[str, ...]
     kwargs: dict[str, Any] = Field(default_factory=dict)
     max_steps: PositiveInt
+    reset_options: dict[str, Any] = Field(default_factory=dict)
     adapter: AdapterConfig | None = None
     step_timeout: PositiveFloat = 60.0
     reset_timeout: PositiveFloat = 300.0
     max_restarts: PositiveInt = 100
+    allow_unrestorable: bool = False
+
+    @model_validator(mode="after")
+    def _check_reset_options(self) -> "EnvConfig":
+        if "goal" in self.reset_options and (self.tasks or self.adapter is not None):
+            raise ValueError("reset_options.goal: the run chooses it; allowed are other options")
+        return self
 
     @model_validator(mode="after")
     def _check_adapter(self) -> "EnvConfig":
@@ -94,6 +115,22 @@ class EnvConfig(Config):
             if unknown:
                 raise ValueError(f"adapter.{key}: {sorted(unknown)[0]!r} is not among env.tasks {list(self.tasks)}")
         return self
+
+
+def unrestorable_tasks(env: EnvConfig, num_processes: int) -> dict[str, str]:
+    """Return the tasks whose episodes are not restored by their seed, each with the culprit and what differs.
+
+    Args:
+        env: Environments that the checks of the run accept.
+        num_processes: Value of ``rollout.env_processes``.
+
+    Returns:
+        Lines by task; empty unless ``env.allow_unrestorable``, because the checks refuse such environments without it.
+    """
+    if not env.allow_unrestorable:
+        return {}
+    found: dict[str, str] = resolve(RESTORABILITY_CHECK)(env, num_processes)
+    return found
 
 
 class SteppingConfig(Config):

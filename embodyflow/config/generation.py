@@ -47,7 +47,8 @@ class VLLMConfig(EngineConfig):
     Attributes:
         dtype: Precision of weights and cache. Log-probs match a float32 trainer's to 1e-5 in float32 only.
         max_num_seqs: Completions in flight at the same time.
-        max_num_batched_tokens: Most tokens of one engine step; ``null`` means vLLM's default.
+        max_num_batched_tokens: Most tokens of one engine step, at least max_num_seqs; ``null`` means vLLM's default. A
+            longer prompt is split over several steps, which does not change its samples.
         tensor_parallel_size: GPUs (or processes on a CPU) that the model is split over.
         gpu_memory_utilization: Fraction of a GPU's memory for weights and cache. That much must be free at the start,
             even if kv_cache_memory_bytes sets the size of the cache.
@@ -67,6 +68,15 @@ class VLLMConfig(EngineConfig):
     kv_cache_memory_bytes: PositiveInt | None = None
     enforce_eager: bool | None = None
     enable_prefix_caching: bool = True
+
+    @model_validator(mode="after")
+    def _check_tokens_of_a_step(self) -> "VLLMConfig":
+        if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens={self.max_num_batched_tokens}: must be null or at least "
+                f"max_num_seqs={self.max_num_seqs}"
+            )
+        return self
 
 
 class RemoteConfig(EngineConfig):

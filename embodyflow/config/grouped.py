@@ -48,6 +48,12 @@ class GroupedConfig(RunConfig):
         return min(rows_of_one * num_minibatches / self.full_batch, 1.0)
 
     @model_validator(mode="after")
+    def _check_held_out(self) -> "GroupedConfig":
+        if self.warm_start is not None and self.warm_start.until is not None:
+            self._check_share("warm_start.until.num_held_out", self.warm_start.num_held_out)
+        return self
+
+    @model_validator(mode="after")
     def _check_filtered_groups(self) -> "GroupedConfig":
         if (self.filter.num_groups or self.rollout.num_groups) % self.rollout.num_workers:
             raise ValueError(

@@ -44,6 +44,23 @@ class RolloutConfig(Config):
     max_staleness: Annotated[int, Field(ge=0, strict=True)] = 0
 
 
+class WarmStartUntilConfig(Config):
+    """Quality that ends a warm start.
+
+    Attributes:
+        success: Sampled success rate on held-out goals or prompts at which the warm start ends.
+        max_steps: Most optimizer steps. At this bound the warm start ends with a warning, whatever its quality.
+        every: Number of optimizer steps between two measurements.
+        num_held_out: Number of held-out goals per task, or of held-out prompts, each played once. They are the last
+            ones of the split ``demo``; no demonstration uses them.
+    """
+
+    success: Annotated[float, Field(gt=0, le=1)]
+    max_steps: PositiveInt
+    every: PositiveInt = 20
+    num_held_out: PositiveInt = 64
+
+
 class WarmStartConfig(Config):
     """Supervised fine-tuning on demonstrations before reinforcement learning.
 
@@ -51,7 +68,8 @@ class WarmStartConfig(Config):
         samples: Class ``module:Class`` that turns demonstrations into training samples, see
             :mod:`embodyflow.training.imitation`.
         num_demos: Number of demonstrations; in embodied jobs, the number per task.
-        steps: Optimizer steps.
+        steps: Optimizer steps; with ``until``, those before the first measurement.
+        until: Quality at which the warm start ends; ``null`` ends it after ``steps`` steps.
         batch_size: Samples per optimizer step.
         learning_rate: Learning rate of AdamW.
     """
@@ -60,8 +78,23 @@ class WarmStartConfig(Config):
 
     num_demos: PositiveInt
     steps: PositiveInt
+    until: WarmStartUntilConfig | None = None
     batch_size: PositiveInt
     learning_rate: PositiveFloat
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> "WarmStartConfig":
+        if self.until is not None and self.until.max_steps < self.steps:
+            raise ValueError(
+                f"until.max_steps={self.until.max_steps}: must be at least steps={self.steps}, the steps before the "
+                "first measurement"
+            )
+        return self
+
+    @property
+    def num_held_out(self) -> int:
+        """Number of goals or prompts at the end of the split ``demo`` that no demonstration uses."""
+        return 0 if self.until is None else self.until.num_held_out
 
 
 class EvaluationConfig(Config):
@@ -96,10 +129,12 @@ class RunConfig(Config):
         rollout_engine, trainer_engine: Classes ``module:Class`` of the engines that the ranks of the two groups hold.
         pipelines: Built-in pipelines that accept the job's rows.
         check: Function ``module:function`` that takes the configuration and refuses what this machine cannot run.
+        evaluator: Function ``module:function`` that evaluates the policy after an iteration and records the result.
         splits_models: Whether the trainer can split the matrices of a model over ranks.
         records_observations: Whether the run records the policy's observations of each task, so that an evaluation
             can compare its own.
         warm_start_keys: Keys that warm-started weights depend on, besides the numbers of ranks.
+        warm_start_until_keys: Further keys that they depend on if a measured quality ends the warm start.
         experiment: Experiment that the configuration starts from, a file in ``configs/experiment``.
         seed: Seed of every random draw.
         iterations: Iterations of reinforcement learning.
@@ -117,9 +152,11 @@ class RunConfig(Config):
     trainer_engine: ClassVar[str] = "embodyflow.training.fsdp_trainer:FSDPTrainer"
     pipelines: ClassVar[tuple[str, ...]]
     check: ClassVar[str]
+    evaluator: ClassVar[str] = "embodyflow.orchestration.evaluation.evaluation:evaluate"
     splits_models: ClassVar[bool] = False
     records_observations: ClassVar[bool] = False
     warm_start_keys: ClassVar[frozenset[str]] = frozenset()
+    warm_start_until_keys: ClassVar[frozenset[str]] = frozenset({"rollout", "reward"})
 
     experiment: RunName
     flow: RunName
@@ -268,11 +305,21 @@ class RunConfig(Config):
         """Return True if the evaluation after iteration ``index`` records a video."""
         return False
 
+    def unrestorable(self) -> dict[str, str]:
+        """Return the tasks whose episodes are not restored by their seed, each with the culprit and what differs.
+
+        It is empty unless the configuration allows such tasks.
+        """
+        return {}
+
     def warm_start_facts(self) -> dict[str, Any]:
         """Return every part of the configuration that warm-started weights depend on, as JSON-able values."""
         layout = [self.rollout.num_workers, self.trainer.num_ranks, self.trainer.tensor_parallel_size]
         facts = {"layout": layout, "precision": self.trainer.precision}
-        return self.model_dump(mode="json", include=set(self.warm_start_keys)) | facts
+        keys = set(self.warm_start_keys)
+        if self.warm_start is not None and self.warm_start.until is not None:  # rollouts decide when it ends
+            keys |= self.warm_start_until_keys
+        return self.model_dump(mode="json", include=keys) | facts
 
     @property
     def warm_start_files(self) -> tuple[str, ...]:

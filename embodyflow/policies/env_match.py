@@ -8,7 +8,12 @@ import numpy as np
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.observations import STATE_KEY, observation_fields
-from embodyflow.policies.policy_config import ActingPolicyConfig, Shape
+from embodyflow.policies.policy_config import (
+    ActingPolicyConfig,
+    ControlPolicyConfig,
+    DiscreteControlPolicyConfig,
+    Shape,
+)
 from embodyflow.policies.policy_registry import find_policy
 
 
@@ -29,10 +34,7 @@ def check_match(config: ActingPolicyConfig, env: gym.Env[Any, Any]) -> None:
                 f"policy.cameras: the environment's {name!r} is {fields[name][1]}; "
                 "allowed is uint8 [H, W, 3], from 0 to 255"
             )
-    if _action_box(env).shape != (config.action_dim,):
-        raise ConfigError(
-            f"policy.action_dim={config.action_dim}: the environment's actions have {env.action_space.shape}"
-        )
+    _check_actions(config, env)
     find_policy(config.name).run_check(config, env)
 
 
@@ -54,10 +56,41 @@ def policy_sizes(env: gym.Env[Any, Any]) -> dict[str, int]:
     """Return the sizes of a policy for the environment, by the keys of its configuration.
 
     Raises:
-        ConfigError: An action is no vector of floats, or an observation no array.
+        ConfigError: An action is neither a vector of floats nor one of K, or an observation no array.
     """
-    shape, _ = observation_fields(env.observation_space).get(STATE_KEY, ((0,), None))
-    return {"state_dim": shape[0] if shape else 1, "action_dim": _action_box(env).shape[0]}
+    fields, sizes = observation_fields(env.observation_space), _action_sizes(env)
+    if STATE_KEY in fields:
+        shape, _ = fields[STATE_KEY]
+        return {"state_dim": shape[0] if shape else 1, **sizes}
+    # A policy may read images alone. Without either, check_match names what the environment observes.
+    return {"state_dim": 0, **sizes} if any(len(shape) == 3 for shape, _ in fields.values()) else sizes
+
+
+def _action_sizes(env: gym.Env[Any, Any]) -> dict[str, int]:
+    if isinstance(env.action_space, gym.spaces.Discrete):
+        return {"action_dim": 1, "num_actions": int(env.action_space.n)}
+    return {"action_dim": _action_box(env).shape[0]}
+
+
+def _check_actions(config: ActingPolicyConfig, env: gym.Env[Any, Any]) -> None:
+    """Refuse an environment whose actions are of another kind or size than the policy's."""
+    space = env.action_space
+    if isinstance(config, DiscreteControlPolicyConfig):
+        if not isinstance(space, gym.spaces.Discrete):
+            raise ConfigError(
+                f"policy.name={config.name}: chooses among numbered actions, the environment's are {space}; "
+                "allowed is policy=mlp_gaussian or another policy for continuous actions"
+            )
+        if space.n != config.num_actions:
+            raise ConfigError(f"policy.num_actions={config.num_actions}: the environment has {space.n} actions")
+    elif isinstance(space, gym.spaces.Discrete) and isinstance(config, ControlPolicyConfig):
+        raise ConfigError(
+            f"policy.name={config.name}: has continuous actions, the environment's are {space}; "
+            "allowed is policy=mlp_categorical"
+            + (", or policy.action_dim=null, which chooses it" if config.discrete_policy else "")
+        )
+    elif _action_box(env).shape != (config.action_dim,):
+        raise ConfigError(f"policy.action_dim={config.action_dim}: the environment's actions have {space.shape}")
 
 
 def _has_shape(shape: tuple[int, ...] | None, wanted: Shape) -> bool:
@@ -69,7 +102,14 @@ def _has_shape(shape: tuple[int, ...] | None, wanted: Shape) -> bool:
 def _mismatch(policy: str, name: str, wanted: Shape, shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Return the message about an observation that is missing or has another shape."""
     shape, size = shapes.get(name), wanted[0]
-    if name == "state":
+    vectors = [key for key, each in shapes.items() if len(each) < 3]  # the others are images
+    if name == STATE_KEY and shape is None and vectors:
+        return (
+            f"policy.state_dim: the environment has no {STATE_KEY!r}, it observes {', '.join(shapes)}; choose some by "
+            f"env.adapter.state=[{','.join(vectors[:2])}], or flatten all of them by "
+            "env.adapter.wrappers=[gymnasium.wrappers:FlattenObservation]"
+        )
+    if name == STATE_KEY:
         return f"policy.state_dim={size}: the environment's state has {shape}"
     found = f"has no {name!r}, only {', '.join(shapes)}" if shape is None else f"has {name!r} in {shape}"
     if len(wanted) != 3:

@@ -5,7 +5,7 @@ The base class says which kind of job a policy is for, of another package's poli
 """
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -61,9 +61,15 @@ class EmbodiedPolicyConfig(ActingPolicyConfig):
 
 
 class ControlPolicyConfig(ActingPolicyConfig):
-    """Base of the configurations of policies for continuous control, which read a state and decide on one action."""
+    """Base of the configurations of policies for control, which read a state and decide on one action.
+
+    Attributes:
+        discrete_policy: Name of the shipped policy that takes this one's place if ``policy.action_dim`` is null and
+            the environment's action space is ``Discrete``; ``None`` if no policy does.
+    """
 
     job: ClassVar[str] = "control"
+    discrete_policy: ClassVar[str | None] = None
 
     state_dim: int = Field(ge=1, description="S, features of the state.")
 
@@ -81,3 +87,10 @@ class ControlPolicyConfig(ActingPolicyConfig):
     def observation_shapes(self) -> dict[str, Shape]:
         """Shape of the state."""
         return {"state": (self.state_dim,)}
+
+
+class DiscreteControlPolicyConfig(ControlPolicyConfig):
+    """Base of the configurations of policies for control that choose one of K actions (``Discrete(K)``)."""
+
+    action_dim: Literal[1] = Field(1, description="A = 1: an action is one number.")
+    num_actions: int = Field(ge=1, le=4096, description="K, actions to choose from.")

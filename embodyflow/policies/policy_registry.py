@@ -46,6 +46,7 @@ POLICIES: Mapping[str, PolicyEntry] = MappingProxyType(
         "smolvla": _shipped("smolvla", "SmolVLA"),
         "pi0": _shipped("pi0", "PI0"),
         "mlp_gaussian": _shipped("mlp_gaussian", "MLPGaussian", has_check=False, imitates=False),
+        "mlp_categorical": _shipped("mlp_categorical", "MLPCategorical", has_check=False, imitates=False),
         "causal_lm": _shipped("causal_lm", "CausalLM", has_check=False),
     }
 )

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from embodyflow.errors import ConfigError
-from embodyflow.policies.policy_config import PolicyConfig
+from embodyflow.policies.policy_config import ControlPolicyConfig, PolicyConfig
 from embodyflow.policies.policy_registry import find_policy
 
-SIZES = ("state_dim", "action_dim")
+SIZES = ("state_dim", "action_dim", "num_actions")
 """Keys of sizes that the environment can fill in."""
 OWN_POLICY = re.compile(r"\+?policy(?:\.name)?=(?P<name>[\w.]+:[\w.]+)")
 
@@ -29,6 +29,24 @@ def open_sizes(section: Mapping[str, Any]) -> list[str]:
     fields = {} if config_class is None else config_class.model_fields
     needed = [key for key in SIZES if key in fields and fields[key].is_required() and key not in section]
     return [key for key in SIZES if key in needed or section.get(key, 0) is None]
+
+
+def for_discrete_actions(section: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the section of the policy for an environment with a ``Discrete`` action space.
+
+    A section that leaves the actions to the environment (``action_dim`` is null) becomes that of the class's
+    ``discrete_policy``, as far as their keys agree. A key that has no meaning there stays if it was changed, so that
+    validation refuses it. Other sections are returned as they are.
+    """
+    config_class = config_class_of(section)
+    if config_class is None or not issubclass(config_class, ControlPolicyConfig):
+        return section
+    name = config_class.discrete_policy
+    if name is None or "action_dim" not in open_sizes(section):
+        return section
+    known, defaults = find_policy(name).config_class.model_fields, config_class.model_fields
+    kept = {key: value for key, value in section.items() if key in known or value != defaults[key].default}
+    return {**{key: value for key, value in kept.items() if key != "action_dim"}, "name": name}
 
 
 def config_class_of(section: Mapping[str, Any]) -> type[PolicyConfig] | None:

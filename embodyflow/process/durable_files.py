@@ -16,10 +16,18 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def make_folder(path: Path) -> None:
-    """Create a folder and its missing parents, and flush their names to the disk."""
+def make_folder(path: Path, levels: int | None = None) -> None:
+    """Create a folder and its missing parents, and flush their names to the disk.
+
+    Args:
+        path: The folder.
+        levels: Most folders to create; ``None`` means all that are missing.
+
+    Raises:
+        FileNotFoundError: More than ``levels`` folders are missing.
+    """
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    for folder in reversed(missing):
+    for folder in reversed(missing[:levels]):
         folder.mkdir(exist_ok=True)
         flush(folder.parent)
 

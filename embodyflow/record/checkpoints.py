@@ -42,8 +42,9 @@ class Checkpoints:
 
         Raises:
             DiskFullError: The disk has no room for a checkpoint as large as the last.
+            FileNotFoundError: The run's folder is gone.
         """
-        make_folder(self.path)
+        make_folder(self.path, levels=1)
         unfinished = unfinished_folder(self.path, iteration)
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
@@ -59,14 +60,18 @@ class Checkpoints:
         Raises:
             DiskFullError: The disk has no room for a checkpoint as large as the last.
         """
-        if done := self.committed():
-            needed = _size(self.folder(done[-1]))
+        if (needed := self.newest_bytes()) is not None:
             free = shutil.disk_usage(self.path.parent).free + freed
             if free < needed:
                 raise DiskFullError(
                     f"{self.path}: a checkpoint takes {needed / 1e6:.0f} MB and {free / 1e6:.0f} MB are free; "
                     f"make room and resume={self.path.parent.name}, or lower trainer.keep_checkpoints"
                 )
+
+    def newest_bytes(self) -> int | None:
+        """Return the size of the newest checkpoint; ``None`` without one."""
+        done = self.committed()
+        return _size(self.folder(done[-1])) if done else None
 
     def unfinished_bytes(self, iteration: int) -> int:
         """Return the size of a checkpoint that was begun and not committed; :meth:`begin` removes it."""

@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+from embodyflow.process.durable_files import make_folder
 from embodyflow.record.iteration_folders import drop, dropped_in, folder_of, folders_in, index_of, unfinished_folder
 
 
@@ -18,10 +19,14 @@ class EpisodeFolders:
         self.path = path
 
     def begin(self, iteration: int) -> Path:
-        """Return an empty folder to write an iteration's episodes to; they count after :meth:`commit`."""
+        """Return an empty folder to write an iteration's episodes to; they count after :meth:`commit`.
+
+        Raises:
+            FileNotFoundError: The run's folder is gone.
+        """
         self.discard(iteration)
         unfinished = unfinished_folder(self.path, iteration)
-        unfinished.mkdir(parents=True)
+        make_folder(unfinished, levels=2)
         return unfinished
 
     def discard(self, iteration: int) -> None:

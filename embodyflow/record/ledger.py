@@ -4,7 +4,8 @@ A text file with one JSON object per line. Each line ends with the SHA-256 of th
 so a line that is changed, dropped or moved is noticed. A line counts when :meth:`Ledger.append` returns: it is on disk
 then. A kill, a full disk or a power failure may leave part of a line, which the next append cuts off.
 
-The lines hold digests of the stages on disk and of the committed iterations. Nothing in them depends on time, processes
+The lines hold digests of the stages on disk and of the committed iterations, and the metrics of iterations and
+evaluations, from which ``metrics.jsonl`` is rebuilt. Nothing in them depends on time, processes
 or attempts, so a run with failures has the same ledger as one without.
 """
 
@@ -24,7 +25,7 @@ class Entry(NamedTuple):
     """One line of the ledger.
 
     Attributes:
-        kind: ``stage`` or ``commit``.
+        kind: ``stage``, ``commit`` or ``evaluation``.
         iteration: Index of the iteration.
         facts: Content of the line.
     """

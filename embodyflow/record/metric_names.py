@@ -61,6 +61,9 @@ METRICS = {
     "sft/num_demos": "Number of demonstrations.",
     "sft/demo_steps": "Mean number of environment steps of a demonstration.",
     "sft/num_samples": "Number of samples that the demonstrations give.",
+    "sft/steps": "Number of optimizer steps of the warm start.",
+    "sft/success_rate": "Sampled success of the warm start on held-out goals or prompts (`warm_start.until`).",
+    "sft/reached": "1 if the warm start reached `warm_start.until.success`, 0 if it ended at `max_steps`.",
     "eval/<mode>_success_rate": "Success rate on goals or prompts never trained on; mode is `greedy` or `sampled`.",
     "eval/<mode>_success_rate/<task>": "The same for one task, where there are several.",
     "eval/<mode>_success_low": "Lower end of the 95 % Wilson interval of that rate.",
@@ -68,6 +71,12 @@ METRICS = {
     "eval/<mode>_episode_steps": "Mean number of environment steps, or of response tokens, in evaluation.",
     "eval/<mode>_<score>": "A score of language jobs in evaluation, such as `eval/sampled_pass@4`.",
     "eval/<mode>_<source>/<score>": "The same score for the prompts of one data source.",
+    "eval/return": "Mean return of deterministic episodes of a control job.",
+    "eval/return_low": "Lower end of the 95 % Student interval of that mean.",
+    "eval/return_high": "Upper end of the 95 % Student interval of that mean.",
+    "eval/return_std": "Standard deviation of the returns.",
+    "eval/solved_at_reset": "Number of goals that were reached before the policy acted; they lift the success rate.",
+    "env/unrestorable_tasks": "Tasks whose seed does not restore an episode, with `env.allow_unrestorable=true`.",
     "eval/num_goals": "Number of goals or prompts that were evaluated.",
     "eval/success_rate": "Success rate of one task in `python -m flows.evaluate`.",
     "eval/episode_steps": "Mean number of environment steps of one task in `python -m flows.evaluate`.",
@@ -94,6 +103,7 @@ RECORD_KEYS = {
     "iteration": "Index of the iteration, from 1; 0 is before the first.",
     "weights_digest": "SHA-256 of the policy's full weights.",
     "digests": "SHA-256 of each node's rows, by node and rank.",
+    "solved_at_reset": "Names of the goals that were reached before the policy acted, if there are any.",
 }
 """Keys of a line of ``metrics.jsonl`` that are not metrics."""
 

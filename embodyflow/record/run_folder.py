@@ -14,6 +14,7 @@
         stages/iteration-000006/<node>/  rows of an iteration in progress: :mod:`embodyflow.record.stage_rows`
         open_episodes/    control jobs only: episodes that span iterations
         episodes/iteration-000005/       recorded episodes: :mod:`embodyflow.record.episode_folders`
+        unrestorable.json  tasks whose seed does not restore an episode, if env.allow_unrestorable accepts some
         observations.json  digest of the policy's first observation of each task
         evaluation.json    evaluations only: success by task; until it exists, evaluated/ has the evaluated checkpoint
         policy/            the exported policy, written at the end
@@ -23,6 +24,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,14 +34,17 @@ from typing import Any
 import yaml
 
 from embodyflow.config import RunConfig
+from embodyflow.config.base import RUN_NAME_PATTERN
 from embodyflow.config.composition.upgrade import upgrade
-from embodyflow.errors import ConfigError
+from embodyflow.errors import ConfigError, StorageError
 from embodyflow.process.durable_files import flush, make_folder, write_atomically, write_durably
 from embodyflow.process.file_lock import hold_lock
 from embodyflow.record.checkpoints import Checkpoints
 from embodyflow.record.episode_folders import EpisodeFolders
 from embodyflow.record.metrics_log import MetricsLog
 from embodyflow.record.stage_rows import StageRows
+
+UNRESTORABLE_FILE = "unrestorable.json"
 
 
 class RunFolder:
@@ -65,6 +70,8 @@ class RunFolder:
         self.metrics = MetricsLog(path / "metrics.jsonl")
         self.ledger_path = path / "ledger.jsonl"
         self.summary_path = path / "summary.json"
+        self._lock_path = path / ".lock"
+        self._held_lock: os.stat_result | None = None
 
     @classmethod
     def create(cls, config: RunConfig, notes: Mapping[str, str] | None = None) -> "RunFolder":
@@ -84,7 +91,7 @@ class RunFolder:
             make_folder(path.parent)
             _clear(unfinished)
             unfinished.mkdir()
-            for name, text in {"config.yaml": settings, **(notes or {})}.items():
+            for name, text in {"config.yaml": settings, **_restorability(config), **(notes or {})}.items():
                 write_durably(unfinished / name, text)
             unfinished.replace(path)
             flush(path.parent)
@@ -102,8 +109,14 @@ class RunFolder:
         """Open the folder of an earlier run, to resume it.
 
         Raises:
-            ConfigError: No such run exists; the message names those that do.
+            ConfigError: ``run_id`` is not the name of a run but, for example, a path; or no such run exists, and the
+                message names those that do.
         """
+        if re.fullmatch(RUN_NAME_PATTERN, run_id) is None:
+            raise ConfigError(
+                f"resume={run_id!r}: must be the name of a run in {run_root}/, {RUN_NAME_PATTERN}; "
+                "run_root=<folder> resumes a run of another folder"
+            )
         path = Path(run_root) / run_id
         if not (path / "config.yaml").is_file():
             known = sorted(p.parent.name for p in Path(run_root).glob("[!.]*/config.yaml"))
@@ -127,10 +140,32 @@ class RunFolder:
             ConfigError: Another process holds the lock, which the message names; or the folder is not writable.
         """
         with hold_lock(
-            self.path / ".lock",
+            self._lock_path,
             lambda pid: f"run_id={self.path.name}: process {pid} is at work on this run; wait for its end",
         ):
-            yield
+            self._held_lock = self._lock_path.stat()
+            try:
+                yield
+            finally:
+                self._held_lock = None
+
+    def require_present(self) -> None:
+        """Check that the folder exists, and within :meth:`locked` that it is still the locked one.
+
+        Raises:
+            StorageError: The folder was deleted, or another run replaced it.
+        """
+        if not self.is_present():
+            raise StorageError(f"{self.path}: was removed while the run was at work; start another run")
+
+    def is_present(self) -> bool:
+        """Return True if the folder exists and, within :meth:`locked`, is still the locked one."""
+        if self._held_lock is None:
+            return self.path.is_dir()
+        try:
+            return os.path.samestat(self._lock_path.stat(), self._held_lock)
+        except FileNotFoundError:
+            return False
 
     def refuse_if_locked(self) -> None:
         """Check that the run can be locked, without creating a file.
@@ -138,7 +173,7 @@ class RunFolder:
         Raises:
             ConfigError: Another process holds the lock; the message names it.
         """
-        if (self.path / ".lock").exists():
+        if self._lock_path.exists():
             with self.locked():
                 pass
 
@@ -174,6 +209,12 @@ class RunFolder:
         path = self.path / "observations.json"
         return json.loads(path.read_text()) if path.exists() else None
 
+    def unrestorable(self) -> dict[str, str]:
+        """Return the tasks whose seed does not restore an episode, each with the culprit and what differs."""
+        path = self.path / UNRESTORABLE_FILE
+        found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+        return found
+
     def write_evaluation(self, result: dict[str, Any]) -> None:
         """Write ``evaluation.json``: the evaluation is complete."""
         write_durably(self.path / "evaluation.json", json.dumps(result, indent=2) + "\n")
@@ -183,6 +224,17 @@ class RunFolder:
         folder = self.path / name
         folder.mkdir(exist_ok=True)
         return folder
+
+
+def _restorability(config: RunConfig) -> dict[str, str]:
+    """Return the file about tasks that are not restored by their seed, or nothing for a run without such tasks."""
+    found = config.unrestorable()
+    return {UNRESTORABLE_FILE: json.dumps(found, indent=2) + "\n"} if found else {}
+
+
+def unrestorable_lines(unrestorable: Mapping[str, str]) -> list[str]:
+    """Format :meth:`RunFolder.unrestorable` for reports, one line per task."""
+    return [f"{task}: reset(seed=…) does not restore an episode: {line}" for task, line in unrestorable.items()]
 
 
 def unfinished_runs(run_root: Path) -> list[RunFolder]:

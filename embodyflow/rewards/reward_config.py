@@ -5,7 +5,7 @@ Both are unions that ``name`` discriminates.
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -14,6 +14,7 @@ from embodyflow.references import resolve
 from embodyflow.rewards.borrowed import load_borrowed, split_origin
 
 Positive = Annotated[float, Field(gt=0)]
+Isolation: TypeAlias = Literal["auto", "bubblewrap", "namespaces", "guard"]
 
 SANDBOX_START_SECONDS = 30.0
 """Timeout for a sandbox to start the program."""
@@ -77,22 +78,23 @@ class MathConfig(_Config):
 class CodeConfig(_Config):
     """The last fenced block of Python in the response passes the tests, which are the ground truth.
 
-    The tests are Python source, usually assertions. They run after the response's code, in the same namespace, in a
-    sandboxed process (:mod:`embodyflow.rewards.functions.sandbox`).
+    The tests are Python source with assertions. They call the response's code, which runs in another sandboxed process
+    (:mod:`embodyflow.rewards.functions.sandbox`); arguments and results cross as data.
 
     Attributes:
         time_limit: Seconds for the program and its tests, including imports.
-        memory_gb: Address space of each process in GB (10⁹ bytes).
-        isolation: Protection from the program: ``namespaces`` (the kernel removes the network, makes other files
-            read-only and ends all processes that the program starts), ``guard`` (the interpreter blocks network, new
-            processes and foreign functions, which stops accidents but not attacks), or ``auto`` (namespaces if the
-            kernel permits them, else the guard).
+        memory_gb: Memory of all processes of the program together, and address space of each and of the tests, in GB
+            (10⁹ bytes).
+        isolation: Protection from the program: ``namespaces`` (the kernel removes the network and other processes and
+            makes other files read-only), ``bubblewrap`` (the same, set up by bubblewrap), ``guard`` (Landlock and
+            seccomp refuse other files, further processes, signals and sockets; weaker, for machines that forbid
+            namespaces), or ``auto`` (bubblewrap where it is installed, else namespaces; never the guard).
     """
 
     name: Literal["code"] = "code"
     time_limit: Positive = 10.0
     memory_gb: Positive = 1.0
-    isolation: Literal["auto", "namespaces", "guard"] = "auto"
+    isolation: Isolation = "auto"
 
 
 class CustomConfig(_Config):

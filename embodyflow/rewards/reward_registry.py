@@ -1,6 +1,7 @@
 """The reward manager of each configuration."""
 
 import importlib.util
+import logging
 from typing import assert_never
 
 from embodyflow.errors import ConfigError
@@ -10,6 +11,7 @@ from embodyflow.rewards.managers.inline import BatchRewardManager, NaiveRewardMa
 from embodyflow.rewards.managers.pool import ParallelRewardManager
 from embodyflow.rewards.reward_config import (
     BatchConfig,
+    CodeConfig,
     DapoConfig,
     MathConfig,
     ModelConfig,
@@ -17,6 +19,8 @@ from embodyflow.rewards.reward_config import (
     ParallelConfig,
     RewardConfig,
 )
+
+logger = logging.getLogger(__name__)
 
 
 def build_reward_manager(config: RewardConfig) -> RewardManager:
@@ -51,11 +55,20 @@ def build_reward_manager(config: RewardConfig) -> RewardManager:
 
 
 def check_reward(config: RewardConfig) -> None:
-    """Check that the library of a reward function is installed.
+    """Check that the library of a reward function is installed, and that this machine can isolate programs.
 
     Raises:
-        ConfigError: The library is not installed; the message says how to install it.
+        ConfigError: The library is not installed, or the isolation is not permitted; the message says what to do.
     """
     for key, function in config.functions.items():
         if isinstance(function, MathConfig) and importlib.util.find_spec("math_verify") is None:
             raise ConfigError(f"reward.{key}.name=math: math-verify is not installed; pip install 'embodyflow[math]'")
+        if isinstance(function, CodeConfig):
+            from embodyflow.rewards.functions.sandbox import choose_isolation
+
+            try:
+                isolation = choose_isolation(function.isolation)
+            except ConfigError as error:
+                raise ConfigError(f"reward.{key}.{error}") from error
+            if isolation == "guard":
+                logger.warning("reward.%s.isolation=guard: a weaker isolation of programs (SECURITY.md)", key)

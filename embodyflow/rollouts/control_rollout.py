@@ -8,10 +8,10 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box
 
 from embodyflow.config.control import ControlConfig
 from embodyflow.data.batches import Columns
@@ -20,6 +20,7 @@ from embodyflow.errors import DamageError
 from embodyflow.policies.env_match import check_match
 from embodyflow.policies.policy_registry import build_acting_policy
 from embodyflow.process.determinism import use_deterministic_kernels
+from embodyflow.rollouts.executable_actions import executable_actions
 from embodyflow.rollouts.open_episodes import OpenEpisodes, OpenEpisodesFolder
 from embodyflow.seeding import LARGEST_ENV_SEED, derive_rng, derive_seed
 from embodyflow.simulation.make_env import make_env
@@ -57,8 +58,7 @@ class ControlRollout:
         prototype = make_env(config.env, None, "train")
         check_match(config.policy, prototype)
         self.policy = build_acting_policy(config.policy, config.cluster.device)
-        assert isinstance(prototype.action_space, Box)
-        self._low, self._high = prototype.action_space.low, prototype.action_space.high
+        self._action_space = prototype.action_space
         prototype.close()
         self._num_episodes = np.zeros(self._num_envs, np.int64)
         self._returns, self._lengths = np.zeros(self._num_envs), np.zeros(self._num_envs, np.int64)
@@ -97,7 +97,7 @@ class ControlRollout:
         ranks = range(self.rank * self._num_envs, (self.rank + 1) * self._num_envs)
         shape = (self._num_steps, self.config.policy.action_dim)
         uniforms = np.stack([derive_rng(*draws, number).random(shape) for number in ranks], axis=1)
-        record = _Record(self._num_envs, self._num_steps, self.config)
+        record = _Record(self._num_envs, self._num_steps, self.config, self.policy.token_dtype)
         finished = Finished()
         for t in range(self._num_steps):
             self._step(t, uniforms[t], record, finished)
@@ -109,10 +109,47 @@ class ControlRollout:
         self._last_iteration = iteration
         return record.rows(first_uid, seeds, self.policy_version), finished
 
+    def evaluate(self, num_episodes: int) -> Finished:
+        """Play this rank's share of the evaluation episodes with the policy's deterministic actions.
+
+        The episodes have environments of their own, so training episodes continue as if there were no evaluation. The
+        initial states are the same in every evaluation of a run, and are drawn by another name than those of training.
+
+        Args:
+            num_episodes: Evaluation episodes of all ranks.
+        """
+        finished = Finished()
+        for episode in range(self.rank, num_episodes, self.world_size):
+            seed = derive_seed(self.config.seed, "evaluation episode", episode) % (LARGEST_ENV_SEED + 1)
+            rewards = self._evaluate_episode(seed)
+            finished.returns.append(float(np.sum(rewards)))
+            finished.lengths.append(len(rewards))
+        return finished
+
+    def _evaluate_episode(self, seed: int) -> list[float]:
+        """Play one episode in an environment of its own; return its rewards."""
+        env = VectorEnv(
+            [functools.partial(make_env, self.config.env, None, "eval")],
+            num_workers=min(1, self.config.rollout.env_processes),
+            chunk_size=1,
+            supervision=self._env.supervision,
+        )
+        try:
+            state, rewards = env.reset([0], [seed])["state"], []
+            while True:
+                decision = self.policy.act({"state": state.astype(np.float32)}, None, 1.0)
+                step = env.step(executable_actions(self._action_space, decision.actions))
+                state = step.observation["state"]
+                rewards.append(float(step.rewards[0, 0]))
+                if step.terminated[0] or step.truncated[0]:
+                    return rewards
+        finally:
+            env.close()
+
     def _step(self, t: int, uniforms: np.ndarray, record: "_Record", finished: Finished) -> None:
         """Step every environment once, record step t and reset the environments whose episodes ended."""
         decision = self.policy.act({"state": self._state}, uniforms, self.config.rollout.temperature)
-        step = self._env.step(np.clip(decision.actions, self._low, self._high))
+        step = self._env.step(executable_actions(self._action_space, decision.actions))
         record.columns["state"][:, t] = self._state
         record.columns["action_tokens"][:, t] = decision.tokens
         record.columns["log_probs"][:, t] = decision.log_probs
@@ -170,11 +207,11 @@ class ControlRollout:
 class _Record:
     """Record of n environments over T steps, which is split into rows at the ends of episodes."""
 
-    def __init__(self, num_envs: int, num_steps: int, config: ControlConfig) -> None:
+    def __init__(self, num_envs: int, num_steps: int, config: ControlConfig, token_dtype: np.dtype[Any]) -> None:
         shape, policy = (num_envs, num_steps), config.policy
         self.columns: Columns = {
             "state": np.zeros((*shape, policy.state_dim), np.float32),
-            "action_tokens": np.zeros((*shape, policy.action_dim), np.float32),
+            "action_tokens": np.zeros((*shape, policy.action_dim), token_dtype),
             "log_probs": np.zeros((*shape, 1), np.float32),
             "rewards": np.zeros((*shape, 1), np.float32),
             "loss_mask": np.ones((*shape, 1), np.bool_),

@@ -27,7 +27,15 @@ from embodyflow.policies.base import Decision
 from embodyflow.policies.env_match import check_match
 from embodyflow.policies.observations import entries_of, observation_fields
 from embodyflow.policies.policy_registry import build_acting_policy
-from embodyflow.rollouts.episode_rows import Episode, EpisodeRows, GroupJournal, MemoryJournal, Slots, padded
+from embodyflow.rollouts.episode_rows import (
+    Episode,
+    EpisodeRows,
+    GroupJournal,
+    MemoryJournal,
+    Slots,
+    SolvedGoals,
+    padded,
+)
 from embodyflow.rollouts.group_rollout import GroupRollout, places
 from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.simulation.frames import CannotDrawError, drawing_env, frame_of
@@ -80,12 +88,15 @@ class EmbodiedRollout(GroupRollout):
         )
         self._supervision = Supervision.from_config(config.env)
         self.policy_version = -1
+        self._solved: SolvedGoals | None = None
 
     def update_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
         """Load the weights that the policy acts with from now on."""
         state = {name: torch.from_numpy(np.array(array)) for name, array in weights.items()}
         self.policy.model.load_state_dict(state)
         self.policy_version = version
+        if version >= 0 and (measuring := self._envs.pop("demo", None)) is not None:
+            measuring.close()  # weights of a warm start have negative versions, and RL does not play these goals
 
     def training_episodes(self, seed: int, iteration: int, reroll: int = 0) -> list[Episode]:
         """Return this rank's episodes of an iteration: whole groups, whose siblings share task and goal.
@@ -119,6 +130,16 @@ class EmbodiedRollout(GroupRollout):
         # Ranks take turns within each task, because every rank has environments of every task to keep busy.
         rows = [row for row in chosen if self._owns(row % num_tasks * num_goals + row // num_tasks)]
         return [Episode(row, row, row, row % num_tasks, row // num_tasks) for row in rows]
+
+    def held_out_episodes(self) -> list[Episode]:
+        """Return this rank's share of the last ``warm_start.until.num_held_out`` goals of every task's demo split."""
+        assert self.config.warm_start is not None
+        number, num_tasks = self.config.warm_start.num_held_out, len(self.config.env.tasks)
+        ends = [env.get_wrapper_attr("num_goals")["demo"] for env in self.prototypes]
+        rows = [row for row in range(number * num_tasks) if self._owns(row % num_tasks * number + row // num_tasks)]
+        return [
+            Episode(row, row, row, row % num_tasks, ends[row % num_tasks] - number + row // num_tasks) for row in rows
+        ]
 
     def _owns(self, index: int) -> bool:
         """Return True if the item with this index belongs to this rank; ranks take turns."""
@@ -157,6 +178,7 @@ class EmbodiedRollout(GroupRollout):
             self.env(split).abandon()  # episodes that an interrupted node or the last attempt left open
             playable = [self._with_playable_goal(each, split, quarantines[each.group_id]) for each in episodes]
             rows = self._blank_rows(playable, draws)
+            self._solved = SolvedGoals(rows) if split == "eval" else None
             groups = GroupJournal(rows, storage)
             slots = Slots(self.env(split), playable, len(self.config.env.tasks), done=groups.restore())
             try:
@@ -166,7 +188,17 @@ class EmbodiedRollout(GroupRollout):
                 quarantines[group] += 1
                 _logger.warning("%s; group %d gets another goal", error, group)
             else:
+                if self._solved is not None:
+                    self._solved.confirm(functools.partial(self._succeeds_without_action, split))
                 return rows.columns
+
+    def _succeeds_without_action(self, split: str, task_id: int, goal: int) -> bool:
+        """Return True if a null action, in the middle of the bounds, succeeds in the first step of a goal."""
+        env, (low, high) = self.env(split), self._bounds
+        null = np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, np.clip(0, low, high))
+        env.reset([task_id], [goal], [{"goal": goal}])  # the first environments have one task each, in order
+        step = env.step(np.broadcast_to(null, (1, env.chunk_size, *null.shape)), [task_id])
+        return bool(step.infos["success"][0, 0])
 
     def _with_playable_goal(self, episode: Episode, split: str, num_quarantines: int) -> Episode:
         """Return the episode, with another goal if the previous ones were quarantined."""
@@ -227,6 +259,10 @@ class EmbodiedRollout(GroupRollout):
             rows, t = slots.rows(turn.playing), slots.decisions(turn.playing)
             step = slots.await_step(turn.playing)
             record.record_step(rows, t, turn.decision, step)
+            if self._solved is not None:
+                first = t == 0
+                solved, succeeded = slots.solved(turn.playing), step.infos["success"][:, 0] > 0
+                self._solved.record_start(rows[first], solved[first], succeeded[first])
             groups.end(rows[step.terminated | step.truncated])
 
     def fault_metrics(self) -> dict[str, Metric]:
@@ -318,7 +354,8 @@ class EmbodiedRollout(GroupRollout):
             ConfigError: The expert reaches none of the goals.
         """
         assert self.config.warm_start is not None
-        num_demos, num_goals = self.config.warm_start.num_demos, env.get_wrapper_attr("num_goals")["demo"]
+        num_demos = self.config.warm_start.num_demos
+        num_goals = env.get_wrapper_attr("num_goals")["demo"] - self.config.warm_start.num_held_out
         for goal in range(number, num_goals, num_demos):
             noise = derive_rng(self.config.seed, "demonstration", task_id, goal)
             demo = self._record_expert(env, goal, noise)

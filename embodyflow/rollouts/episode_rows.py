@@ -1,7 +1,7 @@
 """Episodes in progress: their environments, their rows and the groups that are complete."""
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import cast
 
@@ -102,6 +102,10 @@ class Slots:
         """Return the current observations of environments, ``[n, ...]`` by name."""
         return {name: values[slots] for name, values in self._observation.items()}
 
+    def solved(self, slots: Sequence[int]) -> np.ndarray:
+        """Return True for the environments whose reset said that the goal is reached, bool ``[n]``."""
+        return self._env.solved(slots)
+
     def begin_step(self, slots: Sequence[int], actions: np.ndarray) -> None:
         """Start an action chunk in each environment."""
         self._env.step_async(actions, slots)
@@ -186,11 +190,7 @@ class EpisodeRows:
         Raises:
             ConfigError: An episode continues after ``env.max_steps``.
         """
-        if (t >= self.columns["action_tokens"].shape[1]).any():
-            raise ConfigError(
-                f"env.id={self._env.id}: an episode continues after env.max_steps={self._env.max_steps} steps; an "
-                "environment without env.adapter receives max_steps and must truncate by itself"
-            )
+        self._require_end(bool((t < self.columns["action_tokens"].shape[1]).all()))
         for name, values in observation.items():
             if name not in self.columns:
                 shape = self.columns["action_tokens"].shape[:2] + values.shape[1:]
@@ -198,7 +198,11 @@ class EpisodeRows:
             self.columns[name][rows, t] = values
 
     def record_step(self, rows: np.ndarray, t: np.ndarray, decision: Decision, step: ChunkStep) -> None:
-        """Record a decision and its step; log-probs of actions that were not executed stay outside the mask."""
+        """Record a decision and its step; log-probs of actions that were not executed stay outside the mask.
+
+        Raises:
+            ConfigError: An episode continues after ``env.max_steps``, within its last chunk.
+        """
         columns = self.columns
         executed = np.arange(self._chunk) < step.num_steps[:, None]
         mask = np.repeat(executed, decision.log_probs.shape[1] // self._chunk, axis=1)  # ordered action by action
@@ -207,6 +211,7 @@ class EpisodeRows:
         columns["log_probs"][rows, t] = np.where(mask, decision.log_probs, 0)
         columns["loss_mask"][rows, t] = mask
         columns["num_steps"][rows] += step.num_steps
+        self._require_end(bool((columns["num_steps"][rows] <= self._env.max_steps).all()))
         columns["episode_return"][rows] += step.rewards.sum(axis=1)
         columns["success"][rows] |= step.infos["success"].any(axis=1)  # an episode may continue after success
         columns["terminated"][rows] = step.terminated
@@ -216,6 +221,54 @@ class EpisodeRows:
             if FINAL + name not in columns:
                 columns[FINAL + name] = np.zeros((len(columns["uid"]), *values.shape[1:]), values.dtype)
             columns[FINAL + name][rows[over]] = values[over]
+
+    def _require_end(self, ended: bool) -> None:
+        """Raise :class:`ConfigError` unless the episodes ended after ``env.max_steps``, as they must."""
+        if not ended:
+            raise ConfigError(
+                f"env.id={self._env.id}: an episode continues after env.max_steps={self._env.max_steps} steps; an "
+                "environment without env.adapter receives max_steps and must truncate by itself"
+            )
+
+
+class SolvedGoals:
+    """The goals of an evaluation that are reached before the policy acts. They say nothing about the policy.
+
+    A goal counts if the info of its reset says so, or if its first step succeeds with the policy's action and also with
+    a null action.
+
+    Args:
+        rows: Rows of the evaluation; they get the column ``solved_at_reset``.
+    """
+
+    SUCCEEDED_AT_ONCE, SOLVED = 1, 2
+
+    def __init__(self, rows: EpisodeRows) -> None:
+        self._columns = rows.columns
+        self._columns["solved_at_reset"] = np.zeros(len(rows.columns["uid"]), np.int8)
+
+    def record_start(self, rows: np.ndarray, solved: np.ndarray, succeeded: np.ndarray) -> None:
+        """Record the starts of n episodes.
+
+        Args:
+            rows: Rows of the episodes, int ``[n]``.
+            solved: Flags of resets whose info says that the goal is reached, bool ``[n]``.
+            succeeded: Flags of first steps that succeeded, bool ``[n]``.
+        """
+        self._columns["solved_at_reset"][rows] = np.where(solved, self.SOLVED, succeeded * self.SUCCEEDED_AT_ONCE)
+
+    def confirm(self, succeeds_without_action: Callable[[int, int], bool]) -> None:
+        """Turn the column into flags.
+
+        Args:
+            succeeds_without_action: Function that plays one null action from a task's goal and returns True if it
+                succeeds.
+        """
+        columns, found = self._columns, self._columns["solved_at_reset"]
+        for row in np.flatnonzero(found == self.SUCCEEDED_AT_ONCE).tolist():
+            if succeeds_without_action(int(columns["env_task_id"][row]), int(columns["goal"][row])):
+                found[row] = self.SOLVED
+        columns["solved_at_reset"] = found == self.SOLVED
 
 
 class GroupJournal:

@@ -16,7 +16,6 @@ from embodyflow.seeding import derive_rng
 MOST_GOLDS = 2000
 """Number of golds of a split to grade; of more, a seeded sample."""
 MOST_NAMED = 3
-GRADED_SPLITS: tuple[Split, ...] = ("train", "validation")
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ def check_golds(config: LanguageConfig, source: PromptSource) -> PromptSource:
         return select_gradable(config, source)[0]
     if (reason := why_unchecked(config.reward)) is not None:
         logger.info("golds are not graded against themselves: %s", reason)
-    for split in GRADED_SPLITS:
+    for split in _graded_splits(config):
         number = source.num_prompts(split)
         rng = derive_rng(config.seed, "golds", split)
         sample = None if number <= MOST_GOLDS else sorted(rng.permutation(number)[:MOST_GOLDS].tolist())
@@ -60,7 +59,7 @@ def select_gradable(config: LanguageConfig, source: PromptSource) -> tuple[Promp
         raise ConfigError(f"data.skip_ungradable=true: needs golds that can be graded, but {reason}; allowed is false")
     kept: dict[Split, list[int]] = {}
     left_out: dict[Split, int] = {}
-    for split in GRADED_SPLITS:
+    for split in _graded_splits(config):
         number = source.num_prompts(split)
         problems = _problems(config, source, split, None)
         kept[split] = [index for index in range(number) if index not in problems]
@@ -70,6 +69,12 @@ def select_gradable(config: LanguageConfig, source: PromptSource) -> tuple[Promp
         if number and not kept[split]:
             raise ConfigError(_message(config, source, split, problems, number, number))
     return SelectedPrompts(source, kept), left_out
+
+
+def _graded_splits(config: LanguageConfig) -> tuple[Split, ...]:
+    """Return the splits whose responses are graded; a warm start that ends at a quality grades those of ``demo``."""
+    measured = config.warm_start is not None and config.warm_start.until is not None
+    return ("train", "validation", "demo") if measured else ("train", "validation")
 
 
 def _problems(

@@ -44,15 +44,18 @@ def check_prompts(config: LanguageConfig, source: PromptSource) -> None:
     Raises:
         ConfigError: A check failed; one line names the key and what is allowed.
     """
-    wanted: dict[tuple[str, Split], int] = {("evaluation.num_prompts", "validation"): config.evaluation.num_prompts}
+    wanted: dict[tuple[str, Split], tuple[int, int]] = {
+        ("evaluation.num_prompts", "validation"): (config.evaluation.num_prompts, 0)
+    }
     if config.warm_start is not None:
-        wanted["warm_start.num_demos", "demo"] = config.warm_start.num_demos
+        wanted["warm_start.num_demos", "demo"] = config.warm_start.num_demos, config.warm_start.num_held_out
     skips = isinstance(config.data, RowsConfig) and config.data.too_long == "skip"
     left_out = f" without those over rollout.max_prompt_tokens={config.rollout.max_prompt_tokens}" if skips else ""
-    for (key, split), number in wanted.items():
-        allowed = source.num_prompts(split)
+    for (key, split), (number, held_out) in wanted.items():
+        allowed = source.num_prompts(split) - held_out
         if number > allowed:
-            raise ConfigError(f"{key}={number}: allowed are 1 to {allowed}, the prompts of split {split!r}{left_out}")
+            rest = f"{left_out} without the {held_out} of warm_start.until.num_held_out" if held_out else left_out
+            raise ConfigError(f"{key}={number}: allowed are 1 to {allowed}, the prompts of split {split!r}{rest}")
 
 
 def _check_model(config: LanguageConfig) -> None:

@@ -40,7 +40,7 @@ from embodyflow.rollouts.language_checks import check_prompts
 from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.types import Batch
 
-SPLITS: dict[str, Split] = {"train": "train", "eval": "validation"}
+SPLITS: dict[str, Split] = {"train": "train", "eval": "validation", "demo": "demo"}
 Tokens = tuple[int, ...]
 
 
@@ -132,6 +132,12 @@ class LanguageRollout(GroupRollout):
         rows = [(index * times + sibling, index) for index in indices for sibling in range(times)]
         return [Question(row, row, index, index) for row, index in rows]
 
+    def held_out_episodes(self) -> list[Question]:
+        """Return this rank's share of the last ``warm_start.until.num_held_out`` prompts of the demo split."""
+        assert self.config.warm_start is not None
+        number, end = self.config.warm_start.num_held_out, self._prompts.num_prompts("demo")
+        return [Question(row, row, row, end - number + row) for row in range(self.rank, number, self.world_size)]
+
     def play(
         self,
         questions: Sequence[Question],
@@ -146,7 +152,7 @@ class LanguageRollout(GroupRollout):
 
         Args:
             questions: Responses to sample.
-            split: Split of the prompts, ``train`` or ``eval``.
+            split: Split of the prompts, ``train``, ``eval`` or ``demo``.
             draws: Parts of a response's seed; the question's row is appended. ``None`` decodes greedily.
             journal: Journal that stores the responses of ``rollout.groups_per_call`` groups per call and returns those
                 of an earlier attempt. Without one, a single call samples all responses.

@@ -44,7 +44,7 @@ class OpenEpisodesFolder:
     def write(self, iteration: int, episodes: OpenEpisodes) -> None:
         """Write the open episodes of an iteration and flush them to disk; delete the oldest file."""
         path = self._path(iteration)
-        make_folder(self._folder)
+        make_folder(self._folder, levels=1)
         path.unlink(missing_ok=True)
         Journal(path).append(_table(episodes))
         flush(path)

@@ -1,5 +1,7 @@
 """Building one environment of a configuration, and checking that it works on this machine."""
 
+import contextlib
+import copy
 import difflib
 import importlib
 import math
@@ -21,14 +23,52 @@ from embodyflow.errors import ConfigError
 from embodyflow.policies.env_match import check_match, policy_sizes
 from embodyflow.policies.observations import entries_of, observation_fields
 from embodyflow.project import check_room, hides_room
+from embodyflow.simulation.restorability import (
+    PROBE_SEED,
+    FirstStep,
+    find_unrestorable,
+    first_step,
+    play_first_step,
+    probe_actions,
+    probe_options,
+    refusal,
+)
 
 ADAPTER_ID = "envs:embodyflow/Adapted-v0"
 EXAMPLE_ENV_ID = "envs:embodyflow/MetaWorld-v0"
 SPLITS = ("train", "demo", "eval")
+MISSING_PACKAGE = (ImportError, gym.error.DependencyNotInstalled)
+"""Errors of an environment or a wrapper whose optional package is not installed."""
+
+
+_PROBED: dict[str, dict[str, str]] = {}
+"""Results of the probe for restorability in this process, by registration, configuration and use of processes."""
+
+
+class ResetOptions(gym.Wrapper[Any, Any, Any, Any]):
+    """A wrapper that adds options to every reset; those of the caller win.
+
+    Args:
+        env: Environment to reset.
+        reset_options: Options by name; each reset receives a copy.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], reset_options: Mapping[str, Any]) -> None:
+        super().__init__(env)
+        self._reset_options = dict(reset_options)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment."""
+        return super().reset(seed=seed, options={**copy.deepcopy(self._reset_options), **(options or {})})
 
 
 def make_env(env: EnvConfig, task: str | None, split: str, **kwargs: Any) -> gym.Env[Any, Any]:
     """Build one environment of the configuration; without a task it is plain Gymnasium, and ``split`` has no effect."""
+    instance = _make(env, task, split, **kwargs)
+    return ResetOptions(instance, env.reset_options) if env.reset_options else instance
+
+
+def _make(env: EnvConfig, task: str | None, split: str, **kwargs: Any) -> gym.Env[Any, Any]:
     if env.adapter is not None:
         task = task or ""
         return gym.make(
@@ -59,8 +99,9 @@ def check_control(config: ControlConfig) -> None:
     """
     instance = _build(config.env, first_task(config.env))
     check_match(config.policy, instance)
-    _check_step(config.env, instance)
+    _, first = _check_step(config.env, instance)
     instance.close()
+    _require_restorable(config.env, {None: first}, config.rollout.env_processes)
 
 
 def check_embodied(config: EmbodiedConfig) -> None:
@@ -74,11 +115,61 @@ def check_embodied(config: EmbodiedConfig) -> None:
     check_match(config.policy, instance)
     _check_observation_space(config, instance)
     check_attributes(env, instance)
-    _check_task_step(env, instance)
+    firsts: dict[str | None, FirstStep] = {first_task(env): _check_task_step(env, instance)}
     num_goals = [instance.get_wrapper_attr("num_goals")]
     instance.close()
-    num_goals += [_check_further_task(env, task, instance) for task in env.tasks[1:]]
+    for task in env.tasks[1:]:
+        goals, firsts[task] = _check_further_task(env, task, instance)
+        num_goals.append(goals)
     _check_num_goals(config, num_goals)
+    _require_restorable(env, firsts, config.rollout.env_processes)
+
+
+def _require_restorable(env: EnvConfig, firsts: Mapping[str | None, FirstStep], num_processes: int) -> None:
+    """Refuse environments that their seed does not restore, unless ``env.allow_unrestorable`` allows them."""
+    found = _probe(env, firsts, num_processes)
+    if found and not env.allow_unrestorable:
+        raise ConfigError(refusal(env, found))
+
+
+def unrestorable_tasks(env: EnvConfig, num_processes: int = 0) -> dict[str, str]:
+    """Return the tasks whose goal 0 is not restored by its seed, each with the culprit and what differs.
+
+    Args:
+        env: Configuration of environments that :func:`check_control` or :func:`check_embodied` accepts.
+        num_processes: Number of environment processes to play in; 0 plays in this process.
+
+    Returns:
+        Lines ``<key>: <what differs>`` by task; the id of the environment stands for one without tasks.
+
+    Raises:
+        ConfigError: An environment cannot be built or played.
+    """
+    return _probe(env, {}, num_processes)
+
+
+def _probe(env: EnvConfig, firsts: Mapping[str | None, FirstStep], num_processes: int) -> dict[str, str]:
+    """Call :func:`find_unrestorable` once per process and environment: a command checks its configuration twice.
+
+    Args:
+        env: Configuration of the environments.
+        firsts: First steps by task; those of missing tasks are played.
+        num_processes: Number of environment processes to play in.
+    """
+    spec = _env_spec(env.id)
+    about = env.model_dump(exclude={"step_timeout", "reset_timeout", "max_restarts", "allow_unrestorable"})
+    key = f"{spec!r} {about!r} {num_processes > 0}"
+    if key not in _PROBED:
+        tasks: Sequence[str | None] = env.tasks or (None,)
+        _PROBED[key] = find_unrestorable(
+            env, {task: firsts.get(task) or _first_step(env, task) for task in tasks}, make_env, num_processes
+        )
+    return _PROBED[key]
+
+
+def _first_step(env: EnvConfig, task: str | None) -> FirstStep:
+    with contextlib.closing(_build(env, task)) as instance:
+        return play_first_step(env, instance)
 
 
 def _check_observation_space(config: EmbodiedConfig, instance: gym.Env[Any, Any]) -> None:
@@ -98,13 +189,14 @@ def _check_observation_space(config: EmbodiedConfig, instance: gym.Env[Any, Any]
 
 def _check_num_goals(config: EmbodiedConfig, num_goals: Sequence[Mapping[str, int]]) -> None:
     """Check that every task has as many goals as evaluation and warm start need."""
-    wanted = {("evaluation.num_goals", "eval"): config.evaluation.num_goals}
+    wanted = {("evaluation.num_goals", "eval"): (config.evaluation.num_goals, 0)}
     if config.warm_start is not None:
-        wanted["warm_start.num_demos", "demo"] = config.warm_start.num_demos
-    for (key, split), number in wanted.items():
-        fewest = min(each[split] for each in num_goals)
+        wanted["warm_start.num_demos", "demo"] = config.warm_start.num_demos, config.warm_start.num_held_out
+    for (key, split), (number, held_out) in wanted.items():
+        fewest = min(each[split] for each in num_goals) - held_out
         if number > fewest:
-            raise ConfigError(f"{key}={number}: allowed are 1 to {fewest}, the goals of split {split!r}")
+            rest = f" without the {held_out} of warm_start.until.num_held_out" if held_out else ""
+            raise ConfigError(f"{key}={number}: allowed are 1 to {fewest}, the goals of split {split!r}{rest}")
 
 
 def check_attributes(env: EnvConfig, instance: gym.Env[Any, Any]) -> None:
@@ -172,12 +264,20 @@ def _check_tasks(env: EnvConfig) -> None:
 def _creator(env_id: str, entry_point: Any) -> Any:
     try:
         return load_env_creator(entry_point)
-    except ImportError as error:
-        raise ConfigError(f"env.id={env_id}: {error}; install the missing packages") from error
+    except MISSING_PACKAGE as error:
+        raise ConfigError(f"env.id={env_id}: {_missing_package(error)}") from error
+    except Exception as error:  # a user's module may raise anything; it is reported in one line
+        raise ConfigError(f"env.id={env_id}: cannot import {entry_point}: {_describe(error)}") from error
 
 
-def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> Mapping[str, int]:
-    """Check that another task works and has the spaces of the first; return its numbers of goals."""
+def _missing_package(error: Exception) -> str:
+    """Return the first line of an error about a missing package, which often names what to install."""
+    line = str(error).strip().partition("\n")[0].rstrip(".")
+    return line if "install" in line else f"{line}; install the missing packages"
+
+
+def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> tuple[Mapping[str, int], FirstStep]:
+    """Check that another task works and has the spaces of the first; return its numbers of goals and first step."""
     try:
         instance = _build(env, task)
         found, expected = (observation_fields(each.observation_space) for each in (instance, first))
@@ -187,10 +287,10 @@ def _check_further_task(env: EnvConfig, task: str, first: gym.Env[Any, Any]) -> 
                 f"{first.action_space}; all tasks must have the same spaces"
             )
         check_attributes(env, instance)
-        _check_task_step(env, instance)
+        step = _check_task_step(env, instance)
         num_goals: Mapping[str, int] = instance.get_wrapper_attr("num_goals")
         instance.close()
-        return num_goals
+        return num_goals, step
     except ConfigError as error:
         raise ConfigError(f"env.tasks: {task!r}: {error}") from error
 
@@ -199,12 +299,13 @@ def _build(env: EnvConfig, task: str | None) -> gym.Env[Any, Any]:
     _check_tasks(env)
     try:
         return make_env(env, task, "train")
-    except (ImportError, gym.error.DependencyNotInstalled) as error:
-        raise ConfigError(f"{_key_of(env, error)}{error}; install the missing packages") from error
+    except MISSING_PACKAGE as error:
+        raise ConfigError(f"{_key_of(env, error)}{_missing_package(error)}") from error
     except (TypeError, ValueError, OSError, AssertionError, LookupError, AttributeError, RuntimeError) as error:
         # Gymnasium appends the environment to a message; a KeyError's message is only the key.
         message = f"{type(error).__name__}: {error}" if isinstance(error, LookupError) else str(error)
-        raise ConfigError(f"{_key_of(env, error)}{message.partition(' was raised')[0]}") from error
+        line = message.strip().partition(" was raised")[0].partition("\n")[0]
+        raise ConfigError(f"{_key_of(env, error)}{line}") from error
     except Exception as error:  # a user's environment may raise anything; it is reported in one line
         raise ConfigError(f"env.id={env.id}: {_describe(error)}") from error
 
@@ -220,7 +321,7 @@ def _key_of(env: EnvConfig, error: Exception) -> str:
     """Return the configuration key that caused an error, as the start of a message."""
     if _names_adapter_key(env, error):
         return "env.adapter."
-    about_itself = isinstance(error, ImportError) or str(error).startswith("its ")
+    about_itself = isinstance(error, MISSING_PACKAGE) or str(error).startswith("its ")
     return f"env.id={env.id}: " if about_itself else f"env.kwargs={env.kwargs}: "
 
 
@@ -230,32 +331,36 @@ def _names_adapter_key(env: EnvConfig, error: Exception) -> bool:
     return env.adapter is not None and key is not None and key[1] in type(env.adapter).model_fields
 
 
-def _check_task_step(env: EnvConfig, instance: gym.Env[Any, Any]) -> None:
-    """Check a first step of an environment with tasks, and that its info reports success."""
-    info = _check_step(env, instance, options={"goal": 0})
+def _check_task_step(env: EnvConfig, instance: gym.Env[Any, Any]) -> FirstStep:
+    """Check a first step of an environment with tasks, and that its info reports success; return the step."""
+    info, first = _check_step(env, instance)
     if "success" not in info:
         raise ConfigError(
             f"env.id={env.id}: the info of its step() has no 'success', which every task needs; add it, or define "
             "success by env.adapter"
         )
     _check_number(env, "info['success']", info["success"])
+    return first
 
 
-def _check_step(env: EnvConfig, instance: gym.Env[Any, Any], options: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Check the observations, the reward and the expert in a first step; return the step's info."""
+def _check_step(env: EnvConfig, instance: gym.Env[Any, Any]) -> tuple[dict[str, Any], FirstStep]:
+    """Check the observations, the reward and the expert in a first step; return the step's info and the step."""
     try:
-        observations = [instance.reset(seed=0, options=options)[0]]
+        # Copy, because an environment may return the same buffer at every step.
+        observations = [copy.deepcopy(instance.reset(seed=PROBE_SEED, options=probe_options(env))[0])]
         if env.adapter is not None and env.adapter.expert is not None:
             instance.get_wrapper_attr("expert_action")()
-        observation, reward, _, _, info = instance.step(instance.action_space.sample())
+        observation, reward, terminated, truncated, info = instance.step(probe_actions(instance.action_space)[0])
         observations.append(observation)
+    except MISSING_PACKAGE as error:
+        raise ConfigError(f"{_key_of(env, error)}{_missing_package(error)}") from error
     except Exception as error:  # a user's environment may raise anything; it is reported in one line
         message = f"env.adapter.{error}" if _names_adapter_key(env, error) else f"env.id={env.id}: {_describe(error)}"
         raise ConfigError(message) from error
     for observation in observations:
         _check_observation(env, instance, observation)
     _check_number(env, "reward", reward)
-    return info
+    return info, first_step(instance, observations, reward, terminated, truncated)
 
 
 def _check_number(env: EnvConfig, name: str, value: Any) -> None:

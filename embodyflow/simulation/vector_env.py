@@ -226,6 +226,10 @@ class VectorEnv:
         self._recorder.open[rows] = True
         return self._observation(rows)
 
+    def solved(self, indices: Sequence[int]) -> npt.NDArray[np.bool_]:
+        """Return True for the environments whose last reset had a true ``info["success"]``, bool ``[n]``."""
+        return self._buffers.solved[self._rows(indices)]
+
     def histories(self, indices: Sequence[int] | None = None) -> list[EpisodeHistory]:
         """Return the histories of n running episodes, from which :meth:`replay` restores them.
 

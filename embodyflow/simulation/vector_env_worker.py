@@ -72,7 +72,7 @@ class BufferLayout:
         info_keys: Keys of the numbers in ``info`` to keep for every step.
         observation_space: Space of each environment's observation: a Box, or a Dict of spaces with a shape and a
             numeric dtype.
-        action_space: Space of each environment's action, a Box.
+        action_space: Space of each environment's action, a Box or Discrete.
     """
 
     num_envs: int
@@ -92,11 +92,13 @@ class BufferLayout:
             f"observation/{key}": ((n, *shape), dtype)
             for key, (shape, dtype) in observation_fields(self.observation_space).items()
         }
-        if not isinstance(self.action_space, gym.spaces.Box):
-            raise ConfigError(f"action_space: must be a Box, is {self.action_space}")
-        fields["actions"] = ((n, c, *self.action_space.shape), self.action_space.dtype)
+        if not isinstance(self.action_space, (gym.spaces.Box, gym.spaces.Discrete)):
+            raise ConfigError(f"action_space: must be a Box or Discrete, is {self.action_space}")
+        own = self.action_space.shape or ()  # Discrete has the shape ()
+        fields["actions"] = ((n, c, *own), np.dtype(self.action_space.dtype))
         fields["rewards"] = ((n, c), np.dtype(np.float32))
         fields["terminated"] = fields["truncated"] = ((n,), np.dtype(np.bool_))
+        fields["solved"] = ((n,), np.dtype(np.bool_))
         fields["num_steps"] = ((n,), np.dtype(np.int64))
         fields |= {f"infos/{key}": ((n, c), np.dtype(np.float64)) for key in self.info_keys}
         return fields
@@ -111,6 +113,7 @@ class Buffers:
     rewards: Array
     terminated: Array
     truncated: Array
+    solved: Array
     num_steps: Array
     infos: dict[str, Array]
 
@@ -168,7 +171,8 @@ class EnvGroup:
         """Reset the environments ``indices`` and write their first observations."""
         for index, seed, option in zip(indices, seeds, options, strict=True):
             with _raise_env_error(index):
-                observation, _ = self._envs[index].reset(seed=seed, options=option)
+                observation, info = self._envs[index].reset(seed=seed, options=option)
+                self._buffers.solved[index] = _is_solved(info)
                 self._write_observation(index, observation)
         if self._rollout is not None:
             self._rollout.load_states(indices)
@@ -246,6 +250,12 @@ class EnvGroup:
             with _raise_env_error(index):
                 env.close()
         self._envs = {}
+
+
+def _is_solved(info: Mapping[str, Any]) -> bool:
+    """Return True if the info of a reset says that the goal is reached; most environments do not say."""
+    value = info.get("success", False)
+    return isinstance(value, bool | np.bool_ | int | float) and bool(value)
 
 
 def _info_value(info: Mapping[str, Any], key: str) -> Any:

@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ import psutil
 
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.server.orphans import marked_processes, start_watcher
+from embodyflow.process.private_folder import RAY_SUBFOLDER, make_private_folder
 from embodyflow.stack.prefect_api import PrefectApi, end_stale_runs
 from embodyflow.stack.processes import (
     STACK_VARIABLE,
@@ -128,9 +128,12 @@ class Stack:
             self.folder.check_prefect_toml()  # before anything starts; it is written once everything answers
         self._plan()
         self._check_attached()
-        self._watcher = start_watcher(STACK_VARIABLE, self.env)
+        self._watcher = start_watcher(STACK_VARIABLE, self.env, self.folder.prefect_toml)
         if self._ray_address is None:
-            port, temp_dir = int(self.state.ray_address.rpartition(":")[2]), str(self.state.ray_temp_dir)
+            port, temp_dir = (
+                int(self.state.ray_address.rpartition(":")[2]),
+                f"{self.state.ray_temp_dir}/{RAY_SUBFOLDER}",
+            )
             command = ray_command(port, self._claim(10001), temp_dir)
             env = {key: value for key, value in self.env.items() if key != "RAY_ADDRESS"}
             self._launch("ray", command, env=env)
@@ -154,8 +157,7 @@ class Stack:
         """Choose the addresses, write the stack's state and prepare the environment of its processes."""
         api_url = self._api_url or f"http://127.0.0.1:{self._claim(4200)}/api"
         ray_address = self._ray_address or f"127.0.0.1:{self._claim(6379)}"
-        # Ray keeps its sockets there and does not start if their path has more than about 100 characters.
-        temp_dir = None if self._ray_address else tempfile.mkdtemp(prefix="embodyflow-ray-")
+        temp_dir = None if self._ray_address else str(make_private_folder())
         me = psutil.Process()
         self._set_state(StackState(me.pid, me.create_time(), False, api_url, ray_address, temp_dir, {}, self._command))
         self._api = PrefectApi(api_url)

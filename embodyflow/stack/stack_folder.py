@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 from embodyflow.errors import ConfigError
+from embodyflow.orchestration.server.orphans import Leftover
 from embodyflow.process.file_lock import hold_lock
 from embodyflow.project import PREFECT_YAML, is_project
 from embodyflow.stack.processes import find_process
@@ -27,7 +28,7 @@ class StackState:
         ready: True once runs can be submitted.
         api_url: Address of the Prefect server's API.
         ray_address: Address of the Ray cluster, ``host:port``.
-        ray_temp_dir: Ray's folder for sockets, removed with the stack; None if the cluster is the user's.
+        ray_temp_dir: Private folder of Ray's sockets and logs, removed with the stack; None for the user's cluster.
         processes: Name to pid of the processes that the launcher started; complete once the stack is ready.
         command: ``up`` for a stack that all runs share, ``run`` for one that ends with its run.
     """
@@ -163,9 +164,12 @@ class StackFolder:
 
     def remove_prefect_toml(self) -> None:
         """Undo :meth:`write_prefect_toml`."""
-        path = self.root / "prefect.toml"
-        if path.exists() and path.read_text().startswith(_TOML_MARK):
-            path.unlink()
+        self.prefect_toml.remove()
+
+    @property
+    def prefect_toml(self) -> Leftover:
+        """The file that :meth:`write_prefect_toml` writes."""
+        return Leftover(self.root / "prefect.toml", _TOML_MARK)
 
     @property
     def _state_path(self) -> Path:

@@ -10,7 +10,6 @@ import torch.distributed as dist
 from safetensors.numpy import load_file, save_file
 from tensordict import TensorDict
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
-from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 from torch.distributed.tensor import DTensor
 
@@ -19,10 +18,13 @@ from embodyflow.data.metrics import Metric, last
 from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.policy_registry import build_critic, build_policy
 from embodyflow.process.determinism import use_deterministic_kernels
+from embodyflow.process.file_modes import follow_umask
 from embodyflow.process.heap import keep_freed_memory
+from embodyflow.process.rendezvous import join_group
 from embodyflow.references import resolve
 from embodyflow.seeding import derive_seed
-from embodyflow.training.imitation import Samples, imitate
+from embodyflow.training.checkpoint_reading import load_checkpoint
+from embodyflow.training.imitation import Imitation, Samples
 from embodyflow.training.learner import Learner, micro_batches
 from embodyflow.training.mesh import Mesh
 from embodyflow.training.objectives import PolicyObjective, ValueObjective
@@ -55,6 +57,7 @@ class FSDPTrainer:
         if config.algorithm.needs_critic:
             self.critic = build_critic(config.policy, config.cluster.device)
         self._learners: dict[str, Learner] = {}
+        self._imitation: Imitation | None = None
 
     def connect(self, address: str) -> None:
         """Join the process group of rank 0 at ``address`` and shard the models over it.
@@ -66,7 +69,7 @@ class FSDPTrainer:
             dist.destroy_process_group()
             self._build_models()
         backend = "cpu:gloo" if cluster.device == "cpu" else f"cpu:gloo,cuda:{cluster.backend}"
-        dist.init_process_group(backend, init_method=f"tcp://{address}", rank=self.rank, world_size=self.world_size)
+        join_group(backend, address, self.rank, self.world_size)
         self._mesh = Mesh(cluster.device, self.world_size, config.trainer.tensor_parallel_size)
         for each in self._models():
             self._shard(each)
@@ -150,7 +153,24 @@ class FSDPTrainer:
         samples: Samples = resolve(config.samples)(self.policy, demos, self.config)
         with self.policy_weights.warm_starting():
             part, num_parts = self._mesh.part, self._mesh.num_parts
-            metrics = imitate(self.policy.model, samples, config, seed=seed, part=part, num_parts=num_parts)
+            self._imitation = Imitation(self.policy.model, samples, config, seed=seed, part=part, num_parts=num_parts)
+        metrics = self.fit_further(config.steps)
+        if config.until is None:
+            self._imitation = None
+        return metrics
+
+    def fit_further(self, num_steps: int) -> dict[str, Metric]:
+        """Take further steps of the last :meth:`fit`, which needs ``warm_start.until``; then start RL from the result.
+
+        The weights are those of a single fit with as many steps.
+
+        Raises:
+            RuntimeError: There is no fit to continue.
+        """
+        if self._imitation is None:
+            raise RuntimeError("there is no fit to continue; fit must be called first, with warm_start.until")
+        with self.policy_weights.warm_starting():
+            metrics = self._imitation.advance(num_steps)
         self._restart_from_policy()
         return metrics
 
@@ -176,12 +196,15 @@ class FSDPTrainer:
 
     def load_weights_file(self, path: str) -> None:
         """Start RL from the policy weights in a file, with a fresh optimizer, as :meth:`fit` does."""
+        self._imitation = None  # the file holds its result
         self.policy_weights.load(load_file(path))
         self._restart_from_policy()
 
     def save_pretrained(self, folder: str) -> None:
-        """Export the policy to a folder that its class can load; rank 0 writes."""
+        """Export the policy to a folder that its class can load; rank 0 writes files whose modes follow the umask."""
         self.policy_weights.export(Path(folder))
+        if self.rank == 0:
+            follow_umask(Path(folder))
 
     def save(self, folder: str, whole: bool = True) -> None:
         """Write models and optimizers to a folder as a torch.distributed.checkpoint, loadable on any number of ranks.
@@ -198,7 +221,7 @@ class FSDPTrainer:
     def load(self, folder: str) -> None:
         """Restore models and optimizers from a folder that :meth:`save` wrote."""
         state = self._state_dict()
-        load_checkpoint(state, checkpoint_id=folder)
+        load_checkpoint(state, folder)
         for name, learner in self._learners.items():
             learner.load_state_dict(state[name])
         if "kl_coef" in state:

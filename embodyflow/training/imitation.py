@@ -132,35 +132,63 @@ class ResponseSamples:
         return -log_probs.sum()
 
 
-def imitate(
-    model: torch.nn.Module, samples: Samples, config: WarmStartConfig, *, seed: int, part: int, num_parts: int
-) -> dict[str, Metric]:
-    """Fit a sharded model to the samples; every rank holds all samples and trains on its part of each batch.
+class Imitation:
+    """A fit of a sharded model to samples; every rank holds all samples and trains on its part of each batch.
 
-    The metric ``sft/loss`` is the mean over tokens in the last 50 steps; each part reports its share of the sum.
+    Steps taken in several calls give the same weights as in one.
 
     Args:
         model: Model of the policy that the samples belong to.
         samples: Training samples.
-        config: Number of steps, batch size and learning rate.
+        config: Batch size and learning rate.
         seed: Seed for drawing the batches and for the draws of the loss.
         part: Index of this rank's part of each batch.
         num_parts: Number of parts that a batch is cut into.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, samples: Samples, config: WarmStartConfig, *, seed: int, part: int, num_parts: int
+    ) -> None:
+        self._model, self._samples, self._batch_size = model, samples, config.batch_size
+        self._mine, self._num_parts = slice(part, None, num_parts), num_parts
+        self._optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.0)
+        self._rng, self._noise = np.random.default_rng(seed), derive_rng(seed, "imitation draws")
+        self._losses: list[float] = []
+
+    def advance(self, num_steps: int) -> dict[str, Metric]:
+        """Take optimizer steps; return metrics of the fit so far.
+
+        The metric ``sft/loss`` is the mean over tokens in the last 50 steps; each part reports its share of the sum.
+
+        Raises:
+            FloatingPointError: A gradient is NaN or inf.
+        """
+        for _ in range(num_steps):
+            self._step()
+        return {
+            "sft/loss": total(float(np.mean(self._losses[-50:]))),
+            "sft/num_samples": last(len(self._samples)),
+            "sft/steps": last(len(self._losses)),
+        }
+
+    def _step(self) -> None:
+        chosen = self._rng.integers(len(self._samples), size=self._batch_size)
+        uniforms = self._noise.random((len(chosen), self._samples.num_draws), dtype=np.float32)
+        loss = self._samples.loss(chosen[self._mine], uniforms[self._mine]) / self._samples.num_targets(chosen)
+        (loss * self._num_parts).backward()
+        clip_gradients(list(self._model.parameters()), 1.0)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self._losses.append(loss.item())
+
+
+def imitate(
+    model: torch.nn.Module, samples: Samples, config: WarmStartConfig, *, seed: int, part: int, num_parts: int
+) -> dict[str, Metric]:
+    """Fit a sharded model to the samples in ``config.steps`` steps; arguments are those of :class:`Imitation`.
 
     Raises:
         FloatingPointError: A gradient is NaN or inf.
     """
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.0)
-    rng, noise = np.random.default_rng(seed), derive_rng(seed, "imitation draws")
-    losses = []
-    for _ in range(config.steps):
-        chosen = rng.integers(len(samples), size=config.batch_size)
-        uniforms = noise.random((len(chosen), samples.num_draws), dtype=np.float32)
-        mine = slice(part, None, num_parts)
-        loss = samples.loss(chosen[mine], uniforms[mine]) / samples.num_targets(chosen)
-        (loss * num_parts).backward()
-        clip_gradients(list(model.parameters()), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return {"sft/loss": total(float(np.mean(losses[-50:]))), "sft/num_samples": last(len(samples))}
+    fit = Imitation(model, samples, config, seed=seed, part=part, num_parts=num_parts)
+    return fit.advance(config.steps)

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 
 from embodyflow.config.trainer import OptimizerConfig, TrainerConfig
 from embodyflow.data.metrics import Metric, last, mean
+from embodyflow.policies.running_normalizer import count_states, normalizers_of
 from embodyflow.seeding import derive_seed
 from embodyflow.training.mesh import Mesh
 from embodyflow.training.micro_batches import cut_by_rows, cut_by_tokens, draw_minibatches
@@ -85,10 +86,11 @@ class Learner:
         """Train on the rows: ``epochs`` passes of ``num_minibatches`` optimizer steps.
 
         Each pass assigns rows to mini-batches by their positions in the whole batch, so the mini-batches do not depend
-        on the number of ranks.
+        on the number of ranks. After the last step, the states of the rows enter the running statistics of the
+        models, once whatever the number of passes.
 
         Args:
-            batch: This rank's rows, with the columns that the objective reads.
+            batch: This rank's rows, with the columns that the objective reads, and ``state`` if a model normalises it.
             positions: Positions of these rows in the whole batch, int64 ``[N]``.
             total_rows: Number of rows in the whole batch; with 0 the call trains nothing.
             seed: Seed for drawing the mini-batches.
@@ -116,6 +118,10 @@ class Learner:
             ends = np.cumsum(np.bincount(mine, minlength=num_minibatches)).tolist()
             cuts = [slice(start, end) for start, end in pairwise([0, *ends])]
             norms += [_step(learners, shuffled[cut], total_rows, self._config, self._mesh, totals) for cut in cuts]
+        # Log-probs and values of the next iteration's rows are the first to use these statistics.
+        for learner in learners:
+            if normalizers_of(learner.model):
+                count_states(learner.model, batch["state"], batch["loss_mask"].any(-1), self._mesh.sum)
         metrics = {name: _merge_mean(pairs) for name, pairs in totals.items()}
         return metrics | {f"{self._area}/grad_norm": last(float(np.mean(norms))), steps: last(len(norms))}
 

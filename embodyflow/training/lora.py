@@ -16,13 +16,13 @@ from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
-from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
 from torch.distributed.fsdp import FSDPModule
 
 from embodyflow.config.trainer import LoRAConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.base import Policy
 from embodyflow.seeding import derive_seed
+from embodyflow.training.checkpoint_reading import load_checkpoint
 from embodyflow.training.policy_weights import full_state, load_full
 
 BASE, A, B = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weight"
@@ -113,7 +113,7 @@ class Adapters:
     def load_reference(self, folder: str) -> None:
         """Restore the frozen weights."""
         state = {n: v for n, v in get_model_state_dict(self._model).items() if n not in self._initial}
-        load_checkpoint({"policy": {"model": state}}, checkpoint_id=folder)
+        load_checkpoint({"policy": {"model": state}}, folder)
         set_model_state_dict(self._model, state, options=StateDictOptions(strict=False))
 
     def export(self, folder: Path) -> None:

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
-from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
 
 from embodyflow.policies.base import Policy
+from embodyflow.training.checkpoint_reading import load_checkpoint
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
@@ -95,7 +95,7 @@ class AllWeights:
     def load_reference(self, folder: str) -> None:
         """Restore the reference from a checkpoint."""
         state: dict[str, Any] = {"policy": {"model": get_model_state_dict(self._reference.model)}}
-        load_checkpoint(state, checkpoint_id=folder)
+        load_checkpoint(state, folder)
         set_model_state_dict(self._reference.model, state["policy"]["model"])
 
     def export(self, folder: Path) -> None:

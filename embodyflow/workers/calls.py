@@ -141,7 +141,7 @@ class NodeResult:
     Attributes:
         shard: Location of the output rows; ``None`` if it passes none on.
         metrics: Metrics with their reductions.
-        info: Small JSON-able facts.
+        info: Small JSON-able facts; sets of them are united over the ranks.
         digest: SHA-256 of the output columns; empty without output.
         seconds: Time spent in the node function and in moving rows.
         logs: Log records of the function.
@@ -163,7 +163,7 @@ class NodeReport(Rows):
 
     Attributes:
         metrics: Metrics, merged by their reductions.
-        info: Facts from rank 0.
+        info: Facts from rank 0; those that are sets are united over the ranks, as sorted lists.
         digests: SHA-256 of each shard.
         seconds: Time of the slowest rank.
         logs: Log records of all ranks that pass rows on, in order of time.

@@ -13,6 +13,7 @@ from embodyflow.errors import InfrastructureError, NodeTimeoutError, WorkerLostE
 from embodyflow.workers.calls import NodeCall, NodeResult
 from embodyflow.workers.gpu_sharing import Options
 from embodyflow.workers.lost_actors import ACTOR_GONE, first_line
+from embodyflow.workers.ray_nodes import while_a_node_lives
 from embodyflow.workers.worker import Worker
 
 INTERRUPT_SECONDS = 5.0
@@ -75,6 +76,7 @@ class WorkerGroup:
 
         Raises:
             TimeoutError: The ranks were not ready within ``cluster.start_timeout``.
+            ClusterLostError: No Ray node is alive.
             Exception: An engine raised it while it was built.
         """
         try:
@@ -120,7 +122,9 @@ class WorkerGroup:
             Exception: The method raised it on the first rank that failed.
         """
         refs = [getattr(rank, method).remote(*args) for rank in self._ranks]
-        return await self._within(self._all(refs), method, self._config.cluster.node_timeout)
+        seconds = self._config.cluster.node_timeout
+        late = f"{method} on the {self.role} group took longer than {seconds:g} s"
+        return await self._within(self._all(refs), late, seconds)
 
     async def call_rank(self, rank: int, method: str, *args: Any) -> Any:
         """Call ``method`` on one rank; see :meth:`call`."""
@@ -129,7 +133,8 @@ class WorkerGroup:
 
     async def connect(self) -> None:
         """Form the ranks' torch.distributed group, led by rank 0; the models are those of the start."""
-        address = await self.call_rank(0, "free_address")
+        nodes = await self.call("node_id")
+        address = await self.call_rank(0, "hold_address", len(set(nodes)) == 1)
         await self.call("connect", address)
         self._out_of_step_by = None
 
@@ -173,7 +178,9 @@ class WorkerGroup:
     async def _on_every_rank(self, method: str, calls: Sequence[NodeCall]) -> list[NodeResult]:
         waits = [self._run_rank(rank, method, call) for rank, call in enumerate(calls)]
         # A rank interrupts Python code itself; a hang in native code ends here.
-        return await self._within(_gather(waits), calls[0].node_id, calls[0].timeout + INTERRUPT_SECONDS)
+        seconds = calls[0].timeout + INTERRUPT_SECONDS
+        late = f"{calls[0].node_id} on the {self.role} group took longer than {seconds:g} s"
+        return await self._within(_gather(waits), late, seconds)
 
     async def _run_rank(self, rank: int, method: str, call: NodeCall) -> NodeResult:
         for attempt in range(MAX_RESTARTS + 1):
@@ -240,16 +247,19 @@ class WorkerGroup:
         )
 
     async def _ready(self, ranks: Sequence[int]) -> None:
+        seconds = self._config.cluster.start_timeout
+        late = f"cluster.start_timeout={seconds:g}: the {self.role} group did not start in that time; raise it"
         ready = asyncio.gather(*(self._ranks[rank].ready.remote() for rank in ranks))
         try:
-            pids = await self._within(ready, "start", self._config.cluster.start_timeout)
+            pids = await self._within(while_a_node_lives(ready), late, seconds)
         except ACTOR_GONE as error:
             if getattr(error, "actor_init_failed", False):  # the engine's own error says why
                 raise
             raise WorkerLostError(f"a worker of the {self.role} group did not start: {first_line(error)}") from error
         self.pids.update(zip(ranks, pids, strict=True))
 
-    async def _within(self, answers: Any, what: str, seconds: float) -> list[Any]:
+    async def _within(self, answers: Any, late: str, seconds: float) -> list[Any]:
+        """Wait for answers; after ``seconds`` raise a :class:`NodeTimeoutError` with the message ``late``."""
         # Prefect's task timeout does not interrupt a wait on Ray.
         try:
             async with asyncio.timeout(seconds) as deadline:
@@ -257,9 +267,9 @@ class WorkerGroup:
         except TimeoutError as error:
             if not deadline.expired():  # a rank raised it
                 raise
-            late = NodeTimeoutError(f"{what} on the {self.role} group took longer than {seconds:g} s")
-            late.add_note(await self._stacks())
-            raise late from error
+            timeout = NodeTimeoutError(late)
+            timeout.add_note(await self._stacks())
+            raise timeout from error
 
     async def _stacks(self) -> str:
         """Return the stacks of all ranks that answer."""

@@ -209,6 +209,12 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
             session.close()
 
 
+def _united(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the facts that are sets, united over the ranks, as sorted lists."""
+    names = [name for name, value in infos[0].items() if isinstance(value, set)]
+    return {name: sorted(set().union(*(info[name] for info in infos))) for name in names}
+
+
 def _report(
     work: NodeWork,
     role: str,
@@ -225,7 +231,7 @@ def _report(
         group=role,
         shards=shards,
         metrics=merge_metrics(result.metrics for result in results) | balance,
-        info=results[0].info,
+        info=results[0].info | _united([result.info for result in results]),
         digests=tuple(result.digest for result in results if result.digest),
         seconds=max(answer.seconds for answer in answers),
         logs=tuple(sorted((line for result in results for line in result.logs), key=lambda line: line.created)),

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import socket
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import digest_of, join_columns
 from embodyflow.errors import WorkerLostError
 from embodyflow.nodes.calling import bind
+from embodyflow.process.rendezvous import LOOPBACK, hold_address
 from embodyflow.references import resolve
 from embodyflow.workers.buffer_client import BufferClient
 from embodyflow.workers.calls import LogLine, NodeCall, NodeResult
@@ -91,11 +91,17 @@ class Worker:
         frames = sys._current_frames().items()
         return "".join(f"thread {names.get(i, i)}:\n{''.join(traceback.format_stack(f))}" for i, f in frames)
 
-    def free_address(self) -> str:
-        """Return a ``host:port`` at which this rank can lead a torch.distributed group."""
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return f"{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
+    def node_id(self) -> str:
+        """Return the id of the Ray node that this rank runs on."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    def hold_address(self, on_one_node: bool) -> str:
+        """Hold a ``host:port`` at which this rank can lead a torch.distributed group, and return it.
+
+        Args:
+            on_one_node: Whether all ranks are on this node, so that no other machine must reach the address.
+        """
+        return hold_address(LOOPBACK if on_one_node else ray.util.get_node_ip_address())
 
     def run_node(self, call: NodeCall) -> NodeResult:
         """Fetch the rank's rows, run the node function, put its output into this machine's buffer.

@@ -103,6 +103,40 @@ def test_parameters_after_a_step_do_not_depend_on_the_cut(tiny_config, tmp_path:
         assert max(gaps.values()) <= TOLERANCE[dtype]
 
 
+def train_normalised(rank: int, config: RunConfig, addresses: dict[str, str], num_ranks: int, folder: str) -> None:
+    """Train twice on this rank's rows of each layout; save each rank's statistics and the policy's weights."""
+    for name, address in addresses.items():
+        trainer = FSDPTrainer(config, rank, num_ranks)
+        trainer.connect(address)
+        rows, first = rows_for(config, 6), LAYOUTS[name] if num_ranks == 2 else 6
+        mine = slice(first) if rank == 0 else slice(first, None)
+        for iteration in (1, 2):
+            trainer.step(rows[mine], positions=np.arange(6)[mine], total_rows=6, seed=iteration, iteration=iteration)
+        statistics = {key: value.numpy() for key, value in trainer.policy.model.named_buffers() if "normalize" in key}
+        save_file(statistics, f"{folder}/{num_ranks}-{name}-rank{rank}.safetensors")
+        trainer.save_weights_file(f"{folder}/{num_ranks}-{name}.safetensors")
+        trainer.close()
+
+
+def test_ranks_agree_on_running_statistics_bit_for_bit(tiny_config, tmp_path: Path) -> None:
+    config = tiny_config("trainer.num_minibatches=3", "trainer.epochs=2", "policy.normalize_observations=true")
+    for num_ranks, names in ((1, ["even"]), (2, list(LAYOUTS))):
+        addresses = {name: free_address() for name in names}
+        spawn_ranks(train_normalised, config, addresses, num_ranks, str(tmp_path), num_ranks=num_ranks)
+    whole = load_file(tmp_path / "1-even-rank0.safetensors")
+    rows = rows_for(config, 6)
+    states = rows["state"][rows["loss_mask"].any(-1)].double()
+    assert whole["embed.normalize.count"].item() == 2 * len(states)
+    np.testing.assert_allclose(whole["embed.normalize.mean"], states.mean(0), rtol=0, atol=1e-12)
+    for name in LAYOUTS:
+        left, right = (load_file(tmp_path / f"2-{name}-rank{rank}.safetensors") for rank in (0, 1))
+        for key, value in whole.items():
+            np.testing.assert_array_equal(left[key], right[key])
+            np.testing.assert_allclose(left[key], value, rtol=1e-12, atol=1e-12)
+        weights = (load_file(tmp_path / f"{file}.safetensors") for file in (f"2-{name}", "1-even"))
+        assert largest_gap(*weights) <= 1e-5
+
+
 # Number of rows on the first of two ranks. With "uneven" a rank has no rows in some mini-batch, with the last in any.
 LAYOUTS = {"even": 3, "uneven": 1, "one rank without rows": 6}
 

@@ -33,7 +33,14 @@ def run(runs: Runs, run_id: str, *words: str) -> str:
 
 @pytest.mark.core
 def test_a_run_leaves_its_records_and_no_process(runs: Runs) -> None:
-    output = run(runs, "first", "iterations=2", "trainer.num_ranks=2")
+    until = "warm_start.until={success:1.0,max_steps:300,every:60,num_held_out:8}"  # success that it cannot reach
+    output = run(runs, "first", "iterations=2", "trainer.num_ranks=2", "warm_start.steps=200", until)
+    assert "warm_start.until.success=1: not reached" in output
+    [begun] = [record for record in runs.metrics("first") if "sft/reached" in record]
+    assert (begun["iteration"], begun["sft/steps"], begun["sft/reached"]) == (0, 300, 0)
+    summary = json.loads((runs.root / "first" / "summary.json").read_text())
+    assert (summary["warm_start_steps"], summary["warm_start_reached"]) == (300, False)
+    assert summary["warm_start_success_rate"] == begun["sft/success_rate"]
     assert any(line.startswith("success_rate before=") and "goals=16" in line for line in output.splitlines())
     records = [record for record in runs.metrics("first") if "train/optimizer_steps" in record]
     assert len(records) == 2 and all(record["train/optimizer_steps"] == 1 for record in records)

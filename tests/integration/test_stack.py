@@ -79,6 +79,12 @@ def test_ctrl_c_leaves_nothing_whenever_it_comes(project: Project, seed: int) ->
     assert eventually(lambda: not project.leftovers(), 5.0), project.leftovers()
 
 
+def listening(processes: list[psutil.Process]) -> set[str]:
+    """Return the addresses that processes listen on."""
+    found = [each for process in processes for each in process.net_connections("inet")]
+    return {each.laddr.ip.removeprefix("::ffff:") for each in found if each.status == psutil.CONN_LISTEN}
+
+
 def test_a_stack_with_the_usual_ports_taken(project: Project) -> None:
     """Found by Prefect's command, used by runs, refused a second time, stopped by ``down``."""
     with ExitStack() as held:
@@ -89,6 +95,8 @@ def test_a_stack_with_the_usual_ports_taken(project: Project) -> None:
     assert ":4200" not in str(project.state()["api_url"])
     assert ":6379" not in str(project.state()["ray_address"])
     family = project.launcher().children(recursive=True)
+    assert listening(family) == {"127.0.0.1"}
+    assert Path(str(project.state()["ray_temp_dir"])).stat().st_mode & 0o777 == 0o700
 
     deployments = json.loads(project.prefect("deployment", "ls", "--output", "json"))
     assert sorted(each["name"] for each in deployments) == NAMES

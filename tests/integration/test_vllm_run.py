@@ -118,6 +118,7 @@ def test_a_run_generates_with_vllm(words: tuple[str, ...], tmp_path: Path, prefe
     process = runs.start(
         *("experiment=math", "iterations=2", "rollout.generation.name=vllm", "rollout.num_workers=1"),
         *("rollout.num_groups=16", "rollout.group_size=4", "warm_start.steps=20", "warm_start.num_demos=400"),
+        "warm_start.until=null",
         *("evaluation.num_prompts=16", "trainer.num_minibatches=1", f"rollout.probe_tolerance={TOLERANCE}"),
         *("filter.drop_uniform=false", f"run_root={runs.root}", "run_id=vllm", *words),
     )

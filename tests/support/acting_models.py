@@ -84,6 +84,7 @@ _TWO_CAMERAS = {"decoding": "parallel", "chunk_size": 2, "cameras": ("image", "w
 
 MODELS = {
     "TinyVLA of states": _tiny_vla(state_dim=6),
+    "TinyVLA that normalises": _tiny_vla(state_dim=6, normalize_observations=True),
     "TinyVLA of states and images": _tiny_vla(state_dim=6, image_size=16),
     "TinyVLA of images": _tiny_vla(state_dim=0, image_size=16),
     "OpenVLA": ActingModel(openvla_models.new_policy, _load_checkpoint),
@@ -94,6 +95,13 @@ MODELS = {
     "π0": ActingModel(pi0_models.new_policy, _load_flow_vla),
     "π0's expert": ActingModel(partial(pi0_models.new_policy, **_EXPERT), _load_flow_vla),
     "MLPGaussian": _plain("mlp_gaussian", _load_weights, state_dim=3, action_dim=2, hidden_size=8),
+    "MLPGaussian that normalises": _plain(
+        "mlp_gaussian", _load_weights, state_dim=3, action_dim=2, hidden_size=8, normalize_observations=True
+    ),
+    "MLPCategorical": _plain("mlp_categorical", _load_weights, state_dim=3, num_actions=5, hidden_size=8),
+    "MLPCategorical that normalises": _plain(
+        "mlp_categorical", _load_weights, state_dim=3, num_actions=5, hidden_size=8, normalize_observations=True
+    ),
     "a policy of your own": _plain(OWN_POLICY, _load_weights, state_dim=5, action_dim=2, chunk_size=2, num_bins=7),
 }
 """Each policy by a name for people."""

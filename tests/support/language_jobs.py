@@ -16,7 +16,8 @@ TINY = (
     *("policy.scratch.intermediate_size=32", "policy.scratch.num_hidden_layers=2", "policy.scratch.head_dim=8"),
     *("rollout.num_workers=1", "rollout.num_groups=2", "rollout.group_size=2", "rollout.max_response_tokens=28"),
     *("trainer.num_minibatches=1", "trainer.schedule.warmup_iterations=0", "warm_start.num_demos=4"),
-    *("warm_start.steps=3", "warm_start.batch_size=4", "evaluation.num_prompts=4", "tracking.tensorboard=false"),
+    *("warm_start.steps=3", "warm_start.until=null", "warm_start.batch_size=4", "evaluation.num_prompts=4"),
+    "tracking.tensorboard=false",
 )
 
 

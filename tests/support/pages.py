@@ -33,7 +33,8 @@ SHORT = {
     "language": (
         *("iterations=2", "rollout.num_workers=1", "rollout.num_groups=8", "rollout.group_size=4"),
         *("policy.scratch.hidden_size=32", "policy.scratch.num_hidden_layers=1", "warm_start.num_demos=64"),
-        *("warm_start.steps=20", "evaluation.num_prompts=8", "trainer.num_minibatches=1", "filter.drop_uniform=false"),
+        *("warm_start.steps=20", "warm_start.until=null", "evaluation.num_prompts=8"),
+        *("trainer.num_minibatches=1", "filter.drop_uniform=false"),
         *("trainer.schedule.warmup_iterations=0", "tracking.tensorboard=false"),
     ),
     "control": (

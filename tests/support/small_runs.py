@@ -27,7 +27,7 @@ SMALL = [
 SMALL_LANGUAGE = [
     *("experiment=math", "policy.scratch.hidden_size=32", "policy.scratch.num_hidden_layers=1"),
     *("rollout.num_groups=16", "rollout.group_size=4", "warm_start.num_demos=400"),
-    *("warm_start.steps=300", "warm_start.batch_size=32", "warm_start.learning_rate=6e-3"),
+    *("warm_start.steps=300", "warm_start.until=null", "warm_start.batch_size=32", "warm_start.learning_rate=6e-3"),
     *("evaluation.num_prompts=16", "evaluation.num_shown=3", "trainer.num_minibatches=1"),
     *("trainer.schedule.name=constant", "trainer.micro_batch_tokens=500", "filter.drop_uniform=false"),
 ]

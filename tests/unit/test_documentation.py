@@ -27,6 +27,7 @@ def test_every_column_and_metric_has_a_meaning(page: Callable[[list[str]], str])
     [
         ({"type": "integer", "minimum": 1}, "integer ≥ 1"),
         ({"type": "integer", "minimum": 0, "exclusiveMaximum": 2**31}, "integer ≥ 0, < 2^31"),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 2e6}, "number > 0, ≤ 2e+06"),
         ({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}, "number > 0 or `null`"),
         ({"enum": ["cpu", "cuda"], "type": "string"}, "`cpu`, `cuda`"),
         ({"type": "array", "items": {"type": "string"}, "minItems": 1}, "list of texts, at least 1"),

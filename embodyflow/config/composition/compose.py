@@ -28,7 +28,7 @@ from embodyflow.config.composition.search_path import ProjectConfigs
 from embodyflow.config.environment import EnvConfig
 from embodyflow.config.jobs import JOBS
 from embodyflow.errors import ConfigError
-from embodyflow.policies.policy_section import as_section, open_sizes
+from embodyflow.policies.policy_section import as_section, for_discrete_actions, open_sizes
 from embodyflow.project import config_folders, shipped
 from embodyflow.references import resolve
 
@@ -36,7 +36,7 @@ ENVIRONMENT_CHECK = "embodyflow.simulation.make_env:check_environment"  # import
 LOGIN_CHECK = "embodyflow.record.trackers:check_login"  # imports wandb
 CONFIG_DIR = shipped() / "configs"
 Plugins.instance().register(ProjectConfigs)
-_OPEN = ("data.chat_template_kwargs.", "reward.function.functions")
+_OPEN = ("env.reset_options.", "data.chat_template_kwargs.", "reward.function.functions")
 """Prefixes of keys that may be set although neither YAML nor models name them."""
 
 
@@ -120,6 +120,18 @@ def validate_config(values: dict[str, Any]) -> RunConfig:
         return kind.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(explain_invalid(mistake, values) for mistake in error.errors())) from error
+
+
+def compose_environment(overrides: Sequence[str]) -> dict[str, Any]:
+    """Compose Hydra overrides into the plain values of ``env``, without validating them.
+
+    Raises:
+        ConfigError: An override is wrong, or the experiment has no environment.
+    """
+    values = _compose(overrides)
+    if not isinstance(env := values.get("env"), dict):
+        raise ConfigError(f"experiment={values['experiment']}: job={values['job']} has no env; allowed are other jobs")
+    return env
 
 
 def validate_environment(values: dict[str, Any]) -> EnvConfig:
@@ -207,15 +219,15 @@ def _options(group: str) -> list[str]:
 
 
 def _with_sizes(values: dict[str, Any]) -> dict[str, Any]:
-    """Replace sizes of the policy that are null by those of the environment."""
+    """Replace sizes of the policy that are null by those of the environment, whose actions may choose the policy."""
     policy = values.get("policy")
-    null = open_sizes(policy) if isinstance(policy, dict) else []
-    if not isinstance(policy, dict) or not null:
+    if not isinstance(policy, dict) or not open_sizes(policy):
         return values
-    sizes = dict.fromkeys(null, 1)
+    sizes: dict[str, int] = {}
     with contextlib.suppress(ValidationError):  # validation of the whole configuration reports it
-        sizes |= resolve(ENVIRONMENT_CHECK)(EnvConfig.model_validate(values.get("env")))
-    return {**values, "policy": {**policy, **{key: sizes[key] for key in null}}}
+        sizes = resolve(ENVIRONMENT_CHECK)(EnvConfig.model_validate(values.get("env")))
+    section = for_discrete_actions(policy) if "num_actions" in sizes else policy
+    return {**values, "policy": {**section, **{key: sizes.get(key, 1) for key in open_sizes(section)}}}
 
 
 def _check_run_root(config: RunConfig) -> None:

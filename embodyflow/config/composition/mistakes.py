@@ -15,6 +15,7 @@ from embodyflow.policies.policy_section import config_class_of
 
 OPEN_SECTIONS = (
     "env.kwargs.",
+    "env.reset_options.",
     "env.adapter.images.",
     "env.adapter.instructions.",
     "env.adapter.task_kwargs.",

@@ -33,4 +33,7 @@ async def _draw(run: Run, name: str, config: dict[str, Any], parents: Sequence[N
         get_run_logger().warning("no contact sheet of episodes: %s", problem)
     else:
         picture = await asyncio.to_thread(path.read_bytes)
-        run.artifacts.put_picture(name, picture, "successful and failed episodes, from first to last frame")
+        description = "successful and failed episodes, from first to last frame"
+        if run.folder.unrestorable():
+            description += "; replays that may differ from the record"
+        run.artifacts.put_picture(name, picture, description)

@@ -1,15 +1,19 @@
 """Evaluation during training, on goals of the evaluation split."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from prefect.logging import get_run_logger
 
+from embodyflow.config import RunConfig
+from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.data.confidence_intervals import wilson_interval
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.evaluation.contact_sheets import draw_training
+from embodyflow.orchestration.run.iteration import unrestorable_metrics
 from embodyflow.orchestration.run.nodes import Run, submit_node
 from embodyflow.process.durable_files import write_atomically
-from embodyflow.workers.calls import NodeWork
+from embodyflow.workers.calls import NodeReport, NodeWork
 
 MODES = ("greedy", "sampled")
 NUM_FILMED = 4
@@ -30,14 +34,40 @@ async def evaluate(run: Run, index: int) -> dict[str, float]:
         metrics |= {f"eval/{mode}_success_low": low, f"eval/{mode}_success_high": high}
     metrics["eval/num_goals"] = merged["eval/greedy_success_rate"].weight
     answered = zip(MODES, reports, strict=True)
+    metrics |= unrestorable_metrics(run)
+    solved = _solved_at_reset(run, reports)
+    if solved is not None:
+        metrics["eval/solved_at_reset"] = float(len(solved))
     examples = [{"mode": mode, **row} for mode, report in answered for row in report.info["examples"]]
     if examples:
         run.folder.write_examples(index, examples)
         run.artifacts.put_table("examples", examples, f"examples after iteration {index}")
-    run.folder.metrics.append({"iteration": index, **metrics})
+    run.folder.metrics.append({"iteration": index, **metrics, **({"solved_at_reset": solved} if solved else {})})
     for tracker in run.trackers:
         tracker.log(index, metrics)
     return metrics
+
+
+def _solved_at_reset(run: Run, reports: Sequence[NodeReport]) -> list[str] | None:
+    """Return the names of goals that were reached before the policy acted; log them. ``None`` for prompts."""
+    found = solved_goals(run.config, reports)
+    if found is None:
+        return None
+    names = [f"{task} goal {goal}" for task, goals in found.items() for goal in goals]
+    if names:
+        get_run_logger().warning("%d goals are solved at reset, without the policy: %s", len(names), ", ".join(names))
+    return names
+
+
+def solved_goals(config: RunConfig, reports: Sequence[NodeReport]) -> dict[str, list[int]] | None:
+    """Return the goals that were reached before the policy acted, by task; ``None`` if the job has no goals."""
+    if not isinstance(config, EmbodiedConfig):
+        return None
+    found: dict[str, list[int]] = {}
+    pairs: set[tuple[int, int]] = {tuple(pair) for report in reports for pair in report.info.get("solved_at_reset", ())}
+    for task, goal in sorted(pairs):
+        found.setdefault(config.env.tasks[task], []).append(goal)
+    return found
 
 
 async def film(run: Run, index: int) -> None:

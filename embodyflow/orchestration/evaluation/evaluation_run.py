@@ -10,7 +10,7 @@ from embodyflow.data.confidence_intervals import wilson_interval
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
 from embodyflow.orchestration.evaluation.contact_sheets import draw_evaluation
-from embodyflow.orchestration.evaluation.evaluation import MODES
+from embodyflow.orchestration.evaluation.evaluation import MODES, solved_goals
 from embodyflow.orchestration.evaluation.evaluation_request import (
     EvaluatedPolicy,
     EvaluationRequest,
@@ -22,8 +22,10 @@ from embodyflow.orchestration.evaluation.pinned_checkpoint import pinned_run, un
 from embodyflow.orchestration.run.nodes import Run, submit_node
 from embodyflow.orchestration.run.open_run import open_run
 from embodyflow.orchestration.run.parity import check_parity, observe
+from embodyflow.orchestration.run.storage_faults import storage_faults_explained
+from embodyflow.orchestration.server.reporting import report_unrestorable, warn_of_unrestorable
 from embodyflow.process.durable_files import write_durably
-from embodyflow.record.run_folder import RunFolder
+from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 from embodyflow.workers.calls import NodeReport, NodeWork
 
 
@@ -31,11 +33,16 @@ async def run_evaluation(request: EvaluationRequest) -> dict[str, Any]:
     """Evaluate as requested; return the content of ``evaluation.json``.
 
     An evaluation that was stopped continues: episodes that it has played are read from its folder.
+
+    Raises:
+        ConfigError: The request is wrong, or the cluster lacks resources for it.
+        StorageError: The disk is full or read-only, or the evaluation's folder is gone.
     """
     config, policy = check_evaluation(bind_to_flow_run(request))
     folder = open_evaluation(config, policy)
     get_run_logger().info("evaluation %s in %s", config.run_id, folder.path)
-    with folder.locked():
+    warn_of_unrestorable(folder)
+    with folder.locked(), storage_faults_explained(folder):
         async with open_run(folder, config, load_pipeline(**config.pipeline.source())) as run:
             return await _evaluate(run, config, policy)
 
@@ -44,7 +51,8 @@ async def _evaluate(run: Run, config: EmbodiedConfig, policy: EvaluatedPolicy) -
     digest = await _load(run, policy)
     seen = await observe(run)
     if policy.iteration is not None:
-        check_parity(RunFolder(policy.path), seen)
+        check_parity(RunFolder(policy.path), seen, run.folder.unrestorable().keys())
+    report_unrestorable(run)
     run.folder.write_status("evaluate", 0, config.iterations)
     played: dict[str, dict[str, NodeReport]] = {}
     for number, task in enumerate(config.env.tasks):
@@ -54,11 +62,14 @@ async def _evaluate(run: Run, config: EmbodiedConfig, policy: EvaluatedPolicy) -
             "evaluation", _rows(played), f"success rates of {len(played)} of {len(config.env.tasks)} tasks"
         )
     await run.stages.drain()
+    solved = solved_goals(config, [report for modes in played.values() for report in modes.values()]) or {}
     result = {
         "policy": str(policy.path),
         "iteration": policy.iteration,
         "weights_digest": digest,
         "stand_in_assets": any(each["stand_in_assets"] for each in seen.values()),
+        "solved_at_reset": solved,
+        "unrestorable": unrestorable_lines(run.folder.unrestorable()),
         "tasks": {task: {mode: _rate(report) for mode, report in modes.items()} for task, modes in played.items()},
         "mean_success_rate": {mode: _mean(played, mode) for mode in MODES},
     }
@@ -128,7 +139,13 @@ def evaluation_lines(result: dict[str, Any]) -> str:
         for task, modes in result["tasks"].items()
         for mode, rate in modes.items()
     ]
+    solved = [
+        f"{task}: {len(goals)} goals are solved at reset, without the policy: {', '.join(map(str, goals))}"
+        for task, goals in result["solved_at_reset"].items()
+    ]
     stand_in = (
         ["stand-in assets: results are not comparable to the published benchmark"] if result["stand_in_assets"] else []
     )
-    return "\n".join([*lines, f"mean {json.dumps(result['mean_success_rate'])}", *stand_in])
+    return "\n".join(
+        [*lines, f"mean {json.dumps(result['mean_success_rate'])}", *solved, *stand_in, *result["unrestorable"]]
+    )

@@ -15,7 +15,7 @@ from typing import Any
 from prefect import Flow
 from rich.console import Console
 
-from embodyflow.errors import ConfigError
+from embodyflow.errors import ClusterLostError, ConfigError, InfrastructureError, StorageError
 from embodyflow.orchestration.request.request import check, parse_arguments
 from embodyflow.orchestration.request.usage import answer_help
 from embodyflow.orchestration.server.orphans import start_flow_watcher
@@ -57,6 +57,9 @@ def main(flow: Flow[..., Any]) -> None:
     except ConfigError as error:  # only the cluster can detect some mistakes, such as too few GPUs
         print(error, file=sys.stderr)
         sys.exit(2)
+    except (StorageError, ClusterLostError, InfrastructureError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
     print(config.summary_line(summary))
     print(f"run_dir={config.run_dir}")
 
@@ -90,8 +93,8 @@ def run_flow(
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """Remove the traceback of a configuration mistake from Prefect's log; its message is enough."""
-    if record.exc_info and isinstance(record.exc_info[1], ConfigError):
+    """Remove the traceback of an error from Prefect's log if its message is enough."""
+    if record.exc_info and isinstance(record.exc_info[1], ConfigError | StorageError | ClusterLostError):
         record.exc_info = None
     return True
 

@@ -59,6 +59,13 @@ def _check_critic(graph: TaskGraph, config: RunConfig) -> None:
             + ("without a critic" if has_critic else "with a critic")
             + "; allowed are advantage=gae with nodes of role CRITIC (python -m flows.ppo) and all others without them"
         )
+    for node_id in _nodes_of(graph, ADVANTAGE) if has_critic else ():
+        above = [graph.nodes[each] for each in graph.ancestors(node_id)]
+        if all(_declares(node, "writes", "values") is False for node in above):
+            raise ConfigError(
+                f"node {node_id!r}: algorithm.advantage={config.algorithm.advantage} needs values, which no ancestor "
+                "writes; put tasks:compute_value before it"
+            )
 
 
 def _check_sums(graph: TaskGraph, config: RunConfig) -> None:

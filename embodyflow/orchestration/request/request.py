@@ -9,6 +9,7 @@ from prefect.runtime import flow_run
 from pydantic import Field
 
 from embodyflow.config import RunConfig
+from embodyflow.config.base import RUN_NAME_PATTERN
 from embodyflow.config.composition.compose import (
     chosen_flow,
     compose_config,
@@ -27,10 +28,10 @@ Experiment = Annotated[
 ]
 Iterations = Annotated[int | None, Field(ge=1, description="RL iterations; the experiment's number if left out")]
 Seed = Annotated[int | None, Field(ge=0, lt=2**31, description="Seed of every random draw")]
-RunId = Annotated[
-    str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name of the run's folder")
+RunId = Annotated[str | None, Field(pattern=RUN_NAME_PATTERN, description="Name of the run's folder")]
+Resume = Annotated[
+    str | None, Field(pattern=RUN_NAME_PATTERN, description="run_id of a run to resume from its last commit")
 ]
-Resume = Annotated[str | None, Field(description="run_id of a run to resume from its last commit")]
 Overrides = Annotated[tuple[str, ...], Field(description="Hydra overrides, such as trainer.epochs=2")]
 
 FLOW_KEYS = ("experiment", "algorithm", "iterations", "seed", "run_id", "resume")
@@ -255,7 +256,8 @@ def _resumed_config(request: RunRequest) -> RunConfig:
     run_root = asked.run_root
     folder = RunFolder.open(run_root, str(request.resume))
     try:
-        config = validate_config(folder.config() | {"run_root": run_root})
+        # The folder's place and name win over its config.yaml: it may be a copy, or may have been moved.
+        config = validate_config(folder.config() | {"run_root": run_root, "run_id": request.resume})
     except ConfigError as error:
         raise ConfigError(f"resume={request.resume}: its config.yaml is not valid in this version: {error}") from error
     done = folder.checkpoints.committed()

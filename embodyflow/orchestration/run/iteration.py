@@ -12,6 +12,8 @@ from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.evaluation.kept_episodes import keep_episodes
 from embodyflow.orchestration.run.graph_run import GraphRun, RunNode
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run, run_node_as_event, submit_node
+from embodyflow.orchestration.run.stages import UNRESTORABLE
+from embodyflow.record.metrics_log import lasting_metrics
 from embodyflow.workers.calls import NodeReport
 
 Digests = Mapping[str, list[str]]
@@ -83,14 +85,22 @@ async def commit_as_task_run(index: int, metrics: Mapping[str, float], digests: 
 async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> None:
     """Commit the iteration: publish its weights, write its metrics and checkpoint, free its rows."""
     run = CURRENT_RUN.get()
+    run.folder.require_present()
     await publish_and_save(index)
+    metrics = {**metrics, **unrestorable_metrics(run)}
     line = {"iteration": index, "weights_digest": run.session.weights_digest, "digests": digests, **metrics}
     # Before the checkpoint is committed: a resume drops a line too many, but could not restore a missing one.
     run.folder.metrics.append(line)
-    begin_commit(index, digests)
+    begin_commit(index, digests, metrics)
     for tracker in run.trackers:
         tracker.log(index, metrics)
     run.folder.write_status("train", index, run.config.iterations)
+
+
+def unrestorable_metrics(run: Run) -> dict[str, float]:
+    """Return the number of tasks whose seed does not restore an episode, as a metric; empty without such tasks."""
+    count = len(run.folder.unrestorable())
+    return {UNRESTORABLE: float(count)} if count else {}
 
 
 async def publish_and_save(index: int) -> None:
@@ -105,20 +115,22 @@ async def publish_and_save(index: int) -> None:
         group.create_task(run.session.free(f"{index}/"))
 
 
-def begin_commit(index: int, digests: Digests | None = None) -> None:
+def begin_commit(index: int, digests: Digests | None = None, metrics: Mapping[str, float] | None = None) -> None:
     """Start to commit the iteration's checkpoint. The commit is valid once its files are on disk.
 
     Args:
         index: Index of the iteration.
         digests: Digests of its nodes' rows.
+        metrics: Its metrics; ``None`` for iteration 0, which has none.
     """
     run = CURRENT_RUN.get()
     facts = {
         "policy_version": index,
         "weights_digest": run.session.weights_digest,
         "digests": dict(digests or {}),
+        **unrestorable_metrics(run),
     }
-    run.stages.commit(index, facts)
+    run.stages.commit(index, facts if metrics is None else facts | {"metrics": lasting_metrics(metrics)})
 
 
 async def _save(run: Run, index: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from prefect.logging import get_run_logger
 
-from embodyflow.errors import DamageError, InfrastructureError
+from embodyflow.errors import ClusterLostError, DamageError, InfrastructureError
 from embodyflow.orchestration.run.nodes import Run
 
 T = TypeVar("T")
@@ -29,16 +29,23 @@ async def with_recovery(run: Run, name: str, step: Callable[[], Coroutine[Any, A
         step: Starts from the commit that the workers hold, which after a recovery may be an earlier one than before.
 
     Raises:
+        StorageError: The run's folder is gone.
+        ClusterLostError: No Ray node is alive; the message has the command to resume.
         Exception: The step's error if it is not retryable, or its last one after ``cluster.max_recoveries`` recoveries.
     """
     failures = 0
     while True:
         try:
+            run.folder.require_present()  # a recovery would go on without the commits
             if failures:
                 await asyncio.sleep(FIRST_PAUSE_SECONDS * 2 ** (failures - 1))
                 await recover(run)
             return await step()
         except Exception as error:
+            if lost := [each for each in _leaves(error) if isinstance(each, ClusterLostError)]:
+                is_committed = bool(run.folder.checkpoints.committed())
+                after = f"resume={run.folder.path.name}" if is_committed else "restart the run"
+                raise ClusterLostError(f"{lost[0]}; start Ray, then {after}") from error
             failures += 1
             if not is_retryable(error) or failures > run.config.cluster.max_recoveries:
                 raise
@@ -70,12 +77,12 @@ async def restore(run: Run) -> int:
     await run.session.load_reference(run.folder.checkpoints.folder(0))
     for version in _rollout_versions_after(last, run):
         await _restore_and_publish(version, run)
-    run.folder.metrics.drop_after(last)
     ahead = last + 1 + run.turns.max_staleness
     run.folder.stages.drop_journals_after(ahead)  # their weights may be retrained with another learning rate
     for index in range(last + 1, ahead + 1):
         await run.session.free(f"{index}/")
     await run.stages.record_commit(last, run.folder.checkpoints.facts(last))
+    await run.stages.restore_metrics(last)
     run.turns.reset(last)
     return last
 

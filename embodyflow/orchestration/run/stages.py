@@ -9,6 +9,7 @@ commit is the last valid one and the iteration is replayed.
 """
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,13 @@ from embodyflow.data.metrics import Metric, Reduction
 from embodyflow.errors import DamageError
 from embodyflow.process.durable_files import flush
 from embodyflow.record.ledger import Ledger
+from embodyflow.record.metrics_log import lasting_metrics
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.workers.calls import NodeReport, NodeWork
 from embodyflow.workers.session import Session
+
+UNRESTORABLE = "env/unrestorable_tasks"
+"""Metric and ledger fact: the number of tasks whose seed does not restore an episode, in runs that have such tasks."""
 
 
 class Stages:
@@ -64,7 +69,8 @@ class Stages:
 
         Args:
             iteration: Index of the iteration.
-            facts: Facts to store with it: ``policy_version``, ``weights_digest`` and the ``digests`` of nodes' rows.
+            facts: Facts to store with it: ``policy_version``, ``weights_digest``, the ``digests`` of nodes' rows and,
+                if there are any, the number of unrestorable tasks.
         """
         self._writes.append(asyncio.create_task(self._commit(iteration, facts)))
 
@@ -93,13 +99,43 @@ class Stages:
             facts: Facts stored with its checkpoint. They restore a ledger entry that a kill prevented.
         """
         known = {key: facts[key] for key in ("policy_version", "weights_digest", "digests")}
+        known |= {key: facts[key] for key in facts.keys() & {UNRESTORABLE}}
         known["checkpoint"] = self._folder.checkpoints.folder(iteration).name
+        if "metrics" in facts:  # iteration 0 has none, nor do commits of earlier versions
+            known["metrics"] = facts["metrics"]
         async with self._lock:
-            if self._ledger.newest("commit", iteration) != known:
+            if not _is_same(self._ledger.newest("commit", iteration), known):
                 await asyncio.to_thread(self._ledger.append, "commit", iteration, known)
             await asyncio.to_thread(self._folder.stages.drop, iteration, self._keep_checkpoints)
             if self._kept_iterations:
                 await asyncio.to_thread(self._folder.episodes.commit, iteration, self._kept_iterations)
+
+    async def record_evaluation(self, iteration: int, weights_digest: str) -> None:
+        """Append the metrics of the evaluation after an iteration to the ledger unless they are there.
+
+        Args:
+            iteration: Index of the iteration.
+            weights_digest: SHA-256 of the evaluated weights.
+        """
+        line = self._folder.metrics.evaluation(iteration)
+        if line is None:
+            return
+        metrics = {name: value for name, value in lasting_metrics(line).items() if name != "iteration"}
+        facts = {"weights_digest": weights_digest, "metrics": metrics}
+        async with self._lock:
+            if not _is_same(self._ledger.newest("evaluation", iteration), facts):
+                await asyncio.to_thread(self._ledger.append, "evaluation", iteration, facts)
+
+    async def restore_metrics(self, iteration: int) -> None:
+        """Remove the metrics of later iterations; rebuild those that differ from the ledger, and log a warning."""
+        async with self._lock:
+            differing = await asyncio.to_thread(self._folder.metrics.restore, iteration, self._ledger)
+        if differing:
+            get_run_logger().warning(
+                "%s: lines of iterations %s differed from the ledger and are rebuilt without perf/ metrics",
+                self._folder.metrics.path,
+                ", ".join(map(str, differing)),
+            )
 
     async def _commit(self, iteration: int, facts: dict[str, Any]) -> None:
         async with self._lock:
@@ -115,6 +151,11 @@ class Stages:
             await asyncio.to_thread(_flush, self._folder.stages.folder(work.iteration + 1, work.node_id))
             if self._ledger.newest("stage", work.iteration, work.node_id) != facts:
                 await asyncio.to_thread(self._ledger.append, "stage", work.iteration, facts)
+
+
+def _is_same(known: dict[str, Any] | None, facts: dict[str, Any]) -> bool:
+    """Return True if both are the same text in the ledger, where NaN equals NaN."""
+    return json.dumps(known, sort_keys=True) == json.dumps(facts, sort_keys=True)
 
 
 def _flush(folder: Path) -> None:

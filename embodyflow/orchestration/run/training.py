@@ -5,9 +5,8 @@ from typing import Any
 
 from prefect.logging import get_run_logger
 
-from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
-from embodyflow.orchestration.evaluation.evaluation import evaluate, film, is_filmed
+from embodyflow.orchestration.evaluation.evaluation import film, is_filmed
 from embodyflow.orchestration.request.request import (
     RunRequest,
     bind_to_flow_run,
@@ -21,9 +20,11 @@ from embodyflow.orchestration.run.nodes import Run
 from embodyflow.orchestration.run.open_run import open_run
 from embodyflow.orchestration.run.parity import observe
 from embodyflow.orchestration.run.recovery import restore, with_recovery
+from embodyflow.orchestration.run.storage_faults import storage_faults_explained
 from embodyflow.orchestration.run.warm_start import sft, warm_start_key
-from embodyflow.orchestration.server.reporting import report_end, report_progress, report_start
-from embodyflow.record.run_folder import RunFolder
+from embodyflow.orchestration.server.reporting import report_end, report_progress, report_start, warn_of_unrestorable
+from embodyflow.record.run_folder import RunFolder, unrestorable_lines
+from embodyflow.references import resolve
 
 
 async def train(request: RunRequest) -> dict[str, Any]:
@@ -33,6 +34,7 @@ async def train(request: RunRequest) -> dict[str, Any]:
 
     Raises:
         ConfigError: The request is wrong, or the cluster lacks resources for it.
+        StorageError: The disk is full or read-only, or the run's folder is gone.
     """
     request = bind_to_flow_run(request)
     config = check(request)
@@ -41,14 +43,25 @@ async def train(request: RunRequest) -> dict[str, Any]:
     get_run_logger().info("run %s in %s", config.run_id, folder.path)
     if request.resume is not None and (line := stretched_schedule(folder, config)):
         get_run_logger().warning(line)
+    warn_of_unrestorable(folder)
     with folder.locked():
         try:
-            async with open_run(folder, config, graph) as run:
-                return await _train(run, resumed=request.resume is not None)
-        except ConfigError:
-            if not folder.checkpoints.committed():  # free the run_id for another attempt
-                folder.remove()
+            with storage_faults_explained(folder):
+                async with open_run(folder, config, graph) as run:
+                    return await _train(run, resumed=request.resume is not None)
+        except Exception as error:
+            _free_name(folder, error)
             raise
+
+
+def _free_name(folder: RunFolder, error: Exception) -> None:
+    """Remove the folder of a run that failed before its first commit, so that another attempt may have its name."""
+    if folder.checkpoints.committed() or not folder.is_present():
+        return
+    try:
+        folder.remove()
+    except OSError as failed:  # such as on a disk that has become read-only
+        error.add_note(f"{folder.path} was not removed: {failed}")
 
 
 async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
@@ -101,14 +114,17 @@ async def _run_in_turn(run: Run, index: int) -> None:
 async def _export(run: Run, lookahead: Lookahead) -> None:
     """Export the policy to the run's folder ``policy``."""
     await _run_until(run, lookahead, run.config.iterations)
+    run.folder.require_present()
     await run.session.export("save_pretrained", run.folder.path / "policy")
 
 
 async def _evaluate_if_due(run: Run, index: int) -> None:
     if not run.config.evaluates_after(index):
         return
-    if not _is_evaluated(run.folder, index):
-        await evaluate(run, index)
+    if run.folder.metrics.evaluation(index) is None:
+        await resolve(run.config.evaluator)(run, index)
+    # Also if the process that evaluated was killed before this line.
+    await run.stages.record_evaluation(index, run.session.weights_digest)
     if run.config.records_video_after(index) and not is_filmed(run, index):  # a run may fail between the two
         await film(run, index)
 
@@ -119,14 +135,20 @@ async def _begin(run: Run) -> int:
         run.folder.write_observations(await observe(run))
     if run.config.warm_start is not None:
         run.folder.write_status("sft", 0, run.config.iterations)
-        await sft(warm_start_key(run.config))
+        metrics = await sft(warm_start_key(run.config))
+        if run.config.warm_start.until is not None:
+            _record_warm_start(run, metrics)
     await publish_and_save(0)
     begin_commit(0)
     return 0
 
 
-def _is_evaluated(folder: RunFolder, index: int) -> bool:
-    return any(r["iteration"] == index and "eval/greedy_success_rate" in r for r in folder.metrics.read())
+def _record_warm_start(run: Run, metrics: dict[str, Any]) -> None:
+    """Record how the warm start ended; once, although a run that is killed before version 0 begins again."""
+    if not any("sft/reached" in record for record in run.folder.metrics.read()):
+        run.folder.metrics.append({"iteration": 0, **metrics})
+    for tracker in run.trackers:
+        tracker.log(0, metrics)
 
 
 def summarize(run: Run) -> dict[str, Any]:
@@ -140,4 +162,5 @@ def summarize(run: Run) -> dict[str, Any]:
         "train_seconds": round(seconds, 2),
         "iterations": run.config.iterations,
         "weights_digest": run.session.weights_digest,
+        **({"unrestorable": unrestorable_lines(unrestorable)} if (unrestorable := run.folder.unrestorable()) else {}),
     }

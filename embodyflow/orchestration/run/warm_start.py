@@ -11,9 +11,10 @@ from prefect.logging import get_run_logger
 
 import embodyflow
 from embodyflow.config import RunConfig
+from embodyflow.config.run import WarmStartUntilConfig
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.run.nodes import CURRENT_RUN
-from embodyflow.workers.calls import NodeWork
+from embodyflow.workers.calls import NodeReport, NodeWork
 from embodyflow.workers.layout import Layout
 
 
@@ -41,10 +42,53 @@ async def warm_start(key: str, path: str) -> dict[str, Any]:
     logger.info("recorded %d demonstrations in %.1f s", demos.num_rows, demos.seconds)
     fitted = await session.run_node(NodeWork("fit", "tasks:fit", "trainer", 0, layout=Layout.REPLICATE), [demos])
     logger.info("fitted the policy in %.1f s", fitted.seconds)
+    config = session.config.warm_start
+    assert config is not None
+    measured: dict[str, float] = {}
+    if config.until is not None:
+        fitted, measured = await _fit_until(config.until, config.steps, fitted)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     await session.export("save_weights_file", Path(path))
     await session.free("0/")
-    return {"sha256": _sha256(path), "metrics": to_floats(merge_metrics([demos.metrics, fitted.metrics]))}
+    return {"sha256": _sha256(path), "metrics": to_floats(merge_metrics([demos.metrics, fitted.metrics])) | measured}
+
+
+async def _fit_until(
+    until: WarmStartUntilConfig, steps: int, fitted: NodeReport
+) -> tuple[NodeReport, dict[str, float]]:
+    """Measure the policy and fit it further until it has the wanted quality or the number of steps is exhausted.
+
+    Args:
+        until: Wanted quality and bound.
+        steps: Optimizer steps taken so far.
+        fitted: Report of the fit so far.
+
+    Returns:
+        Report of the last fit, and the metrics of the last measurement.
+    """
+    session, logger = CURRENT_RUN.get().session, get_run_logger()
+    while True:
+        # Rollout workers load weights when the version changes. Those of RL begin at 0, and -1 means none.
+        await session.publish_weights(-1 - steps)
+        work = NodeWork(f"measure_{steps}", "tasks:measure_warm_start", "rollout", 0)
+        measured = to_floats((await session.run_node(work)).metrics)
+        success = measured["sft/success_rate"]
+        logger.info("sampled success %.3f after %d steps of the warm start", success, steps)
+        if success >= until.success or steps >= until.max_steps:
+            break
+        more = min(until.every, until.max_steps - steps)
+        steps += more
+        # A worker runs a training node of this name once, so every stretch has its own.
+        work = NodeWork(f"fit_{steps}", "tasks:fit_further", "trainer", 0, {"num_steps": more})
+        fitted = await session.run_node(work)
+    if success < until.success:
+        logger.warning(
+            "warm_start.until.success=%g: not reached; sampled success is %.3f after warm_start.until.max_steps=%d",
+            until.success,
+            success,
+            until.max_steps,
+        )
+    return fitted, measured | {"sft/reached": float(success >= until.success)}
 
 
 @flow(name="sft", flow_run_name="sft-{key}", persist_result=False)

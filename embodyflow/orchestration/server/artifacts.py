@@ -24,6 +24,7 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
 from embodyflow.orchestration.server.availability import FINAL_TIMEOUT_SECONDS, RETRY_SECONDS, is_unavailable
+from embodyflow.orchestration.server.markdown import escape_markdown
 
 UPDATE_SECONDS = 2.0
 """Interval between updates. Nobody reads faster than that."""
@@ -73,10 +74,13 @@ class Artifacts:
         self._put(name, lambda key: acreate_markdown_artifact(markdown, key=key, description=description))
 
     def put_table(self, name: str, rows: Rows | Callable[[], Rows], description: str) -> None:
-        """Show a table, its floats with four significant digits."""
+        """Show a table, its floats with four significant digits and its texts as they are."""
 
         def publish(key: str) -> Awaitable[object]:
-            table = [{column: short(value) for column, value in row.items()} for row in _evaluate(rows)]
+            # The UI renders each cell that is a string as Markdown.
+            table = [
+                {column: short(value, escape_markdown) for column, value in row.items()} for row in _evaluate(rows)
+            ]
             return acreate_table_artifact(table, key=key, description=description)
 
         self._put(name, publish)
@@ -153,11 +157,18 @@ class Artifacts:
         return re.sub(r"[^a-z0-9]+", "-", f"{self._run_id}-{name}".lower()).strip("-")
 
 
-def short(value: Any) -> Any:
-    """Format a value for a table: floats with four significant digits, lists joined by commas."""
+def short(value: Any, escape: Callable[[str], str]) -> Any:
+    """Format a value for a table: floats with four significant digits, lists joined by commas.
+
+    Args:
+        value: Number, text, list or mapping.
+        escape: Function that escapes texts for the place where they are shown.
+    """
+    if isinstance(value, float):
+        return f"{value:.4g}"
     if isinstance(value, list):
-        return ", ".join(str(short(each)) for each in value)
-    return f"{value:.4g}" if isinstance(value, float) else value
+        return ", ".join(str(short(each, escape)) for each in value)
+    return value if value is None or isinstance(value, int) else escape(str(value))
 
 
 def _evaluate(content: Any) -> Any:

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -23,18 +25,36 @@ def start_flow_watcher() -> None:
     start_watcher(FLOW_VARIABLE, os.environ)
 
 
-def start_watcher(variable: str, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+class Leftover(NamedTuple):
+    """A file that a killed process leaves behind.
+
+    Attributes:
+        path: Path of the file.
+        beginning: First characters of the file; one that begins otherwise is the user's and stays.
+    """
+
+    path: Path
+    beginning: str
+
+    def remove(self) -> None:
+        """Remove the file, if it exists and is not the user's."""
+        if self.path.exists() and self.path.read_text().startswith(self.beginning):
+            self.path.unlink()
+
+
+def start_watcher(variable: str, env: Mapping[str, str], leftover: Leftover | None = None) -> subprocess.Popen[bytes]:
     """Start a watcher of this process. When this process ends, the watcher ends all processes with its own mark.
 
     Args:
         variable: Environment variable that holds the mark.
         env: Environment of the watcher, with the mark.
+        leftover: File that the watcher removes before it ends the processes.
 
     Returns:
         The watcher. It exits after the other processes, or by any signal.
     """
     return subprocess.Popen(
-        [sys.executable, "-m", "embodyflow.orchestration.server.orphans", variable],
+        [sys.executable, "-m", "embodyflow.orchestration.server.orphans", variable, *map(str, leftover or ())],
         stdin=subprocess.PIPE,  # only this process holds the write end: child processes do not inherit it
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -78,4 +98,6 @@ def _signal(process: psutil.Process, *, kill: bool) -> None:
 
 if __name__ == "__main__":
     sys.stdin.read()
+    if len(sys.argv) > 2:
+        Leftover(Path(sys.argv[2]), sys.argv[3]).remove()
     end_marked_processes(sys.argv[1], os.environ[sys.argv[1]])

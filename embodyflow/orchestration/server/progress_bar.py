@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from embodyflow.record.metrics_log import records_in
 from embodyflow.record.run_folder import RunFolder
 
 SHOWN = {
@@ -103,4 +104,4 @@ class RunProgress:
             return []
         complete = content[: content.rfind(b"\n") + 1]  # the next call reads the rest of an incomplete line
         self._offset += len(complete)
-        return [json.loads(line) for line in complete.splitlines()]
+        return list(records_in(complete.split(b"\n")))

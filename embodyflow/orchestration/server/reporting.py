@@ -5,12 +5,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
+from prefect.logging import get_run_logger
 
 from embodyflow.orchestration.run.nodes import Run
 from embodyflow.orchestration.server.artifacts import short
+from embodyflow.orchestration.server.markdown import escape_cell
+from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 
 matplotlib.use("Agg")
 from matplotlib.figure import Figure
+
+NO_BIT_EQUALITY = "replays and repeated runs are not bit-identical"
 
 SHOWN = (
     "rollout/success_rate",
@@ -30,6 +35,20 @@ def report_start(run: Run) -> None:
     report_progress(run, 0)
     path = run.folder.path
     run.artifacts.put_link("folder", path.absolute().as_uri(), str(path), "metrics, checkpoints, pictures, policy")
+    report_unrestorable(run)
+
+
+def warn_of_unrestorable(folder: RunFolder) -> None:
+    """Log each task whose seed does not restore an episode."""
+    for line in unrestorable_lines(folder.unrestorable()):
+        get_run_logger().warning("%s; groups may begin in different states, and %s", line, NO_BIT_EQUALITY)
+
+
+def report_unrestorable(run: Run) -> None:
+    """Show the tasks whose seed does not restore an episode, if there are any."""
+    if lines := unrestorable_lines(run.folder.unrestorable()):
+        text = "\n".join(f"- {escape_cell(line)}" for line in lines)
+        run.artifacts.put_text("unrestorable", f"{text}\n\nTherefore {NO_BIT_EQUALITY}.\n", "environments")
 
 
 def report_progress(run: Run, index: int) -> None:
@@ -92,6 +111,12 @@ def draw_curve(records: list[dict[str, Any]], title: str) -> bytes:
         above = [max(0.0, r[f"eval/{mode}_success_high"] - x) for x, r in zip(rates, evaluated, strict=True)]
         at = [r["iteration"] for r in evaluated]
         axes[0].errorbar(at, rates, (below, above), fmt=marker, capsize=3, label=f"unseen goals, {mode}")
+    returned = [r for r in records if "eval/return" in r]
+    if returned:
+        values = [r["eval/return"] for r in returned]
+        margins_of = [r["eval/return_high"] - r["eval/return"] for r in returned]
+        at = [r["iteration"] for r in returned]
+        axes[0].errorbar(at, values, margins_of, fmt="o", capsize=3, label="evaluation episodes, deterministic")
     for each in axes:
         each.xaxis.get_major_locator().set_params(integer=True)
     axes[0].set(xlabel="iteration", ylabel=goal.replace("_", " "), title=title)
@@ -118,5 +143,6 @@ def _table(header: Sequence[str], rows: dict[str, tuple[Any, ...]]) -> str:
     if not rows:
         return ""
     cells = [["", *header], ["---"] * (1 + len(header))]
-    cells += [[name.replace("_", " "), *map(str, map(short, values))] for name, values in rows.items()]
+    for name, values in rows.items():
+        cells.append([escape_cell(name.replace("_", " ")), *(str(short(value, escape_cell)) for value in values)])
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)

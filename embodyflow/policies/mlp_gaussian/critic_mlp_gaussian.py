@@ -1,36 +1,7 @@
 """Critic of the Gaussian policy, as :class:`~embodyflow.policies.base.Critic`."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import torch
-from tensordict import TensorDict
-
-from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
-from embodyflow.policies.mlp_gaussian.modeling_mlp_gaussian import MLPValue
+from embodyflow.policies.mlp.critic_mlp import MLPCritic
 
 
-class MLPGaussianCritic:
-    """Values states with a network of its own.
-
-    Args:
-        config: Configuration of the policy, for its sizes.
-        device: Device of the model.
-    """
-
-    def __init__(self, config: MLPGaussianConfig, device: str) -> None:
-        self.model: torch.nn.Module = MLPValue(config).to(device)
-        self._device = device
-
-    @property
-    def blocks(self) -> Sequence[torch.nn.Module]:
-        """The network's layers."""
-        return list(self.model.blocks)  # type: ignore[arg-type]
-
-    def evaluate(self, batch: TensorDict) -> torch.Tensor:
-        """Return the value before each decision, float32 ``[N, T]``; zero without a decision."""
-        values: torch.Tensor = self.model(batch["state"].to(self._device))
-        return values.where(batch["loss_mask"].any(-1).to(self._device), 0.0)
-
-    def start_from(self, policy_state: Mapping[str, Any]) -> None:
-        """Keep the initial weights: policy and critic share none."""
+class MLPGaussianCritic(MLPCritic):
+    """Values states with a network of its own, of the policy's sizes."""

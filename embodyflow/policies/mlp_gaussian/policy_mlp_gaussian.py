@@ -1,20 +1,18 @@
 """The Gaussian policy as an :class:`~embodyflow.policies.base.ActingPolicy`."""
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.numpy import save_file
 from tensordict import TensorDict
 
 from embodyflow.policies.base import Decision
+from embodyflow.policies.mlp.policy_mlp import MLPPolicy
 from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.mlp_gaussian.modeling_mlp_gaussian import MLPGaussian, gaussian_entropy, gaussian_log_prob
 
 
-class MLPGaussianPolicy:
+class MLPGaussianPolicy(MLPPolicy):
     """Samples one action from a Gaussian per decision.
 
     ``action_tokens`` records the sample itself, float32 ``[..., A]``; environments get it clipped to their bounds. A
@@ -28,25 +26,7 @@ class MLPGaussianPolicy:
     token_dtype = np.dtype(np.float32)
 
     def __init__(self, config: MLPGaussianConfig, device: str) -> None:
-        self.config = config
-        self.num_tokens, self.num_draws = config.num_action_tokens, config.action_dim
-        self.model: torch.nn.Module = MLPGaussian(config).to(device)
-        self._device = device
-
-    @property
-    def horizon(self) -> int:
-        """H = C = 1."""
-        return self.config.chunk_size
-
-    @property
-    def blocks(self) -> Sequence[torch.nn.Module]:
-        """The network's layers."""
-        return list(self.model.blocks)  # type: ignore[arg-type]
-
-    def encode_instruction(self, instruction: str) -> np.ndarray:
-        """Return int64 ``[1]``, padding: the policy reads no instruction."""
-        del instruction
-        return np.zeros(1, np.int64)
+        super().__init__(config, MLPGaussian(config), device)
 
     @torch.inference_mode()
     def act(self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float) -> Decision:
@@ -74,9 +54,3 @@ class MLPGaussianPolicy:
         log_std = log_std + 0.5 * math.log(temperature)
         log_probs = gaussian_log_prob((actions - mean) * torch.exp(-log_std), log_std).unsqueeze(-1)
         return log_probs.where(mask, 0.0), gaussian_entropy(log_std).where(mask, 0.0)
-
-    def export(self, weights: Mapping[str, np.ndarray], folder: Path) -> None:
-        """Write ``model.safetensors`` and ``config.json``."""
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(dict(weights), folder / "model.safetensors")
-        (folder / "config.json").write_text(self.config.model_dump_json(indent=2) + "\n")

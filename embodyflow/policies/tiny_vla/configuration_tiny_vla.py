@@ -22,6 +22,8 @@ class TinyVLAConfig(EmbodiedPolicyConfig):
     max_instruction_length: int = Field(16, ge=1, le=128, description="I, words read of an instruction.")
     hidden_size: int = Field(256, ge=8, le=4096, description="Features of the residual stream.")
     num_layers: int = Field(2, ge=1, le=32, description="Residual MLPs.")
+    normalize_observations: bool = Field(False, description="Normalise states by their running mean and variance.")
+    observation_clip: float = Field(10.0, gt=0, le=1e6, description="Bound of a normalised feature, in deviations.")
 
     @property
     def seen_cameras(self) -> tuple[str, ...]:
@@ -38,6 +40,8 @@ class TinyVLAConfig(EmbodiedPolicyConfig):
     def _check(self) -> Self:
         if self.state_dim == 0 and self.image_size is None:
             raise ValueError("state_dim=0 needs image_size: a policy must observe something")
+        if self.state_dim == 0 and self.normalize_observations:
+            raise ValueError("normalize_observations=true: must be false with state_dim=0, which has no state")
         if len({*self.cameras, "state"}) <= len(self.cameras) or any("." in camera for camera in self.cameras):
             raise ValueError(f"cameras={list(self.cameras)}: must name each camera once, without dots, none state")
         return self

@@ -9,6 +9,7 @@ from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from embodyflow.policies.running_normalizer import RunningNormalizer
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 
 
@@ -91,18 +92,32 @@ class Embed(nn.Module):
         self.images = nn.ModuleDict({camera: image_encoder(size) for camera in config.seen_cameras})
         self.register_buffer("state_mean", torch.zeros(config.state_dim))
         self.register_buffer("state_std", torch.ones(config.state_dim))
+        self.normalize = (
+            RunningNormalizer(config.state_dim, config.observation_clip) if config.normalize_observations else None
+        )
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
         """Return the embedding of N observations, float32 [N, hidden]."""
+        standardised = self._standardised if self.normalize is None else self.normalize
         ids = observation["instruction_ids"]
         num_words = (ids != 0).sum(-1, keepdim=True).clamp(min=1)
         hidden: Tensor = self.words(ids).sum(1) / num_words
         if self.state is not None:
-            hidden = hidden + self.state(self._standardised(observation["state"]).to(hidden.dtype))
+            hidden = hidden + self.state(standardised(observation["state"]).to(hidden.dtype))
         for camera, encoder in self.images.items():
             pixels = observation[camera].movedim(-1, 1).float() / 127.5 - 1.0
             hidden = hidden + encoder(pixels.to(hidden.dtype))
         return hidden
+
+    @torch.no_grad()
+    def set_statistics(self, states: Tensor) -> None:
+        """Take the mean and deviation of ``states``, [n, S]; running statistics go on from there."""
+        if self.normalize is not None:
+            self.normalize.restart_from(states)
+            return
+        self.state_mean.copy_(states.mean(0))
+        deviation = states.std(0, correction=min(len(states) - 1, 1))  # a single state has no deviation
+        self.state_std.copy_(deviation.clamp(min=1e-2))
 
     def _standardised(self, state: Tensor) -> Tensor:
         """Return states in standard deviations of the demonstrations, at most 5; unchanged without demonstrations."""

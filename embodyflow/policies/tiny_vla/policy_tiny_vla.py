@@ -77,10 +77,7 @@ class TinyVLAPolicy:
 
     def set_normalization(self, states: torch.Tensor, actions: torch.Tensor) -> None:
         """Standardise states by the mean and deviation of ``states``, float32 ``[n, S]``; actions keep their bins."""
-        embed = self.model.embed
-        embed.state_mean.copy_(states.mean(0))  # type: ignore[union-attr,operator]
-        deviation = states.std(0, correction=min(len(states) - 1, 1))  # a single state has no deviation
-        embed.state_std.copy_(deviation.clamp(min=1e-2))  # type: ignore[union-attr,operator]
+        self.model.embed.set_statistics(states)  # type: ignore[union-attr,operator]
 
     def imitation_loss(
         self,

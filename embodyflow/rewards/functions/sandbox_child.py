@@ -1,4 +1,4 @@
-"""Script that runs inside the sandbox of :mod:`embodyflow.rewards.functions.sandbox`; it imports nothing of embodyflow.
+"""Process inside the sandbox of :mod:`embodyflow.rewards.functions.sandbox`, a fresh interpreter.
 
 With namespaces there are three processes: this one, outside the namespace; the first process in the namespace, whose
 end ends all others in it; and the program.
@@ -10,22 +10,22 @@ import os
 import resource
 import signal
 import socket
-import sys
-import types
 from typing import Any
+
+from embodyflow.rewards.functions import kernel_guard
+from embodyflow.rewards.functions.judging.judge_side import judge
+from embodyflow.rewards.functions.judging.program_side import serve_program
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x00020000, 0x08000000, 0x10000000  # linux/sched.h
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
 MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 0x2, 0x4, 0x4000, 0x40000  # linux/mount.h
 MOUNT_ATTR_RDONLY, AT_FDCWD, AT_RECURSIVE = 0x1, -100, 0x8000
 SYS_MOUNT_SETATTR = 442  # on every architecture, since Linux 5.12
-PR_SET_PDEATHSIG, PR_SET_KEEPCAPS = 1, 8  # linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS = 1, 4, 8  # linux/prctl.h
 CAPABILITY_VERSION, CAP_DAC_READ_SEARCH = 0x20080522, 2  # linux/capability.h
 NOBODY, FIRST_USER = 65534, 10**9
 MAX_FOLDER_BYTES = 2**26
 """Maximum total size of the files that a program writes, with namespaces."""
-BLOCKED_EVENTS = ("socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.fork", "ctypes.")
-"""Prefixes of the audit events that the guard blocks."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -34,45 +34,42 @@ class _MountAttributes(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("to_set", "to_clear", "propagation", "user_namespace")]
 
 
-def main(descriptor: int, parent_pid: int) -> None:
-    """Receive an order from the socket, isolate this process, run the program and report success."""
-    _die_with_parent(parent_pid)
-    connection = socket.socket(fileno=descriptor)
+def main(descriptor: int, calls: int) -> None:
+    """Receive an order from a socket, isolate this process, and run the program or judge it.
+
+    Args:
+        descriptor: Socket to the caller, who sends the order.
+        calls: Socket between the tests and the program, which run in two such processes.
+    """
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    connection, pipe = socket.socket(fileno=descriptor), socket.socket(fileno=calls)
     order = json.loads(connection.makefile("r").readline())
+    if order["isolation"] != "bubblewrap" and os.getppid() != order["parent"]:
+        os._exit(1)  # the parent ended before the kernel knew that this process ends with it
     order["user"] = _choose_user()
     try:
         _isolate(order)
     except OSError as error:
-        connection.sendall(f"isolation={order['isolation']}: {error}".encode())
+        connection.sendall(str(error).encode())
         raise
-    connection.sendall(b"started")
-    _run(order["program"], order["tests"])
-    connection.sendall(order["token"].encode())
+    if order["program"] is None:
+        _call(_libc.prctl, PR_SET_DUMPABLE, 0, 0, 0, 0)  # no process of the same user reads the tests in its memory
+        connection.sendall(b"started")
+        judge(order["tests"], pipe, connection.sendall)
+    else:
+        connection.sendall(b"started")
+        serve_program(order["program"], pipe)
 
 
 def _isolate(order: dict[str, Any]) -> None:
-    if order["isolation"] != "guard":
-        try:
-            _enter_namespaces()
-        except OSError:
-            if order["isolation"] == "namespaces":
-                raise
-            order["isolation"] = "guard"
-    if order["isolation"] != "guard":
+    if order["isolation"] == "namespaces":
+        _enter_namespaces()
         _continue_in_child()  # the first process of the namespace, which must outlive the program
         _continue_in_child()  # the program
     _limit(order)
     _drop_privileges(order["user"])
     if order["isolation"] == "guard":
-        sys.addaudithook(_block_event)
-
-
-def _run(program: str, tests: str) -> None:
-    # The program is imported, so code under `if __name__ == "__main__"`, which may ask for input or exit, does not run.
-    module = sys.modules["response"] = types.ModuleType("response")  # dataclasses look up their module
-    exec(compile(program, "<response>", "exec"), module.__dict__)
-    module.__name__ = "__main__"  # tests may use the same guard and must run
-    exec(compile(tests, "<tests>", "exec"), module.__dict__)
+        kernel_guard.confine()
 
 
 def _enter_namespaces() -> None:
@@ -136,7 +133,7 @@ def _limit(order: dict[str, Any]) -> None:
         resource.RLIMIT_CORE: 0,
     }
     if order["isolation"] == "guard" and os.getuid() != 0:
-        del limits[resource.RLIMIT_NPROC]  # it would count the user's other processes, and the guard blocks forks
+        del limits[resource.RLIMIT_NPROC]  # it would count the user's other processes, and the guard refuses forks
     for name, value in limits.items():
         _, hard = resource.getrlimit(name)
         allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
@@ -159,18 +156,3 @@ def _drop_privileges(user: int) -> None:
     kept = capabilities & sets[1]  # root in a container may lack the capability
     _call(_libc.capset, header, (ctypes.c_uint32 * 6)(kept, kept))
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # changing the user cleared it
-
-
-def _die_with_parent(parent_pid: int) -> None:
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent_pid:
-        os._exit(1)
-
-
-def _block_event(event: str, arguments: tuple[Any, ...]) -> None:
-    if event.startswith(BLOCKED_EVENTS):
-        raise PermissionError(f"{event}: not allowed in the sandbox")
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))

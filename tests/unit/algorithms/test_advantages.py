@@ -1,3 +1,4 @@
+import itertools
 import math
 import statistics
 
@@ -18,8 +19,11 @@ GROUP_ESTIMATORS = {
     "cpgd-clip_filter": AlgorithmConfig(advantage="cpgd", loss="cpgd", cpgd={"weight": "clip_filter"}),
 }
 ALL_ESTIMATORS = GROUP_ESTIMATORS | {
+    "opo": AlgorithmConfig(advantage="opo"),
+    "pass_at_k": AlgorithmConfig(advantage="pass_at_k", pass_k=2),
     "gae": AlgorithmConfig(advantage="gae", gamma=0.9, lam=0.8),
     "reinforce_plus_plus": AlgorithmConfig(advantage="reinforce_plus_plus", gamma=0.9),
+    "reinforce_plus_plus_baseline": AlgorithmConfig(advantage="reinforce_plus_plus_baseline"),
 }
 
 
@@ -27,7 +31,7 @@ def by_score(scores, group_ids, name):
     """One token per row: its advantage is the row's."""
     scores = torch.tensor(scores, dtype=torch.float64)
     inputs = AdvantageInputs(scores[:, None], torch.ones(len(scores), 1, dtype=torch.bool), torch.tensor(group_ids))
-    return compute_advantages(inputs, GROUP_ESTIMATORS[name])[0][:, 0]
+    return compute_advantages(inputs, ALL_ESTIMATORS[name])[0][:, 0]
 
 
 def random_inputs(seed, num_rows=9, length=5, **kwargs):
@@ -352,3 +356,59 @@ def test_a_users_estimator_must_return_a_finite_advantage_per_token(function, me
     inputs = AdvantageInputs(torch.ones(3, 3), torch.ones(3, 3, dtype=torch.bool), torch.arange(3))
     with pytest.raises(ValueError, match=f"^algorithm.advantage={__name__}:{function}: {message}"):
         compute_advantages(inputs, AlgorithmConfig(advantage=f"{__name__}:{function}"))
+
+
+def test_opo_weights_the_baseline_by_length():
+    """Scores 1 and 4 over 1 and 3 tokens: the baseline is (1·1 + 3·4) / 4 = 3.25; a single row has none."""
+    rewards = torch.tensor([[1.0, 9.0, 9.0], [1.0, 1.0, 2.0], [5.0, 0.0, 0.0], [9.0, 9.0, 9.0]])
+    mask = torch.tensor([[True, False, False], [True] * 3, [True, True, False], [False] * 3])
+    inputs = AdvantageInputs(rewards, mask, torch.tensor([4, 4, 2, 3]))
+    advantages, returns = compute_advantages(inputs, ALL_ESTIMATORS["opo"])
+    assert advantages.tolist() == [[-2.25, 0.0, 0.0], [0.75] * 3, [5.0, 5.0, 0.0], [0.0] * 3]
+    assert torch.equal(advantages, returns)
+
+
+def test_reinforce_plus_plus_with_a_baseline_whitens_over_tokens():
+    """Centred scores −1 and 1 over 1 and 3 tokens: mean 1/2, squared deviations 9/4 + 3/4 over 3, variance 1."""
+    rewards = torch.tensor([[1.0, 9.0, 9.0], [1.0, 1.0, 1.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, False, False], [True] * 3])
+    inputs = AdvantageInputs(rewards, mask, torch.tensor([0, 0]))
+    advantages, _ = compute_advantages(inputs, ALL_ESTIMATORS["reinforce_plus_plus_baseline"])
+    assert advantages.tolist() == [pytest.approx([-1.5, 0.0, 0.0]), pytest.approx([0.5] * 3)]
+
+
+@pytest.mark.parametrize(
+    ("num_right", "right", "wrong"),
+    [
+        # n = 4, k = 2. One right: P = 1 − 3/6, σ = 1/2, a wrong row's other sets fail with C(2,1)/C(3,1) = 2/3.
+        (1, 1.0, (0.5 - 2 / 3) / 0.5),
+        # Two right: P = 1 − 1/6, σ = sqrt(5)/6, C(1,1)/C(3,1) = 1/3.
+        (2, 1 / math.sqrt(5), (1 / 6 - 1 / 3) / (math.sqrt(5) / 6)),
+        (3, 0.0, 0.0),  # every pair holds a right row
+        (4, 0.0, 0.0),
+        (0, 0.0, 0.0),
+    ],
+)
+def test_pass_at_k_by_hand(num_right, right, wrong):
+    scores = [1.0] * num_right + [0.0] * (4 - num_right)
+    expected = [right] * num_right + [wrong] * (4 - num_right)
+    assert by_score(scores, [0] * 4, "pass_at_k").tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 9])
+def test_pass_at_k_is_the_mean_over_all_sets(k):
+    """The definition, by enumeration: a set scores its maximum, standardised over all sets of the group."""
+    scores = [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]
+    size = min(k, len(scores))
+    sets = list(itertools.combinations(range(len(scores)), size))
+    best = [max(scores[i] for i in each) for each in sets]
+    mean, deviation = statistics.mean(best), statistics.pstdev(best)
+    expected = [
+        statistics.mean(
+            (b - mean) / deviation if deviation else 0.0 for b, s in zip(best, sets, strict=True) if row in s
+        )
+        for row in range(len(scores))
+    ]
+    inputs = AdvantageInputs(torch.tensor(scores)[:, None].double(), torch.ones(6, 1, dtype=torch.bool), torch.zeros(6))
+    advantages, _ = compute_advantages(inputs, AlgorithmConfig(advantage="pass_at_k", pass_k=k))
+    assert advantages[:, 0].tolist() == pytest.approx(expected, abs=1e-12)

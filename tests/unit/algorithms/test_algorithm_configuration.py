@@ -41,7 +41,11 @@ def refused(**settings):
         ({"loss": "textwrap:dedent"}, ["loss 'textwrap:dedent' must be a function of (inputs, config)"]),
         ({"advantage": "math:sqrt"}, ["advantage 'math:sqrt' must be a function of (inputs, config)"]),
         ({"clip_ratio_c": 1.0}, ["clip_ratio_c", "greater than 1"]),
-        ({"clip_low": 1.0}, ["clip_low", "less than 1"]),
+        ({"clip_low": 1.0}, ["clip_low", "less than 1", "loss=cispo"]),
+        ({"clip_low": 1.1, "loss": "cispo"}, ["clip_low", "less than or equal to 1"]),
+        ({"pass_k": 0}, ["pass_k", "greater than or equal to 1"]),
+        ({"rejection": {"level": "token"}}, ["rejection.level=token", "old_log_probs=proximal", "recomputed"]),
+        ({"rejection": {"low": 2.0, "high": 2.0}}, ["low=2.0 must be less than high=2.0"]),
         ({"clip_high": float("nan")}, ["clip_high"]),
         ({"gamma": 1.5}, ["gamma", "less than or equal to 1"]),
         ({"clip_hihg": 0.3}, ["clip_hihg", "Extra inputs"]),
@@ -58,8 +62,18 @@ def test_what_does_not_fit_is_refused_with_its_key(settings, parts):
         assert part in message
 
 
-@pytest.mark.parametrize("advantage", ["grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "gae"])
-@pytest.mark.parametrize("loss", ["ppo", "cispo", "cpgd", "clip_cov", "kl_cov", "gpg"])
+def test_the_lower_bound_of_cispo_survives_json():
+    for settings in ({}, {"clip_low": 0.2}):
+        config = AlgorithmConfig(loss="cispo", **settings)
+        assert config.clip_low == settings.get("clip_low", 1.0)
+        assert AlgorithmConfig.model_validate_json(config.model_dump_json()) == config
+
+
+@pytest.mark.parametrize(
+    "advantage",
+    ["grpo", "dr_grpo", "rloo", "opo", "pass_at_k", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gae"],
+)
+@pytest.mark.parametrize("loss", ["ppo", "cispo", "cpgd", "clip_cov", "kl_cov", "gpg", "sapo"])
 def test_token_losses_take_any_estimator(advantage, loss):
     config = AlgorithmConfig(advantage=advantage, loss=loss)
     assert config.needs_critic == (advantage == "gae")

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodyflow.algorithms.algorithm_config import AlgorithmConfig
+from embodyflow.algorithms.algorithm_config import AlgorithmConfig, RejectionConfig
 from embodyflow.algorithms.behavior import behavior_weights
 from embodyflow.algorithms.losses import LossInputs
 from embodyflow.algorithms.objective import policy_objective
@@ -79,3 +79,27 @@ def test_metrics_tell_how_far_they_are_and_how_many_are_bounded() -> None:
     metrics = policy_objective(inputs, torch.ones_like(old), PROXIMAL)[1]
     assert [float(number) for number in metrics["policy/behavior_weight"]] == pytest.approx([7.0, 3.0])
     assert [float(number) for number in metrics["policy/behavior_bounded_fraction"]] == [1.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("level", "low", "high", "expected"),
+    [
+        ("token", 0.5, 2.0, [2.0, 0.5, 0.0, 1.0]),  # 2 and 1/2 lie on the bounds, 8 does not
+        ("token", 0.6, 10.0, [2.0, 0.0, 5.0, 1.0]),  # 8 is kept and bounded
+        ("sequence", 0.5, 2.1, [2.0, 0.5, 5.0, 1.0]),  # geometric mean of 2, 1/2, 8: 2
+        ("sequence", 0.5, 1.9, [0.0, 0.0, 0.0, 1.0]),
+    ],
+)
+def test_rejected_tokens_have_the_weight_zero(level: str, low: float, high: float, expected: list[float]) -> None:
+    rejection = {"level": level, "low": low - 1e-9, "high": high + 1e-9}
+    config = AlgorithmConfig(old_log_probs="proximal", rejection=rejection)
+    proximal = row(math.log(0.2), math.log(0.1), math.log(0.8), math.nan)
+    behavior = row(math.log(0.1), math.log(0.2), math.log(0.1), 0.0)
+    assert behavior_weights(proximal, behavior, MASK, config)[0].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_a_loss_per_row_rejects_whole_rows(level: str) -> None:
+    config = GSPO.model_copy(update={"rejection": RejectionConfig(level=level, high=2.0)})
+    proximal, behavior = row(-1.0, -2.0, -3.0, 7.0), row(-1.5, -2.5, -5.0, 0.0)
+    assert behavior_weights(proximal, behavior, MASK, config)[0].tolist() == [0.0, 0.0, 0.0, 1.0]

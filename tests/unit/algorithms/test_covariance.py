@@ -33,7 +33,8 @@ def random_batch(seed, num_rows=12, length=10):
     [
         (0.01, [[False, False, False], [False, True, False]]),  # at least one
         (0.5, [[True, False, False], [False, True, False]]),
-        (1.0, [[True, False, False], [False, True, False]]),  # only positive covariance
+        (0.75, [[True, False, False], [True, True, False]]),  # a covariance of 0
+        (1.0, [[True, True, False], [True, True, False]]),  # a negative one too
     ],
 )
 def test_kl_cov_takes_the_highest(fraction, expected):
@@ -50,14 +51,30 @@ def test_losses_that_select_nothing():
     assert select_tokens(LOG_PROBS, ADVANTAGES, MASK, SEEDS, config("ppo")) is None
 
 
+def test_kl_cov_takes_the_asked_number_where_covariances_are_equal():
+    """Seeds decide between tokens of equal covariance, so different seeds choose different tokens."""
+    chosen = set()
+    for seed in range(30):
+        seeds = torch.tensor([2 * seed, 2 * seed + 1])
+        selected = select_tokens(LOG_PROBS, torch.ones_like(ADVANTAGES), MASK, seeds, config("kl_cov", fraction=0.5))
+        assert selected.sum() == 2 and not selected[~MASK].any()
+        chosen.add(tuple(selected[MASK].tolist()))
+    assert len(chosen) == 6
+
+
+def test_clip_cov_selects_nothing_without_covariance():
+    settings = config("clip_cov", fraction=1.0, low=0.0)
+    assert not select_tokens(LOG_PROBS, torch.ones_like(ADVANTAGES), MASK, SEEDS, settings).any()
+
+
 @pytest.mark.parametrize("loss", ["kl_cov", "clip_cov"])
-def test_equal_advantages_and_empty_masks_select_nothing(loss):
-    for advantages, mask in ((torch.ones_like(ADVANTAGES), MASK), (ADVANTAGES, torch.zeros_like(MASK))):
-        assert not select_tokens(LOG_PROBS, advantages, mask, SEEDS, config(loss, fraction=1.0, low=0.0)).any()
+def test_empty_masks_select_nothing(loss):
+    settings = config(loss, fraction=1.0, low=0.0)
+    assert not select_tokens(LOG_PROBS, ADVANTAGES, torch.zeros_like(MASK), SEEDS, settings).any()
 
 
 @settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 2**31), fraction=st.floats(0.01, 0.5))
+@given(seed=st.integers(0, 2**31), fraction=st.floats(0.01, 1.0))
 def test_kl_cov_against_topk(seed, fraction):
     log_probs, advantages, mask, seeds = random_batch(seed)
     selected = select_tokens(log_probs, advantages, mask, seeds, config("kl_cov", fraction=fraction))
@@ -65,7 +82,7 @@ def test_kl_cov_against_topk(seed, fraction):
     covariance[~mask] = -torch.inf
     top = covariance.flatten().topk(max(1, int(mask.sum().item() * fraction))).indices
     expected = torch.zeros(mask.numel(), dtype=torch.bool).index_fill(0, top, True).reshape(mask.shape)
-    assert torch.equal(selected, expected & (covariance > 0))
+    assert torch.equal(selected, expected)
 
 
 def test_clip_cov_draws_the_asked_number_uniformly():

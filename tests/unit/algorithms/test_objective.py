@@ -14,7 +14,7 @@ from embodyflow.algorithms.losses import LossInputs
 from embodyflow.algorithms.objective import policy_objective, value_objective
 
 AGGREGATIONS = ("token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm")
-TOKEN_LOSSES = ("ppo", "cispo", "cpgd", "clip_cov", "kl_cov", "gpg")
+TOKEN_LOSSES = ("ppo", "cispo", "cpgd", "clip_cov", "kl_cov", "gpg", "sapo")
 VARIANTS = [
     *itertools.product(TOKEN_LOSSES, AGGREGATIONS),
     ("gspo", "seq_mean_token_mean"),
@@ -244,7 +244,7 @@ def test_a_mask_of_zeros_gives_zero_loss_and_gradient(loss, aggregation):
     assert (gradient == 0).all()
 
 
-@pytest.mark.parametrize("loss", ["ppo", "gspo", "gmpo", "cispo", "cpgd", "gpg"])
+@pytest.mark.parametrize("loss", ["ppo", "gspo", "gmpo", "cispo", "cpgd", "gpg", "sapo"])
 def test_no_advantage_no_policy_gradient(loss):
     """All-equal rewards: nothing to learn, whatever the ratio."""
     data = Data()

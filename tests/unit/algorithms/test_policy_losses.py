@@ -9,7 +9,7 @@ from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.losses import LossInputs, find_loss
 
 ROW_LOSSES = ("gspo", "gmpo")
-LOSS_NAMES = ("ppo", "gspo", "gmpo", "cispo", "cpgd", "clip_cov", "kl_cov", "gpg")
+LOSS_NAMES = ("ppo", "gspo", "gmpo", "cispo", "cpgd", "clip_cov", "kl_cov", "gpg", "sapo")
 
 
 def loss_config(loss, **settings):
@@ -91,10 +91,25 @@ def test_gmpo_by_hand():
 def test_cispo_keeps_the_gradient_of_clipped_tokens():
     losses, gradient, metrics = evaluate("cispo", [[0.5, 1.0, 1.5]], [[2.0]], old=-1.0)
     log_probs = [-1 + math.log(0.5), -1.0, -1 + math.log(1.5)]
-    weights = [0.8, 1.0, 1.2]
+    weights = [0.5, 1.0, 1.2]  # no lower bound
     assert losses.tolist() == [pytest.approx([-w * 2 * lp for w, lp in zip(weights, log_probs, strict=True)])]
-    assert gradient.tolist() == [pytest.approx([-1.6, -2.0, -2.4])]
-    assert metrics["policy/clip_fraction"] == pytest.approx(2 / 3)
+    assert gradient.tolist() == [pytest.approx([-1.0, -2.0, -2.4])]
+    assert metrics["policy/clip_fraction"] == pytest.approx(1 / 3)
+
+
+def test_cispo_has_a_lower_bound_if_one_is_set():
+    _, gradient, _ = evaluate("cispo", [[0.5, 1.0, 1.5]], [[2.0]], clip_low=0.3)
+    assert gradient.tolist() == [pytest.approx([-1.4, -2.0, -2.4])]
+
+
+def test_sapo_by_hand():
+    """At ρ = 1 + log 3 the sigmoid of τ = 1 is 3/4, and at ρ = 1 − log 3 / 1.5 that of τ = 1.5 is 1/4."""
+    far, near = 1 + math.log(3), 1 - math.log(3) / 1.5
+    sapo = {"tau_positive": 1.0, "tau_negative": 1.5}
+    losses, gradient, _ = evaluate("sapo", [[far, near]], [[2.0, -3.0]], sapo=sapo)
+    assert losses.tolist() == [pytest.approx([-2 * 4 * 3 / 4, 3 * (4 / 1.5) / 4])]
+    # d/d log π = −A·ρ·4·s·(1 − s), and both sigmoids have s·(1 − s) = 3/16
+    assert gradient.tolist() == [pytest.approx([-2 * far * 0.75, 3 * near * 0.75])]
 
 
 def test_cpgd_clips_in_log_space():
@@ -119,8 +134,8 @@ def test_cpgd_drift_pulls_back_with_a_bounded_force():
 
 def test_clip_cov_leaves_selected_tokens_out():
     losses, gradient, metrics = evaluate(
-        "clip_cov", [[0.5, 1.0, 1.5, 5.0]], [[2.0, 2.0, 2.0, -1.0]], selected=[[True, False, False, False]]
-    )
+        "clip_cov", [[0.5, 1.0, 1.5, 5.0]], [[2.0, 2.0, 2.0, -1.0]], selected=[[True, False, True, False]]
+    )  # the third is selected and clipped already
     assert losses.tolist() == [pytest.approx([0.0, -2.0, -2.4, 5.0])]  # no dual clip
     assert gradient.tolist() == [pytest.approx([0.0, -2.0, 0.0, 5.0])]
     assert metrics["policy/selected_fraction"] == 0.25

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from embodyflow.cli.check_env import CHECKS, Subject, show
+from embodyflow.cli.check_env import CHECKS, Subject, configuration, show
+from embodyflow.cli.described_spaces import describe_space, is_bounded
+from embodyflow.cli.main import main
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
 
@@ -129,6 +132,12 @@ def test_chunks_in_another_process_equal_single_steps() -> None:
     assert run("chunks", "").verdict == run("pickling", "").verdict == "ok"
 
 
+def test_discrete_actions_are_noted_and_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    assert show("CartPole-v1", []) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "spaces" in line]
+    assert line.startswith("note  spaces             actions Discrete(2); observes state (4,)")
+
+
 def test_the_exit_code_is_1_if_a_check_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,9 +158,137 @@ def test_the_exit_code_is_1_if_a_check_failed(
         ("Reacher-v5", ["fast"], "fast: must be of the form key=value"),
         ("Reacher-v5", ["speed=3"], "env.speed: no such key; did you mean"),
         ("Reacher-v5", ["kwargs.speed=3"], r"env.kwargs=\{'speed': 3\}: .*unexpected keyword argument 'speed'"),
-        ("CartPole-v1", [], r"env: actions must be a one-dimensional Box, not Discrete\(2\)"),
     ],
 )
 def test_an_environment_that_cannot_be_checked_is_one_line(env_id: str, words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         show(env_id, words)
+
+
+POINT = f"{__name__}:tests/Point-v0"
+
+
+@pytest.mark.parametrize(
+    ("env_id", "words"),
+    [
+        (POINT, ["kwargs.breaks=leak", "adapter.success_reward=2", "max_steps=30"]),
+        (POINT, ["+env.kwargs.breaks=leak", "env.adapter.success_reward=2", "env.max_steps=30"]),
+        (None, [f"env.id={POINT}", "env.kwargs={breaks:leak}", "env.adapter={success_reward:2}", "env.max_steps=30"]),
+        (None, [f"id={POINT}", "++env.kwargs.breaks=leak", "env.adapter.success_reward=2", "env.max_steps=30"]),
+    ],
+)
+def test_words_are_those_of_a_run_and_env_may_be_left_out(env_id: str | None, words: list[str]) -> None:
+    config = configuration(env_id, words)
+    assert (config.id, config.tasks, config.max_steps) == (POINT, ("do it",), 30)
+    assert config.kwargs == {"breaks": "leak"} and config.adapter is not None and config.adapter.success_reward == 2
+
+
+def test_an_experiment_or_an_environments_file_is_checked_as_a_run_has_it() -> None:
+    push = configuration(None, ["experiment=push"])
+    assert push == compose_config(["experiment=push"]).env
+    changed = ["experiment=push", "env.tasks=[door-open-v3]", "env.max_steps=40"]
+    assert configuration(None, changed) == compose_config(changed).env
+    assert configuration(None, ["env=reacher"]).id == configuration(None, ["experiment=reacher"]).id == "Reacher-v5"
+    assert configuration("Pusher-v5", ["experiment=reacher"]).id == "Pusher-v5"
+    assert configuration("Reacher-v5", []).max_steps == 200 and configuration("Reacher-v5", []).tasks == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["env.max_steps=3"], "check-env: must name an environment by its id, env.id=…, env=… or experiment=…"),
+        (["experiment=math"], "experiment=math: job=language has no env"),
+        (["experiment=puhs"], "experiment=puhs: allowed are "),
+        (["env=nowhere"], "env=nowhere: allowed are "),
+        (["id=Reacher-v5", "trainer.epochz=3"], "trainer.epochz=3: no such key; did you mean trainer.epochs"),
+        (["id=Reacher-v5", "env.maxsteps=3"], "env.maxsteps=3: no such key; did you mean env.max_steps"),
+        (["id=Reacher-v5", "env.kwargs.size=3"], "env.kwargs.size=3: no such key; write +env.kwargs.size=… to add it"),
+    ],
+)
+def test_a_mistake_in_the_words_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-env", *words]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith(message)
+
+
+class Unseen(Point):
+    """A variant without rendering, for the reason in ``breaks``."""
+
+    def __init__(self, breaks: str = "", render_mode: str | None = None) -> None:
+        if breaks == "mode" and render_mode is not None:
+            raise ValueError("render_mode: none is known")
+        if breaks == "package" and render_mode is not None:
+            raise gym.error.DependencyNotInstalled("pygame is not installed\nsecond line")
+        super().__init__(breaks, render_mode)
+
+    def render(self) -> Any:
+        if self.breaks == "nothing":
+            return None
+        raise NotImplementedError
+
+
+gym.register("tests/Unseen-v0", Unseen, disable_env_checker=True)
+
+
+@pytest.mark.parametrize("reason", ["mode", "package", "nothing", "not implemented"])
+def test_an_environment_without_rendering_passes_with_a_note(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embodyflow.cli.env_checks.rendering_problem", lambda: None)
+    config = EnvConfig(id=f"{__name__}:tests/Unseen-v0", tasks=(), kwargs={"breaks": reason}, max_steps=30)
+    finding = CHECKS["render"](Subject(config))
+    assert finding.verdict == "note" and finding.details.startswith("cannot render: ") and "\n" not in finding.details
+
+
+INF, LARGEST = np.inf, float(np.finfo(np.float32).max)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words", "bounded"),
+    [
+        ([-1, -2], [1, 3], "(2,) bounded by [-2, 3]", True),
+        ([-INF, -INF], [INF, INF], "(2,) unbounded", False),
+        ([0, 0], [INF, INF], "(2,) half-bounded (below)", False),
+        ([-INF, -INF], [0, 1], "(2,) half-bounded (above)", False),
+        (
+            [-1, 0, -INF, -INF],
+            [1, INF, 2, INF],
+            "(4,) 1 bounded, 1 half-bounded (below), 1 half-bounded (above), 1 unb",
+            False,
+        ),
+        ([-LARGEST, -1], [LARGEST, 1], "(2,) 1 bounded, 1 unbounded", False),
+    ],
+)
+def test_kinds_of_boxes_are_told_apart(low: list[float], high: list[float], words: str, bounded: bool) -> None:
+    space = Box(np.array(low, np.float32), np.array(high, np.float32))
+    assert describe_space(space).startswith(words) and is_bounded(space) is bounded
+
+
+def test_the_environments_own_spaces_are_described_within_the_adapter() -> None:
+    config = EnvConfig.model_validate(
+        {"id": "Pendulum-v1", "tasks": ["go"], "max_steps": 30, "adapter": {"success_reward": 0}}
+    )
+    finding = CHECKS["spaces"](Subject(config))
+    assert (finding.verdict, finding.details) == (
+        "ok",
+        "actions (1,) bounded by [-2, 2]; observes state (3,) bounded by [-8, 8]",
+    )
+
+
+def test_a_key_of_success_that_never_exists_is_a_note() -> None:
+    adapter = {"success_info": "metrics.success", "success_absent": "not_yet"}
+    values = {"id": "Pendulum-v1", "tasks": ["go"], "max_steps": 50, "adapter": adapter}
+    finding = CHECKS["success"](Subject(EnvConfig.model_validate(values)))
+    assert (finding.verdict, finding.details) == ("note", "info had 'metrics.success' in 0 of 40 steps")
+
+
+@pytest.mark.parametrize(
+    ("name", "wrappers", "key"),
+    [
+        ("Restored", ["gymnasium.wrappers:NormalizeReward"], "env.adapter.wrappers=gymnasium.wrappers:NormalizeReward"),
+        ("OwnScene", [], "env.id=unrestorable_envs:OwnScene-v0"),
+    ],
+)
+def test_a_task_that_is_not_restored_names_what_to_change(name: str, wrappers: list[str], key: str) -> None:
+    adapter = {"success_info": "success", "wrappers": wrappers}
+    values = {"id": f"unrestorable_envs:{name}-v0", "tasks": ["go"], "max_steps": 50, "adapter": adapter}
+    finding = CHECKS["restore by seed"](Subject(EnvConfig.model_validate(values)))
+    assert finding.verdict == "FAIL" and finding.details.startswith(f"go: {key}: ") and finding.advice

@@ -18,7 +18,7 @@ from embodyflow.cli.replay import replay, show_episodes
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.record.episode_record import find_episode, read_episodes
-from embodyflow.record.run_folder import RunFolder
+from embodyflow.record.run_folder import UNRESTORABLE_FILE, RunFolder
 from embodyflow.rollouts import replay as engine
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 
@@ -113,6 +113,26 @@ def test_a_replayed_episode_is_bit_identical(run: Path, capsys, monkeypatch: pyt
     assert [line[3], line[5], line[6]] == ["-0.7071", "0.09675", "14.14"]
     assert main(["replay", str(run), str(uids[3])]) == 0
     assert "no: its group was filtered out" in capsys.readouterr().out
+
+
+def test_a_replay_of_a_task_that_is_not_restored_claims_nothing(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "rendering_problem", lambda: "no renderer here")
+    shutil.copytree(run, tmp_path / "mine")
+    uid = read_uids(run)[1]
+    reason = "env.id=x: after another episode the reward after step 1 differs"
+    (tmp_path / "mine" / UNRESTORABLE_FILE).write_text(f'{{"reach-v3": "{reason}"}}')
+    for difference, outcome in ((None, "equals the record this time"), ("reward: 1 now", "differs from the record")):
+        monkeypatch.setattr(module, "first_difference", lambda *_, difference=difference: difference)
+        assert replay(tmp_path / "mine", uid) == 0
+        out = capsys.readouterr().out
+        assert f"replay: proves nothing, because reach-v3 is not restored by its seed ({reason}); it {outcome}" in out
+        assert "bit-identical" not in out
+    assert show_episodes(tmp_path / "mine") == 0
+    assert reason in capsys.readouterr().err
+    (tmp_path / "mine" / UNRESTORABLE_FILE).write_text('{"push-v3": "another task"}')
+    assert replay(tmp_path / "mine", uid) == 1
 
 
 def test_the_kl_is_shown_with_the_coefficient_of_its_iteration(run: Path, capsys, monkeypatch) -> None:

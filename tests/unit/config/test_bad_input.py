@@ -63,7 +63,6 @@ MISTAKES = {
     "negative seed": ("seed=-1", "seed=-1: input should be greater than or equal to 0"),
     "infinite number": ("trainer.learning_rate=inf", "trainer.learning_rate=inf: input should be a finite number"),
     "indivisible groups": ("rollout.num_groups=3", "num_groups=3 must be a multiple of num_workers=2"),
-    "indivisible steps": ("env.max_steps=81", "env.max_steps=81 must be a multiple of policy.chunk_size=5"),
     "more ranks than rows": (
         "trainer.num_ranks=1000",
         "trainer.num_ranks / trainer.tensor_parallel_size × trainer.num_minibatches must not exceed",
@@ -144,8 +143,8 @@ MISTAKES = {
         "policy.state_dim=30: the environment's state has (10,)",
     ),
     "adapted environment with discrete actions": (
-        "env.id=CartPole-v1 env.tasks=[x] env.adapter.success_termination=true",
-        "env.id=CartPole-v1: its actions must be a Box of floats with finite bounds, are Discrete(2)",
+        "env.id=CartPole-v1 env.tasks=[x] env.adapter.success_termination=true policy.state_dim=4 policy.action_dim=1",
+        "env: actions must be a one-dimensional Box, not Discrete(2); a wrapper can convert them",
     ),
     "instruction of an unknown task": (
         "env.id=Reacher-v5 env.tasks=[x] env.adapter={success_termination:true,instructions:{y:z}}",
@@ -278,6 +277,10 @@ MISTAKES = {
         "experiment=math cluster=gpu rollout.generation.name=vllm",
         "rollout.generation.gpu_memory_utilization=0.5: workers with cluster.gpus_per_worker=0.25 share a GPU and its "
         "memory; set rollout.generation.gpu_memory_utilization=0.25, or less",
+    ),
+    "an engine step with fewer tokens than completions": (
+        "experiment=math rollout.generation.name=vllm rollout.generation.max_num_batched_tokens=8",
+        "rollout.generation: max_num_batched_tokens=8: must be null or at least max_num_seqs=",
     ),
     "an engine with more GPUs than its worker": (
         "experiment=math cluster=gpu rollout.generation.name=vllm rollout.generation.tensor_parallel_size=2",

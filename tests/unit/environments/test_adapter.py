@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
 from embodyflow.config.environment import AdapterConfig, EnvConfig
 from embodyflow.environments.adapter import FIRST_SEED, Adaptation, AdaptedEnv
@@ -26,8 +26,12 @@ class Corridor(gym.Env):
         self.informative, self.render_mode = informative, render_mode
 
     def reset(self, *, seed=None, options=None):
+        self.seen_options = options
+        return self._start(), {}
+
+    def _start(self) -> dict[str, Any]:
         self.x = self.np_random.random()
-        return self._observation(), {}
+        return self._observation()
 
     def step(self, action):
         self.x += float(action[0]) / 100
@@ -217,23 +221,116 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> N
 def test_info_without_the_key_of_success_is_an_error() -> None:
     env = corridor(kwargs={"informative": False})
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="success_info='arrived': info has no such key; it has none"):
+    message = "success_info='arrived': info has no such key; it has none; success_absent=not_yet allows that"
+    with pytest.raises(ValueError, match=message):
         env.step(np.zeros(1, np.float32))
 
 
-@pytest.mark.parametrize("value", [None, np.nan])
-def test_a_success_that_is_neither_true_nor_false_is_an_error(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = corridor()
-    env.reset(seed=0)
+def informed(monkeypatch: pytest.MonkeyPatch, info: dict[str, Any], **adaptation: Any) -> AdaptedEnv:
+    """Return a corridor whose steps have this info."""
     step = Corridor.step
-    monkeypatch.setattr(Corridor, "step", lambda self, action: (*step(self, action)[:4], {"arrived": value}))
-    with pytest.raises(ValueError, match="must be true or false in every step, is " + str(value)):
+    monkeypatch.setattr(Corridor, "step", lambda self, action: (*step(self, action)[:4], info))
+    env = corridor(**adaptation)
+    env.reset(seed=0)
+    return env
+
+
+NOT_NUMBERS = [
+    None,
+    np.nan,
+    np.inf,
+    "True",
+    "1",
+    "yes",
+    [True, False],
+    {"done": True},
+    np.array(["1"]),
+    object(),
+    np.eye(40),
+]
+
+
+@pytest.mark.parametrize("absent", ["refuse", "not_yet"])
+@pytest.mark.parametrize("value", NOT_NUMBERS, ids=map(str, range(len(NOT_NUMBERS))))
+def test_a_success_that_is_no_number_is_an_error(value: Any, absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = informed(monkeypatch, {"arrived": value}, success_absent=absent)
+    with pytest.raises(
+        ValueError, match=r"^success_info='arrived': must be true or false, or a number, .* is "
+    ) as caught:
         env.step(np.zeros(1, np.float32))
+    assert "\n" not in str(caught.value)
 
 
-def test_discrete_actions_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"Box of floats with finite bounds, are Discrete\(2\)"):
-        AdaptedEnv("CartPole-v1")
+@pytest.mark.parametrize(
+    ("value", "succeeds"),
+    [(True, True), (1, True), (0.0, False), (np.bool_(True), True), (np.float32(2), True), (np.array([1]), True)],
+)
+def test_a_success_may_be_any_number(value: Any, succeeds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = informed(monkeypatch, {"arrived": value})
+    assert env.step(np.zeros(1, np.float32))[4]["success"] is succeeds
+
+
+@pytest.mark.parametrize(
+    ("key", "info", "succeeds"),
+    [
+        ("metrics.success", {"metrics": {"success": True}}, True),
+        ("metrics.success", {"metrics": {"success": 0}, "success": True}, False),
+        ("metrics.success", {"metrics.success": True, "metrics": {"success": False}}, True),
+        ("a.b.c", {"a.b": {"c": True}, "a": {"b": {}}}, True),
+        (r"episode.is_success", {"episode": {3: True, "is_success": True}}, True),
+    ],
+)
+def test_the_key_of_success_may_be_nested(
+    key: str, info: dict[str, Any], succeeds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = informed(monkeypatch, info, success_info=key)
+    assert env.step(np.zeros(1, np.float32))[4]["success"] is succeeds
+
+
+@pytest.mark.parametrize("info", [{}, {"metrics": {}}, {"metrics": 3}, {"metrics": None}, {"other": True}])
+def test_a_key_of_success_that_is_absent_is_refused_or_no_success_yet(
+    info: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match=r"^success_info='metrics.success': info has no such key; it has "):
+        informed(monkeypatch, info, success_info="metrics.success").step(np.zeros(1, np.float32))
+    env = informed(monkeypatch, info, success_info="metrics.success", success_absent="not_yet")
+    assert env.step(np.zeros(1, np.float32))[4]["success"] is False
+
+
+def test_success_absent_needs_success_info() -> None:
+    with pytest.raises(ValueError, match="success_absent=not_yet: needs success_info"):
+        AdapterConfig(success_reward=1.0, success_absent="not_yet")
+    assert AdapterConfig(success_info="a.b", success_absent="not_yet").success_absent == "not_yet"
+
+
+def test_a_reset_tells_if_its_goal_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    for info, solved in (({"arrived": True}, True), ({"arrived": 0}, False), ({}, False)):
+        monkeypatch.setattr(Corridor, "reset", lambda self, info=info, **_: (self._start(), info))
+        assert corridor().reset(seed=0)[1]["success"] is solved
+
+
+def test_discrete_actions_are_the_environments_own() -> None:
+    env, plain = AdaptedEnv("CartPole-v1"), gym.make("CartPole-v1")
+    assert env.action_space == plain.action_space == Discrete(2)
+    state, _ = plain.reset(seed=3)
+    assert np.array_equal(env.reset(options={"goal": 3})[0]["state"], state)
+    for action in (0, 1, 1, 0):
+        assert np.array_equal(env.step(np.int64(action))[0]["state"], plain.step(action)[0])
+
+
+class Levers(gym.Env):
+    observation_space, action_space = Box(-1, 1, (1,)), MultiDiscrete([2, 3])
+
+
+def test_several_discrete_actions_at_once_are_refused() -> None:
+    gym.register("tests/Levers-v0", Levers)
+    with pytest.raises(ValueError, match=r"^its actions must be Discrete or a Box .*, are MultiDiscrete\(\[2 3\]\)"):
+        AdaptedEnv("tests/Levers-v0")
+
+
+def test_an_expert_needs_a_box_of_actions() -> None:
+    with pytest.raises(ValueError, match=r"^expert=builtins:len: needs a Box of actions, not Discrete\(2\)$"):
+        AdaptedEnv("CartPole-v1", adaptation={"expert": "builtins:len"})
 
 
 class Dials(gym.Env):
@@ -289,7 +386,7 @@ def middle(env: gym.Env, observation: dict[str, Any]) -> list[float]:
 
 
 def test_integer_actions_are_refused() -> None:
-    with pytest.raises(ValueError, match="its actions must be a Box of floats with finite bounds, are Box"):
+    with pytest.raises(ValueError, match="its actions must be Discrete or a Box of floats with finite bounds, are Box"):
         dials(kwargs={"low": [0, 0], "high": [10, 10], "dtype": np.int64})
 
 
@@ -407,3 +504,26 @@ def test_rendered_images_are_part_of_the_observation() -> None:
     np.testing.assert_array_equal(once[0], alone)
     for env in envs:
         env.close()
+
+
+def test_reset_options_are_the_environments_and_the_goal_is_the_runs() -> None:
+    values = {"id": "tests/Corridor-v0", "tasks": ["go"], "max_steps": 60, "adapter": {"success_info": "arrived"}}
+    options = {"low": -0.1, "cells": [1, {"deep": 2}]}
+    env = make_env(EnvConfig.model_validate(values | {"reset_options": options}), "go", "eval")
+    inner = env.unwrapped.inner.unwrapped
+    start = env.reset(seed=3, options={"goal": 3})[0]["state"]
+    assert inner.seen_options == options
+    inner.seen_options["cells"][1]["deep"] = 9  # an environment may change its options
+    env.reset(seed=4, options={"goal": 4})
+    assert inner.seen_options == options
+    np.testing.assert_array_equal(env.reset(options={"goal": 3})[0]["state"], start)
+    plain = make_env(EnvConfig.model_validate(values), "go", "eval")
+    plain.reset(options={"goal": 3})
+    assert plain.unwrapped.inner.unwrapped.seen_options is None
+
+
+@pytest.mark.parametrize("tasks", [["go"], []])
+def test_the_goal_is_no_reset_option(tasks: list[str]) -> None:
+    values = {"id": "tests/Corridor-v0", "tasks": tasks, "max_steps": 60, "adapter": {"success_info": "arrived"}}
+    with pytest.raises(ValueError, match=r"reset_options\.goal: the run chooses it"):
+        EnvConfig.model_validate(values | {"reset_options": {"goal": 3}})

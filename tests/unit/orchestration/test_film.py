@@ -66,7 +66,7 @@ def test_a_film_that_failed_is_retried_and_made_once(
 ) -> None:
     config = tiny_config(f"run_root={tmp_path}", "run_id=mine", "evaluation.video=true")
     run, studio = run_in(RunFolder.create(config), config), Studio(failing, problem)
-    monkeypatch.setattr(training, "evaluate", studio.evaluate)
+    monkeypatch.setattr(evaluation, "evaluate", studio.evaluate)
     monkeypatch.setattr(evaluation, "submit_node", studio.submit)
     monkeypatch.setattr(evaluation, "draw_training", studio.draw)
     monkeypatch.setattr(evaluation, "get_run_logger", lambda: logging.getLogger("film"))

@@ -13,6 +13,7 @@ from counting_run import begin, iterate, rows_of, run_after, run_in
 from embodyflow.config import RunConfig
 from embodyflow.data.rows_file import Journal
 from embodyflow.errors import WorkerLostError
+from embodyflow.orchestration.evaluation import evaluation
 from embodyflow.orchestration.run import nodes, recovery, stages, training
 from embodyflow.record.checkpoints import Checkpoints
 from embodyflow.record.run_folder import RunFolder
@@ -53,7 +54,7 @@ def new_run(config: RunConfig, monkeypatch: pytest.MonkeyPatch, disturb: Disturb
         await iterate(run, index)
 
     monkeypatch.setattr(training, "run_iteration", run_iteration)
-    monkeypatch.setattr(training, "evaluate", evaluate)
+    monkeypatch.setattr(evaluation, "evaluate", evaluate)
     monkeypatch.setattr(recovery, "record_processes", nothing)
     return run
 

@@ -35,6 +35,16 @@ def test_without_a_terminal_each_stage_and_iteration_is_a_line(tmp_path: Path) -
     ]
 
 
+def test_damaged_lines_are_not_shown(tmp_path: Path) -> None:
+    """The resumed run rebuilds them; until then the bar must not fail."""
+    output = io.StringIO()
+    metrics = tmp_path / "metrics.jsonl"
+    with RunProgress(tmp_path, Console(file=output)) as progress:
+        metrics.write_bytes(b'{"iter\n\xff\n[1]\n{"loss": 1}\n{"iteration": 1, "rollout/success_rate": 0.5}\n')
+        progress.update()
+    assert output.getvalue().splitlines() == ["iteration 1  success 0.5"]
+
+
 def test_a_resumed_run_shows_new_iterations(tmp_path: Path) -> None:
     output = io.StringIO()
     metrics = tmp_path / "metrics.jsonl"

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from embodyflow.errors import DamageError, NodeTimeoutError, RewardError, ShardLostError, WorkerLostError
+from embodyflow.errors import (
+    ClusterLostError,
+    DamageError,
+    NodeTimeoutError,
+    RewardError,
+    ShardLostError,
+    WorkerLostError,
+)
 from embodyflow.orchestration.run import recovery
 from embodyflow.orchestration.run.turns import Turns
 from embodyflow.record.run_folder import RunFolder
@@ -45,7 +52,8 @@ class Step:
 
     def __init__(self, error: Exception, failures: int, limit: int = 3) -> None:
         self.error, self.failures, self.tried, self.recovered = error, failures, 0, 0
-        self.run: Any = SimpleNamespace(config=SimpleNamespace(cluster=SimpleNamespace(max_recoveries=limit)))
+        cluster = SimpleNamespace(max_recoveries=limit)
+        self.run: Any = SimpleNamespace(config=SimpleNamespace(cluster=cluster), folder=RunFolder(Path.cwd()))
 
     async def step(self) -> str:
         self.tried += 1
@@ -75,6 +83,22 @@ def test_permanent_failures_are_raised(
     with pytest.raises(type(error)):
         step.run_with_recovery(monkeypatch)
     assert step.tried == tried
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_cluster_without_nodes_ends_the_run_with_the_command_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    lost = ClusterLostError("no node of the Ray cluster is alive")
+    step = Step(ExceptionGroup("nodes", [LOST, ExceptionGroup("more", [lost])]), failures=9)
+    step.run.folder = RunFolder(tmp_path)
+    if is_committed:
+        step.run.folder.checkpoints.begin(0)
+        step.run.folder.checkpoints.commit(0, {}, keep=1)
+    after = f"resume={tmp_path.name}" if is_committed else "restart the run"
+    with pytest.raises(ClusterLostError, match=f"^no node of the Ray cluster is alive; start Ray, then {after}$"):
+        step.run_with_recovery(monkeypatch)
+    assert (step.tried, step.recovered) == (1, 0)
 
 
 def test_the_newest_intact_commit_is_restored(tmp_path: Path) -> None:

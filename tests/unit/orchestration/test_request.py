@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from embodyflow.errors import ConfigError
 from embodyflow.orchestration.request import request as request_module
 from embodyflow.orchestration.request.request import (
     Iterations,
+    Resume,
     RunId,
     RunRequest,
     Seed,
@@ -142,6 +144,18 @@ def test_a_moved_run_folder_is_resumed_at_its_new_place(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("take", [shutil.copytree, shutil.move], ids=["copied", "renamed"])
+def test_a_copied_or_renamed_run_is_the_folder_that_was_named(tmp_path: Path, take: Callable[..., object]) -> None:
+    """The folder's config.yaml holds the old run_id."""
+    config = committed_run(tmp_path)
+    take(config.run_dir, tmp_path / "other")
+    request = RunRequest(resume="other", iterations=5, overrides=(f"run_root={tmp_path}",))
+    resumed = check(request)
+    assert resumed == config.model_copy(update={"run_id": "other", "iterations": 5})
+    folder = open_folder(request, resumed)
+    assert folder.path == tmp_path / "other" and stretched_schedule(folder, resumed) is None
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -160,6 +174,18 @@ def test_a_resumed_run_refuses_changes(tmp_path: Path, changes: dict[str, object
     overrides = (f"run_root={tmp_path}", *changes.pop("overrides", ()))  # type: ignore[misc]
     with pytest.raises(ConfigError, match=message):
         check(RunRequest(resume="mine", overrides=overrides, **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["../old/mine", "..", "/old/mine", "mine/", "mine\n", ".mine", "old/../mine", ""])
+def test_a_path_is_not_the_name_of_a_run_to_resume(tmp_path: Path, name: str) -> None:
+    committed_run(tmp_path / "old")
+    where = f"run_root={tmp_path}/runs"
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'resume={name!r}')}: must be the name of a run"):
+        check(RunRequest(resume=name, overrides=(where,)))
+    with pytest.raises(ConfigError, match="must be the name of a run"):
+        parse_arguments([f"resume={name}", where])
+    with pytest.raises(ValidationError):
+        TypeAdapter(Resume).validate_python(name)
 
 
 def test_a_running_run_is_not_resumed(tmp_path: Path) -> None:

@@ -90,3 +90,12 @@ def test_an_edited_expert_or_environment_changes_the_key(
     assert warm_start_key(config) == before
     (tmp_path / edited).write_text("speed = 2\n")
     assert warm_start_key(config) != before
+
+
+def test_rollouts_are_part_of_the_key_if_they_decide_when_a_warm_start_ends() -> None:
+    hotter, until = "rollout.temperature=1.3", "warm_start.until={success:0.3,max_steps:9,num_held_out:4}"
+    plain, measured = warm_start_key(language_config()), warm_start_key(language_config(until))
+    assert plain == warm_start_key(language_config(hotter))
+    assert len({plain, measured, warm_start_key(language_config(until, hotter))}) == 3
+    another = warm_start_key(language_config(until.replace("0.3", "0.4")))
+    assert another != measured

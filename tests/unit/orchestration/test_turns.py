@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from embodyflow.config import RunConfig
 from embodyflow.errors import ShardLostError, WorkerLostError
+from embodyflow.orchestration.evaluation import evaluation
 from embodyflow.orchestration.run import nodes, recovery, stages, training
 from embodyflow.orchestration.run.graph_run import GraphRun, rollout_nodes
 from embodyflow.orchestration.run.lookahead import Lookahead
@@ -218,7 +219,7 @@ def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "FIRST_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(recovery, "record_processes", nothing)
     monkeypatch.setattr(training, "report_progress", lambda run, index: None)
-    monkeypatch.setattr(training, "evaluate", evaluate)
+    monkeypatch.setattr(evaluation, "evaluate", evaluate)
     monkeypatch.setattr("counting_run.Ranks.mend", nothing, raising=False)
 
 

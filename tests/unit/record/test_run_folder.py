@@ -134,7 +134,7 @@ def test_metrics_of_uncommitted_iterations_are_dropped(folder: RunFolder) -> Non
     assert folder.metrics.read() == []
     for iteration in (0, 1, 2, 2, 3):
         folder.metrics.append({"iteration": iteration, "loss": 0.5})
-    folder.metrics.drop_after(2)
+    assert folder.metrics.restore(2, Ledger(folder.ledger_path)) == []
     assert [record["iteration"] for record in folder.metrics.read()] == [0, 1, 2, 2]
     folder.metrics.append({"iteration": 3})
     assert [record["iteration"] for record in folder.metrics.read()] == [0, 1, 2, 2, 3]
@@ -145,7 +145,7 @@ def test_a_line_that_a_killed_process_left_half_written_does_not_count(folder: R
     with folder.metrics.path.open("a") as file:
         file.write('{"iteration": 2, "lo')
     assert folder.metrics.read() == [{"iteration": 1}]
-    folder.metrics.drop_after(1)
+    folder.metrics.restore(1, Ledger(folder.ledger_path))
     folder.metrics.append({"iteration": 2})
     assert folder.metrics.read() == [{"iteration": 1}, {"iteration": 2}]
 

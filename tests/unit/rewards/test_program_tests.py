@@ -1,15 +1,19 @@
 """Programs in the sandbox: which pass and fail, isolation, and cleanup."""
 
 import os
+import shutil
+import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
 from waiting import eventually
 
+from embodyflow.errors import ConfigError
+from embodyflow.rewards.functions import sandbox
 from embodyflow.rewards.functions.function_registry import build_reward_function
 from embodyflow.rewards.functions.program_tests import extract_program
 from embodyflow.rewards.functions.sandbox import SandboxError, run_tests
@@ -28,10 +32,12 @@ def namespaces_permitted():
 
 
 ISOLATIONS = ["guard", "namespaces"] if namespaces_permitted() else ["guard"]
+if shutil.which("bwrap") and os.getuid() != 0:
+    ISOLATIONS.insert(0, "bubblewrap")
 
 
 @pytest.fixture(params=ISOLATIONS)
-def run(request):
+def run(request, tmp_path, monkeypatch):
     """Return a function that runs a program; afterwards check that no process and no folder is left."""
 
     def run(program, time_limit=10.0, memory_gb=0.5):
@@ -39,10 +45,22 @@ def run(request):
         return run_tests(program, TESTS, config)
 
     run.isolation = request.param
-    folders = set(Path(tempfile.gettempdir()).glob("embodyflow-sandbox-*"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield run
-    assert eventually(lambda: not sandboxes(psutil.process_iter()), 5.0), sandboxes(psutil.process_iter())
-    assert set(Path(tempfile.gettempdir()).glob("embodyflow-sandbox-*")) <= folders
+    assert eventually(lambda: not left_over(), 5.0), left_over()
+    assert not list(tmp_path.glob("embodyflow-sandbox-*"))
+
+
+def left_over():
+    """Return the sandboxes that are this process's or nobody's; other test processes have sandboxes of their own."""
+    own = psutil.Process()
+    found = []
+    for process in sandboxes(psutil.process_iter()):
+        with suppress(psutil.Error):
+            parents = process.parents()
+            if own in parents or own.parent() not in parents:
+                found.append(process)
+    return found
 
 
 def sandboxes(processes):
@@ -157,11 +175,107 @@ def test_the_limit_on_threads_is_per_program(run):
 
 
 def test_a_program_cannot_write_outside_its_folder(run, tmp_path):
-    if run.isolation == "guard" and os.getuid() != 0:
-        pytest.skip("the guard does not restrict files beyond the user's permissions")
     os.chmod(tmp_path, 0o755)
     assert run(f"open({str(tmp_path / 'x')!r}, 'w'){ADD}") == "failed"
     assert not list(tmp_path.iterdir())
+
+
+def test_the_memory_limit_counts_all_processes_together(run):
+    if run.isolation == "guard":
+        pytest.skip("the guard refuses further processes")
+    program = "import os, time\nfor _ in range(5):\n    if os.fork() == 0:\n        x = bytearray(b'1') * (3 * 10**8)\n"
+    program += f"        time.sleep(60)\ntime.sleep(3){ADD}"
+    assert run(program, time_limit=30.0, memory_gb=0.6) == "failed"
+
+
+def test_the_files_of_a_program_are_limited_together(run):
+    program = f"import time\nfor i in range(9):\n    open(str(i), 'wb').write(bytes(2**23))\ntime.sleep(2){ADD}"
+    assert run(program) == "failed"
+
+
+REPLACED = {
+    "exec": f"import builtins\nbuiltins.exec = print{ADD.replace('+', '-')}",
+    "compile": f"import builtins\nbuiltins.compile = lambda *a, **k: (lambda: 0).__code__{ADD.replace('+', '-')}",
+}
+
+
+@pytest.mark.parametrize("program", REPLACED.values(), ids=REPLACED)
+def test_a_program_that_replaces_what_runs_its_tests_fails(program, run):
+    assert run(program) == "failed"
+
+
+@pytest.fixture
+def in_the_guard(tmp_path):
+    """Return a function that runs code in the guard beside another process of the same user."""
+
+    def run_code(code):
+        script = (
+            "import os, subprocess, sys\n"
+            "from embodyflow.rewards.functions.kernel_guard import confine\n"
+            "victim = subprocess.Popen(['/bin/sleep', '60'], env={'SECRET': 'x'}).pid\n"
+            f"try:\n    if os.fork() == 0:\n        confine()\n        try:\n            {code}\n"
+            "        except OSError:\n            os._exit(3)\n        os._exit(0)\n"
+            "    _, status = os.wait()\n    print(os.waitstatus_to_exitcode(status))\n"
+            "finally:\n    os.kill(victim, 9)\n"
+        )
+        os.chmod(tmp_path, 0o777)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        result = subprocess.run(
+            [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
+        return result.stdout.strip() or result.stderr
+
+    return run_code
+
+
+@pytest.mark.parametrize(
+    ("code", "refused"),
+    [
+        ("open('own', 'w').close()", False),
+        ("import threading; t = threading.Thread(target=print); t.start(); t.join()", False),
+        ("import decimal, sqlite3", False),
+        ("os.kill(victim, 9)", True),
+        ("open(f'/proc/{victim}/environ').read()", True),
+        ("open(f'/proc/{os.getppid()}/cmdline').read()", True),
+        ("open('/tmp/embodyflow-outside', 'w')", True),
+        ("open('/etc/hostname').read()", True),
+        ("os.chmod('/tmp', 0o777)", True),
+        ("os.fork()", True),
+        ("import socket; socket.socket()", True),
+        ("import resource; resource.prlimit(victim, resource.RLIMIT_NOFILE, (1, 1))", True),
+        ("import fcntl; fcntl.fcntl(0, fcntl.F_SETOWN, victim)", True),
+    ],
+)
+def test_the_guard_refuses_what_reaches_beyond_the_program(code, refused, in_the_guard):
+    assert in_the_guard(code) == ("3" if refused else "0")
+
+
+def test_auto_refuses_to_start_without_namespaces(monkeypatch):
+    def forbid(isolation):
+        return "unshare: Operation not permitted"
+
+    monkeypatch.setattr(sandbox, "_why_impossible", forbid)
+    choose = sandbox.choose_isolation.__wrapped__
+    with pytest.raises(ConfigError, match=r"^isolation=auto: .*bubblewrap.*isolation=guard") as refused:
+        choose("auto")
+    assert "\n" not in str(refused.value)
+    with pytest.raises(ConfigError, match=r"^isolation=namespaces: "):
+        choose("namespaces")
+
+
+def test_auto_prefers_bubblewrap_and_never_chooses_the_guard(monkeypatch):
+    permitted = {"bubblewrap", "namespaces", "guard"}
+    monkeypatch.setattr(sandbox, "_why_impossible", lambda level: None if level in permitted else "no")
+    choose = sandbox.choose_isolation.__wrapped__
+    assert choose("auto") == "bubblewrap"
+    permitted.remove("bubblewrap")
+    assert choose("auto") == "namespaces"
+    assert choose("guard") == "guard"
+
+
+def test_the_guard_is_reported():
+    function = build_reward_function(CodeConfig(isolation="guard"))
+    assert function(Sample(1, "?", f"```python{ADD}```", TESTS, "code", 3, True)).parts["guarded"] == 1.0
 
 
 def test_the_last_block_of_a_response_is_scored():
@@ -173,7 +287,7 @@ def test_the_last_block_of_a_response_is_scored():
 
     assert score(f"First {bad}, then\n{good}").reward == 1.0
     assert score(f"First {good}, then\n{bad}").reward == 0.0
-    assert score(ADD).parts == {"answered": 0.0, "timed_out": 0.0}
+    assert score(ADD).parts == {"answered": 0.0, "timed_out": 0.0, "undecided": 0.0}
     assert score(good, "if __name__ == '__main__':\n    assert add(1, 2) == 4").reward == 0.0
     with pytest.raises(ValueError, match="ground_truth is not valid Python"):
         score(good, "assert add(")

@@ -167,7 +167,7 @@ class Wide(gym.Env):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_user_defined_environment_is_stepped_before_the_run():
-    gym.register("tests/Wide-v0", Wide, disable_env_checker=True)
-    own = [f"env.id={__name__}:tests/Wide-v0", "policy.state_dim=2", "policy.action_dim=2"]
+    gym.register("tests/WideBounds-v0", Wide, disable_env_checker=True)
+    own = [f"env.id={__name__}:tests/WideBounds-v0", "policy.state_dim=2", "policy.action_dim=2"]
     with pytest.raises(ConfigError, match=r"its observation 'state' must be float64 \(2,\) .*, is float64 \(3,\)"):
         compose_config([*WORDS, *own])

@@ -1,8 +1,11 @@
 """Tests of embodied rollouts with small Meta-World episodes."""
 
 import functools
+import math
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -10,7 +13,7 @@ from node_calls import call_of
 
 import tasks
 from embodyflow.config import RunConfig
-from embodyflow.data.batches import Columns
+from embodyflow.data.batches import Columns, to_batch
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.errors import ConfigError
@@ -18,6 +21,8 @@ from embodyflow.policies.base import Decision
 from embodyflow.policies.tiny_vla.processing_tiny_vla import TinyVLAProcessor
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.episode_rows import Episode
+from embodyflow.rollouts.replay import first_difference
+from embodyflow.simulation.make_env import make_env
 from embodyflow.simulation.rendering import rendering_problem
 
 DRAWS = (0, 1, "rollout")
@@ -219,9 +224,52 @@ def test_the_mask_covers_exactly_the_executed_actions(tiny_config) -> None:
     assert np.array_equal(near, rows["success"])
 
 
-def test_an_episode_replayed_from_its_row_has_the_same_return(rollout: EmbodiedRollout, played: Columns) -> None:
-    from embodyflow.rollouts.embodied_rollout import make_env
+@pytest.mark.parametrize("max_steps", [3, 12, 19])
+def test_the_time_limit_cuts_the_last_chunk(tiny_config, max_steps: int) -> None:
+    config = tiny_config(f"env.max_steps={max_steps}", "rollout.envs_per_worker=3")
+    rollout = new_rollout(config)
+    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+    rollout.close()
+    num_decisions, dims = math.ceil(max_steps / 5), config.policy.action_dim
+    assert rows["loss_mask"].shape == (4, num_decisions, 5 * dims)
+    assert (rows["num_steps"] == max_steps).all() and rows["truncated"].all() and not rows["terminated"].any()
+    mask = rows["loss_mask"].reshape(4, -1)
+    assert mask[:, : max_steps * dims].all() and not mask[:, max_steps * dims :].any()
+    assert not rows["log_probs"].reshape(4, -1)[:, max_steps * dims :].any()
+    assert not rows["actions"].reshape(4, -1, dims)[:, max_steps:].any()
+    assert rows["action_tokens"][:, -1].any(axis=0).all(), "the whole decision is on record"
+    for row in range(4):  # a plain loop over the recorded actions
+        env, goal = rollout_env(config), int(rows["goal"][row])
+        env.reset(seed=goal, options={"goal": goal})
+        for action in rows["actions"][row].reshape(-1, dims)[:max_steps]:
+            observation, _, terminated, truncated, _ = env.step(action)
+        assert truncated and not terminated
+        assert np.array_equal(rows["final_state"][row], observation["state"])
+        assert first_difference(config, {name: column[row] for name, column in rows.items()}) is None
+    log_probs, entropy = rollout.policy.evaluate(to_batch(rows), config.rollout.temperature)
+    assert np.allclose(log_probs.detach().numpy(), rows["log_probs"], atol=1e-5)
+    assert not entropy[~torch.from_numpy(rows["loss_mask"])].any()
 
+
+def rollout_env(config: RunConfig) -> gym.Env[Any, Any]:
+    return make_env(config.env, "reach-v3", "train")
+
+
+def test_a_longer_last_chunk_changes_no_earlier_decision(tiny_config) -> None:
+    def rows_of(max_steps: int) -> Columns:
+        rollout = new_rollout(tiny_config(f"env.max_steps={max_steps}"))
+        rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+        rollout.close()
+        return rows
+
+    cut, whole = rows_of(17), rows_of(20)
+    for name in ("state", "action_tokens"):
+        assert np.array_equal(cut[name], whole[name]), name
+    executed = cut["loss_mask"]
+    assert np.array_equal(cut["log_probs"][executed], whole["log_probs"][executed])
+
+
+def test_an_episode_replayed_from_its_row_has_the_same_return(rollout: EmbodiedRollout, played: Columns) -> None:
     env = make_env(rollout.config.env, "reach-v3", "train")
     tokens = torch.from_numpy(played["action_tokens"][3])
     actions = TinyVLAProcessor(rollout.config.policy).actions(tokens).flatten(0, 1).numpy()
@@ -273,6 +321,34 @@ def test_demonstrations_are_the_experts_successes_on_separate_goals(tiny_config)
     trained = new_rollout(config)
     rows = trained.play([Episode(i, i, i, 0, goal=i) for i in range(3)], "train", None)
     assert goals.isdisjoint(tuple(state) for state in rows["state"][:, 0, 18:21].tolist())
+
+
+def test_held_out_goals_are_those_of_no_demonstration(tiny_config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embodyflow.environments.metaworld.MetaWorldEnv.num_goals", {"train": 8, "demo": 6, "eval": 8})
+    words = ("env.tasks=[reach-v3,push-v3]", "env.max_steps=80", "warm_start.num_demos=2", "rollout.num_workers=2")
+    config = tiny_config(*words, "warm_start.until={success:0.5,max_steps:9,num_held_out:3}")
+    halves = [new_rollout(config, rank, 2).held_out_episodes() for rank in (0, 1)]
+    assert [[(e.row, e.env_task_id, e.goal) for e in half] for half in halves] == [
+        [(0, 0, 3), (3, 1, 4), (4, 0, 5)],
+        [(1, 1, 3), (2, 0, 4), (5, 1, 5)],
+    ]
+    goals = new_rollout(config).demonstrate()["uid"] % 10**6
+    assert goals.max() < 3
+
+
+def test_a_warm_start_is_measured_on_held_out_goals(tiny_config) -> None:
+    config = tiny_config("env.max_steps=80", "warm_start.until={success:0.5,max_steps:9,num_held_out:3}")
+    rollout = new_rollout(config)
+    first, again = (tasks.measure_warm_start(None, worker=rollout, call=call_of(iteration=0)) for _ in range(2))
+    assert first.metrics["sft/success_rate"].weight == 3
+    assert first.metrics["sft/success_rate"] == again.metrics["sft/success_rate"]
+    weights = {name: value.numpy() for name, value in rollout.policy.model.state_dict().items()}
+    measuring = rollout.env("demo")
+    rollout.update_weights(weights, version=-9)
+    assert rollout.env("demo") is measuring
+    rollout.update_weights(weights, version=0)
+    assert rollout.env("demo") is not measuring, "RL does not keep the environments of the warm start"
+    rollout.close()
 
 
 def test_the_ranks_share_the_demonstrations_of_the_tasks(tiny_config) -> None:

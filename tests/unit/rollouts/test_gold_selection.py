@@ -73,3 +73,13 @@ def test_a_rollout_reports_how_many_rows_it_left_out(tmp_path: Path) -> None:
 def test_a_reward_without_golds_does_not_skip(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^data.skip_ungradable=true: needs golds .* reward.function.name=code"):
         language_config(*words(tmp_path, "data.skip_ungradable=true", reward="code"))
+
+
+def test_golds_of_demonstrations_are_graded_if_a_warm_start_is_measured_on_them(tmp_path: Path) -> None:
+    good = words(tmp_path, answers=[str(2 * i) for i in range(10)])
+    (tmp_path / "demos.jsonl").write_text("".join(json.dumps({"question": "?", "answer": a}) + "\n" for a in ANSWERS))
+    demos = (*good[:-2], f"data.demo=[{tmp_path}/demos.jsonl]", "rollout.max_response_tokens=28")
+    until = "warm_start.until={success:0.5,max_steps:9,num_held_out:2}"
+    assert language_config(*demos).warm_start is not None
+    with pytest.raises(ConfigError, match=r"^data.demo: reward.function.name=math cannot grade 2 of 10 golds"):
+        language_config(*demos, until)

@@ -21,6 +21,7 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.errors import ConfigError, ParityError
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer, save_folder
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
+from embodyflow.prompts.prompt_registry import build_prompt_source
 from embodyflow.rollouts.language_rollout import LanguageRollout, shuffled_rows
 from embodyflow.training.imitation import ResponseSamples, imitate
 from embodyflow.training.language_trainer import LanguageTrainer
@@ -271,9 +272,47 @@ def test_fitting_learns_the_demonstrations(rollout: LanguageRollout) -> None:
     assert 0 < late < 0.5 * early  # the mean over the last 50 steps
 
 
+def test_held_out_prompts_are_the_last_of_the_demo_split_and_are_judged(trainer: LanguageTrainer) -> None:
+    until = "warm_start.until={success:0.5,max_steps:9,num_held_out:5}"
+    config = language_config(until, "rollout.num_workers=2")
+    halves = [LanguageRollout(config, rank, 2) for rank in (0, 1)]
+    number = halves[0]._prompts.num_prompts("demo")
+    episodes = [half.held_out_episodes() for half in halves]
+    assert sorted(each.index for part in episodes for each in part) == list(range(number - 5, number))
+    assert [[each.row for each in part] for part in episodes] == [[0, 2, 4], [1, 3]]
+    first = halves[0]
+    first.update_weights(trainer.weights() | trainer.probe(), version=-4)
+    outputs = [tasks.measure_warm_start(None, worker=first, call=call_of(iteration=0)) for _ in range(2)]
+    measured = outputs[0].metrics["sft/success_rate"]
+    assert measured.weight == 3 and measured == outputs[1].metrics["sft/success_rate"]
+    row = to_batch(first.play(episodes[0][:1], "demo", (0, "warm start")))
+    assert row["prompt_id"].tolist() == [number - 5]
+    for half in halves:
+        half.close()
+
+
+def test_every_worker_needs_a_held_out_prompt() -> None:
+    until = "warm_start.until={success:0.5,max_steps:9,num_held_out:1}"
+    with pytest.raises(ConfigError, match=r"^warm_start.until.num_held_out must give each of rollout.num_workers=2"):
+        language_config(until, "rollout.num_workers=2")
+
+
+def test_demonstrations_and_held_out_prompts_must_fit_the_demo_split() -> None:
+    number = build_prompt_source(CONFIG.data, None, CONFIG.rollout.max_prompt_tokens).num_prompts("demo")
+    words = ("warm_start.until={success:0.5,max_steps:9,num_held_out:100}", f"warm_start.num_demos={number - 99}")
+    message = (
+        f"warm_start.num_demos={number - 99}: allowed are 1 to {number - 100}, the prompts of split 'demo' without the "
+        "100 of warm_start.until.num_held_out"
+    )
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        language_config(*words)
+
+
 @pytest.mark.parametrize(
     ("override", "answer"),
     [
+        ("warm_start.until={success:0.5,max_steps:2}", "until.max_steps=2: must be at least steps=3"),
+        ("warm_start.until={success:0,max_steps:9}", "warm_start.until.success=0: input should be greater than 0"),
         ("evaluation.num_prompts=5000", "evaluation.num_prompts=5000: allowed are 1 to 1009"),
         ("policy.path=/nowhere", "policy: exactly one of path and scratch must be set"),
         ("policy.scratch.model_type=qwen33", "policy.scratch.model_type=qwen33: transformers has no such architecture"),

@@ -281,7 +281,7 @@ class Gridded(Line):
     )
 
     def observe(self) -> Any:
-        return self.observation_space.sample()
+        return {name: np.zeros(space.shape, space.dtype) for name, space in self.observation_space.items()}
 
 
 @pytest.mark.parametrize(
@@ -448,6 +448,59 @@ def test_an_episode_that_continues_after_max_steps_is_an_error(config_of: Callab
     with pytest.raises(ConfigError, match=r"tests/Endless-v0: an episode continues after env.max_steps=20 steps"):
         rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
     rollout.close()
+
+
+class Late(Line):
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, *_ = super().step(action)
+        return observation, reward, False, self.steps > self.max_steps, {"success": False}
+
+
+def test_an_episode_that_continues_within_the_last_chunk_is_an_error(config_of: Callable[..., RunConfig]) -> None:
+    rollout = new_rollout(config_of(Late, "env.max_steps=18"))
+    with pytest.raises(ConfigError, match=r"tests/Late-v0: an episode continues after env.max_steps=18 steps"):
+        rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+    rollout.close()
+
+
+class Seen(Line):
+    observation_space: gym.Space[Any] = Dict(
+        state=Box(-np.inf, np.inf, (2,), np.float32), image=Box(0, 255, (8, 8, 3), np.uint8)
+    )
+
+    def observe(self) -> Any:
+        return {**super().observe(), "image": np.full((8, 8, 3), 5 * self.steps, np.uint8)}
+
+
+@pytest.mark.parametrize("policy", ["tiny_smolvla", "tiny_pi0"])
+def test_rollout_and_trainer_agree_on_a_chunk_that_is_cut_while_denoised(
+    config_of: Callable[..., RunConfig], policy: str
+) -> None:
+    config = config_of(Seen, f"policy={policy}", *WITHOUT_SIZES, "env.max_steps=11", "warm_start=null")
+    rollout = new_rollout(config)
+    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+    rollout.close()
+    num_steps = config.policy.num_steps
+    mask = rows["loss_mask"].reshape(len(rows["uid"]), -1)
+    assert rows["loss_mask"].shape[1:] == (2, 8 * num_steps) and rows["truncated"].all()
+    assert mask[:, : 11 * num_steps].all() and not mask[:, 11 * num_steps :].any()
+    log_probs, _ = rollout.policy.evaluate(to_batch(rows), config.rollout.temperature)
+    assert rows["log_probs"][rows["loss_mask"]].all()
+    assert np.allclose(log_probs.detach().numpy(), rows["log_probs"], rtol=1e-4, atol=1e-4)
+    assert first_difference(config, {name: column[0] for name, column in rows.items()}) is None
+
+
+@pytest.mark.usefixtures("no_gl")
+def test_videos_end_with_the_last_executed_action(config_of: Callable[..., RunConfig], tmp_path: Path) -> None:
+    config = config_of(Coloured, "env.max_steps=12")
+    rollout = new_rollout(config)
+    rows = rollout.play(rollout.training_episodes(0, 1), "train", DRAWS)
+    assert rollout.record_video(tmp_path / "greedy.gif", num_episodes=1) is None
+    rollout.close()
+    assert film(config, {name: column[0] for name, column in rows.items()}, tmp_path / "again.gif") is None
+    for name in ("greedy.gif", "again.gif"):
+        frames = iio.imread(tmp_path / name)
+        assert [int(frame[0, 0, 0]) // 25 for frame in frames] == [0, 5, 10, 12 * 25 % 256 // 25]
 
 
 class Several(Line):

@@ -1,12 +1,16 @@
 """The files by which a stack is found."""
 
 import os
+import signal
+import subprocess
+import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import eventually
 
 from embodyflow.errors import ConfigError
 from embodyflow.stack.stack_folder import StackFolder, StackState, live_stack
@@ -62,3 +66,36 @@ def test_the_ray_token_is_for_its_owner_alone(tmp_path: Path) -> None:
     ray_environment(folder)
     assert len(first) == 64
     assert folder.ray_token.read_text() != first
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_the_watcher_of_a_killed_stack_removes_its_prefect_toml(tmp_path: Path, is_ours: bool) -> None:
+    folder = StackFolder(tmp_path)
+    if is_ours:
+        folder.write_prefect_toml("http://127.0.0.1:1/api")
+    else:
+        folder.prefect_toml.path.write_text("[api]\n")
+    launcher = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from embodyflow.orchestration.server.orphans import start_watcher\n"
+        "from embodyflow.stack.processes import STACK_VARIABLE\n"
+        "from embodyflow.stack.stack_folder import StackFolder\n"
+        "folder = StackFolder(Path(sys.argv[1]))\n"
+        "watcher = start_watcher(STACK_VARIABLE, os.environ | {STACK_VARIABLE: sys.argv[1]}, folder.prefect_toml)\n"
+        "print(watcher.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    command = [sys.executable, "-c", launcher, str(tmp_path)]
+    killed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    watcher = int(killed.stdout)
+    assert eventually(lambda: has_ended(watcher), 30.0)
+    assert folder.prefect_toml.path.exists() is not is_ours

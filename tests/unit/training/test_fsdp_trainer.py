@@ -210,3 +210,29 @@ def test_fitting_learns_the_demonstrations_and_starts_rl_from_there(tiny_config,
     np.testing.assert_allclose(weights["embed.state_std"], steps.std(0), atol=1e-6)
     rows = rows_for(config, 2)
     assert torch.equal(trainer.log_probs(rows, reference=True), trainer.log_probs(rows, reference=False))
+
+
+def test_a_fit_in_stretches_gives_the_weights_of_one(tiny_config, close: list[FSDPTrainer]) -> None:
+    until = "warm_start.until={success:0.5,max_steps:6}"
+    config = tiny_config("warm_start.steps=6")
+    demos, weights = demos_for(config), []
+    for words in (("warm_start.steps=6",), ("warm_start.steps=2", until), ("warm_start.steps=6", until)):
+        config = tiny_config(*words)
+        close.append(trainer := new_trainer(config))
+        trainer.fit(demos, seed=SEED)
+        if config.warm_start.steps == 2:
+            trainer.fit_further(3)
+            assert trainer.fit_further(1)["sft/steps"].value == 6
+        weights.append(digest_of(trainer.weights()))
+        rows = rows_for(config, 2)
+        assert torch.equal(trainer.log_probs(rows, reference=True), trainer.log_probs(rows, reference=False))
+        trainer.close()
+    assert len(set(weights)) == 1
+
+
+def test_only_a_fit_with_a_stated_quality_goes_on(tiny_config, close: list[FSDPTrainer]) -> None:
+    config = tiny_config("warm_start.steps=1")
+    close.append(trainer := new_trainer(config))
+    trainer.fit(demos_for(config), seed=SEED)
+    with pytest.raises(RuntimeError, match="there is no fit to continue"):
+        trainer.fit_further(1)

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict
 
 from embodyflow.data.metrics import merge_metrics
-from embodyflow.training.imitation import Steps, imitate
+from embodyflow.training.imitation import Imitation, Steps, imitate
 
 
 def test_a_sample_is_a_step_with_the_actions_that_follow() -> None:
@@ -63,6 +63,17 @@ def test_a_sample_has_the_same_draws_on_every_rank() -> None:
     values = np.array([uniforms for step in whole for _, uniforms in step])
     assert values.shape == (20, 3) and len(np.unique(values)) == 60 and (values >= 0).all() and (values < 1).all()
     assert draws(0, 1, seed=8) != whole
+
+
+def test_steps_in_several_stretches_are_those_of_one_fit() -> None:
+    config = SimpleNamespace(learning_rate=0.1, steps=60, batch_size=5)
+    whole, cut = (Drawing(torch.nn.Linear(1, 1)) for _ in range(2))
+    cut.model.load_state_dict(whole.model.state_dict())
+    metrics = imitate(whole.model, whole, config, seed=7, part=0, num_parts=1)
+    fit = Imitation(cut.model, cut, config, seed=7, part=0, num_parts=1)
+    parts = [fit.advance(num_steps) for num_steps in (7, 1, 52)]
+    assert cut.seen == whole.seen and torch.equal(cut.model.weight, whole.model.weight)
+    assert parts[-1] == metrics and [part["sft/steps"].value for part in parts] == [7, 8, 60]
 
 
 class Shifted:

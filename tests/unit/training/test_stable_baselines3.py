@@ -24,8 +24,8 @@ from embodyflow.types import Batch
 
 NUM_ENVS, NUM_STEPS, EPOCHS, MINIBATCHES = 2, 60, 3, 4
 WORDS = (
-    *("experiment=reacher", "algorithm=ppo", "env.id=Hopper-v5", "env.max_steps=15", "policy.state_dim=11"),
-    *("policy.action_dim=3", f"rollout.num_workers={NUM_ENVS}", "rollout.envs_per_worker=1"),
+    *("experiment=reacher", "algorithm=ppo", "env.max_steps=15", "policy.state_dim=null", "policy.action_dim=null"),
+    *(f"rollout.num_workers={NUM_ENVS}", "rollout.envs_per_worker=1"),
     *(f"rollout.num_steps={NUM_STEPS}", f"trainer.epochs={EPOCHS}", f"critic.epochs={EPOCHS}"),
     f"trainer.num_minibatches={MINIBATCHES}",
 )
@@ -52,9 +52,10 @@ class Watch(BaseCallback):
         return True
 
 
-@pytest.fixture
-def config() -> RunConfig:
-    return compose_config([*WORDS])
+@pytest.fixture(params=["Hopper-v5", "CartPole-v1"])
+def config(request: pytest.FixtureRequest) -> RunConfig:
+    """Continuous actions, which a Gaussian samples, and discrete ones, which a categorical policy samples."""
+    return compose_config([*WORDS, f"env.id={request.param}"])
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def peer(config: RunConfig) -> PPO:
     )
 
 
-def rows_of(peer: PPO, watch: Watch) -> Batch:
+def rows_of(peer: PPO, watch: Watch, dtype: np.dtype[Any]) -> Batch:
     """Return SB3's rollout as our rows, one per episode, in the order in which SB3 flattens them."""
     buffer, pieces = peer.rollout_buffer, []
     for env in range(NUM_ENVS):
@@ -88,7 +89,7 @@ def rows_of(peer: PPO, watch: Watch) -> Batch:
             cut, info = slice(start, end + 1), step.infos[env]
             piece = {
                 "state": buffer.observations[cut, env].astype(np.float32),
-                "action_tokens": buffer.actions[cut, env],
+                "action_tokens": buffer.actions[cut, env].astype(dtype),
                 "log_probs": buffer.log_probs[cut, env, None],
                 "rewards": np.array([[each.rewards[env]] for each in watch.steps[cut]], np.float32),
                 "loss_mask": np.ones((length, 1), np.bool_),
@@ -107,7 +108,8 @@ def rows_of(peer: PPO, watch: Watch) -> Batch:
 def named(peer: PPO) -> dict[str, dict[str, torch.Tensor]]:
     """Return SB3's weights under the names of our models."""
     ours: dict[str, dict[str, torch.Tensor]] = {"policy": {}, "critic": {}}
-    last = {"action_net": ("policy", "mean"), "value_net": ("critic", "value")}
+    head = "logits" if isinstance(peer.action_space, gym.spaces.Discrete) else "mean"
+    last = {"action_net": ("policy", head), "value_net": ("critic", "value")}
     for name, value in peer.policy.state_dict().items():
         match name.split("."):
             case ["mlp_extractor", net, layer, kind]:
@@ -135,7 +137,7 @@ def test_weights_after_an_iteration_are_equal(peer: PPO, ours: FSDPTrainer, monk
     watch = Watch()
     _, callback = peer._setup_learn(NUM_ENVS * NUM_STEPS, watch)
     peer.collect_rollouts(peer.env, callback, peer.rollout_buffer, NUM_STEPS)
-    rows = rows_of(peer, watch)
+    rows = rows_of(peer, watch, ours.policy.token_dtype)
     assert rows["terminated"].any() and (rows["num_steps"] == 15).any()  # some episodes terminate, some are truncated
 
     for function in (tasks.value_steps, tasks.compute_advantage, tasks.split_decisions, tasks.compute_old_log_prob):

@@ -13,8 +13,9 @@ from node_calls import call_of
 
 from embodyflow.config import RunConfig
 from embodyflow.config.run import GroupShape
-from embodyflow.errors import ShardLostError, WorkerLostError
+from embodyflow.errors import ClusterLostError, NodeTimeoutError, ShardLostError, WorkerLostError
 from embodyflow.workers import group as group_module
+from embodyflow.workers import ray_nodes
 from embodyflow.workers.calls import NodeCall
 from embodyflow.workers.group import WorkerGroup
 
@@ -55,8 +56,9 @@ class Rank:
 
     def __init__(self, pid: int, node: Callable[[], Any] = lambda: "done", start: Callable[[], Any] = lambda: None):
         self.pid, self.num_nodes, self.has_started = pid, 0, False
+        self.node, self.connected_to = "node", ""
         self._node, self._start = node, start
-        for method in (self._run_node, self._ready, self._free_address, self._connect):
+        for method in (self._run_node, self._ready, self._node_id, self._hold_address, self._connect):
             setattr(self, method.__name__.removeprefix("_"), SimpleNamespace(remote=self._remote(method)))
         self._busy = asyncio.Lock()  # held by the calls that run one at a time
         self.run_compute_node = SimpleNamespace(remote=self._remote(self._compute))
@@ -82,11 +84,14 @@ class Rank:
         self.has_started = True
         return self.pid
 
-    async def _free_address(self) -> str:
-        return "here:1"
+    async def _node_id(self) -> str:
+        return self.node
+
+    async def _hold_address(self, on_one_node: bool) -> str:
+        return "loopback:1" if on_one_node else "node:1"
 
     async def _connect(self, address: str) -> None:
-        assert address == "here:1"
+        self.connected_to = address
 
     async def _done(self, work: Callable[[], Any]) -> Any:
         result = work()
@@ -154,6 +159,39 @@ def test_a_rank_of_a_group_with_a_shared_model_is_lost(tiny_config: Callable[...
         group.run()
     said = "a worker of the rollout group is gone: 1 worker was killed due to the node running low on memory"
     assert str(caught.value) == said
+
+
+def test_a_start_that_takes_too_long_names_its_key(tiny_config: Callable[..., RunConfig]) -> None:
+    group = Group(tiny_config("cluster.start_timeout=0.05"), [Rank(1, start=after(0.3))])
+    killed: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray, "kill", killed.append)
+        patch.setattr(group_module, "INTERRUPT_SECONDS", 0.01)
+        with pytest.raises(NodeTimeoutError) as caught:
+            asyncio.run(group.start())
+    expected = "cluster.start_timeout=0.05: the rollout group did not start in that time; raise it"
+    assert str(caught.value) == expected and killed == group._ranks
+
+
+@pytest.mark.parametrize("method", ["start", "run"])
+def test_a_wait_for_a_rank_ends_with_the_last_node_of_the_cluster(
+    tiny_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Ray would wait for a new node; so would the replacement of a rank that died in a node."""
+    alive = [True, True, False]
+    monkeypatch.setattr(ray, "kill", lambda rank: None)
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": False}, {"Alive": alive.pop(0)}])
+    monkeypatch.setattr(ray_nodes, "CHECK_SECONDS", 0.01)
+    never = Rank(2, start=after(60))
+    if method == "start":
+        work = Group(tiny_config(), [never]).start
+    else:
+        dies = Rank(1, failing(ray.exceptions.ActorDiedError()))
+        group = Group(tiny_config(), [dies, never])
+        work = lambda: group.run_node([CALL])  # noqa: E731
+    with pytest.raises(ClusterLostError, match=r"^no node of the Ray cluster is alive$"):
+        asyncio.run(work())
+    assert not alive
 
 
 def test_a_rank_killed_for_memory_while_it_starts_is_lost(
@@ -292,3 +330,13 @@ def test_a_rank_whose_replacement_was_cancelled_is_known_after_mending(
         group.run()
     asyncio.run(group.mend())
     assert group.pids == {0: 2, 1: 3} and killed == [ranks[0][0]]
+
+
+@pytest.mark.parametrize(("second", "address"), [("node", "loopback:1"), ("other", "node:1")])
+def test_ranks_meet_on_the_loopback_interface_only_if_they_share_a_node(
+    tiny_config: Callable[..., RunConfig], second: str, address: str
+) -> None:
+    ranks = [Rank(1), Rank(2)]
+    ranks[1].node = second
+    asyncio.run(Group(tiny_config(), [ranks[0]], [ranks[1]], is_collective=True).connect())
+    assert [each.connected_to for each in ranks] == [address, address]

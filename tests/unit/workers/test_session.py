@@ -39,7 +39,9 @@ class Ranks:
         num_rows = len(call.positions)
         shard = ShardRef(f"1/{call.node_id}/{rank}", "host", num_rows) if call.passes_rows_on else None
         digest, lines = f"digest {rank}" * call.passes_rows_on, (LogLine(20, float(rank), f"rank {rank}"),)
-        return NodeResult(shard, {"rows": total(num_rows)}, {"rank": rank}, digest, seconds=float(rank), logs=lines)
+        return NodeResult(
+            shard, {"rows": total(num_rows)}, {"rank": rank, "seen": {rank, 7}}, digest, seconds=float(rank), logs=lines
+        )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_answers_of_ranks_with_the_same_rows_count_once(tiny_config: Callable[..
     assert [call.passes_rows_on for call in ranks.calls] == [True, False, True, False]
     assert (first.metrics["rows"].value, first.num_rows, first.seconds) == (15, 15, 3.0)
     assert [shard.shard_id for shard in first.shards] == ["1/first/0", "1/first/2"]
-    assert (first.digests, first.info) == (("digest 0", "digest 2"), {"rank": 0})
+    assert (first.digests, first.info) == (("digest 0", "digest 2"), {"rank": 0, "seen": [0, 2, 7]})
     assert [line.message for line in first.logs] == ["rank 0", "rank 2"]
 
     asyncio.run(session.run_node(NodeWork("second", "f", "trainer", 1), [first]))  # its rows stay on their ranks

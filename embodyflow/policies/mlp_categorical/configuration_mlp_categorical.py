@@ -1,0 +1,12 @@
+"""Configuration of the categorical policy."""
+
+from typing import Literal
+
+from embodyflow.policies.mlp.configuration_mlp import MLPConfig
+from embodyflow.policies.policy_config import DiscreteControlPolicyConfig
+
+
+class MLPCategoricalConfig(DiscreteControlPolicyConfig, MLPConfig):
+    """Configuration of :class:`~embodyflow.policies.mlp_categorical.modeling_mlp_categorical.MLPCategorical`."""
+
+    name: Literal["mlp_categorical"] = "mlp_categorical"

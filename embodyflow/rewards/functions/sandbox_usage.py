@@ -1,0 +1,66 @@
+"""Memory and disk that all processes of a sandboxed program use together."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from embodyflow.rewards.functions.sandbox_child import MAX_FOLDER_BYTES
+
+BLOCK_BYTES = 4096
+"""Least size that a file counts with, so that many empty files count as well."""
+
+
+class Usage:
+    """Usage of a sandbox: the process tree under its first process, and the files in its folder.
+
+    The kernel limits each process; this sum covers a program that spreads over several.
+
+    Args:
+        pid: First process of the sandbox, which is a child of the caller.
+        folder: Folder of the program.
+        memory: Memory limit of all its processes together, in bytes.
+    """
+
+    def __init__(self, pid: int, folder: str, memory: int) -> None:
+        self._root, self._folder, self._memory = psutil.Process(pid), Path(folder), memory
+
+    def exceeded(self) -> bool:
+        """Return True if the program uses more memory or disk than it may."""
+        return self._memory_exceeded() or sum(_sizes(self._folder)) > MAX_FOLDER_BYTES
+
+    def _memory_exceeded(self) -> bool:
+        try:
+            processes = [self._root, *self._root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return False
+        if sum(map(_resident, processes)) <= self._memory:
+            return False
+        return sum(map(_proportional, processes)) > self._memory  # counts a page that processes share only once
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def _proportional(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().pss)
+    except psutil.NoSuchProcess:
+        return 0
+    except psutil.AccessDenied:  # the kernel hides the share of each process; its resident size bounds it
+        return _resident(process)
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    """Yield the sizes of the files in a folder of this mount namespace, in bytes."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                yield max(BLOCK_BYTES, os.lstat(os.path.join(parent, name)).st_size)
+            except FileNotFoundError:
+                continue

@@ -1,0 +1,269 @@
+"""Workflow files in the shapes that siiRL's have: anchors, missing functions, nodes that only move rows.
+
+``SIIRL_CHECKOUT=<folder of a git clone>`` runs the last test over every workflow file in siiRL's history.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+import tasks
+from benchmarks.in_process import InProcessRun
+from embodyflow.cli.main import main
+from embodyflow.config.composition.compose import compose_config
+from embodyflow.errors import ConfigError
+from embodyflow.graph import GraphError, Pipeline, load_pipeline
+from embodyflow.graph.built_in_functions import FUNCTIONS, KINDS
+from embodyflow.graph.node_groups import runs_on
+from embodyflow.graph.porting import port_workflow
+from embodyflow.graph.yaml_loader import load_yaml
+from embodyflow.orchestration.request.compatibility import check_compatibility
+from embodyflow.types import NodeOutput
+
+HERE = __name__
+SMALL = ("rollout.num_groups=2", "rollout.group_size=2", "warm_start=null", "env.max_steps=10")
+
+
+def workflow(*nodes: str, head: str = "") -> str:
+    """Return a linear workflow; a node is ``id type role [key: value …]``."""
+    lines = ["dag_id: ported", head, "nodes:"]
+    last = ""
+    for node in nodes:
+        node_id, node_type, role, *rest = node.split(" ", 3)
+        settings = "".join(f", {each}" for each in rest)
+        role = "" if role == "-" else f", node_role: {role}"
+        lines.append(f"  - {{node_id: {node_id}, node_type: {node_type}{role}, dependencies: [{last}]{settings}}}")
+        last = node_id
+    return "\n".join(lines) + "\n"
+
+
+START = ("play MODEL_INFERENCE ROLLOUT", "score compute reward")
+UPDATE = (
+    "old MODEL_TRAIN ACTOR only_forward_compute: true",
+    "ref MODEL_TRAIN REFERENCE",
+    "learn MODEL_TRAIN ACTOR",
+)
+ADVANTAGE = "compare COMPUTE ADVANTAGE"
+DAPO = "filter COMPUTE - executable_ref: siirl.algorithm.dapo.dynamic_sampling"
+FILTER = "filter COMPUTE - executable_ref: siirl.algorithm.embodied.embodied_local_rank_sampling"
+REBALANCE, POSTPROCESS = "even COMPUTE DATA_REBALANCE", "fill COMPUTE POSTPROCESS_SAMPLING"
+VALUE = "value MODEL_TRAIN CRITIC only_forward_compute: true"
+ANCHOR = "actor1_config: &actor1_config {model.path: some/model, rollout.n: 16}"
+
+
+def save(folder: Path, text: str) -> Path:
+    path = folder / "workflow.yaml"
+    path.write_text(text)
+    return path
+
+
+def ported(folder: Path, text: str) -> Path:
+    path = folder / "ported.yaml"
+    path.write_text(port_workflow(save(folder, text)).text)
+    return path
+
+
+def functions(path: Path) -> list[str]:
+    graph = load_yaml(path)
+    return [graph.nodes[node_id].executable_ref for node_id in graph.get_execution_order()]
+
+
+def test_missing_functions_follow_from_the_roles(tmp_path):
+    text = workflow(*START, *UPDATE[:2], VALUE, ADVANTAGE, "judge MODEL_TRAIN CRITIC", UPDATE[2])
+    names = "generate compute_reward compute_old_log_prob compute_ref_log_prob compute_value compute_advantage"
+    assert functions(save(tmp_path, text)) == [f"tasks:{n}" for n in (*names.split(), "train_critic", "train_actor")]
+
+
+def test_a_top_level_key_with_an_anchor_stays_out_of_the_graph(tmp_path):
+    used = workflow(*START, ADVANTAGE, *UPDATE[:2], UPDATE[2] + " config: *actor1_config", head=ANCHOR)
+    plain = load_yaml(save(tmp_path, workflow(*START, ADVANTAGE, *UPDATE)))
+    assert load_yaml(save(tmp_path, workflow(*START, ADVANTAGE, *UPDATE, head=ANCHOR))).digest == plain.digest
+    graph = load_yaml(save(tmp_path, used))
+    assert graph.nodes["learn"].config == {"model.path": "some/model", "rollout.n": 16}
+    inside = "shared:\n  deeper: &x {a: 1}"
+    assert load_yaml(save(tmp_path, workflow(*START, ADVANTAGE, *UPDATE, head=inside))).digest == plain.digest
+
+
+def test_a_top_level_key_without_an_anchor_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="shared: Extra inputs are not permitted"):
+        load_yaml(save(tmp_path, workflow(*START, head="shared: {a: 1}\nused: &x {b: 2}")))
+
+
+@pytest.mark.parametrize("moves", [[REBALANCE], [POSTPROCESS], [REBALANCE, POSTPROCESS], ["wait BARRIER_SYNC -"]])
+def test_nodes_that_only_move_rows_are_left_out(tmp_path, moves):
+    filtered = FILTER.replace("siirl.algorithm.embodied.embodied_local_rank_sampling", "tasks:filter_groups")
+    with_them = load_yaml(save(tmp_path, workflow(START[0], filtered, *moves, START[1], ADVANTAGE, *UPDATE)))
+    without = load_yaml(save(tmp_path, workflow(START[0], filtered, START[1], ADVANTAGE, *UPDATE)))
+    assert with_them.digest == without.digest
+
+
+def test_the_port_of_every_single_agent_shape_loads(tmp_path):
+    for middle in (
+        [ADVANTAGE, DAPO, POSTPROCESS],
+        [ADVANTAGE, DAPO, REBALANCE],
+        [DAPO, ADVANTAGE],
+        [FILTER, ADVANTAGE],
+    ):
+        graph = load_yaml(ported(tmp_path, workflow(*START, *middle, *UPDATE, head=ANCHOR)))
+        assert runs_on(graph, "filter") == "rollout" and runs_on(graph, "learn") == "trainer"
+        resamples = middle == [DAPO, ADVANTAGE]
+        assert graph.nodes["filter"].executable_ref == f"tasks:{'dynamic_sampling' if resamples else 'filter_groups'}"
+
+
+def test_a_critic_beside_its_values_is_reconnected(tmp_path):
+    specs = yaml.safe_load(workflow(*START, ADVANTAGE, *UPDATE[:2], VALUE, "judge MODEL_TRAIN CRITIC", UPDATE[2]))
+    specs["nodes"][6]["dependencies"] = ["compare"]
+    result = port_workflow(save(tmp_path, yaml.safe_dump(specs)))
+    assert "judge: dependencies: compare → value, which writes values" in result.changes
+    path = save(tmp_path, result.text)
+    assert load_yaml(path).nodes["judge"].dependencies == ("value",)
+    assert any(line.startswith("compare: comes before the values of value") for line in result.left)
+    with pytest.raises(ConfigError, match=r"node 'compare': algorithm\.advantage=gae needs values, which no ancestor"):
+        check_compatibility(compose_config(["flow=ppo", "algorithm=ppo", f"pipeline.yaml={path}"]))
+
+
+def test_the_command_reports_every_change_and_writes_the_file(tmp_path, capsys):
+    learn = UPDATE[2] + " agent_group: 0, config: *actor1_config"
+    path = save(tmp_path, workflow(*START, ADVANTAGE, DAPO, POSTPROCESS, *UPDATE[:2], learn, head=ANCHOR))
+    out = tmp_path / "new.yaml"
+    assert main(["port", str(path), "--out", str(out)]) == 0
+    said = capsys.readouterr().err
+    for line in (
+        "changed: actor1_config: left out",
+        "changed: play: executable_ref: inferred tasks:generate",
+        "changed: fill: node left out; sampling nodes fill the batch",
+        "changed: learn: agent_group: left out; it says nothing",
+        "to do: filter: tasks:filter_groups drops groups and replaces none",
+    ):
+        assert line in said
+    assert "tasks:train_actor" in functions(out)
+    assert main(["port", str(path), "--out", str(out)]) == 2
+    assert "exists; allowed is a new file" in capsys.readouterr().err
+
+
+def test_references_survive_the_port(tmp_path):
+    head = "global_config: {count: 2}"
+    text = workflow(START[0] + " retries: !Ref global_config.count", head=head)
+    assert load_yaml(ported(tmp_path, text)).nodes["play"].retries == 2
+
+
+def test_settings_of_a_model_are_named_with_their_key_of_the_run(tmp_path):
+    text = workflow(START[0] + " config: *actor1_config", head=ANCHOR)
+    left = port_workflow(save(tmp_path, text)).left
+    assert any(line.startswith("play: config.rollout.n=16: left out") and "rollout.group_size" in line for line in left)
+
+
+def test_several_agents_are_refused_by_name(tmp_path, capsys):
+    path = save(tmp_path, workflow(*START, UPDATE[2] + " agent_group: 1"))
+    assert main(["port", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert "does not run several agents in one graph yet" in said and "node 'learn': agent_group" in said
+    with pytest.raises(GraphError, match="node 'learn': agent_group: belongs to siiRL's multi-agent graphs"):
+        load_yaml(path)
+
+
+def test_what_cannot_be_ported_is_refused_with_its_node(tmp_path, capsys):
+    path = save(tmp_path, workflow(*START, "odd COMPUTE - executable_ref: siirl.utils.thing.judge"))
+    assert main(["port", str(path), "--out", str(tmp_path / "new.yaml")]) == 2
+    said = capsys.readouterr().err
+    assert "to do: odd: executable_ref=siirl.utils.thing.judge: has no counterpart" in said
+    assert "workflow.yaml: node 'odd'" in said and not (tmp_path / "new.yaml").exists()
+    with pytest.raises(GraphError, match="node 'odd': executable_ref: is missing; it follows only from the roles"):
+        load_yaml(save(tmp_path, workflow(*START, "odd COMPUTE -")))
+
+
+def score_by_hand(batch, **kwargs) -> NodeOutput:
+    """Return rewards as siiRL's custom pipeline does; the parameters are those of its example."""
+    return tasks.compute_reward(batch, worker=None)
+
+
+def without_types() -> Pipeline:
+    pipeline = Pipeline("typeless").add_node("play", func="tasks:generate", deps=[])
+    pipeline.add_node("score", func=f"{HERE}:score_by_hand", deps=["play"])
+    pipeline.add_node("compare", func=tasks.compute_advantage, deps=["score"])
+    pipeline.add_node("old", func="tasks:compute_old_log_prob", deps=["compare"], only_forward_compute=True)
+    pipeline.add_node("ref", func="tasks.compute_ref_log_prob", deps=["old"])
+    return pipeline.add_node("learn", func="tasks:train_actor", deps=["ref"])
+
+
+def typeless():
+    return without_types().build()
+
+
+def test_types_and_roles_of_built_in_functions_are_inferred():
+    graph = typeless()
+    assert [runs_on(graph, name) for name in ("play", "score", "compare")] == ["rollout"] * 3
+    assert [runs_on(graph, name) for name in ("old", "ref", "learn")] == ["trainer"] * 3
+    assert graph.nodes["learn"].changes_weights and graph.nodes["ref"].only_forward_compute
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo", "dapo", "embodied_srpo", "ppo_control", "ppo_kl_reward"])
+def test_a_built_in_graph_without_types_is_the_same_graph(name):
+    graph = load_pipeline(name)
+    pipeline = Pipeline(name)
+    for node in graph.nodes.values():
+        pipeline.add_node(node.node_id, node.executable_ref, node.dependencies, node.config)
+    assert pipeline.build().digest == graph.digest
+
+
+def test_every_inferred_function_has_settings_and_exists():
+    assert set(FUNCTIONS.values()) <= KINDS.keys()
+    assert all(callable(getattr(tasks, name)) for name in KINDS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"node_type": "COMPUTE"}, "tasks:train_actor would run on the rollout workers"),
+        ({"node_role": "ROLLOUT"}, "tasks:train_actor would run on the rollout workers"),
+        ({"node_role": "REFERENCE"}, "tasks:train_actor changes weights"),
+        ({"only_forward_compute": True}, "tasks:train_actor changes weights"),
+    ],
+)
+def test_a_built_in_function_on_the_wrong_workers_is_refused(settings, expected):
+    reads = {"reads": ()}
+    pipeline = Pipeline("p").add_node("play", "tasks:generate")
+    pipeline.add_node("learn", "tasks:train_actor", ["play"], **settings, **reads)
+    with pytest.raises(GraphError) as caught:
+        pipeline.build()
+    assert "node 'learn'" in str(caught.value) and expected in str(caught.value)
+
+
+def test_new_episodes_after_the_advantages_are_refused():
+    pipeline = Pipeline("p").add_node("play", "tasks:generate").add_node("score", "tasks:compute_reward", ["play"])
+    pipeline.add_node("compare", "tasks:compute_advantage", ["score"])
+    with pytest.raises(GraphError, match="node 'more': tasks:dynamic_sampling generates episodes"):
+        pipeline.add_node("more", "tasks:dynamic_sampling", ["compare"]).build()
+
+
+def test_a_typeless_graph_runs_in_process():
+    run = InProcessRun([*SMALL, "algorithm=grpo", f"pipeline.custom_fn={HERE}:typeless"])
+    run.warm_start()
+    assert run.iterate(1)["rollout/num_episodes"] == 4
+
+
+@pytest.mark.skipif("SIIRL_CHECKOUT" not in os.environ, reason="SIIRL_CHECKOUT names no clone of siiRL")
+def test_the_files_of_siirls_history(tmp_path):
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", os.environ["SIIRL_CHECKOUT"], *words], capture_output=True, text=True, check=True
+        ).stdout
+
+    changes = [line.split() for line in git("log", "--all", "--raw", "--no-abbrev", "--pretty=format:").splitlines()]
+    files = {
+        words[3]: words[-1]
+        for words in changes
+        if len(words) > 5 and Path(words[-1]).match("*work*flow_*.yaml") and set(words[3]) != {"0"}
+    }
+    assert len(files) >= 14
+    for blob, name in files.items():
+        path = save(tmp_path, git("cat-file", "blob", blob))
+        if "marft" in name:
+            with pytest.raises(ConfigError, match="several agents"):
+                port_workflow(path)
+        else:
+            graph = load_yaml(ported(tmp_path, path.read_text()))
+            assert {runs_on(graph, node_id) for node_id in graph.nodes} == {"rollout", "trainer"}, name
