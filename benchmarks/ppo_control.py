@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -230,22 +230,38 @@ def save(runs: list[dict[str, Any]]) -> None:
     draw(runs, PICTURE)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--experiment", choices=["reacher", "half_cheetah"], default="reacher")
-    parser.add_argument("--iterations", type=int, default=25)
+def parser_of(description: str | None, iterations: int) -> argparse.ArgumentParser:
+    """Return a parser with the options of comparisons with Stable-Baselines3, which runs in a process of its own."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--iterations", type=int, default=iterations)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--stable-baselines3", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+def runs_in(results: Path) -> list[dict[str, Any]]:
+    """Return the runs that a result file holds."""
+    runs: list[dict[str, Any]] = json.loads(results.read_text())["runs"] if results.exists() else []
+    return runs
+
+
+def with_run(runs: list[dict[str, Any]], run: dict[str, Any], keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the runs with a new one, which replaces that with the same values of the keys."""
+    return [other for other in runs if any(other[key] != run[key] for key in keys)] + [run]
+
+
+def main() -> None:
+    parser = parser_of(__doc__, iterations=25)
+    parser.add_argument("--experiment", choices=["reacher", "half_cheetah"], default="reacher")
     arguments, words = parser.parse_known_args()
     if arguments.stable_baselines3:
         run_stable_baselines3(arguments.stable_baselines3, words)
         return
-    runs: list[dict[str, Any]] = json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
+    runs = runs_in(RESULTS)
     for seed in arguments.seeds:
         for name in CONTENDERS:
             run = measure(name, arguments.experiment, arguments.iterations, seed)
-            keys = ("contender", "experiment", "seed")
-            runs = [other for other in runs if any(other[key] != run[key] for key in keys)] + [run]
+            runs = with_run(runs, run, ("contender", "experiment", "seed"))
             speed = f"{run['steps_per_wall_second']:.0f} steps/s, {run['steps_per_cpu_second']:.0f} per CPU second"
             print(f"{arguments.experiment} seed {seed} {name}: return {run['returns'][-1]}, {speed}", flush=True)
             save(runs)

@@ -11,7 +11,6 @@ Runs are added to ``benchmarks/results/ppo_normalized.json``, where they replace
 ``docs/images/ppo_normalized.png`` shows all of them.
 """
 
-import argparse
 import json
 import statistics
 import sys
@@ -22,7 +21,15 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.ppo_control import ROOT, build_stable_baselines3, recorder_of, watch
+from benchmarks.ppo_control import (
+    ROOT,
+    build_stable_baselines3,
+    parser_of,
+    recorder_of,
+    runs_in,
+    watch,
+    with_run,
+)
 
 RESULTS, PICTURE = ROOT / "benchmarks/results/ppo_normalized.json", ROOT / "docs/images/ppo_normalized.png"
 OURS, PEER, PLAIN = "embodyflow", "stable-baselines3", "embodyflow, not normalised"
@@ -104,19 +111,15 @@ def save(runs: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--iterations", type=int, default=50)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--stable-baselines3", type=Path, help=argparse.SUPPRESS)
-    arguments, words = parser.parse_known_args()
+    arguments, words = parser_of(__doc__, iterations=50).parse_known_args()
     if arguments.stable_baselines3:
         run_stable_baselines3(arguments.stable_baselines3, words)
         return
-    runs: list[dict[str, Any]] = json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
+    runs = runs_in(RESULTS)
     for seed in arguments.seeds:
         for name in CONTENDERS:
             run = measure(name, arguments.iterations, seed)
-            runs = [each for each in runs if (each["contender"], each["seed"]) != (name, seed)] + [run]
+            runs = with_run(runs, run, ("contender", "seed"))
             print(f"seed {seed} {name}: return {run['returns'][-1]}", flush=True)
             save(runs)
 

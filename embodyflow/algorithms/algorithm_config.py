@@ -73,7 +73,18 @@ class CPGDConfig(_Config):
     max_drift: Positive = 2.0
 
 
-class CovarianceConfig(_Config):
+class _Band(_Config):
+    low: NonNegative
+    high: Positive
+
+    @model_validator(mode="after")
+    def _check_order(self) -> "_Band":
+        if self.low >= self.high:
+            raise ValueError(f"low={self.low} must be less than high={self.high}")
+        return self
+
+
+class CovarianceConfig(_Band):
     """Settings of clip_cov and kl_cov, which treat selected tokens differently.
 
     Attributes:
@@ -86,12 +97,6 @@ class CovarianceConfig(_Config):
     low: NonNegative = 1.0
     high: Positive = 5.0
     kl_coef: NonNegative = 1.0
-
-    @model_validator(mode="after")
-    def _check_order(self) -> "CovarianceConfig":
-        if self.low >= self.high:
-            raise ValueError(f"low={self.low} must be less than high={self.high}")
-        return self
 
 
 class SAPOConfig(_Config):
@@ -106,7 +111,7 @@ class SAPOConfig(_Config):
     tau_negative: Positive = 1.05
 
 
-class RejectionConfig(_Config):
+class RejectionConfig(_Band):
     """Rejection of tokens that the behavior policy sampled too differently (:mod:`embodyflow.algorithms.behavior`).
 
     Attributes:
@@ -118,12 +123,6 @@ class RejectionConfig(_Config):
     level: Literal["token", "sequence"] | None = None
     low: NonNegative = 0.5
     high: Positive = 2.0
-
-    @model_validator(mode="after")
-    def _check_order(self) -> "RejectionConfig":
-        if self.low >= self.high:
-            raise ValueError(f"low={self.low} must be less than high={self.high}")
-        return self
 
 
 class OverlongConfig(_Config):

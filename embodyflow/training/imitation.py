@@ -180,15 +180,3 @@ class Imitation:
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._losses.append(loss.item())
-
-
-def imitate(
-    model: torch.nn.Module, samples: Samples, config: WarmStartConfig, *, seed: int, part: int, num_parts: int
-) -> dict[str, Metric]:
-    """Fit a sharded model to the samples in ``config.steps`` steps; arguments are those of :class:`Imitation`.
-
-    Raises:
-        FloatingPointError: A gradient is NaN or inf.
-    """
-    fit = Imitation(model, samples, config, seed=seed, part=part, num_parts=num_parts)
-    return fit.advance(config.steps)

@@ -13,7 +13,7 @@ from waiting import eventually
 
 from embodyflow.record.run_folder import RunFolder
 
-pytestmark = [pytest.mark.integration, pytest.mark.core]
+pytestmark = pytest.mark.integration
 
 WITHIN_SECONDS = 15.0
 

@@ -58,7 +58,6 @@ def test_a_run_with_kl_in_the_rewards_resumes_bit_identically(runs: Runs) -> Non
     runs.assert_same_training("resumed", "straight")
 
 
-@pytest.mark.core
 def test_dapo_fills_its_batch_with_mixed_groups(runs: Runs) -> None:
     line = trained(runs, "dapo", "filter.num_groups=4", "filter.max_rerolls=30")
     assert line["groups/num_kept_rows"] == 16
@@ -83,7 +82,6 @@ def test_surplus_groups_of_dapo_are_used_later_and_survive_a_resume(runs: Runs, 
     assert stale == ([0, *(line["groups/num_kept_rows"] for line in lines[1:])] if ahead else used)
 
 
-@pytest.mark.core
 def test_srpo_rewards_failures_for_their_progress(runs: Runs) -> None:
     line = trained(runs, "srpo", "filter.drop_uniform=false")
     assert line["groups/num_kept_rows"] == 16

@@ -147,3 +147,12 @@ def test_the_ledger_command_names_changed_metrics(run: RunFolder, capsys: pytest
     assert main(["ledger", str(run.path)]) == 1
     expected = f"{run.metrics.path}: lines of iterations 1 differ from the ledger; resume=mine rebuilds them\n"
     assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize("name", ["eval/greedy_success_rate", "eval/return"])
+def test_an_evaluation_is_known_by_its_metrics(tmp_path: Path, name: str) -> None:
+    log, line = MetricsLog(tmp_path / "metrics.jsonl"), {"iteration": 2, name: 0.5}
+    log.append(commit(2))
+    assert log.evaluation(2) is None
+    log.append(line)
+    assert log.evaluation(2) == line and log.evaluation(1) is None

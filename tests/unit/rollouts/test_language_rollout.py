@@ -23,7 +23,7 @@ from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer, sa
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
 from embodyflow.prompts.prompt_registry import build_prompt_source
 from embodyflow.rollouts.language_rollout import LanguageRollout, shuffled_rows
-from embodyflow.training.imitation import ResponseSamples, imitate
+from embodyflow.training.imitation import Imitation, ResponseSamples
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.types import Batch
 
@@ -261,12 +261,12 @@ def test_weights_of_an_old_version_are_refused(trainer: LanguageTrainer, rollout
 
 
 def test_fitting_learns_the_demonstrations(rollout: LanguageRollout) -> None:
-    config = language_config("warm_start.steps=60", "warm_start.learning_rate=1e-2")
+    config = language_config("warm_start.learning_rate=1e-2")
     policy, demos = CausalLMPolicy(config.policy, "cpu"), to_batch(rollout.demonstrate())
     samples, lengths = ResponseSamples(policy, demos, config), demos["response_length"].tolist()
     assert len(samples) == 4 and samples.num_targets(np.array([0, 0, 3])) == 2 * lengths[0] + lengths[3]
     early, late = (
-        imitate(policy.model, samples, config.warm_start, seed=0, part=0, num_parts=1)["sft/loss"].value
+        Imitation(policy.model, samples, config.warm_start, seed=0, part=0, num_parts=1).advance(60)["sft/loss"].value
         for _ in range(2)
     )
     assert 0 < late < 0.5 * early  # the mean over the last 50 steps

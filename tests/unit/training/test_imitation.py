@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict
 
 from embodyflow.data.metrics import merge_metrics
-from embodyflow.training.imitation import Imitation, Steps, imitate
+from embodyflow.training.imitation import Imitation, Steps
 
 
 def test_a_sample_is_a_step_with_the_actions_that_follow() -> None:
@@ -50,11 +50,11 @@ class Drawing:
 
 
 def test_a_sample_has_the_same_draws_on_every_rank() -> None:
-    config = SimpleNamespace(learning_rate=0.1, steps=4, batch_size=5)
+    config = SimpleNamespace(learning_rate=0.1, batch_size=5)
 
     def draws(rank: int, world_size: int, seed: int = 7) -> list[list[tuple[int, list[float]]]]:
         samples = Drawing(torch.nn.Linear(1, 1))
-        imitate(samples.model, samples, config, seed=seed, part=rank, num_parts=world_size)
+        Imitation(samples.model, samples, config, seed=seed, part=rank, num_parts=world_size).advance(4)
         return samples.seen
 
     whole = draws(0, 1)
@@ -66,10 +66,10 @@ def test_a_sample_has_the_same_draws_on_every_rank() -> None:
 
 
 def test_steps_in_several_stretches_are_those_of_one_fit() -> None:
-    config = SimpleNamespace(learning_rate=0.1, steps=60, batch_size=5)
+    config = SimpleNamespace(learning_rate=0.1, batch_size=5)
     whole, cut = (Drawing(torch.nn.Linear(1, 1)) for _ in range(2))
     cut.model.load_state_dict(whole.model.state_dict())
-    metrics = imitate(whole.model, whole, config, seed=7, part=0, num_parts=1)
+    metrics = Imitation(whole.model, whole, config, seed=7, part=0, num_parts=1).advance(60)
     fit = Imitation(cut.model, cut, config, seed=7, part=0, num_parts=1)
     parts = [fit.advance(num_steps) for num_steps in (7, 1, 52)]
     assert cut.seen == whole.seen and torch.equal(cut.model.weight, whole.model.weight)
@@ -96,18 +96,20 @@ class Shifted:
 
 @pytest.mark.parametrize("num_parts", [1, 2, 3])
 def test_the_loss_is_the_mean_over_tokens_for_any_number_of_ranks(tiny_config, num_parts: int) -> None:
-    config = tiny_config("warm_start.steps=1", "warm_start.batch_size=7").warm_start
+    config = tiny_config("warm_start.batch_size=7").warm_start
     parts = []
     for part in range(num_parts):
         model = torch.nn.ParameterList([torch.full((), 1.5)])
-        parts.append(imitate(model, Shifted(model[0]), config, seed=0, part=part, num_parts=num_parts))
+        fit = Imitation(model, Shifted(model[0]), config, seed=0, part=part, num_parts=num_parts)
+        parts.append(fit.advance(1))
     assert merge_metrics(parts)["sft/loss"].value == pytest.approx(1.5)
 
 
 def test_a_fit_that_diverges_keeps_the_weights_before_the_step(tiny_config) -> None:
     model = torch.nn.ParameterList([torch.full((), torch.inf)])
+    fit = Imitation(model, Infinite(model[0]), tiny_config().warm_start, seed=0, part=0, num_parts=1)
     with pytest.raises(FloatingPointError, match="the gradient norm is inf: skipped the optimizer step"):
-        imitate(model, Infinite(model[0]), tiny_config().warm_start, seed=0, part=0, num_parts=1)
+        fit.advance(1)
     assert model[0] == torch.inf
 
 

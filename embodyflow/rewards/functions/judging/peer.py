@@ -4,6 +4,7 @@ import io
 import json
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from embodyflow.rewards.functions.judging.crossing import Crossing, Json, MalformedError, Scope
@@ -81,7 +82,7 @@ class Peer(Crossing):
         answer: dict[str, Json] = {}
         error: BaseException | None = None
         try:
-            value = self.run(function, arguments, keywords, message, answer)
+            value = self.run(partial(function, *arguments, **keywords), message, answer)
         except BaseException as raised:
             error = raised
         answer["changes"] = [self.contents(container, scope) for container in scope.containers[:count]]
@@ -95,16 +96,9 @@ class Peer(Crossing):
         """Return the function of this process that a message calls."""
         raise NotImplementedError
 
-    def run(
-        self,
-        function: Callable[..., Any],
-        arguments: list[Any],
-        keywords: dict[str, Any],
-        message: Json,
-        answer: dict[str, Json],
-    ) -> Any:
-        """Run a function that the other process calls."""
-        return function(*arguments, **keywords)
+    def run(self, call: Callable[[], Any], message: Json, answer: dict[str, Json]) -> Any:
+        """Run a call of the other process and return its result; the answer may get further keys."""
+        return call()
 
     def before_answer(self, answer: Json) -> None:
         """Check an answer and use its further keys."""

@@ -54,19 +54,12 @@ class _ProgramSide(Peer):
             return function
         return partial(getattr(type(function), method), function)
 
-    def run(
-        self,
-        function: Callable[..., Any],
-        arguments: list[Any],
-        keywords: dict[str, Any],
-        message: Json,
-        answer: dict[str, Json],
-    ) -> Any:
+    def run(self, call: Callable[[], Any], message: Json, answer: dict[str, Json]) -> Any:
         output, sys.stdout = sys.stdout, Printed()
         if message.get("input") is not None:
             sys.stdin = io.StringIO(message["input"])
         try:
-            return function(*arguments, **keywords)
+            return call()
         finally:
             printed, sys.stdout = sys.stdout, output
             answer["printed"] = printed.getvalue() if isinstance(printed, Printed) else ""
