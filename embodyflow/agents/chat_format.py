@@ -43,22 +43,27 @@ class ChatFormat:
         """
         return encode(self.with_tools(prompt), self._tokenizer, self._max_prompt_tokens)
 
-    def go_on(self, prompt: Prompt, new: Sequence[Message]) -> Tokens:
-        """Return the tokens from the end of the model's turn to the start of its next one.
+    def go_on(self, prompt: Prompt, new: Sequence[Message], before: Tokens) -> tuple[Tokens, Tokens]:
+        """Return the tokens between the model's last turn and its next one.
 
         Args:
             prompt: Prompt of the conversation.
             new: Messages after the model's turn.
+            before: All tokens up to the end of the model's turn.
+
+        Returns:
+            The tokens that end the turn, none if the model wrote them, and those of the messages with the start of the
+            next turn.
 
         Raises:
             ConfigError: The chat template changes what comes before the new messages.
         """
         prompt = self.with_tools(prompt)
-        before = [*(prompt.messages or ()), {"role": "assistant", "content": _TURN}]
+        earlier = [*(prompt.messages or ()), {"role": "assistant", "content": _TURN}]
         options = {**prompt.template_kwargs, "tokenize": False}
         render = self._tokenizer.apply_chat_template
-        closed: str = render(before, add_generation_prompt=False, **options)
-        whole: str = render([*before, *new], add_generation_prompt=True, **options)
+        closed: str = render(earlier, add_generation_prompt=False, **options)
+        whole: str = render([*earlier, *new], add_generation_prompt=True, **options)
         head, found, _ = closed.rpartition(_TURN)
         if not found or not whole.startswith(head + _TURN):
             raise ConfigError(
@@ -66,21 +71,25 @@ class ChatFormat:
                 "append"
             )
         text = whole[len(head + _TURN) :]
-        tokens: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        tokens: Tokens = tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
         end = end_of_response(prompt, self._tokenizer)
-        # The model has written the end of its turn itself.
-        return tuple(tokens[len(end) :] if tuple(tokens[: len(end)]) == end else tokens)
+        if tokens[: len(end)] != end:  # the template ends a turn in the middle of a chat otherwise than the last one
+            return (), tokens
+        return (() if before[-len(end) :] == end else end), tokens[len(end) :]
 
 
-def check_tools_are_shown(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
-    """Check that the chat template describes the tools to the model.
+def check_template(tokenizer: Any, prompt: Prompt, tools: Sequence[Mapping[str, Any]], roles: Sequence[str]) -> None:
+    """Check that the chat template describes the tools to the model, and only appends messages of some roles.
 
     Raises:
-        ConfigError: The template ignores them.
+        ConfigError: The template ignores the tools, or it changes earlier turns.
     """
     render = tokenizer.apply_chat_template
-    if tools and render(messages, tools=list(tools), tokenize=False) == render(messages, tokenize=False):
+    if tools and render(prompt.messages, tools=list(tools), tokenize=False) == render(prompt.messages, tokenize=False):
         raise ConfigError(
-            "rollout.agent: the tokenizer's chat template does not mention tools; use a template that does, or "
+            "rollout.agent.tools: the tokenizer's chat template does not mention tools; use a template that does, or "
             "describe the tools in the prompt and set rollout.agent.describe_tools=false"
         )
+    format = ChatFormat(tokenizer, tools, 0)
+    for role in roles:
+        format.go_on(prompt, [{"role": role, "content": "0"}], (0,))

@@ -15,7 +15,7 @@ class Conductor(Generic[T]):
 
     Before each step of decoding, the workflows run until each of them waits for the model or has ended. So the requests
     that share a step depend on nothing but the episodes, and a repeated rollout has the same log-probs to the last
-    bit, however long tools take. It implements :class:`~embodyflow.generation.interface.Arrivals`, and runs once.
+    bit, however long tools take. The price is that a slow tool holds up all episodes of the call. It implements :class:`~embodyflow.generation.interface.Arrivals`, and runs once.
 
     Args:
         engine: Engine that samples.
@@ -26,23 +26,29 @@ class Conductor(Generic[T]):
         self._engine, self._sampling = engine, sampling
         self._loop = asyncio.new_event_loop()
         self._arrived: list[tuple[int, Request, asyncio.Future[Completion]]] = []  # each with its episode
-        self._open: list[asyncio.Future[Completion]] = []  # by position of the request
-        self._num_waiting = self._num_alive = self.max_open = 0
+        self._open: list[tuple[int, asyncio.Future[Completion]]] = []  # by position of the request
+        self._waiting: set[int] = set()
+        self._num_alive = self.max_open = 0
         self._settled = asyncio.Event()
         self._tasks: list[asyncio.Task[T]] = []
 
     async def generate(self, episode: int, prompt_ids: Tokens, max_tokens: int, seed: int) -> Completion:
-        """Sample a completion together with other episodes; an episode has at most one open request.
+        """Sample a completion together with other episodes.
 
         Args:
             episode: Index of the episode.
             prompt_ids: Tokens that the model continues.
             max_tokens: Most tokens to sample.
             seed: Seed of the draws.
+
+        Raises:
+            RuntimeError: The episode waits for another completion already.
         """
+        if episode in self._waiting:
+            raise RuntimeError("an episode may wait for one turn of the model at a time")
         future: asyncio.Future[Completion] = self._loop.create_future()
         self._arrived.append((episode, Request(prompt_ids, seed, max_tokens), future))
-        self._num_waiting += 1
+        self._waiting.add(episode)
         self._look()
         return await future
 
@@ -53,12 +59,14 @@ class Conductor(Generic[T]):
             Exception: The first exception of a workflow; the others are cancelled.
         """
         self.max_open = self._num_alive = len(workflows)
+        self._look()
         self._tasks = [self._loop.create_task(self._follow(workflow)) for workflow in workflows]
         try:
             for position, completion in self._engine.serve(self, self._sampling):
-                self._num_waiting -= 1
+                episode, future = self._open[position]
+                self._waiting.remove(episode)
                 self._settled.clear()
-                self._open[position].set_result(completion)
+                future.set_result(completion)
             return [task.result() for task in self._tasks]
         finally:
             self._end()
@@ -72,7 +80,7 @@ class Conductor(Generic[T]):
                     task.result()
         arrived, self._arrived = sorted(self._arrived, key=lambda each: each[0]), []
         first = len(self._open)
-        self._open += [future for _, _, future in arrived]
+        self._open += [(episode, future) for episode, _, future in arrived]
         return [(first + number, request) for number, (_, request, _) in enumerate(arrived)]
 
     async def _follow(self, workflow: Callable[[], Awaitable[T]]) -> T:
@@ -86,13 +94,15 @@ class Conductor(Generic[T]):
             self._look()
 
     def _look(self) -> None:
-        if self._num_waiting == self._num_alive:
+        if len(self._waiting) == self._num_alive:
             self._settled.set()
 
     def _end(self) -> None:
         for task in self._tasks:
             task.cancel()
-        gathered: Any = asyncio.gather(*self._tasks, return_exceptions=True)
-        self._loop.run_until_complete(gathered)
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.run_until_complete(_wait_for(self._tasks))
         self._loop.close()
+
+
+async def _wait_for(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Tools: typed functions that the model may call, with the three outcomes of a call."""
+"""Tools: typed functions that the model may call."""
 
 import inspect
 import json
@@ -7,26 +7,30 @@ from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, ValidationError, create_model
 
+from embodyflow.config.agent import ToolConfig
 from embodyflow.errors import ConfigError
+from embodyflow.references import resolve
 
 
 class ModelMistake(Exception):
-    """The model called a tool wrongly; the model reads the message. Tools may raise it."""
+    """The model called a tool wrongly; the model reads the message. Tools raise it for arguments that they refuse."""
 
 
 class Tool:
-    """A function that the model may call.
+    """A function that the model may call, with the limits of its calls.
 
     Args:
         function: Function or bound method with types and a docstring of Google's style, which describe it to the model.
-            It may be a coroutine function. It returns text or a JSON-able value.
+            It may be a coroutine function; any other runs in a thread. It returns text or a JSON-able value.
+        config: Limits of its calls.
 
     Raises:
-        ConfigError: An argument has no type or no description.
+        ConfigError: An argument has no type or no description, or an exception of ``mistakes`` is none.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.name, self.function = function.__name__, function
+    def __init__(self, function: Callable[..., Any], config: ToolConfig) -> None:
+        self.name, self.function, self.config = function.__name__, function, config
+        self.mistakes: tuple[type[Exception], ...] = (ModelMistake, *map(_exception, config.mistakes))
         self.schema = _schema_of(function)
         hints = get_type_hints(function)
         fields: dict[str, Any] = {
@@ -51,13 +55,19 @@ class Tool:
         return {name: getattr(values, name) for name in type(values).model_fields}
 
 
-def is_mistake(error: Exception) -> bool:
-    """Return whether a tool's exception is the model's mistake; any other is a failure of the infrastructure.
+def build_tools(configs: Sequence[ToolConfig]) -> dict[str, Tool]:
+    """Return the tools of a configuration by name.
 
-    Mistakes are :class:`ModelMistake`, ``ValueError`` itself and arithmetic errors. Subclasses of ``ValueError`` do not
-    count, because libraries raise them for broken answers of a server, such as ``json.JSONDecodeError``.
+    Raises:
+        ConfigError: A function cannot be imported, lacks types or descriptions, or has the name of another.
     """
-    return isinstance(error, ModelMistake | ArithmeticError) or type(error) is ValueError
+    tools: dict[str, Tool] = {}
+    for config in configs:
+        tool = Tool(_import(config.function), config)
+        if tool.name in tools:
+            raise ConfigError(f"rollout.agent.tools: two tools have the name {tool.name}; names must differ")
+        tools[tool.name] = tool
+    return tools
 
 
 def text_of(answer: Any) -> str:
@@ -65,19 +75,28 @@ def text_of(answer: Any) -> str:
     return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, default=str)
 
 
-def tools_by_name(functions: Sequence[Callable[..., Any]]) -> dict[str, Tool]:
-    """Return the tools of some functions by name.
+def shorten(text: str, config: ToolConfig) -> str:
+    """Cut an answer to ``max_answer_chars`` characters, and say so in it."""
+    limit = config.max_answer_chars
+    if len(text) <= limit:
+        return text
+    note = f"… ({len(text) - limit} characters cut) …"
+    head = {"head": limit, "tail": 0, "ends": (limit + 1) // 2}[config.keep]
+    return text[:head] + note + text[len(text) - (limit - head) :]
 
-    Raises:
-        ConfigError: Two functions have the same name, or one lacks types or descriptions.
-    """
-    tools: dict[str, Tool] = {}
-    for function in functions:
-        tool = Tool(function)
-        if tool.name in tools:
-            raise ConfigError(f"rollout.agent: two tools have the name {tool.name}; names must differ")
-        tools[tool.name] = tool
-    return tools
+
+def _import(reference: str) -> Any:
+    try:
+        return resolve(reference)
+    except ImportError as error:
+        raise ConfigError(f"rollout.agent.tools: {reference}: {error}") from error
+
+
+def _exception(reference: str) -> type[Exception]:
+    found = _import(reference)
+    if not (isinstance(found, type) and issubclass(found, Exception)):
+        raise ConfigError(f"rollout.agent.tools: mistakes={reference}: must name a subclass of Exception")
+    return found
 
 
 def _schema_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -88,8 +107,8 @@ def _schema_of(function: Callable[..., Any]) -> dict[str, Any]:
     except Exception as error:  # its own exception classes name the argument
         reason = str(error).partition("\n")[0]
         raise ConfigError(
-            f"rollout.agent: {function.__qualname__} is no tool: {reason}; a tool needs a type for each argument and a "
-            "docstring with a description of each"
+            f"rollout.agent.tools: {function.__qualname__} is no tool: {reason}; a tool needs a type for each argument "
+            "and a docstring with a description of each"
         ) from error
     schema["function"].pop("return", None)
     return schema

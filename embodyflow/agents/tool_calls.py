@@ -48,12 +48,14 @@ def parse_llama3(text: str) -> list[ToolCall | UnreadableCall]:
     body = text.strip().removeprefix(_PYTHON_TAG).strip()
     if not (body.startswith("{") or text.strip().startswith(_PYTHON_TAG)):
         return []
+    if not body:
+        return [UnreadableCall("the call is empty")]
     decoder, calls, start = json.JSONDecoder(), list[ToolCall | UnreadableCall](), 0
     while start < len(body):
         try:
             value, start = decoder.raw_decode(body, start)
-        except ValueError:
-            return [*calls, UnreadableCall(f"{body[start:]!r} is not JSON")]
+        except (ValueError, RecursionError):  # the latter of thousands of brackets
+            return [*calls, UnreadableCall("the call is not JSON")]
         calls.append(_call(value, "parameters"))
         start += len(body[start:]) - len(body[start:].lstrip("; \n"))
     return calls
@@ -66,8 +68,8 @@ PARSERS: dict[str, Parser] = {"hermes": parse_hermes, "llama3": parse_llama3}
 def _read(text: str, arguments: str) -> ToolCall | UnreadableCall:
     try:
         return _call(json.loads(text), arguments)
-    except ValueError:
-        return UnreadableCall(f"{text.strip()!r} is not JSON")
+    except (ValueError, RecursionError):
+        return UnreadableCall("the call is not JSON")
 
 
 def _call(value: Any, arguments: str) -> ToolCall | UnreadableCall:

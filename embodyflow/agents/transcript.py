@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import chain
 
 from embodyflow.generation.interface import Completion
 
@@ -50,7 +51,7 @@ class Transcript:
     @property
     def tokens(self) -> Tokens:
         """All tokens so far; the model's next turn continues them."""
-        return sum((segment.tokens for segment in self.segments), self.prompt)
+        return tuple(chain(self.prompt, *(segment.tokens for segment in self.segments)))
 
     @property
     def num_new_tokens(self) -> int:
@@ -64,8 +65,9 @@ class Transcript:
         )
 
     def append_given(self, tokens: Sequence[int], origin: Origin) -> None:
-        """Append tokens that the model did not write."""
-        self.segments.append(Segment(tuple(tokens), origin))
+        """Append tokens that the model did not write; none append nothing."""
+        if tokens:
+            self.segments.append(Segment(tuple(tokens), origin))
 
     def response(self) -> "Response":
         """Return what follows the prompt, up to the model's last token."""

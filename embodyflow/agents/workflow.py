@@ -1,21 +1,28 @@
-"""Workflows: how an agent, a model and its tools play an episode."""
+"""Workflows: how an agent, a model and its tools play an episode.
+
+A workflow of your own is a class that is built as ``Workflow(config)`` with the section ``rollout.agent`` and has the
+method of :class:`RolloutWorkflow`; ``rollout.agent.workflow=my_module:Workflow`` uses it. A replaced rollout worker plays
+its unfinished episodes again, with the turns and answers that the lost worker recorded. So an episode may depend on
+nothing but its row, its context, the model and the answers of tools.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from embodyflow.agents.chat_format import ChatFormat
-from embodyflow.agents.episode import Conversation, Episode, EpisodeContext, Model
+from embodyflow.agents.conversation import Conversation, Model
+from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.config.agent import AgentConfig
 from embodyflow.prompts.prompts import Prompt
 
 
 @dataclass(frozen=True)
 class ChatEngine:
-    """What a workflow talks to: the model, through a chat.
+    """The model of one episode, through chats or tokens.
 
     Attributes:
-        model: Model that samples turns.
+        model: Model that samples turns; an episode may wait for one turn at a time.
         tokenizer: Tokenizer of the model.
         max_prompt_tokens: Most tokens of a prompt.
         max_tokens: Most tokens of an episode after its prompt.
@@ -39,10 +46,13 @@ class ChatEngine:
 
 
 class RolloutWorkflow(Protocol):
-    """Plays episodes. A rollout worker builds one as ``Workflow(config)`` with the section ``rollout.agent``."""
+    """Plays episodes. A rollout worker builds one, whose episodes run side by side in one thread."""
 
     async def run(self, engine: ChatEngine, row: Prompt, context: EpisodeContext) -> Episode:
-        """Play one episode; episodes of a worker run side by side.
+        """Play one episode.
+
+        An exception ends the run with the episode's name, except an
+        :class:`~embodyflow.errors.InfrastructureError`, after which the episode is drawn again.
 
         Args:
             engine: The model.
@@ -52,3 +62,4 @@ class RolloutWorkflow(Protocol):
 
 
 WorkflowBuilder = Callable[[AgentConfig], RolloutWorkflow]
+"""Class of a workflow, as ``rollout.agent.workflow`` names it."""

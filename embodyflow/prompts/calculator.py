@@ -1,11 +1,9 @@
 """Products that are too large for a small model alone: chats, an agent's turns with a calculator, and a tokenizer."""
 
-import ast
-import operator
-from collections.abc import Callable
 from typing import Any
 
 from embodyflow.prompts.arithmetic import MARKER, ArithmeticPrompts
+from embodyflow.prompts.prompt_config import CalculatorConfig
 from embodyflow.prompts.prompts import Prompt, Split
 
 _PAD, _BOS, _END, _UNKNOWN, _USER, _ASSISTANT, _TOOL = (
@@ -20,19 +18,18 @@ _CHAT_TEMPLATE = (
     "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}<end>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
-_OPERATORS: dict[type[ast.AST], Callable[..., int | float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-}
-_LONGEST_EXPRESSION = 200
 
 
 class CalculatorPrompts(ArithmeticPrompts):
-    """All products of two numbers with a given number of digits, as chats."""
+    """All products of two numbers with a given number of digits, as chats.
+
+    Args:
+        config: Number of digits, sizes of the splits, and what demonstrations do.
+    """
+
+    def __init__(self, config: CalculatorConfig) -> None:
+        super().__init__(config)
+        self._calls = config.demonstrate_calls
 
     def prompt(self, split: Split, index: int) -> Prompt:
         """Return the chat that asks for a product."""
@@ -47,40 +44,16 @@ class CalculatorPrompts(ArithmeticPrompts):
         return f"{MARKER} {left * right}"
 
     def demonstration_turns(self, split: Split, index: int) -> tuple[str, ...]:
-        """Return the call of the calculator and the final answer."""
+        """Return the call of the calculator, unless the configuration leaves it out, and the final answer."""
         left, right = self.pair(split, index)
+        if not self._calls:
+            return (self.demonstration(split, index),)
         return f"{_CALL}{_NAME}{_ARGUMENT}{left}*{right}{_CALLED}", self.demonstration(split, index)
 
     def place(self, split: Split, index: int) -> str:
         """Return the product, for messages."""
         left, right = self.pair(split, index)
         return f"{left}*{right}"
-
-
-def calculate(expression: str) -> str:
-    """Compute an arithmetic expression.
-
-    Args:
-        expression: Numbers with + - * / and parentheses.
-    """
-    if len(expression) > _LONGEST_EXPRESSION:
-        raise ValueError(f"an expression has at most {_LONGEST_EXPRESSION} characters")
-    try:
-        tree = ast.parse(expression, mode="eval")
-    except SyntaxError:
-        raise ValueError("not an expression") from None
-    return str(_value(tree.body))
-
-
-def _value(node: ast.AST) -> int | float:
-    match node:
-        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            return number
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_value(left), _value(right))
-        case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_value(operand))
-    raise ValueError("an expression has numbers, + - * / and parentheses only")
 
 
 def build_tokenizer() -> Any:

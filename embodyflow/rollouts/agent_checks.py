@@ -1,6 +1,8 @@
 """Checks of an agent's tools and workflow, before a process starts."""
 
-from embodyflow.agents.chat_format import check_tools_are_shown
+import inspect
+
+from embodyflow.agents.chat_format import check_template
 from embodyflow.agents.tool_loop import ToolLoop
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.errors import ConfigError
@@ -18,17 +20,19 @@ def check_agent(config: AgentJobConfig) -> None:
     """
     check_language(config)
     agent = config.rollout.agent
-    for key, references in (("workflow", (agent.workflow,)), ("tools", agent.tools)):
-        for reference in references:
-            try:
-                resolve(reference)
-            except ImportError as error:
-                raise ConfigError(f"rollout.agent.{key}={reference}: {error}") from error
-    workflow = resolve(agent.workflow)(agent)
+    try:
+        workflow_class = resolve(agent.workflow)
+    except ImportError as error:
+        raise ConfigError(f"rollout.agent.workflow={agent.workflow}: {error}") from error
+    if not inspect.isclass(workflow_class) or not inspect.iscoroutinefunction(getattr(workflow_class, "run", None)):
+        raise ConfigError(
+            f"rollout.agent.workflow={agent.workflow}: must be a class with async def run(self, engine, row, context)"
+        )
+    workflow = workflow_class(agent)
     source = build_prompt_source(config.data, None, config.rollout.max_prompt_tokens)
     prompt = source.prompt("train", 0)
     if prompt.messages is None:
         raise ConfigError("data: an agent needs chats; set data.chat=true or data.messages_column")
-    if isinstance(workflow, ToolLoop) and agent.describe_tools:
-        schemas = [tool.schema for tool in workflow.tools.values()]
-        check_tools_are_shown(build_tokenizer(config.policy), prompt.messages, schemas)
+    if isinstance(workflow, ToolLoop):
+        schemas = workflow.schemas if agent.describe_tools else []
+        check_template(build_tokenizer(config.policy), prompt, schemas, ("tool",) if workflow.tools else ())

@@ -1,6 +1,7 @@
 """Rollouts of agents: conversations with tools, as rows of a language model."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,33 +10,31 @@ from typing import Any
 import numpy as np
 import torch
 
-from embodyflow.agents.answers import AnswerJournal
+from embodyflow.agents.call_journal import CallJournal
 from embodyflow.agents.conductor import Conductor
-from embodyflow.agents.episode import Counts, Episode, EpisodeContext, Model, ToolFailedError, redrawn
+from embodyflow.agents.conversation import Model
+from embodyflow.agents.episode import Episode, EpisodeContext, EpisodeError, Faults
+from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.agents.transcript import Origin, Tokens
 from embodyflow.agents.workflow import ChatEngine, RolloutWorkflow
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.data.batches import Columns
-from embodyflow.data.metrics import Metric, mean, total
-from embodyflow.data.padding import pad_lists
+from embodyflow.data.metrics import Metric, total
 from embodyflow.data.rows_file import Journal
+from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.generation.interface import Completion, Sampling
 from embodyflow.prompts.prompts import Prompt, encode_response
 from embodyflow.references import resolve
+from embodyflow.rewards.interface import Sample, Score
+from embodyflow.rollouts.agent_rows import Played, columns_of_episodes, conversation_metrics
 from embodyflow.rollouts.language_rollout import SPLITS, LanguageRollout, Question, ids_of
 from embodyflow.seeding import derive_seed
 from embodyflow.types import Batch
 
+log = logging.getLogger(__name__)
+
 GREEDY_SEED = 0  # greedy decoding draws nothing
-
-
-@dataclass(frozen=True)
-class Played:
-    """An episode with its prompt's seed and its counts."""
-
-    episode: Episode
-    counts: Counts
-    seed: int
+Draws = tuple[int | str, ...] | None
 
 
 class AgentRollout(LanguageRollout):
@@ -53,40 +52,61 @@ class AgentRollout(LanguageRollout):
         super().__init__(config, rank, world_size)
         self._agent = config.rollout.agent
         self._workflow: RolloutWorkflow = resolve(self._agent.workflow)(self._agent)
-        self._answers = AnswerJournal(None)
+        self._calls_journal, self._faults = CallJournal(None), Faults()
 
-    def play(
-        self,
-        questions: Sequence[Question],
-        split: str,
-        draws: tuple[int | str, ...] | None,
-        journal: Journal | None = None,
-    ) -> Columns:
+    def play(self, questions: Sequence[Question], split: str, draws: Draws, journal: Journal | None = None) -> Columns:
         """Play an episode for each question; arguments and result as in :meth:`LanguageRollout.play`.
 
-        The answers of tools are kept beside the journal. A later attempt reads them instead of calling the tools.
+        The turns of the model and the answers of tools are kept beside the journal as they come. A later attempt
+        samples the unfinished calls again, so that the same requests share each step, and takes what is recorded.
         """
-        self._answers = AnswerJournal(None if journal is None else journal.beside(".answers"))
+        self._calls_journal = CallJournal(None if journal is None else journal.beside("calls"))
         return super().play(questions, split, draws, journal)
 
+    def judge(self, batch: Batch, split: str) -> tuple[Batch, dict[str, Metric], list[dict[str, Any]]]:
+        """Score episodes as :meth:`LanguageRollout.judge` scores responses; the texts show whole conversations."""
+        batch, metrics, shown = super().judge(batch, split)
+        for row, text in enumerate(shown):
+            text["response"] = self.tokenizer.decode(super()._graded(batch, row), skip_special_tokens=False)
+        return batch, metrics | conversation_metrics(batch), shown
+
+    def fault_metrics(self) -> dict[str, Metric]:
+        """Return the counts of tool failures that were recovered from since the last call."""
+        faults, self._faults = self._faults, Faults()
+        return {"agent/tool_retries": total(faults.retries), "agent/redrawn_episodes": total(faults.redraws)}
+
     def demonstrate(self) -> Columns:
-        """Return this rank's share of the prompt source's demonstrations, played with the real tools."""
+        """Return this rank's share of the prompt source's demonstrations, played with the real tools.
+
+        Raises:
+            ConfigError: A demonstration does not fit, or a call in it is a mistake.
+        """
         assert self.config.warm_start is not None
         numbers = range(self.rank, self.config.warm_start.num_demos, self.world_size)
         played = asyncio.run(self._demonstrate(numbers))
-        return {"uid": np.array(numbers, np.int64), **_columns_of(played)}
+        return {"uid": np.array(numbers, np.int64), **columns_of_episodes(played)}
 
     async def _demonstrate(self, numbers: Sequence[int]) -> list[Played]:
-        played = []
-        for number in numbers:
-            prompt = self._prompts.prompt("demo", number)
-            turns = self._prompts.demonstration_turns("demo", number)
-            model = _Script([encode_response(prompt, turn, self.tokenizer) for turn in turns])
-            context = EpisodeContext(number, 0, "demo", 0, self._agent, AnswerJournal(None))
-            played.append(Played(await self._run(model, prompt, context), context.counts, context.seed))
-        return played
+        runner = ToolRunner()
+        return await asyncio.gather(*(self._demonstration(number, runner) for number in numbers))
 
-    def _sample(self, questions: Sequence[Question], split: str, draws: tuple[int | str, ...] | None) -> Columns:
+    async def _demonstration(self, number: int, runner: ToolRunner) -> Played:
+        prompt = self._prompts.prompt("demo", number)
+        turns = self._prompts.demonstration_turns("demo", number)
+        script = Script([encode_response(prompt, turn, self.tokenizer) for turn in turns])
+        context = self._context(number, GREEDY_SEED, "demo", 0, runner)
+        episode = await self._run(script, prompt, context)
+        place = f"demonstration {number}, {self._prompts.place('demo', number)}"
+        if context.counts.mistakes:
+            raise ConfigError(f"rollout.agent: {place}: a call in it is a mistake; its tools must accept all calls")
+        if context.counts.turns < len(turns) or not episode.finished:
+            raise ConfigError(
+                f"rollout.agent: {place}: {context.counts.turns} of {len(turns)} turns were played; allow more with "
+                "rollout.agent.max_turns, rollout.agent.max_turn_tokens or rollout.max_response_tokens"
+            )
+        return Played(episode, context.counts, context.seed)
+
+    def _sample(self, questions: Sequence[Question], split: str, draws: Draws) -> Columns:
         assert self._engine is not None, "update_weights must be called first"
         rollout = self.config.rollout
         sampling = Sampling(
@@ -95,17 +115,14 @@ class AgentRollout(LanguageRollout):
             stop_token_ids=self._stop_tokens,
         )
         conductor: Conductor[Played] = Conductor(self._engine, sampling)
+        runner = ToolRunner()
         played = conductor.run(
             [
-                partial(self._play, conductor, number, question, split, draws)
+                partial(self._play, conductor, number, question, split, draws, runner)
                 for number, question in enumerate(questions)
             ]
         )
-        return {
-            **ids_of(questions),
-            "seed": np.array([each.seed for each in played], np.int64),
-            **_columns_of(played),
-        }
+        return {**ids_of(questions), **columns_of_episodes(played)}
 
     async def _play(
         self,
@@ -113,25 +130,51 @@ class AgentRollout(LanguageRollout):
         number: int,
         question: Question,
         split: str,
-        draws: tuple[int | str, ...] | None,
+        draws: Draws,
+        runner: ToolRunner,
     ) -> Played:
-        """Play an episode; draw it again if a tool fails in all attempts."""
+        """Play an episode; draw it again if the infrastructure fails.
+
+        Raises:
+            InfrastructureError: It failed in all draws.
+            EpisodeError: The workflow raised.
+        """
         prompt = self._prompts.prompt(SPLITS[split], question.index)
-        context = EpisodeContext(question.uid, _seed(draws, question, 0), split, 0, self._agent, self._answers)
+        draw = 0
         while True:
+            context = self._context(question.uid, _seed(draws, question, draw), split, draw, runner)
             try:
-                episode = await self._run(_Sampled(conductor, number, context.seed), prompt, context)
+                episode = await self._run(_Sampled(conductor, number, context), prompt, context)
                 return Played(episode, context.counts, context.seed)
-            except ToolFailedError as error:
-                if context.draw == self._agent.max_redraws:
-                    error.add_note(f"episode {question.uid}, drawn {context.draw + 1} times")
+            except InfrastructureError as error:
+                if draw == self._agent.max_redraws:
+                    error.add_note(f"episode {question.uid}, drawn {draw + 1} times")
                     raise
-                context = redrawn(context, _seed(draws, question, context.draw + 1))
+                log.warning("episode %d is drawn again: %s", question.uid, error)
+            except Exception as error:
+                raise EpisodeError(question.uid, f"{type(error).__name__}: {error}") from error
+            self._faults.redraws += 1
+            draw += 1
 
     async def _run(self, model: Model, prompt: Prompt, context: EpisodeContext) -> Episode:
         rollout = self.config.rollout
         engine = ChatEngine(model, self.tokenizer, rollout.max_prompt_tokens, rollout.max_response_tokens)
-        return await self._workflow.run(engine, prompt, context)
+        episode = await self._workflow.run(engine, prompt, context)
+        if not isinstance(episode, Episode):
+            raise TypeError(f"{self._agent.workflow} must return an Episode, gave {type(episode).__name__}")
+        return episode
+
+    def _context(self, uid: int, seed: int, split: str, draw: int, runner: ToolRunner) -> EpisodeContext:
+        return EpisodeContext(uid, seed, split, draw, self._agent, self._calls_journal, runner, self._faults)
+
+    def _score(self, batch: Batch, samples: Sequence[Sample]) -> list[Score]:
+        """Return the workflow's own rewards, and those of the reward function for episodes without one."""
+        rows, own = range(len(samples)), batch["rewarded"].tolist()
+        judged = iter(self._rewards.score([samples[row] for row in rows if not own[row]]))
+        return [
+            Score(float(batch["own_reward"][row]), bool(batch["own_success"][row])) if own[row] else next(judged)
+            for row in rows
+        ]
 
     def _graded(self, batch: Batch, row: int) -> torch.Tensor:
         """Return the tokens of the model's last turn."""
@@ -140,78 +183,43 @@ class AgentRollout(LanguageRollout):
         return tokens[int(others[-1]) + 1 if len(others) else 0 :]
 
 
-def agent_metrics(rows: Batch) -> dict[str, Metric]:
-    """Return how often the model and its tools took turns, and what went wrong."""
-    count = len(rows)
-    return {
-        "agent/turns": mean(float(rows["num_turns"].float().mean()), count),
-        "agent/tool_calls": mean(float(rows["tool_calls"].float().mean()), count),
-        "agent/tool_mistakes": total(int(rows["tool_mistakes"].sum())),
-        "agent/tool_retries": total(int(rows["tool_retries"].sum())),
-        "agent/redraws": total(int(rows["redraws"].sum())),
-    }
-
-
 @dataclass(frozen=True)
 class _Sampled:
-    """The policy, sampled together with other episodes' turns."""
+    """The policy of an episode, sampled together with other episodes' turns."""
 
     conductor: Conductor[Played]
-    episode: int
-    seed: int
+    number: int
+    context: EpisodeContext
     turns: list[int] = field(default_factory=list)
 
     async def generate(self, prompt_ids: Tokens, max_tokens: int) -> Completion:
-        """Sample the next turn."""
-        seed = derive_seed(self.seed, "turn", len(self.turns))
-        self.turns.append(seed)
-        return await self.conductor.generate(self.episode, prompt_ids, max_tokens, seed)
+        """Sample the next turn; a turn that an earlier attempt recorded takes its place."""
+        context, turn = self.context, len(self.turns)
+        self.turns.append(derive_seed(context.seed, "turn", turn))
+        sampled = await self.conductor.generate(self.number, prompt_ids, max_tokens, self.turns[turn])
+        recorded = context.journal.completion(context.uid, context.draw, turn, prompt_ids)
+        if recorded is None:
+            context.journal.add_completion(context.uid, context.draw, turn, prompt_ids, sampled)
+            return sampled
+        if recorded != sampled:
+            log.warning("episode %d: turn %d is not sampled as before; the recorded one counts", context.uid, turn)
+        return recorded
 
 
 @dataclass
-class _Script:
-    """Turns that are known before."""
+class Script:
+    """A model whose turns are known before."""
 
-    turns: list[Tokens]
+    turns: Sequence[Tokens]
     num_written: int = 0
 
     async def generate(self, prompt_ids: Tokens, max_tokens: int) -> Completion:
-        """Return the next turn."""
-        tokens = self.turns[self.num_written]
+        """Return the next turn, cut to the limit; after the last turn it is empty of calls."""
+        tokens = self.turns[min(self.num_written, len(self.turns) - 1)]
         self.num_written += 1
-        return Completion(tokens, (0.0,) * len(tokens), "stop", -1)
+        reason = "stop" if len(tokens) <= max_tokens else "length"
+        return Completion(tokens[:max_tokens], (0.0,) * min(len(tokens), max_tokens), reason, -1)
 
 
-def _seed(draws: tuple[int | str, ...] | None, question: Question, draw: int) -> int:
+def _seed(draws: Draws, question: Question, draw: int) -> int:
     return GREEDY_SEED if draws is None else derive_seed(*draws, question.row, "draw", draw)
-
-
-def _columns_of(played: Sequence[Played]) -> Columns:
-    responses = [each.episode.transcript.response() for each in played]
-    inside, tokens = pad_lists([response.tokens for response in responses], np.int64)
-    _, log_probs = pad_lists([response.log_probs for response in responses], np.float32)
-    _, origins = pad_lists([response.origins for response in responses], np.uint8)
-    lengths = inside.sum(1)
-    finished = np.array([each.episode.finished for each in played], np.bool_)
-    prompts = [each.episode.transcript.prompt for each in played]
-    counts: dict[str, Any] = {
-        "num_turns": [each.counts.turns for each in played],
-        "tool_calls": [each.counts.calls for each in played],
-        "tool_mistakes": [each.counts.mistakes for each in played],
-        "tool_retries": [each.counts.retries for each in played],
-        "redraws": [each.counts.draws for each in played],
-    }
-    return {
-        "policy_version": np.array([response.policy_version for response in responses], np.int64),
-        "prompt_tokens": pad_lists(prompts, np.int64)[1],
-        "prompt_length": np.array([len(prompt) for prompt in prompts], np.int64),
-        "action_tokens": tokens[..., None],
-        "log_probs": log_probs[..., None],
-        "loss_mask": (inside & (origins == Origin.MODEL))[..., None],
-        "token_origin": origins[..., None],
-        "response_length": lengths,
-        "num_steps": lengths.copy(),
-        "terminated": finished,
-        "truncated": ~finished,
-        **{name: np.array(values, np.int64) for name, values in counts.items()},
-    }

@@ -208,7 +208,7 @@ class LanguageRollout(GroupRollout):
             RewardError: The reward function failed; the message names the row's uid.
         """
         samples = self._samples(batch, SPLITS[split])
-        scores = self._rewards.score(samples)
+        scores = self._score(batch, samples)
         batch["success"] = torch.tensor([score.correct for score in scores], dtype=torch.bool)
         batch["scores"] = torch.tensor([score.reward for score in scores], dtype=torch.float32)
         metrics = reward_metrics(scores) | score_metrics(
@@ -281,6 +281,10 @@ class LanguageRollout(GroupRollout):
                 )
             )
         return samples
+
+    def _score(self, batch: Batch, samples: Sequence[Sample]) -> list[Score]:
+        """Return the score of each row."""
+        return self._rewards.score(samples)
 
     def _graded(self, batch: Batch, row: int) -> torch.Tensor:
         """Return the tokens that the reward function grades, int64 [n]."""

@@ -22,7 +22,9 @@ def test_hermes(text, calls):
     assert PARSERS["hermes"](text) == calls
 
 
-@pytest.mark.parametrize("body", ['{"name": "add", "arguments": ', "add(1)", "", '["add"]', '{"name": 3}'])
+@pytest.mark.parametrize(
+    "body", ['{"name": "add", "arguments": ', "add(1)", "", '["add"]', '{"name": 3}', "[" * 100_000]
+)
 def test_hermes_reports_what_it_cannot_read(body):
     [call] = PARSERS["hermes"](f"<tool_call>{body}</tool_call>")
 
@@ -47,8 +49,8 @@ def test_llama3(text, calls):
     assert PARSERS["llama3"](text) == calls
 
 
-@pytest.mark.parametrize("text", ["<|python_tag|>add(1)", '{"name": "add", ', "<|python_tag|>"])
+@pytest.mark.parametrize("text", ["<|python_tag|>add(1)", '{"name": "add", ', "<|python_tag|>", '{"a":' * 100_000])
 def test_llama3_reports_what_it_cannot_read(text):
-    *_, call = PARSERS["llama3"](text) or [UnreadableCall("")]
+    *_, call = PARSERS["llama3"](text)
 
     assert isinstance(call, UnreadableCall)
