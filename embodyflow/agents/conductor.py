@@ -15,7 +15,9 @@ class Conductor(Generic[T]):
 
     Before each step of decoding, the workflows run until each of them waits for the model or has ended. So the requests
     that share a step depend on nothing but the episodes, and a repeated rollout has the same log-probs to the last
-    bit, however long tools take. The price is that a slow tool holds up all episodes of the call. It implements :class:`~embodyflow.generation.interface.Arrivals`, and runs once.
+    bit, however long tools take. The price is that a slow tool holds up all episodes of the call.
+
+    It implements :class:`~embodyflow.generation.interface.Arrivals`, and runs once.
 
     Args:
         engine: Engine that samples.

@@ -1,4 +1,4 @@
-"""A chat between the model and whoever gives it messages, as the tokens that were sampled and given."""
+"""A chat of the model, as the tokens that were sampled and given."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol

@@ -90,7 +90,7 @@ class EpisodeContext:
         journal: Calls of an earlier attempt, and those of this one.
         runner: Runs the tools of all episodes that are played side by side.
         faults: Failures that the worker recovered from.
-        counts: What happened so far.
+        counts: Turns and calls so far.
     """
 
     uid: int

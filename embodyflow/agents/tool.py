@@ -25,7 +25,7 @@ class Tool:
         config: Limits of its calls.
 
     Raises:
-        ConfigError: An argument has no type or no description, or an exception of ``mistakes`` is none.
+        ConfigError: An argument has no type or no description, or ``mistakes`` names no exception.
     """
 
     def __init__(self, function: Callable[..., Any], config: ToolConfig) -> None:

@@ -25,7 +25,7 @@ class UnreadableCall:
     """A call that cannot be read.
 
     Attributes:
-        reason: What is wrong, in words for the model.
+        reason: Problem, in words for the model.
     """
 
     reason: str

@@ -22,7 +22,7 @@ class Answer:
 
     Attributes:
         outcome: ``answer``, the model's ``mistake``, or a ``failure`` of the infrastructure after all retries.
-        text: What the model reads, or the reason of a failure.
+        text: Text that the model reads, or the reason of a failure.
         retries: Number of attempts that failed before.
     """
 

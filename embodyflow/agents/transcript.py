@@ -11,7 +11,7 @@ Tokens = tuple[int, ...]
 
 
 class Origin(IntEnum):
-    """Who wrote a token. Only the model's own tokens are trained on."""
+    """Writer of a token. Only the model's own tokens are trained on."""
 
     TEMPLATE = 0
     MODEL = 1
@@ -42,7 +42,7 @@ class Transcript:
 
     Attributes:
         prompt: Tokens before the model's first turn.
-        segments: What follows, in order.
+        segments: Segments after the prompt, in order.
     """
 
     prompt: Tokens
@@ -70,7 +70,7 @@ class Transcript:
             self.segments.append(Segment(tuple(tokens), origin))
 
     def response(self) -> "Response":
-        """Return what follows the prompt, up to the model's last token."""
+        """Return the tokens after the prompt, up to the model's last token."""
         end = max((n for n, segment in enumerate(self.segments, 1) if segment.origin == Origin.MODEL), default=0)
         if end == 0:
             raise ValueError("the model has written nothing; an episode needs at least one turn of the model")

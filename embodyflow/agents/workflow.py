@@ -1,9 +1,9 @@
 """Workflows: how an agent, a model and its tools play an episode.
 
 A workflow of your own is a class that is built as ``Workflow(config)`` with the section ``rollout.agent`` and has the
-method of :class:`RolloutWorkflow`; ``rollout.agent.workflow=my_module:Workflow`` uses it. A replaced rollout worker plays
-its unfinished episodes again, with the turns and answers that the lost worker recorded. So an episode may depend on
-nothing but its row, its context, the model and the answers of tools.
+method of :class:`RolloutWorkflow`; ``rollout.agent.workflow=my_module:Workflow`` uses it. A replaced rollout worker
+plays its unfinished episodes again, with the turns and answers that the lost worker recorded. So an episode may depend
+on nothing but its row, its context, the model and the answers of tools.
 """
 
 from collections.abc import Callable, Sequence

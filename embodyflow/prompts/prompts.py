@@ -49,7 +49,7 @@ class PromptSource(Protocol):
         """Return the response to imitate, without an end-of-sequence token."""
 
     def demonstration_turns(self, split: Split, index: int) -> tuple[str, ...]:
-        """Return the turns of an agent to imitate, with answers of tools between them; a single response is one."""
+        """Return the turns of an agent to imitate, each without the token that ends it; a single response is one."""
 
     def place(self, split: Split, index: int) -> str:
         """Return the place of a prompt's row, for messages."""

@@ -73,7 +73,7 @@ class AgentRollout(LanguageRollout):
     def fault_metrics(self) -> dict[str, Metric]:
         """Return the counts of tool failures that were recovered from since the last call."""
         faults, self._faults = self._faults, Faults()
-        return {"agent/tool_retries": total(faults.retries), "agent/redrawn_episodes": total(faults.redraws)}
+        return {"perf/tool_retries": total(faults.retries), "perf/redrawn_episodes": total(faults.redraws)}
 
     def demonstrate(self) -> Columns:
         """Return this rank's share of the prompt source's demonstrations, played with the real tools.

@@ -52,7 +52,10 @@ def columns_of_episodes(played: Sequence[Played]) -> Columns:
         "rewarded": np.array(own, np.bool_),
         "own_reward": np.array(rewards, np.float32),
         "own_success": np.array(
-            [bool(reward > 0 if each.success is None else each.success) for each, reward in zip(episodes, rewards)],
+            [
+                bool(reward > 0 if each.success is None else each.success)
+                for each, reward in zip(episodes, rewards, strict=True)
+            ],
             np.bool_,
         ),
     }

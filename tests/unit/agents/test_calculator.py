@@ -16,7 +16,22 @@ def test_results(expression, result):
 
 @pytest.mark.parametrize(
     "expression",
-    ["", "2**9", "1/0", "a", "abs(1)", "True", "'a'*9", "1 2", "07", "\0", "(" * 150, "-" * 190, "1+" * 100 + "1", "1j"],
+    [
+        "",
+        "2**9",
+        "1/0",
+        "a",
+        "abs(1)",
+        "True",
+        "'a'*9",
+        "1 2",
+        "07",
+        "\0",
+        "(" * 150,
+        "-" * 190,
+        "1+" * 100 + "1",
+        "1j",
+    ],
 )
 def test_mistakes(expression):
     with pytest.raises(ModelMistake):

@@ -17,7 +17,7 @@ def search(query: str, limit: int = 3) -> list[str]:
     """Search.
 
     Args:
-        query: What to look for.
+        query: Words to look for.
         limit: Most answers.
     """
     return [query] * limit
@@ -27,7 +27,7 @@ def untyped(query) -> str:
     """Search.
 
     Args:
-        query: What to look for.
+        query: Words to look for.
     """
     return query
 
@@ -79,7 +79,7 @@ def test_two_tools_of_one_name_are_refused():
 
 
 def test_a_tool_that_does_not_exist_is_refused():
-    with pytest.raises(ConfigError, match="rollout.agent.tools: .*no attribute 'find'"):
+    with pytest.raises(ConfigError, match=r"rollout.agent.tools: .*no attribute 'find'"):
         build_tools([config_of("find")])
 
 

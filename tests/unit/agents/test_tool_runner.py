@@ -129,7 +129,8 @@ def test_no_more_calls_at_a_time_than_allowed_and_waiting_is_not_timed():
         return "fetched"
 
     async def many():
-        tool, runner = Tool(fetch, ToolConfig(**(DEFAULTS | {"concurrency": 2, "timeout": 0.5, "retries": 0}))), ToolRunner()
+        limits = DEFAULTS | {"concurrency": 2, "timeout": 0.5, "retries": 0}
+        tool, runner = Tool(fetch, ToolConfig(**limits)), ToolRunner()
         return await asyncio.gather(*(runner.call(tool, {}) for _ in range(24)))  # the last one waits 0.55 seconds
 
     answers = asyncio.run(many())
