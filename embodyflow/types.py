@@ -57,7 +57,7 @@ An agent's row is a language row whose response holds everything after the promp
 that tools, users and the chat template put between them. Only the model's tokens are in ``loss_mask``. The last token
 is the model's. The row adds::
 
-    token_origin     uint8   [N, R, 1]      who wrote the token: 0 template, 1 model, 2 tool, 3 user; 0 is also padding
+    token_origin     int8    [N, R, 1]      who wrote the token: 0 template, 1 model, 2 tool, 3 user; 0 is also padding
     num_turns        int64   [N]            turns of the model
     tool_calls       int64   [N]            calls that the model asked for
     tool_mistakes    int64   [N]            those of them that were the model's mistake

@@ -1,27 +1,24 @@
 """``embodyflow episodes`` and ``embodyflow replay``: the recorded episodes of a run, and the replay of one."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Column, Table
 
 from embodyflow.algorithms.behavior import behavior_weights
 from embodyflow.algorithms.kl import estimate_kl
-from embodyflow.algorithms.losses import LossInputs, find_loss
+from embodyflow.cli.conversations import conversation, conversations
+from embodyflow.cli.episode_tables import console, mean_advantage, policy_loss
+from embodyflow.config.agent import AgentJobConfig
 from embodyflow.config.composition.compose import validate_config
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.errors import ConfigError
 from embodyflow.record.episode_record import Episodes, find_episode, read_episodes
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 from embodyflow.rollouts.replay import film, first_difference
-
-FILE_WIDTH = 1000
-"""Columns of a table that is written to a file or a pipe, so that no line wraps."""
 
 
 def show_episodes(path: Path) -> int:
@@ -31,6 +28,9 @@ def show_episodes(path: Path) -> int:
         ConfigError: The folder does not hold a run with episodes, or none is kept.
     """
     folder, config = _open(path)
+    if isinstance(config, AgentJobConfig):
+        console().print(conversations(folder, config))
+        return 0
     names = ("uid", "iteration", "task", "goal", "outcome", "steps", "return", "score", "advantage")
     table = Table(*(Column(name, overflow="fold") for name in names), box=None)
     for iteration, episodes in read_episodes(folder):
@@ -46,10 +46,10 @@ def show_episodes(path: Path) -> int:
                 f"{episode['episode_return']:.4g}",
                 *(
                     f"{value:.4g}" if value is not None else "dropped"
-                    for value in (_score(episode), _advantage(episode))
+                    for value in (_score(episode), mean_advantage(episode))
                 ),
             )
-    _console().print(table)
+    console().print(table)
     for line in unrestorable_lines(folder.unrestorable()):
         print(line, file=sys.stderr)
     return 0
@@ -58,6 +58,8 @@ def show_episodes(path: Path) -> int:
 def replay(path: Path, uid: int) -> int:
     """Replay an episode of a run, compare it with the record and print how it was trained on.
 
+    A conversation is printed turn by turn. It is not played again, because tools may answer otherwise today.
+
     Returns:
         0 if the replay is bit-identical to the record, or if the task's seed does not restore an episode; else 1.
 
@@ -65,11 +67,14 @@ def replay(path: Path, uid: int) -> int:
         ConfigError: There is no such run or episode.
     """
     folder, config = _open(path)
+    if isinstance(config, AgentJobConfig):
+        console().print(*conversation(folder, config, uid))
+        return 0
     iteration, episodes, row = find_episode(folder, uid)
-    episode, console = _row(episodes, row), _console()
-    console.print(_facts(config, iteration, episodes, episode))
+    episode, screen = _row(episodes, row), console()
+    screen.print(_facts(config, iteration, episodes, episode))
     if episode["trained"]:
-        console.print(_decisions(config, episode, _kl_coef(folder, config, iteration)))
+        screen.print(_decisions(config, episode, _kl_coef(folder, config, iteration)))
     difference = first_difference(config, episode)
     task = config.env.tasks[int(episode["env_task_id"])]
     if line := folder.unrestorable().get(task):
@@ -86,19 +91,15 @@ def replay(path: Path, uid: int) -> int:
     return 0
 
 
-def _console() -> Console:
-    """Return the console for tables. A file or a pipe gets full lines instead of 80 columns."""
-    console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=FILE_WIDTH)
-
-
-def _open(path: Path) -> tuple[RunFolder, EmbodiedConfig]:
+def _open(path: Path) -> tuple[RunFolder, EmbodiedConfig | AgentJobConfig]:
     if not (path / "config.yaml").is_file():
         raise ConfigError(f"{path}: has no config.yaml; name the folder of a run, such as runs/mine")
     folder = RunFolder(path)
     config = validate_config(folder.config())
-    if not isinstance(config, EmbodiedConfig):
-        raise ConfigError(f"{path}: is a run with job={config.job}; allowed is embodied, which records whole episodes")
+    if not isinstance(config, EmbodiedConfig | AgentJobConfig):
+        raise ConfigError(
+            f"{path}: is a run with job={config.job}; allowed are embodied and agent, which record whole episodes"
+        )
     return folder, config
 
 
@@ -108,11 +109,6 @@ def _row(episodes: Episodes, row: int) -> dict[str, Any]:
 
 def _score(episode: dict[str, Any]) -> float | None:
     return float(episode["rewards"].sum()) if episode["trained"] else None
-
-
-def _advantage(episode: dict[str, Any]) -> float | None:
-    """Return the mean advantage over the episode's tokens; without a critic it is the same for all of them."""
-    return float(episode["advantages"][episode["loss_mask"]].mean()) if episode["trained"] else None
 
 
 def _facts(config: EmbodiedConfig, iteration: int, episodes: Episodes, episode: dict[str, Any]) -> Table:
@@ -136,7 +132,7 @@ def _facts(config: EmbodiedConfig, iteration: int, episodes: Episodes, episode: 
         facts |= {
             "reward": f"{_score(episode):.4g}",
             "group rewards": f"mean {scores.mean():.4g}, standard deviation {scores.std(ddof=1):.4g}",
-            f"advantage ({config.algorithm.advantage})": f"{_advantage(episode):.4g}",
+            f"advantage ({config.algorithm.advantage})": f"{mean_advantage(episode):.4g}",
         }
     else:
         facts["trained on"] = "no: its group was filtered out"
@@ -161,7 +157,7 @@ def _decisions(config: EmbodiedConfig, episode: dict[str, Any], kl_coef: float) 
     if "ref_log_probs" in episode:  # a custom graph may have no reference
         reference = torch.from_numpy(episode["ref_log_probs"])
         columns["KL to reference"] = estimate_kl(old, reference, algorithm.kl.estimator)
-    columns[f"loss ({algorithm.loss})"] = _policy_loss(config, old, advantages, mask)
+    columns[f"loss ({algorithm.loss})"] = policy_loss(config.algorithm, old, advantages, mask)
     if algorithm.old_log_probs == "proximal":
         proximal, acted, seen = (each.reshape(1, -1) for each in (old, torch.from_numpy(episode["log_probs"]), mask))
         columns["weight"] = behavior_weights(proximal, acted, seen, algorithm).view_as(old)
@@ -181,22 +177,3 @@ def _decisions(config: EmbodiedConfig, episode: dict[str, Any], kl_coef: float) 
             sums[name] /= mask[t].sum()
         table.add_row(str(t), str(int(mask[t].sum())), *(f"{float(value):.4g}" for value in sums.values()))
     return table
-
-
-def _policy_loss(
-    config: EmbodiedConfig, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
-) -> torch.Tensor:
-    """Return the loss of each token before the first step, when the policy still equals the behavior policy.
-
-    Losses that treat selected tokens of a mini-batch differently are shown without that selection.
-    """
-    shape = mask.shape
-    inputs = LossInputs(
-        log_probs=old.reshape(1, -1),
-        old_log_probs=old.reshape(1, -1),
-        advantages=advantages.reshape(1, -1),
-        mask=mask.reshape(1, -1),
-        selected=torch.zeros(1, mask.numel(), dtype=torch.bool),
-    )
-    losses, _ = find_loss(config.algorithm.loss)(inputs.zero_outside_mask(), config.algorithm)
-    return losses.reshape(shape)

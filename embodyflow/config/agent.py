@@ -68,9 +68,11 @@ class AgentRolloutConfig(ResponseRolloutConfig):
 
     Attributes:
         agent: How an agent plays an episode.
+        keep_episodes: Number of newest iterations whose conversations stay in the run's folder.
     """
 
     agent: AgentConfig
+    keep_episodes: NonNegativeInt = 20
 
 
 class AgentJobConfig(LanguageConfig):
@@ -81,6 +83,11 @@ class AgentJobConfig(LanguageConfig):
     check: ClassVar[str] = "embodyflow.rollouts.agent_checks:check_agent"
 
     rollout: AgentRolloutConfig
+
+    @property
+    def kept_iterations(self) -> int:
+        """Number of newest iterations whose episodes the run keeps."""
+        return self.rollout.keep_episodes
 
     def warm_start_facts(self) -> dict[str, Any]:
         """Return every part of the configuration that warm-started weights depend on; demonstrations use the tools."""

@@ -1,6 +1,7 @@
 """Checks of an agent's tools and workflow, before a process starts."""
 
 import inspect
+from typing import Any
 
 from embodyflow.agents.chat_format import check_template
 from embodyflow.agents.tool_loop import ToolLoop
@@ -21,7 +22,7 @@ def check_agent(config: AgentJobConfig) -> None:
     check_language(config)
     agent = config.rollout.agent
     try:
-        workflow_class = resolve(agent.workflow)
+        workflow_class: Any = resolve(agent.workflow)
     except ImportError as error:
         raise ConfigError(f"rollout.agent.workflow={agent.workflow}: {error}") from error
     if not inspect.isclass(workflow_class) or not inspect.iscoroutinefunction(getattr(workflow_class, "run", None)):

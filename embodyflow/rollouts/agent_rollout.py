@@ -22,7 +22,7 @@ from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, total
 from embodyflow.data.rows_file import Journal
 from embodyflow.errors import ConfigError, InfrastructureError
-from embodyflow.generation.interface import Completion, Sampling
+from embodyflow.generation.interface import Completion, FinishReason, Sampling
 from embodyflow.prompts.prompts import Prompt, encode_response
 from embodyflow.references import resolve
 from embodyflow.rewards.interface import Sample, Score
@@ -217,7 +217,7 @@ class Script:
         """Return the next turn, cut to the limit; after the last turn it is empty of calls."""
         tokens = self.turns[min(self.num_written, len(self.turns) - 1)]
         self.num_written += 1
-        reason = "stop" if len(tokens) <= max_tokens else "length"
+        reason: FinishReason = "stop" if len(tokens) <= max_tokens else "length"
         return Completion(tokens[:max_tokens], (0.0,) * min(len(tokens), max_tokens), reason, -1)
 
 

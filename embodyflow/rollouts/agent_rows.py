@@ -28,7 +28,7 @@ def columns_of_episodes(played: Sequence[Played]) -> Columns:
     responses = [episode.transcript.response() for episode in episodes]
     inside, tokens = pad_lists([response.tokens for response in responses], np.int64)
     _, log_probs = pad_lists([response.log_probs for response in responses], np.float32)
-    _, origins = pad_lists([response.origins for response in responses], np.uint8)
+    _, origins = pad_lists([response.origins for response in responses], np.int8)
     lengths, finished = inside.sum(1), np.array([episode.finished for episode in episodes], np.bool_)
     prompts = [episode.transcript.prompt for episode in episodes]
     own = [episode.reward is not None for episode in episodes]

@@ -59,7 +59,8 @@ class Interview:
                 break
             text += await conversation.reply(self._config.max_turn_tokens)
             answer = await context.call(self._tool, {"place": f"{context.uid}/{turn}"})
-        return conversation.episode(reward=float(sum(letter.isdigit() for letter in text)))
+        digits = sum(letter.isdigit() for letter in text)
+        return conversation.episode(reward=float(digits), success=digits % 2 == 0)
 
 
 def look_up(place: str) -> str:

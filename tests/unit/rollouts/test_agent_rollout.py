@@ -98,7 +98,7 @@ def test_rewards_of_the_workflow_take_the_place_of_the_reward_function(interview
     batch, metrics, shown = interviews.judge(to_batch(play(interviews)), "train")
 
     assert torch.equal(batch["scores"], batch["own_reward"]) and batch["own_reward"].max() > 0
-    assert torch.equal(batch["success"], batch["own_reward"] > 0)
+    assert torch.equal(batch["success"], batch["own_reward"] % 2 == 0)
     assert metrics["rollout/turns"].value == 8 and shown[0]["response"].count("<tool>") >= 7
 
 
