@@ -55,6 +55,21 @@ A language row is an episode of R decisions of one token, where R is the longest
     terminated, truncated  bool [N]         whether the response ended by itself or at the limit
     success          bool    [N]            verdict of the reward function, with ``scores`` (float32 [N]), the reward
 
+An agent's row is a language row whose response holds everything after the prompt: the model's turns, and the messages
+that tools, users and the chat template put between them. Only the model's tokens are in ``loss_mask``. The last token
+is the model's. The row adds::
+
+    token_origin     int8    [N, R, 1]      who wrote the token: 0 template, 1 model, 2 tool, 3 user; 0 is also padding
+    num_turns        int64   [N]            turns of the model
+    tool_calls       int64   [N]            calls that the model asked for
+    tool_mistakes    int64   [N]            those of them that were the model's mistake
+    rewarded         bool    [N]            whether the workflow itself gave the reward, ``own_reward`` (float32 [N]),
+                                            and the verdict, ``own_success`` (bool [N])
+
+Worked example: the model calls a calculator with 8 tokens and the token that ends its turn, reads an answer of 4 tokens
+with the 3 that the template puts around it, and answers with 5 tokens and the end. R = 9 + 7 + 6 = 22. ``loss_mask`` is
+true for the first 9 and the last 6.
+
 Rows travel between ranks without their padding (:mod:`embodyflow.data.padding`). That applies to the columns above and
 below with R or T in their shape, and to your own columns with names that begin with ``token_``, such as
 ``token_entropy``. Any other column of your own is a value of the row and travels as it is.

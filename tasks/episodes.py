@@ -10,6 +10,7 @@ from embodyflow.nodes.engines import Engine
 from embodyflow.types import Batch, NodeOutput
 
 TRAINED = (
+    "success",
     "scores",
     "progress_distance",
     "rewards",
@@ -20,7 +21,7 @@ TRAINED = (
     "old_log_probs",
     "ref_log_probs",
 )
-"""Columns that training adds to a row."""
+"""Columns that training adds to a row; of an embodied row ``success`` is there before."""
 
 
 def keep_episodes(batch: Batch, config: Any = None, *, worker: Engine, **kwargs: Any) -> NodeOutput:

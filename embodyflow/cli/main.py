@@ -256,7 +256,7 @@ def _episodes(
     page: Annotated[int, typer.Option(help="page to show", min=1)] = 1,
     page_size: Annotated[int, typer.Option(help="most episodes of a page; 0 shows all", min=0)] = 100,
 ) -> int:
-    from embodyflow.cli.replay import EpisodeFilter, show_episodes
+    from embodyflow.cli.episode_list import EpisodeFilter, show_episodes
 
     return show_episodes(run, EpisodeFilter(iteration, task, outcome, page, page_size))
 

@@ -1,107 +1,29 @@
-"""``embodyflow episodes`` and ``embodyflow replay``: the recorded episodes of a run, and the replay of one."""
+"""``embodyflow replay``: a recorded episode, how it was trained on, and its replay."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import torch
-from rich.table import Column, Table
+from rich.table import Table
 
 from embodyflow.algorithms.behavior import behavior_weights
 from embodyflow.algorithms.kl import estimate_kl
-from embodyflow.algorithms.losses import LossInputs, find_loss
+from embodyflow.cli.conversations import conversation
+from embodyflow.cli.episode_list import open_episodes
+from embodyflow.cli.episode_tables import EpisodeRow, episode_row, mean_advantage, policy_loss, total_reward
 from embodyflow.cli.tables import table_console
-from embodyflow.config.composition.compose import validate_config
+from embodyflow.config.agent import AgentJobConfig
 from embodyflow.config.embodied import EmbodiedConfig
-from embodyflow.errors import ConfigError
-from embodyflow.record.episode_record import Episodes, find_episode, read_episodes
-from embodyflow.record.run_folder import RunFolder, unrestorable_lines
+from embodyflow.record.episode_record import Episodes, find_episode
+from embodyflow.record.run_folder import RunFolder
 from embodyflow.rollouts.replay import film, first_difference
-
-
-@dataclass(frozen=True)
-class EpisodeFilter:
-    """Which episodes to list.
-
-    Attributes:
-        iteration: Iteration that played them; ``None`` for all.
-        task: Name of their task; ``None`` for all.
-        outcome: ``success`` or ``failure``; ``None`` for both.
-        page: Number of the page, from 1.
-        page_size: Most episodes of a page; 0 shows all of them.
-    """
-
-    iteration: int | None = None
-    task: str | None = None
-    outcome: Literal["success", "failure"] | None = None
-    page: int = 1
-    page_size: int = 0
-
-
-def show_episodes(path: Path, chosen: EpisodeFilter | None = None) -> int:
-    """Print the recorded episodes of a run, one per line.
-
-    Args:
-        path: Folder of the run.
-        chosen: Episodes to list; ``None`` lists all.
-
-    Raises:
-        ConfigError: The folder does not hold a run with episodes, none is kept, or none is chosen.
-    """
-    folder, config = _open(path)
-    chosen = chosen or EpisodeFilter()
-    if chosen.task is not None and chosen.task not in config.env.tasks:
-        raise ConfigError(f"--task={chosen.task}: allowed are {', '.join(config.env.tasks)}")
-    names = ("uid", "iteration", "task", "goal", "outcome", "steps", "return", "score", "advantage")
-    rows = [
-        facts
-        for iteration, episodes in read_episodes(folder)
-        for row in range(len(episodes["uid"]))
-        if _is_chosen(chosen, facts := _listed(config, iteration, _row(episodes, row)))
-    ]
-    size = chosen.page_size or max(len(rows), 1)
-    shown = rows[(chosen.page - 1) * size : chosen.page * size]
-    if not shown:
-        pages = -(-len(rows) // size)
-        raise ConfigError(f"--page={chosen.page}: {len(rows)} episodes are chosen, on {pages} pages")
-    table = Table(*(Column(name, overflow="fold") for name in names), box=None)
-    for facts in shown:
-        table.add_row(*facts)
-    table_console().print(table)
-    if len(shown) < len(rows):
-        more = f"; --page {chosen.page + 1} shows more" if chosen.page * size < len(rows) else ""
-        print(f"page {chosen.page}: {len(shown)} of {len(rows)} episodes{more}", file=sys.stderr)
-    for line in unrestorable_lines(folder.unrestorable()):
-        print(line, file=sys.stderr)
-    return 0
-
-
-def _listed(config: EmbodiedConfig, iteration: int, episode: dict[str, Any]) -> tuple[str, ...]:
-    """Return the cells of an episode in the list."""
-    values = (_score(episode), _advantage(episode))
-    return (
-        str(episode["uid"]),
-        str(iteration),
-        config.env.tasks[episode["env_task_id"]],
-        str(episode["goal"]),
-        "success" if episode["success"] else "failure",
-        str(episode["num_steps"]),
-        f"{episode['episode_return']:.4g}",
-        *(f"{value:.4g}" if value is not None else "dropped" for value in values),
-    )
-
-
-def _is_chosen(chosen: EpisodeFilter, facts: tuple[str, ...]) -> bool:
-    _, iteration, task, _, outcome, *_ = facts
-    return (
-        chosen.iteration in (None, int(iteration)) and chosen.task in (None, task) and chosen.outcome in (None, outcome)
-    )
 
 
 def replay(path: Path, uid: int) -> int:
     """Replay an episode of a run, compare it with the record and print how it was trained on.
+
+    A conversation is printed turn by turn. It is not played again, because tools may answer otherwise today.
 
     Returns:
         0 if the replay is bit-identical to the record, or if the task's seed does not restore an episode; else 1.
@@ -109,9 +31,13 @@ def replay(path: Path, uid: int) -> int:
     Raises:
         ConfigError: There is no such run or episode.
     """
-    folder, config = _open(path)
+    folder, config = open_episodes(path)
+    console = table_console()
+    if isinstance(config, AgentJobConfig):
+        console.print(*conversation(folder, config, uid))
+        return 0
     iteration, episodes, row = find_episode(folder, uid)
-    episode, console = _row(episodes, row), table_console()
+    episode = episode_row(episodes, row)
     console.print(_facts(config, iteration, episodes, episode))
     if episode["trained"]:
         console.print(_decisions(config, episode, _kl_coef(folder, config, iteration)))
@@ -131,32 +57,7 @@ def replay(path: Path, uid: int) -> int:
     return 0
 
 
-def _open(path: Path) -> tuple[RunFolder, EmbodiedConfig]:
-    if not (path / "config.yaml").is_file():
-        raise ConfigError(f"{path}: has no config.yaml; name the folder of a run, such as runs/mine")
-    folder = RunFolder(path)
-    config = validate_config(folder.config())
-    if not isinstance(config, EmbodiedConfig):
-        raise ConfigError(
-            f"{path}: is a run with job={config.job}, which records no whole episodes; allowed is embodied"
-        )
-    return folder, config
-
-
-def _row(episodes: Episodes, row: int) -> dict[str, Any]:
-    return {name: column[row] for name, column in episodes.items()}
-
-
-def _score(episode: dict[str, Any]) -> float | None:
-    return float(episode["rewards"].sum()) if episode["trained"] else None
-
-
-def _advantage(episode: dict[str, Any]) -> float | None:
-    """Return the mean advantage over the episode's tokens; without a critic it is the same for all of them."""
-    return float(episode["advantages"][episode["loss_mask"]].mean()) if episode["trained"] else None
-
-
-def _facts(config: EmbodiedConfig, iteration: int, episodes: Episodes, episode: dict[str, Any]) -> Table:
+def _facts(config: EmbodiedConfig, iteration: int, episodes: Episodes, episode: EpisodeRow) -> Table:
     """Return a table of the episode's facts, in comparison with its group."""
     table = Table(f"episode {episode['uid']}", "", box=None)
     siblings = episodes["group_id"] == episode["group_id"]
@@ -175,9 +76,9 @@ def _facts(config: EmbodiedConfig, iteration: int, episodes: Episodes, episode: 
     if episode["trained"]:
         scores = episodes["rewards"][siblings & episodes["trained"]].sum(axis=(1, 2))
         facts |= {
-            "reward": f"{_score(episode):.4g}",
+            "reward": f"{total_reward(episode):.4g}",
             "group rewards": f"mean {scores.mean():.4g}, standard deviation {scores.std(ddof=1):.4g}",
-            f"advantage ({config.algorithm.advantage})": f"{_advantage(episode):.4g}",
+            f"advantage ({config.algorithm.advantage})": f"{mean_advantage(episode):.4g}",
         }
     else:
         facts["trained on"] = "no: its group was filtered out"
@@ -193,7 +94,7 @@ def _kl_coef(folder: RunFolder, config: EmbodiedConfig, iteration: int) -> float
     return float(next(coefs, config.algorithm.kl.coef))
 
 
-def _decisions(config: EmbodiedConfig, episode: dict[str, Any], kl_coef: float) -> Table:
+def _decisions(config: EmbodiedConfig, episode: EpisodeRow, kl_coef: float) -> Table:
     """Return a table of reward, advantage and loss per decision, as in the first optimizer step, at ratio 1."""
     algorithm = config.algorithm
     mask = torch.from_numpy(episode["loss_mask"])
@@ -202,7 +103,7 @@ def _decisions(config: EmbodiedConfig, episode: dict[str, Any], kl_coef: float) 
     if "ref_log_probs" in episode:  # a custom graph may have no reference
         reference = torch.from_numpy(episode["ref_log_probs"])
         columns["KL to reference"] = estimate_kl(old, reference, algorithm.kl.estimator)
-    columns[f"loss ({algorithm.loss})"] = _policy_loss(config, old, advantages, mask)
+    columns[f"loss ({algorithm.loss})"] = policy_loss(config.algorithm, old, advantages, mask)
     if algorithm.old_log_probs == "proximal":
         proximal, acted, seen = (each.reshape(1, -1) for each in (old, torch.from_numpy(episode["log_probs"]), mask))
         columns["weight"] = behavior_weights(proximal, acted, seen, algorithm).view_as(old)
@@ -222,22 +123,3 @@ def _decisions(config: EmbodiedConfig, episode: dict[str, Any], kl_coef: float) 
             sums[name] /= mask[t].sum()
         table.add_row(str(t), str(int(mask[t].sum())), *(f"{float(value):.4g}" for value in sums.values()))
     return table
-
-
-def _policy_loss(
-    config: EmbodiedConfig, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
-) -> torch.Tensor:
-    """Return the loss of each token before the first step, when the policy still equals the behavior policy.
-
-    Losses that treat selected tokens of a mini-batch differently are shown without that selection.
-    """
-    shape = mask.shape
-    inputs = LossInputs(
-        log_probs=old.reshape(1, -1),
-        old_log_probs=old.reshape(1, -1),
-        advantages=advantages.reshape(1, -1),
-        mask=mask.reshape(1, -1),
-        selected=torch.zeros(1, mask.numel(), dtype=torch.bool),
-    )
-    losses, _ = find_loss(config.algorithm.loss)(inputs.zero_outside_mask(), config.algorithm)
-    return losses.reshape(shape)

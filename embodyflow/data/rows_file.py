@@ -21,7 +21,7 @@ _LEVELS = 3
 def write_rows(path: Path, table: Table) -> None:
     """Write a shard atomically: a reader finds the complete file or none."""
     temporary = path.with_name(f".{path.name}")
-    _make_folder_of(temporary)
+    make_folder_of(temporary)
     temporary.write_bytes(_pack(table))
     os.replace(temporary, path)
 
@@ -68,10 +68,14 @@ class Journal:
             os.truncate(self._path, end)
         return pieces
 
+    def beside(self, name: str) -> Path:
+        """Return the path of another file of the same rows, which is deleted with this one: ``<stem>.<name>.parts``."""
+        return self._path.with_name(f"{self._path.stem}.{name}{self._path.suffix}")
+
     def append(self, table: Table) -> None:
         """Append a piece."""
         packed = _pack(table)
-        _make_folder_of(self._path)
+        make_folder_of(self._path)
         with self._path.open("ab") as file:
             file.write(len(packed).to_bytes(_LENGTH_BYTES, "little") + hashlib.sha256(packed).digest() + packed)
 
@@ -83,7 +87,7 @@ class Journal:
         os.replace(temporary._path, self._path)
 
 
-def _make_folder_of(path: Path) -> None:
+def make_folder_of(path: Path) -> None:
     """Create the folder of a file. The folder of a run that was deleted stays deleted: ``FileNotFoundError``."""
     for folder in reversed(path.parents[:_LEVELS]):
         folder.mkdir(exist_ok=True)

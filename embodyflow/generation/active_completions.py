@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from embodyflow.generation.interface import Completion, Request, Sampling
+from embodyflow.generation.interface import Completion, Request, Sampling, max_tokens_of
 from embodyflow.generation.sampler import Noise
 from embodyflow.generation.stopping import StopStrings
 
@@ -26,7 +26,7 @@ class ActiveCompletions:
         self._stop_tokens = np.array(sampling.stop_token_ids, np.int64)
         self._positions: list[int] = []  # position of each slot's request
         self._stop_strings: list[StopStrings] = []
-        self._prompt_lengths, self._lengths = np.zeros((2, num_slots), np.int64)
+        self._prompt_lengths, self._lengths, self._limits = np.zeros((3, num_slots), np.int64)
         self._stopped = np.zeros(num_slots, np.bool_)
         self._tokens = np.zeros((num_slots, GROWTH), np.int64)
         self._log_probs = np.zeros((num_slots, GROWTH), np.float32)
@@ -41,6 +41,7 @@ class ActiveCompletions:
         slot = len(self)
         self._positions.append(position)
         self._prompt_lengths[slot], self._lengths[slot] = len(request.prompt_ids), 0
+        self._limits[slot] = max_tokens_of(request, self._sampling)
         if self._tokenizer is not None:
             self._stop_strings.append(StopStrings(self._sampling.stop, self._tokenizer))
         if self._noise is not None:
@@ -74,7 +75,7 @@ class ActiveCompletions:
         self._stopped[slots] = (tokens[:, None] == self._stop_tokens).any(1)
         for slot, stop in enumerate(self._stop_strings[first:], first):
             self._stopped[slot] |= stop.is_completed_by(int(tokens[slot - first]))
-        ended: list[int] = slots[self._stopped[slots] | (lengths + 1 == self._sampling.max_tokens)].tolist()
+        ended: list[int] = slots[self._stopped[slots] | (lengths + 1 == self._limits[slots])].tolist()
         return ended
 
     def pop(self, slot: int, version: int) -> tuple[int, Completion]:
@@ -95,7 +96,8 @@ class ActiveCompletions:
             version,
         )
         position = self._positions[slot]
-        for column in (self._prompt_lengths, self._lengths, self._stopped, self._tokens, self._log_probs):
+        columns = (self._prompt_lengths, self._lengths, self._limits, self._stopped, self._tokens, self._log_probs)
+        for column in columns:
             column[slot] = column[last]
         self._positions[slot] = self._positions[last]
         self._positions.pop()

@@ -19,6 +19,7 @@ from embodyflow.generation import attention
 from embodyflow.generation.active_completions import ActiveCompletions
 from embodyflow.generation.decoder import Decoder, is_supported
 from embodyflow.generation.interface import (
+    Arrivals,
     Completion,
     Request,
     Sampling,
@@ -27,7 +28,7 @@ from embodyflow.generation.interface import (
 )
 from embodyflow.generation.sampler import Sampler
 from embodyflow.generation.slot_cache import SlotCache
-from embodyflow.generation.streams import StreamGuard, in_order
+from embodyflow.generation.streams import AllAtOnce, StreamGuard, in_order
 from embodyflow.generation.weights import ModelWeights
 from embodyflow.policies import onednn_linear, rms_norm
 from embodyflow.policies.causal_lm.shared_prompts_causal_lm import attends_to_all
@@ -66,8 +67,12 @@ class HFEngine:
 
     def stream(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         """Yield completions as they finish."""
-        check_requests(requests, sampling, self._vocab_size, self._max_model_len)
-        return self._run(requests, sampling)
+        check_requests(enumerate(requests), sampling, self._vocab_size, self._max_model_len)
+        return self._run(AllAtOnce(requests), sampling)
+
+    def serve(self, arrivals: Arrivals, sampling: Sampling) -> Iterator[tuple[int, Completion]]:
+        """Yield completions as they finish, while further requests arrive."""
+        return self._run(arrivals, sampling)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """Return the completions in the order of the requests."""
@@ -97,14 +102,19 @@ class HFEngine:
     def _tokenizer(self) -> Tokenizer:
         return AutoTokenizer.from_pretrained(self._model_path).backend_tokenizer
 
-    def _run(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
+    def _run(self, arrivals: Arrivals, sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         with self._guard.hold():
-            num_slots = min(self._config.max_num_seqs, max(len(requests), 1))
-            waiting, sampler = deque(enumerate(requests)), Sampler(sampling)
+            num_slots = min(self._config.max_num_seqs, max(arrivals.max_open, 1))
+            waiting, sampler = deque[tuple[int, Request]](), Sampler(sampling)
             cache = SlotCache(self._model.config.num_hidden_layers, num_slots)
             tokenizer = self._tokenizer if sampling.stop else None
             active = ActiveCompletions(num_slots, sampling, self._vocab_size, tokenizer)
-            while waiting or len(active):
+            while True:
+                arrived = arrivals.take(idle=not (waiting or len(active)))
+                check_requests(arrived, sampling, self._vocab_size, self._max_model_len)
+                waiting.extend(arrived)
+                if not (waiting or len(active)):
+                    return
                 # With a small model, a pass over new prompts costs as much as a step of all completions, so it waits
                 # until an eighth of the slots is free.
                 if waiting and (not len(active) or num_slots - len(active) >= max(num_slots // 8, 1)):

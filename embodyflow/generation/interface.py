@@ -4,7 +4,7 @@ An engine has one user and is not thread-safe. It refuses new weights while a :m
 so all tokens of a completion come from one version of the policy.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -79,10 +79,13 @@ class Request:
     Attributes:
         prompt_ids: Tokens of the prompt, at least one.
         seed: Seed of all draws of the completion, in ``[0, 2**63)``.
+        max_tokens: Most tokens of this completion; ``None`` means those of the sampling parameters, which it may not
+            exceed.
     """
 
     prompt_ids: tuple[int, ...]
     seed: int
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,24 @@ class Completion:
     log_probs: tuple[float, ...]
     finish_reason: FinishReason
     policy_version: int
+
+
+class Arrivals(Protocol):
+    """Requests that reach an engine while it generates.
+
+    Attributes:
+        max_open: Most requests that can be unfinished at a time.
+    """
+
+    max_open: int
+
+    def take(self, idle: bool) -> Sequence[tuple[int, Request]]:
+        """Return the requests that arrived since the last call, each with its position.
+
+        Args:
+            idle: True if the engine has no unfinished request. The call then waits for the next request, and an empty
+                answer ends the stream.
+        """
 
 
 class GenerationEngine(Protocol):
@@ -123,6 +144,17 @@ class GenerationEngine(Protocol):
 
         Raises:
             ValueError: The model cannot take one of the requests; the message names its position. Nothing is generated.
+            GenerationError: Another stream is still open, or the engine failed.
+        """
+
+    def serve(self, arrivals: Arrivals, sampling: Sampling) -> Iterator[tuple[int, Completion]]:
+        """Yield ``(position of the request, completion)`` as completions finish, while further requests arrive.
+
+        The engine asks for arrivals before each step of decoding, so the requests that share a step depend on nothing
+        but the answers of ``arrivals``. Closing the iterator early abandons the unfinished requests.
+
+        Raises:
+            ValueError: The model cannot take a request; the message names its position.
             GenerationError: Another stream is still open, or the engine failed.
         """
 
@@ -156,19 +188,28 @@ class GenerationEngine(Protocol):
         """Release the model and end all processes and connections of the engine; further calls do nothing."""
 
 
-def check_requests(requests: Sequence[Request], sampling: Sampling, vocab_size: int, max_model_len: int) -> None:
-    """Check that the model can take the requests.
+def max_tokens_of(request: Request, sampling: Sampling) -> int:
+    """Return the most tokens of a request's completion."""
+    return sampling.max_tokens if request.max_tokens is None else request.max_tokens
+
+
+def check_requests(
+    requests: Iterable[tuple[int, Request]], sampling: Sampling, vocab_size: int, max_model_len: int
+) -> None:
+    """Check that the model can take the requests, each given with its position.
 
     Raises:
         ValueError: A request is not valid; the message names the position of the first one.
     """
-    for position, request in enumerate(requests):
+    for position, request in requests:
         if not 0 <= request.seed < 2**63:
             raise ValueError(f"request {position}: seed={request.seed}: must be in [0, 2**63)")
-        num_tokens = len(request.prompt_ids) + sampling.max_tokens
-        if num_tokens > max_model_len:
+        max_tokens = max_tokens_of(request, sampling)
+        if not 1 <= max_tokens <= sampling.max_tokens:
+            raise ValueError(f"request {position}: max_tokens={max_tokens}: must be in [1, {sampling.max_tokens}]")
+        if len(request.prompt_ids) + max_tokens > max_model_len:
             raise ValueError(
-                f"request {position}: {len(request.prompt_ids)} prompt tokens plus max_tokens={sampling.max_tokens} "
+                f"request {position}: {len(request.prompt_ids)} prompt tokens plus max_tokens={max_tokens} "
                 f"exceed the model's {max_model_len}"
             )
         _check_tokens(f"request {position}: prompt_ids", request.prompt_ids, vocab_size)

@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -16,6 +16,7 @@ from embodyflow.config.generation import RemoteConfig
 from embodyflow.errors import ConfigError
 from embodyflow.generation.http_client import HTTPClient
 from embodyflow.generation.interface import (
+    Arrivals,
     Completion,
     FinishReason,
     GenerationError,
@@ -23,12 +24,14 @@ from embodyflow.generation.interface import (
     Sampling,
     check_requests,
     check_sequences,
+    max_tokens_of,
 )
-from embodyflow.generation.streams import StreamGuard, in_order
+from embodyflow.generation.streams import AllAtOnce, StreamGuard, in_order
 from embodyflow.generation.weights import ModelWeights
 
 STREAM_INTERVAL = 64  # tokens per event of a streamed response
 COMPLETIONS_PATH = "/v1/completions"
+ARRIVALS_INTERVAL = 0.01  # seconds between two looks at arrivals while no completion finishes
 
 
 class RemoteEngine:
@@ -61,8 +64,12 @@ class RemoteEngine:
 
     def stream(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         """Yield completions as they finish."""
-        check_requests(requests, sampling, self._weights.vocab_size, self._max_model_len)
-        return self._run(requests, sampling)
+        check_requests(enumerate(requests), sampling, self._weights.vocab_size, self._max_model_len)
+        return self._run(AllAtOnce(requests), sampling)
+
+    def serve(self, arrivals: Arrivals, sampling: Sampling) -> Iterator[tuple[int, Completion]]:
+        """Yield completions as they finish, while further requests arrive; the server decides which share a step."""
+        return self._run(arrivals, sampling)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """Return the completions in the order of the requests."""
@@ -102,16 +109,20 @@ class RemoteEngine:
         """Close the connections."""
         self._client.close()
 
-    def _run(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
-        abandoned = Event()
+    def _run(self, arrivals: Arrivals, sampling: Sampling) -> Iterator[tuple[int, Completion]]:
+        abandoned, position_of = Event(), dict[Future[Completion], int]()
         with self._guard.hold(), ThreadPoolExecutor(self._config.max_concurrency) as threads:
-            position_of = {
-                threads.submit(self._complete, request, sampling, abandoned): position
-                for position, request in enumerate(requests)
-            }
             try:
-                for done in as_completed(position_of):
-                    yield position_of[done], done.result()
+                while True:
+                    arrived = arrivals.take(idle=not position_of)
+                    check_requests(arrived, sampling, self._weights.vocab_size, self._max_model_len)
+                    for position, request in arrived:
+                        position_of[threads.submit(self._complete, request, sampling, abandoned)] = position
+                    if not position_of:
+                        return
+                    done, _ = wait(position_of, timeout=ARRIVALS_INTERVAL, return_when=FIRST_COMPLETED)
+                    for completed in done:
+                        yield position_of.pop(completed), completed.result()
             finally:
                 abandoned.set()
                 threads.shutdown(wait=True, cancel_futures=True)
@@ -128,7 +139,7 @@ class RemoteEngine:
             "model": self._model,
             "prompt": list(request.prompt_ids),
             "seed": request.seed,
-            "max_tokens": sampling.max_tokens,
+            "max_tokens": max_tokens_of(request, sampling),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or 0,

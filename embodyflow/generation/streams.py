@@ -1,9 +1,26 @@
 """Stream handling that all engines share."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from embodyflow.generation.interface import Completion, GenerationError
+from embodyflow.generation.interface import Completion, GenerationError, Request
+
+
+class AllAtOnce:
+    """Implements :class:`~embodyflow.generation.interface.Arrivals`: all requests arrive before the first step.
+
+    Args:
+        requests: Requests in the order of their positions.
+    """
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.max_open = len(requests)
+        self._waiting = list(enumerate(requests))
+
+    def take(self, idle: bool) -> Sequence[tuple[int, Request]]:
+        """Return all requests at the first call and none later."""
+        taken, self._waiting = self._waiting, []
+        return taken
 
 
 class StreamGuard:

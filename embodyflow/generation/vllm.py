@@ -6,9 +6,9 @@ second engine in the same process.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +16,22 @@ import numpy.typing as npt
 from embodyflow.config.generation import VLLMConfig
 from embodyflow.errors import ConfigError
 from embodyflow.generation.interface import (
+    Arrivals,
     Completion,
     GenerationError,
     Request,
     Sampling,
     check_requests,
     check_sequences,
+    max_tokens_of,
 )
-from embodyflow.generation.streams import StreamGuard, in_order
+from embodyflow.generation.streams import AllAtOnce, StreamGuard, in_order
 from embodyflow.generation.weights import ModelWeights
 
 CPU_CACHE_BYTES = 2**28
+
+_Prompt: TypeAlias = tuple[int, Sequence[int], dict[str, Any]]
+"""Position, tokens and sampling arguments of a prompt."""
 
 
 class VLLMEngine:
@@ -69,9 +74,19 @@ class VLLMEngine:
 
     def stream(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         """Yield completions as they finish."""
-        check_requests(requests, sampling, self._weights.vocab_size, self._max_model_len)
-        arguments = _sampling_arguments(sampling)
-        prompts = [(request.prompt_ids, arguments | {"seed": request.seed}) for request in requests]
+        check_requests(enumerate(requests), sampling, self._weights.vocab_size, self._max_model_len)
+        return self.serve(AllAtOnce(requests), sampling)
+
+    def serve(self, arrivals: Arrivals, sampling: Sampling) -> Iterator[tuple[int, Completion]]:
+        """Yield completions as they finish, while further requests arrive."""
+
+        def prompts(idle: bool) -> list[_Prompt]:
+            arrived = arrivals.take(idle)
+            check_requests(arrived, sampling, self._weights.vocab_size, self._max_model_len)
+            return [
+                (position, request.prompt_ids, _sampling_arguments(request, sampling)) for position, request in arrived
+            ]
+
         return ((position, self._completion(output)) for position, output in self._run(prompts))
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
@@ -83,8 +98,15 @@ class VLLMEngine:
         check_sequences(sequences, self._weights.vocab_size, self._max_model_len)
         # vLLM always draws one token, which is ignored.
         arguments = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
-        prompts = [((*prompt, *response), arguments) for prompt, response in sequences]
-        scores = dict(self._run(prompts))
+        prompts: list[_Prompt] = [
+            (index, (*prompt, *response), arguments) for index, (prompt, response) in enumerate(sequences)
+        ]
+
+        def take(idle: bool) -> list[_Prompt]:
+            taken, prompts[:] = prompts[:], []
+            return taken
+
+        scores = dict(self._run(take))
         return [
             np.array(_log_probs(response, scores[index].prompt_logprobs[len(prompt) :]), np.float32)
             for index, (prompt, response) in enumerate(sequences)
@@ -112,18 +134,25 @@ class VLLMEngine:
         destroy_model_parallel()
         destroy_distributed_environment()
 
-    def _run(self, prompts: Sequence[tuple[Sequence[int], dict[str, Any]]]) -> Iterator[tuple[int, Any]]:
-        """Yield ``(position, vLLM's output)`` as outputs finish; closing the iterator aborts the remaining requests."""
+    def _run(self, take: Callable[[bool], list[_Prompt]]) -> Iterator[tuple[int, Any]]:
+        """Yield ``(position, vLLM's output)`` as outputs finish; closing the iterator aborts the remaining requests.
+
+        Args:
+            take: Returns the prompts that arrived; see :class:`~embodyflow.generation.interface.Arrivals`.
+        """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
         with self._guard.hold():
-            unfinished = {str(position): position for position in range(len(prompts))}
+            unfinished: dict[str, int] = {}
             try:
-                for (tokens, arguments), name in zip(prompts, unfinished, strict=True):
-                    parameters = SamplingParams(**arguments, output_kind=RequestOutputKind.FINAL_ONLY)
-                    self._engine.add_request(name, {"prompt_token_ids": list(tokens)}, parameters)
-                while unfinished:
+                while True:
+                    for position, tokens, arguments in take(not unfinished):
+                        parameters = SamplingParams(**arguments, output_kind=RequestOutputKind.FINAL_ONLY)
+                        self._engine.add_request(str(position), {"prompt_token_ids": list(tokens)}, parameters)
+                        unfinished[str(position)] = position
+                    if not unfinished:
+                        return
                     for output in self._engine.step():
                         yield unfinished.pop(output.request_id), output
             finally:
@@ -142,9 +171,10 @@ def _log_probs(tokens: Sequence[int], log_probs: Sequence[Mapping[int, Any]]) ->
     return tuple(row[token].logprob for token, row in zip(tokens, log_probs, strict=True))
 
 
-def _sampling_arguments(sampling: Sampling) -> dict[str, Any]:
+def _sampling_arguments(request: Request, sampling: Sampling) -> dict[str, Any]:
     return {
-        "max_tokens": sampling.max_tokens,
+        "seed": request.seed,
+        "max_tokens": max_tokens_of(request, sampling),
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k or 0,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodyflow.prompts.prompt_config import ArithmeticConfig
+from embodyflow.prompts.prompt_config import PairsConfig
 from embodyflow.prompts.prompts import Prompt, Split
 from embodyflow.seeding import derive_rng
 
@@ -32,30 +32,40 @@ class ArithmeticPrompts:
     ``a + b`` and ``b + a`` are in the same split, so training never sees a validation sum in either order.
     """
 
-    def __init__(self, config: ArithmeticConfig) -> None:
+    def __init__(self, config: PairsConfig) -> None:
         self._config = config
 
     def num_prompts(self, split: Split) -> int:
         """Return the number of sums in a split."""
         return len(self._pairs[split])
 
+    @property
+    def num_digits(self) -> int:
+        """Number of digits of each number."""
+        return self._config.num_digits
+
     def prompt(self, split: Split, index: int) -> Prompt:
         """Return the prompt of a sum."""
-        left, right = self._pair(split, index)
+        left, right = self.pair(split, index)
         prompt_id = left * 10**self._config.num_digits + right
         return Prompt(prompt_id, f"{left}+{right}=", None, str(left + right), "arithmetic")
 
     def demonstration(self, split: Split, index: int) -> str:
         """Return the worked answer of a sum, column by column."""
-        left, right = self._pair(split, index)
+        left, right = self.pair(split, index)
         return f"{work_out(left, right)} is {left + right} {MARKER} {left + right}"
+
+    def demonstration_turns(self, split: Split, index: int) -> tuple[str, ...]:
+        """Return the worked answer as the only turn."""
+        return (self.demonstration(split, index),)
 
     def place(self, split: Split, index: int) -> str:
         """Return the sum, for messages."""
-        left, right = self._pair(split, index)
+        left, right = self.pair(split, index)
         return f"{left}+{right}"
 
-    def _pair(self, split: Split, index: int) -> tuple[int, int]:
+    def pair(self, split: Split, index: int) -> tuple[int, int]:
+        """Return the two numbers of a problem."""
         if not 0 <= index < self.num_prompts(split):
             raise IndexError(f"index={index}: allowed are 0 to {self.num_prompts(split) - 1}, the {split} prompts")
         left, right = self._pairs[split][index]

@@ -60,6 +60,10 @@ class RowPrompts:
             )
         return response
 
+    def demonstration_turns(self, split: Split, index: int) -> tuple[str, ...]:
+        """Return the response as the only turn."""
+        return (self.demonstration(split, index),)
+
     def place(self, split: Split, index: int) -> str:
         """Return the file and the row of a prompt, counted from 1, for messages."""
         number = self.prompt(split, index).prompt_id

@@ -4,7 +4,8 @@ from typing import Any, assert_never
 
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.arithmetic import ArithmeticPrompts
-from embodyflow.prompts.prompt_config import ArithmeticConfig, PromptConfig, RowsConfig
+from embodyflow.prompts.calculator import CalculatorPrompts
+from embodyflow.prompts.prompt_config import ArithmeticConfig, CalculatorConfig, PromptConfig, RowsConfig
 from embodyflow.prompts.prompts import PromptSource
 
 
@@ -23,6 +24,8 @@ def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens:
     match config:
         case ArithmeticConfig():
             return ArithmeticPrompts(config)
+        case CalculatorConfig():
+            return CalculatorPrompts(config)
         case RowsConfig():
             _check_library()
             from embodyflow.prompts.prompt_files import RowPrompts

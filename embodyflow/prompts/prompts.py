@@ -48,6 +48,9 @@ class PromptSource(Protocol):
     def demonstration(self, split: Split, index: int) -> str:
         """Return the response to imitate, without an end-of-sequence token."""
 
+    def demonstration_turns(self, split: Split, index: int) -> tuple[str, ...]:
+        """Return the turns of an agent to imitate, each without the token that ends it; a single response is one."""
+
     def place(self, split: Split, index: int) -> str:
         """Return the place of a prompt's row, for messages."""
 

@@ -28,6 +28,10 @@ class SelectedPrompts:
         """Return the response to imitate."""
         return self._source.demonstration(split, self._index(split, index))
 
+    def demonstration_turns(self, split: Split, index: int) -> tuple[str, ...]:
+        """Return the turns of an agent to imitate."""
+        return self._source.demonstration_turns(split, self._index(split, index))
+
     def place(self, split: Split, index: int) -> str:
         """Return the place of a prompt's row, for messages."""
         return self._source.place(split, self._index(split, index))

@@ -1,19 +1,20 @@
 """Recorded episodes, read back from the folder of a run."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embodyflow.data.padding import PER_TOKEN
 from embodyflow.errors import ConfigError
 from embodyflow.record.run_folder import RunFolder
 
 Array: TypeAlias = NDArray[np.generic]
 Episodes: TypeAlias = dict[str, Array]
-"""Columns of embodied rows (:mod:`embodyflow.types`) without images, and ``trained``, bool [N]. Columns that training
-added are zero in the other rows."""
+"""Columns of embodied or agents' rows (:mod:`embodyflow.types`) without images, and ``trained``, bool [N]. Columns that
+training added are zero in the other rows."""
 
 
 def read_episodes(run: RunFolder) -> Iterator[tuple[int, Episodes]]:
@@ -61,11 +62,14 @@ def read_iteration(folder: Path) -> Episodes:
     trained = _joined(folder, "trained-*.npz")
     rows = np.searchsorted(episodes["uid"], trained["uid"])
     episodes["trained"] = np.isin(episodes["uid"], trained["uid"])
-    for name, column in trained.items():
-        if name != "uid":
-            whole = np.zeros((len(episodes["uid"]), *column.shape[1:]), column.dtype)
-            whole[rows] = column
-            episodes[name] = whole
+    num_tokens = episodes["loss_mask"].shape[1] if "loss_mask" in episodes else 0
+    for name in trained.keys() - episodes.keys():
+        column = trained[name]
+        whole = np.zeros((len(episodes["uid"]), *column.shape[1:]), column.dtype)
+        whole[rows] = column
+        # Language rows are padded to the longest at hand, which may be shorter than the longest one played.
+        per_token = name in PER_TOKEN and column.ndim > 1
+        episodes[name] = _widen(whole, max(num_tokens, whole.shape[1])) if per_token else whole
     return episodes
 
 
@@ -95,4 +99,17 @@ def _joined(folder: Path, pattern: str, names: Collection[str] | None = None) ->
     if not parts:
         raise FileNotFoundError(f"{folder / pattern}: no such file")
     common = set.intersection(*(set(part) for part in parts))
-    return {name: np.concatenate([part[name] for part in parts]) for name in sorted(common)}
+    return {name: _stack([part[name] for part in parts]) for name in sorted(common)}
+
+
+def _stack(parts: Sequence[Array]) -> Array:
+    """Concatenate rows; those of language models have different widths, of which the widest counts."""
+    if parts[0].ndim > 1:
+        width = max(part.shape[1] for part in parts)
+        parts = [_widen(part, width) for part in parts]
+    return np.concatenate(parts)
+
+
+def _widen(rows: Array, width: int) -> Array:
+    """Return rows with zeros after their second dimension, up to a width."""
+    return np.pad(rows, [(0, 0), (0, width - rows.shape[1])] + [(0, 0)] * (rows.ndim - 2))

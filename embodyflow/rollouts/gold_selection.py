@@ -81,11 +81,11 @@ def _problems(
     config: LanguageConfig, source: PromptSource, split: Split, sample: Sequence[int] | None
 ) -> dict[int, str]:
     prompts = [source.prompt(split, index) for index in range(source.num_prompts(split))]
-    wanted = range(len(prompts)) if sample is None else sample
+    wanted = range(len(prompts)) if sample is None else set(sample)
     found: dict[int, str] = {}
     for reward, rows in _by_function(config.reward, prompts):
         truths = [prompts[row].ground_truth for row in rows]
-        graded = [position for position, row in enumerate(rows) if row in set(wanted)]
+        graded = [position for position, row in enumerate(rows) if row in wanted]
         problems = find_ungradable(reward, truths, _column(config), graded)
         found |= {rows[position]: reason for position, reason in problems.items()}
     return dict(sorted(found.items()))

@@ -195,9 +195,7 @@ class LanguageRollout(GroupRollout):
         requests = [Request(prompt, seed) for prompt, seed in zip(prompts, seeds, strict=True)]
         completions = self._engine.generate(requests, sampling)
         return {
-            "uid": np.array([question.uid for question in questions], np.int64),
-            "group_id": np.array([question.group_id for question in questions], np.int64),
-            "prompt_id": np.array([question.index for question in questions], np.int64),
+            **ids_of(questions),
             "seed": np.array(seeds, np.int64),
             **columns_of(prompts, completions),
         }
@@ -216,7 +214,7 @@ class LanguageRollout(GroupRollout):
             RewardError: The reward function failed; the message names the row's uid.
         """
         samples = self._samples(batch, SPLITS[split])
-        scores = self._rewards.score(samples)
+        scores = self._score(batch, samples)
         batch["success"] = torch.tensor([score.correct for score in scores], dtype=torch.bool)
         batch["scores"] = torch.tensor([score.reward for score in scores], dtype=torch.float32)
         metrics = reward_metrics(scores) | score_metrics(
@@ -273,10 +271,7 @@ class LanguageRollout(GroupRollout):
         samples = []
         for row in range(len(batch)):
             prompt = self._prompts.prompt(split, int(batch["prompt_id"][row]))
-            asked, answer = (
-                batch[name][row].flatten()[: batch[length][row]]
-                for name, length in (("prompt_tokens", "prompt_length"), ("action_tokens", "response_length"))
-            )
+            asked, answer = batch["prompt_tokens"][row, : batch["prompt_length"][row]], self._graded(batch, row)
             samples.append(
                 Sample(
                     uid=int(batch["uid"][row]),
@@ -284,7 +279,7 @@ class LanguageRollout(GroupRollout):
                     response=self.tokenizer.decode(answer, skip_special_tokens=True),
                     ground_truth=prompt.ground_truth,
                     data_source=prompt.data_source,
-                    num_tokens=int(batch["response_length"][row]),
+                    num_tokens=int(batch["loss_mask"][row].sum()),
                     finished=bool(batch["terminated"][row]),
                     row=prompt.row,
                     messages=prompt.messages,
@@ -292,6 +287,15 @@ class LanguageRollout(GroupRollout):
                 )
             )
         return samples
+
+    def _score(self, batch: Batch, samples: Sequence[Sample]) -> list[Score]:
+        """Return the score of each row."""
+        return self._rewards.score(samples)
+
+    def _graded(self, batch: Batch, row: int) -> torch.Tensor:
+        """Return the tokens that the reward function grades, int64 [n]."""
+        tokens: torch.Tensor = batch["action_tokens"][row].flatten()[: batch["response_length"][row]]
+        return tokens
 
     @contextmanager
     def _model_folder(self) -> Iterator[Path]:
@@ -307,6 +311,15 @@ class LanguageRollout(GroupRollout):
         with tempfile.TemporaryDirectory(prefix="embodyflow-model-") as folder:
             save_folder(build_model(policy, self.tokenizer), self.tokenizer, Path(folder))
             yield Path(folder)
+
+
+def ids_of(questions: Sequence[Question]) -> Columns:
+    """Return the columns that name rows and their prompts."""
+    return {
+        "uid": np.array([question.uid for question in questions], np.int64),
+        "group_id": np.array([question.group_id for question in questions], np.int64),
+        "prompt_id": np.array([question.index for question in questions], np.int64),
+    }
 
 
 def columns_of(prompts: Sequence[Tokens], completions: Sequence[Completion]) -> Columns:

@@ -106,7 +106,7 @@ class ActionSamples:
 
 
 class ResponseSamples:
-    """Responses to imitate. Every token of a response is a target.
+    """Responses to imitate. Every token of the model is a target; of an agent these are its turns.
 
     Args:
         policy: Policy to fit.
@@ -123,8 +123,8 @@ class ResponseSamples:
         return len(self._demos)
 
     def num_targets(self, chosen: np.ndarray) -> int:
-        """Return the number of response tokens."""
-        return int(self._demos["response_length"][chosen].sum())
+        """Return the number of the model's tokens."""
+        return int(self._demos["loss_mask"][chosen].sum())
 
     def loss(self, chosen: np.ndarray, uniforms: np.ndarray) -> torch.Tensor:
         """Return the cross-entropy on the responses' tokens, summed."""

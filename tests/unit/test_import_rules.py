@@ -20,6 +20,7 @@ LAYERS = (
     ("embodyflow.workers",),
     ("embodyflow.nodes",),
     ("embodyflow.rollouts", "embodyflow.training"),
+    ("embodyflow.agents",),
     ("embodyflow.generation", "embodyflow.simulation"),
     ("embodyflow.config",),
     ("embodyflow.rewards", "embodyflow.prompts"),

@@ -13,8 +13,9 @@ import tasks
 from embodyflow.algorithms.algorithm_config import KLConfig
 from embodyflow.algorithms.masked import one_rank
 from embodyflow.cli import replay as module
+from embodyflow.cli.episode_list import show_episodes
 from embodyflow.cli.main import main
-from embodyflow.cli.replay import replay, show_episodes
+from embodyflow.cli.replay import replay
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.record.episode_record import find_episode, read_episodes

@@ -1,0 +1,109 @@
+"""Calls of tools: time limits, retries, and the three outcomes of a call."""
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from embodyflow.agents.tool import ModelMistake, Tool, shorten, text_of
+
+log = logging.getLogger(__name__)
+
+Outcome = Literal["answer", "mistake", "failure"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Outcome of one tool call.
+
+    Attributes:
+        outcome: ``answer``, the model's ``mistake``, or a ``failure`` of the infrastructure after all retries.
+        text: Text that the model reads, or the reason of a failure.
+        retries: Number of attempts that failed before.
+    """
+
+    outcome: Outcome
+    text: str
+    retries: int = 0
+
+
+class ToolRunner:
+    """Calls tools for the episodes of one event loop."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, asyncio.Semaphore] = {}
+
+    async def call(self, tool: Tool, arguments: Mapping[str, Any]) -> Answer:
+        """Call a tool until it answers, refuses the arguments, or has failed ``retries + 1`` times.
+
+        A function that is no coroutine and exceeds its time limit goes on in its thread; its answer is dropped.
+
+        Args:
+            tool: Tool to call.
+            arguments: Arguments as the model wrote them.
+        """
+        try:
+            values = tool.validate(arguments)
+        except ModelMistake as error:
+            return Answer("mistake", shorten(f"error: {error}", tool.config))
+        slots = self._slots.setdefault(tool.name, asyncio.Semaphore(tool.config.concurrency))
+        reason = ""
+        for attempt in range(tool.config.retries + 1):
+            async with slots:
+                answer = await _attempt(tool, values, attempt)
+            if answer.outcome != "failure":
+                return answer
+            reason = answer.text
+            log.warning("tool %s failed in attempt %d: %s", tool.name, attempt + 1, reason)
+        return Answer("failure", reason, tool.config.retries)
+
+
+async def _attempt(tool: Tool, values: Mapping[str, Any], attempt: int) -> Answer:
+    limit = asyncio.timeout(tool.config.timeout)
+    try:
+        async with limit:
+            if inspect.iscoroutinefunction(tool.function):
+                value = await tool.function(**values)
+            else:
+                value = await _in_thread(tool.function, values)
+        return Answer("answer", shorten(text_of(value), tool.config), attempt)
+    except tool.mistakes as error:
+        return Answer("mistake", shorten(f"error: {error}", tool.config), attempt)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return Answer("failure", "it was cancelled", attempt)  # by itself, such as by a library with scopes
+    except (Exception, SystemExit) as error:
+        if limit.expired():
+            return Answer("failure", f"no answer within timeout={tool.config.timeout:g} seconds", attempt)
+        return Answer("failure", f"{type(error).__name__}: {error}", attempt)
+
+
+async def _in_thread(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """Run a function in a thread of its own, which nothing waits for: a pool would wait for a hung one at its end."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if not done.done():
+            done.set_result((value, error))
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = function(**values)
+        except BaseException as raised:
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed, because the rollout ended
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=run, name=f"tool {function.__name__}", daemon=True).start()
+    value, error = await done
+    if error is not None:
+        raise error if isinstance(error, Exception) else RuntimeError(repr(error))
+    return value

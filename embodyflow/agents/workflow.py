@@ -1,0 +1,65 @@
+"""Workflows: how an agent, a model and its tools play an episode.
+
+A workflow of your own is a class that is built as ``Workflow(config)`` with the section ``rollout.agent`` and has the
+method of :class:`RolloutWorkflow`; ``rollout.agent.workflow=my_module:Workflow`` uses it. A replaced rollout worker
+plays its unfinished episodes again, with the turns and answers that the lost worker recorded. So an episode may depend
+on nothing but its row, its context, the model and the answers of tools.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from embodyflow.agents.chat_format import ChatFormat
+from embodyflow.agents.conversation import Conversation, Model
+from embodyflow.agents.episode import Episode, EpisodeContext
+from embodyflow.config.agent import AgentConfig
+from embodyflow.prompts.prompts import Prompt
+
+
+@dataclass(frozen=True)
+class ChatEngine:
+    """The model of one episode, through chats or tokens.
+
+    Attributes:
+        model: Model that samples turns; an episode may wait for one turn at a time.
+        tokenizer: Tokenizer of the model.
+        max_prompt_tokens: Most tokens of a prompt.
+        max_tokens: Most tokens of an episode after its prompt.
+    """
+
+    model: Model
+    tokenizer: Any
+    max_prompt_tokens: int
+    max_tokens: int
+
+    def chat(self, row: Prompt, tools: Sequence[dict[str, Any]], context: EpisodeContext) -> Conversation:
+        """Begin a conversation.
+
+        Args:
+            row: Prompt, a chat.
+            tools: Schemas of the tools that the chat template describes.
+            context: Context of the episode.
+        """
+        format = ChatFormat(self.tokenizer, tools, self.max_prompt_tokens)
+        return Conversation(self.model, row, format, self.tokenizer, self.max_tokens, context)
+
+
+class RolloutWorkflow(Protocol):
+    """Plays episodes. A rollout worker builds one, whose episodes run side by side in one thread."""
+
+    async def run(self, engine: ChatEngine, row: Prompt, context: EpisodeContext) -> Episode:
+        """Play one episode.
+
+        An exception ends the run with the episode's name, except an
+        :class:`~embodyflow.errors.InfrastructureError`, after which the episode is drawn again.
+
+        Args:
+            engine: The model.
+            row: Row of the data.
+            context: Facts and services of this episode.
+        """
+
+
+WorkflowBuilder = Callable[[AgentConfig], RolloutWorkflow]
+"""Class of a workflow, as ``rollout.agent.workflow`` names it."""

@@ -1,0 +1,85 @@
+"""Products that are too large for a small model alone: chats, an agent's turns with a calculator, and a tokenizer."""
+
+from typing import Any
+
+from embodyflow.prompts.arithmetic import MARKER, ArithmeticPrompts
+from embodyflow.prompts.prompt_config import CalculatorConfig
+from embodyflow.prompts.prompts import Prompt, Split
+
+_PAD, _BOS, _END, _UNKNOWN, _USER, _ASSISTANT, _TOOL = (
+    *("<pad>", "<bos>", "<end>", "<unk>"),
+    *("<user>", "<assistant>", "<tool>"),
+)
+_CALL, _NAME = '<tool_call>{"name": "', "calculate"
+_ARGUMENT, _CALLED = '", "arguments": {"expression": "', '"}}</tool_call>'
+_WORDS = (*"0123456789+-*/().= ", f"{MARKER} ", _CALL, _NAME, _ARGUMENT, _CALLED, "error: ", "…")
+_CHAT_TEMPLATE = (
+    "{{ bos_token }}{% if tools %}{% for tool in tools %}{{ tool['function']['name'] }}{% endfor %}{% endif %}"
+    "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}<end>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+class CalculatorPrompts(ArithmeticPrompts):
+    """All products of two numbers with a given number of digits, as chats.
+
+    Args:
+        config: Number of digits, sizes of the splits, and what demonstrations do.
+    """
+
+    def __init__(self, config: CalculatorConfig) -> None:
+        super().__init__(config)
+        self._calls = config.demonstrate_calls
+
+    def prompt(self, split: Split, index: int) -> Prompt:
+        """Return the chat that asks for a product."""
+        left, right = self.pair(split, index)
+        prompt_id = left * 10**self.num_digits + right
+        messages = [{"role": "user", "content": f"{left}*{right}="}]
+        return Prompt(prompt_id, None, messages, str(left * right), "calculator")
+
+    def demonstration(self, split: Split, index: int) -> str:
+        """Return the final answer."""
+        left, right = self.pair(split, index)
+        return f"{MARKER} {left * right}"
+
+    def demonstration_turns(self, split: Split, index: int) -> tuple[str, ...]:
+        """Return the call of the calculator, unless the configuration leaves it out, and the final answer."""
+        left, right = self.pair(split, index)
+        if not self._calls:
+            return (self.demonstration(split, index),)
+        return f"{_CALL}{_NAME}{_ARGUMENT}{left}*{right}{_CALLED}", self.demonstration(split, index)
+
+    def place(self, split: Split, index: int) -> str:
+        """Return the product, for messages."""
+        left, right = self.pair(split, index)
+        return f"{left}*{right}"
+
+
+def build_tokenizer() -> Any:
+    """Build the tokenizer of the products, a ``transformers.PreTrainedTokenizerFast`` with a chat template."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast  # takes seconds to import, and prompts do not need it
+
+    special = (_PAD, _BOS, _END, _UNKNOWN, _USER, _ASSISTANT, _TOOL)
+    vocabulary = {word: number for number, word in enumerate((*special, *_WORDS))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
+    longer = sorted((word for word in _WORDS if len(word) > 1), key=len, reverse=True)
+    pattern = "|".join([*(_escaped(word) for word in longer), "."])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=_PAD,
+        bos_token=_BOS,
+        eos_token=_END,
+        unk_token=_UNKNOWN,
+        additional_special_tokens=[_USER, _ASSISTANT, _TOOL],
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        chat_template=_CHAT_TEMPLATE,
+    )
+
+
+def _escaped(word: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in ' _<>":,' else f"\\{letter}" for letter in word)

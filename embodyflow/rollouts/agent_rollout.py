@@ -1,0 +1,225 @@
+"""Rollouts of agents: conversations with tools, as rows of a language model."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from embodyflow.agents.call_journal import CallJournal
+from embodyflow.agents.conductor import Conductor
+from embodyflow.agents.conversation import Model
+from embodyflow.agents.episode import Episode, EpisodeContext, EpisodeError, Faults
+from embodyflow.agents.tool_runner import ToolRunner
+from embodyflow.agents.transcript import Origin, Tokens
+from embodyflow.agents.workflow import ChatEngine, RolloutWorkflow
+from embodyflow.config.agent import AgentJobConfig
+from embodyflow.data.batches import Columns
+from embodyflow.data.metrics import Metric, total
+from embodyflow.data.rows_file import Journal
+from embodyflow.errors import ConfigError, InfrastructureError
+from embodyflow.generation.interface import Completion, FinishReason, Sampling
+from embodyflow.prompts.prompts import Prompt, encode_response
+from embodyflow.references import resolve
+from embodyflow.rewards.interface import Sample, Score
+from embodyflow.rollouts.agent_rows import Played, columns_of_episodes, conversation_metrics
+from embodyflow.rollouts.language_rollout import SPLITS, LanguageRollout, Question, ids_of
+from embodyflow.seeding import derive_seed
+from embodyflow.types import Batch
+
+log = logging.getLogger(__name__)
+
+GREEDY_SEED = 0  # greedy decoding draws nothing
+Draws = tuple[int | str, ...] | None
+
+
+class AgentRollout(LanguageRollout):
+    """The rollout engine of agents.
+
+    Args:
+        config: Run configuration.
+        rank: Rank of this worker in its group.
+        world_size: Number of workers in the group.
+    """
+
+    config: AgentJobConfig
+
+    def __init__(self, config: AgentJobConfig, rank: int, world_size: int) -> None:
+        super().__init__(config, rank, world_size)
+        self._agent = config.rollout.agent
+        self._workflow: RolloutWorkflow = resolve(self._agent.workflow)(self._agent)
+        self._calls_journal, self._faults = CallJournal(None), Faults()
+
+    def play(self, questions: Sequence[Question], split: str, draws: Draws, journal: Journal | None = None) -> Columns:
+        """Play an episode for each question; arguments and result as in :meth:`LanguageRollout.play`.
+
+        The turns of the model and the answers of tools are kept beside the journal as they come. A later attempt
+        samples the unfinished calls again, so that the same requests share each step, and takes what is recorded.
+        """
+        self._calls_journal = CallJournal(None if journal is None else journal.beside("calls"))
+        return super().play(questions, split, draws, journal)
+
+    def judge(self, batch: Batch, split: str) -> tuple[Batch, dict[str, Metric], list[dict[str, Any]]]:
+        """Score episodes as :meth:`LanguageRollout.judge` scores responses; the texts show whole conversations."""
+        batch, metrics, shown = super().judge(batch, split)
+        for row, text in enumerate(shown):
+            text["response"] = self.tokenizer.decode(super()._graded(batch, row), skip_special_tokens=False)
+        return batch, metrics | conversation_metrics(batch), shown
+
+    def fault_metrics(self) -> dict[str, Metric]:
+        """Return the counts of tool failures that were recovered from since the last call."""
+        faults, self._faults = self._faults, Faults()
+        return {"perf/tool_retries": total(faults.retries), "perf/redrawn_episodes": total(faults.redraws)}
+
+    def demonstrate(self) -> Columns:
+        """Return this rank's share of the prompt source's demonstrations, played with the real tools.
+
+        Raises:
+            ConfigError: A demonstration does not fit, or a call in it is a mistake.
+        """
+        assert self.config.warm_start is not None
+        numbers = range(self.rank, self.config.warm_start.num_demos, self.world_size)
+        played = asyncio.run(self._demonstrate(numbers))
+        return {"uid": np.array(numbers, np.int64), **columns_of_episodes(played)}
+
+    async def _demonstrate(self, numbers: Sequence[int]) -> list[Played]:
+        runner = ToolRunner()
+        return await asyncio.gather(*(self._demonstration(number, runner) for number in numbers))
+
+    async def _demonstration(self, number: int, runner: ToolRunner) -> Played:
+        prompt = self._prompts.prompt("demo", number)
+        turns = self._prompts.demonstration_turns("demo", number)
+        script = Script([encode_response(prompt, turn, self.tokenizer) for turn in turns])
+        context = self._context(number, GREEDY_SEED, "demo", 0, runner)
+        episode = await self._run(script, prompt, context)
+        place = f"demonstration {number}, {self._prompts.place('demo', number)}"
+        if context.counts.mistakes:
+            raise ConfigError(f"rollout.agent: {place}: a call in it is a mistake; its tools must accept all calls")
+        if context.counts.turns < len(turns) or not episode.finished:
+            raise ConfigError(
+                f"rollout.agent: {place}: {context.counts.turns} of {len(turns)} turns were played; allow more with "
+                "rollout.agent.max_turns, rollout.agent.max_turn_tokens or rollout.max_response_tokens"
+            )
+        return Played(episode, context.counts, context.seed)
+
+    def _sample(self, questions: Sequence[Question], split: str, draws: Draws) -> Columns:
+        assert self._engine is not None, "update_weights must be called first"
+        rollout = self.config.rollout
+        sampling = Sampling(
+            max_tokens=rollout.max_response_tokens,
+            temperature=0.0 if draws is None else rollout.temperature,
+            stop_token_ids=self._stop_tokens,
+        )
+        conductor: Conductor[Played] = Conductor(self._engine, sampling)
+        runner = ToolRunner()
+        played = conductor.run(
+            [
+                partial(self._play, conductor, number, question, split, draws, runner)
+                for number, question in enumerate(questions)
+            ]
+        )
+        return {**ids_of(questions), **columns_of_episodes(played)}
+
+    async def _play(
+        self,
+        conductor: Conductor[Played],
+        number: int,
+        question: Question,
+        split: str,
+        draws: Draws,
+        runner: ToolRunner,
+    ) -> Played:
+        """Play an episode; draw it again if the infrastructure fails.
+
+        Raises:
+            InfrastructureError: It failed in all draws.
+            EpisodeError: The workflow raised.
+        """
+        prompt = self._prompts.prompt(SPLITS[split], question.index)
+        draw = 0
+        while True:
+            context = self._context(question.uid, _seed(draws, question, draw), split, draw, runner)
+            try:
+                episode = await self._run(_Sampled(conductor, number, context), prompt, context)
+                return Played(episode, context.counts, context.seed)
+            except InfrastructureError as error:
+                if draw == self._agent.max_redraws:
+                    error.add_note(f"episode {question.uid}, drawn {draw + 1} times")
+                    raise
+                log.warning("episode %d is drawn again: %s", question.uid, error)
+            except Exception as error:
+                raise EpisodeError(question.uid, f"{type(error).__name__}: {error}") from error
+            self._faults.redraws += 1
+            draw += 1
+
+    async def _run(self, model: Model, prompt: Prompt, context: EpisodeContext) -> Episode:
+        rollout = self.config.rollout
+        engine = ChatEngine(model, self.tokenizer, rollout.max_prompt_tokens, rollout.max_response_tokens)
+        episode = await self._workflow.run(engine, prompt, context)
+        if not isinstance(episode, Episode):
+            raise TypeError(f"{self._agent.workflow} must return an Episode, gave {type(episode).__name__}")
+        return episode
+
+    def _context(self, uid: int, seed: int, split: str, draw: int, runner: ToolRunner) -> EpisodeContext:
+        return EpisodeContext(uid, seed, split, draw, self._agent, self._calls_journal, runner, self._faults)
+
+    def _score(self, batch: Batch, samples: Sequence[Sample]) -> list[Score]:
+        """Return the workflow's own rewards, and those of the reward function for episodes without one."""
+        rows, own = range(len(samples)), batch["rewarded"].tolist()
+        judged = iter(self._rewards.score([samples[row] for row in rows if not own[row]]))
+        return [
+            Score(float(batch["own_reward"][row]), bool(batch["own_success"][row])) if own[row] else next(judged)
+            for row in rows
+        ]
+
+    def _graded(self, batch: Batch, row: int) -> torch.Tensor:
+        """Return the tokens of the model's last turn."""
+        tokens = super()._graded(batch, row)
+        others = (batch["token_origin"][row].flatten()[: len(tokens)] != Origin.MODEL).nonzero()
+        return tokens[int(others[-1]) + 1 if len(others) else 0 :]
+
+
+@dataclass(frozen=True)
+class _Sampled:
+    """The policy of an episode, sampled together with other episodes' turns."""
+
+    conductor: Conductor[Played]
+    number: int
+    context: EpisodeContext
+    turns: list[int] = field(default_factory=list)
+
+    async def generate(self, prompt_ids: Tokens, max_tokens: int) -> Completion:
+        """Sample the next turn; a turn that an earlier attempt recorded takes its place."""
+        context, turn = self.context, len(self.turns)
+        self.turns.append(derive_seed(context.seed, "turn", turn))
+        sampled = await self.conductor.generate(self.number, prompt_ids, max_tokens, self.turns[turn])
+        recorded = context.journal.completion(context.uid, context.draw, turn, prompt_ids)
+        if recorded is None:
+            context.journal.add_completion(context.uid, context.draw, turn, prompt_ids, sampled)
+            return sampled
+        if recorded != sampled:
+            log.warning("episode %d: turn %d is not sampled as before; the recorded one counts", context.uid, turn)
+        return recorded
+
+
+@dataclass
+class Script:
+    """A model whose turns are known before."""
+
+    turns: Sequence[Tokens]
+    num_written: int = 0
+
+    async def generate(self, prompt_ids: Tokens, max_tokens: int) -> Completion:
+        """Return the next turn, cut to the limit; after the last turn it is empty of calls."""
+        tokens = self.turns[min(self.num_written, len(self.turns) - 1)]
+        self.num_written += 1
+        reason: FinishReason = "stop" if len(tokens) <= max_tokens else "length"
+        return Completion(tokens[:max_tokens], (0.0,) * min(len(tokens), max_tokens), reason, -1)
+
+
+def _seed(draws: Draws, question: Question, draw: int) -> int:
+    return GREEDY_SEED if draws is None else derive_seed(*draws, question.row, "draw", draw)

@@ -1,0 +1,47 @@
+"""Complete runs of an agent with real flows, Ray, tools and model."""
+
+import os
+
+import pytest
+from agent_jobs import TINY, WORDS
+from small_runs import ROOT, Runs
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+INTERVIEW = (
+    *TINY,
+    *(word for word in WORDS if word not in TINY),
+    *("rollout.group_size=8", "filter.drop_uniform=false", "evaluation.num_prompts=2"),
+    "rollout.agent.tools=[{function: agent_jobs:ask_again, timeout: 60}]",
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Runs:
+    return Runs(tmp_path_factory.mktemp("agent"), prefect_api)
+
+
+def run(runs: Runs, run_id: str, **env: str) -> list[str]:
+    """Run two iterations; return the places that the tool was asked for, in order."""
+    asked = runs.root.parent / f"asked-{run_id}"
+    paths = os.pathsep.join(map(str, (ROOT / "tests" / "support", ROOT)))
+    mine = runs.served_by(runs.env["PREFECT_API_URL"], PYTHONPATH=paths, ASKED=str(asked), **env)
+    words = {word.partition("=")[0]: word for word in INTERVIEW}
+    words |= {"run_id": f"run_id={run_id}", "iterations": "iterations=2"}
+    process = mine.start(*words.values(), f"run_root={runs.root}")
+    output, _ = process.communicate(timeout=400)
+    assert process.returncode == 0, output[-4000:]
+    return asked.read_text().splitlines()
+
+
+@pytest.mark.timeout(900)
+def test_a_rollout_worker_killed_in_mid_episode_replays_its_calls(runs: Runs) -> None:
+    """The tool answers differently each time that it is called, and ends the worker's process in mid-episode."""
+    expected = run(runs, "undisturbed")
+    kill_at = len(expected) // 3  # after the evaluation, in the first iteration's episodes
+
+    asked = run(runs, "killed", KILL_AT=str(kill_at))
+
+    assert (runs.root.parent / "asked-killed.killed").exists()
+    assert asked == expected
+    runs.assert_same_training("killed", "undisturbed")

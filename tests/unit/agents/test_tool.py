@@ -1,0 +1,112 @@
+"""Tools: validated arguments, schemas, and answers of bounded length."""
+
+import pytest
+
+from embodyflow.agents.tool import ModelMistake, Tool, build_tools, shorten, text_of
+from embodyflow.config.agent import AgentConfig, ToolConfig
+from embodyflow.errors import ConfigError
+
+HERE = "tests.unit.agents.test_tool"
+
+
+def config_of(name, **limits):
+    return ToolConfig(function=f"{HERE}:{name}", **limits)
+
+
+def search(query: str, limit: int = 3) -> list[str]:
+    """Search.
+
+    Args:
+        query: Words to look for.
+        limit: Most answers.
+    """
+    return [query] * limit
+
+
+def untyped(query) -> str:
+    """Search.
+
+    Args:
+        query: Words to look for.
+    """
+    return query
+
+
+def undescribed(query: str) -> str:
+    """Search."""
+    return query
+
+
+SEARCH = Tool(search, config_of("search"))
+
+
+def test_the_schema_is_that_of_openai():
+    function = SEARCH.schema["function"]
+
+    assert SEARCH.schema["type"] == "function" and function["name"] == "search"
+    assert function["parameters"]["required"] == ["query"]
+
+
+def test_arguments_are_validated_and_defaults_filled_in():
+    assert SEARCH.validate({"query": "x"}) == {"query": "x", "limit": 3}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        ({}, "query"),
+        ({"query": 3}, "query"),
+        ({"query": "x", "limit": "many"}, "limit"),
+        ({"query": "x", "limit": 1.5}, "limit"),
+        ({"query": "x", "page": 1}, "page"),
+        ({"query": None}, "query"),
+    ],
+)
+def test_wrong_arguments_are_mistakes_that_name_the_place(arguments, place):
+    with pytest.raises(ModelMistake, match=f"^search: {place}: "):
+        SEARCH.validate(arguments)
+
+
+@pytest.mark.parametrize("name", ["untyped", "undescribed"])
+def test_a_function_without_types_or_descriptions_is_no_tool(name):
+    with pytest.raises(ConfigError, match=f"rollout.agent.tools: {name} is no tool: .*type for each argument"):
+        build_tools([config_of(name)])
+
+
+def test_two_tools_of_one_name_are_refused():
+    with pytest.raises(ConfigError, match="two tools have the name search"):
+        build_tools([config_of("search"), config_of("search", timeout=1.0)])
+
+
+def test_a_tool_that_does_not_exist_is_refused():
+    with pytest.raises(ConfigError, match=r"rollout.agent.tools: .*no attribute 'find'"):
+        build_tools([config_of("find")])
+
+
+@pytest.mark.parametrize("reference", ["builtins:str", "builtins:KeyboardInterrupt"])
+def test_mistakes_must_be_exceptions(reference):
+    with pytest.raises(ConfigError, match=f"mistakes={reference}: must name a subclass of Exception"):
+        build_tools([config_of("search", mistakes=(reference,))])
+
+
+def test_a_reference_stands_for_a_tool_with_default_limits():
+    agent = AgentConfig.model_validate({"max_turns": 2, "tools": [f"{HERE}:search", {"function": "a:b", "timeout": 1}]})
+
+    assert [(tool.function, tool.timeout) for tool in agent.tools] == [(f"{HERE}:search", 30.0), ("a:b", 1.0)]
+
+
+def test_answers_are_text_or_json():
+    assert text_of("1") == "1" and text_of({"a": [1, None]}) == '{"a": [1, null]}'
+
+
+@pytest.mark.parametrize(
+    ("keep", "text"),
+    [
+        ("head", "01234… (5 characters cut) …"),
+        ("tail", "… (5 characters cut) …56789"),
+        ("ends", "012… (5 characters cut) …89"),
+    ],
+)
+def test_a_long_answer_is_cut_and_says_so(keep, text):
+    assert shorten("0123456789", config_of("search", max_answer_chars=5, keep=keep)) == text
+    assert shorten("01234", config_of("search", max_answer_chars=5, keep=keep)) == "01234"

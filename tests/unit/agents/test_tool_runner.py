@@ -1,0 +1,149 @@
+"""Calls of tools: an answer, the model's mistake, or a failure of the infrastructure after all retries."""
+
+import asyncio
+import json
+import sys
+import threading
+import time
+
+import pytest
+
+from embodyflow.agents.tool import ModelMistake, Tool
+from embodyflow.agents.tool_runner import Answer, ToolRunner
+from embodyflow.config.agent import ToolConfig
+
+DEFAULTS = {"function": "none:none", "retries": 2, "timeout": 5.0}
+
+
+def run(function, arguments=None, **limits):
+    tool = Tool(function, ToolConfig(**(DEFAULTS | limits)))
+    return asyncio.run(ToolRunner().call(tool, arguments or {}))
+
+
+def failing(times, fault):
+    """Return a tool that answers after it has failed some times, and its calls."""
+    calls = []
+
+    def fetch() -> str:
+        """Fetch."""
+        calls.append(None)
+        if len(calls) <= times:
+            fault()
+        return "fetched"
+
+    return fetch, calls
+
+
+def raising(error):
+    def fault():
+        raise error
+
+    return fault
+
+
+FAULTS = {
+    "connection": raising(ConnectionResetError("reset")),
+    "server": raising(RuntimeError("503")),
+    "broken answer": raising(json.JSONDecodeError("no", "", 0)),
+    "time-out": lambda: time.sleep(0.5),
+    "memory": raising(MemoryError()),
+    "exit": sys.exit,
+    "value": raising(ValueError("a bug of the tool")),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_retried_and_the_answer_is_that_without_it(name):
+    fetch, calls = failing(2, FAULTS[name])
+
+    assert run(fetch, timeout=0.1) == Answer("answer", "fetched", retries=2) and len(calls) == 3
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_tool_that_always_fails_is_no_answer(name):
+    fetch, calls = failing(99, FAULTS[name])
+
+    answer = run(fetch, timeout=0.05, retries=1)
+
+    assert (answer.outcome, answer.retries, len(calls)) == ("failure", 1, 2) and answer.text
+
+
+def test_a_time_limit_is_named():
+    fetch, _ = failing(99, FAULTS["time-out"])
+
+    assert run(fetch, timeout=0.05, retries=0).text == "no answer within timeout=0.05 seconds"
+
+
+def test_a_mistake_is_no_fault_and_not_retried():
+    fetch, calls = failing(99, raising(ModelMistake("no such page")))
+
+    assert run(fetch) == Answer("mistake", "error: no such page") and len(calls) == 1
+
+
+def test_a_tool_may_have_mistakes_of_its_own():
+    fetch, calls = failing(99, raising(LookupError("no such page")))
+
+    assert run(fetch, mistakes=("builtins:LookupError",)).outcome == "mistake" and len(calls) == 1
+
+
+def test_wrong_arguments_do_not_reach_the_tool():
+    fetch, calls = failing(0, None)
+
+    assert run(fetch, {"page": 1}).outcome == "mistake" and not calls
+
+
+def test_a_coroutine_that_is_cancelled_by_itself_is_a_fault():
+    async def fetch() -> str:
+        """Fetch."""
+        raise asyncio.CancelledError
+
+    assert run(fetch, retries=0) == Answer("failure", "it was cancelled", 0)
+
+
+def test_a_cancelled_call_stays_cancelled():
+    async def fetch() -> str:
+        """Fetch."""
+        await asyncio.sleep(60)
+        return ""
+
+    async def cancel():
+        tool = Tool(fetch, ToolConfig(**DEFAULTS))
+        call = asyncio.create_task(ToolRunner().call(tool, {}))
+        await asyncio.sleep(0.01)
+        call.cancel()
+        await call
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancel())
+
+
+def test_no_more_calls_at_a_time_than_allowed_and_waiting_is_not_timed():
+    running, most = [], []
+
+    def fetch() -> str:
+        """Fetch."""
+        running.append(None)
+        most.append(len(running))
+        time.sleep(0.05)
+        running.pop()
+        return "fetched"
+
+    async def many():
+        limits = DEFAULTS | {"concurrency": 2, "timeout": 0.5, "retries": 0}
+        tool, runner = Tool(fetch, ToolConfig(**limits)), ToolRunner()
+        return await asyncio.gather(*(runner.call(tool, {}) for _ in range(24)))  # the last one waits 0.55 seconds
+
+    answers = asyncio.run(many())
+
+    assert {answer.outcome for answer in answers} == {"answer"} and max(most) == 2
+
+
+def test_nothing_waits_for_a_hung_tool():
+    release = threading.Event()
+    fetch, _ = failing(99, release.wait)
+
+    started = time.perf_counter()
+    answer = run(fetch, timeout=0.05, retries=0)
+    release.set()
+
+    assert answer.outcome == "failure" and time.perf_counter() - started < 30
