@@ -12,6 +12,7 @@ from prefect import flow
 from pydantic import Field
 
 from embodyflow.orchestration.request.request import Experiment, Overrides, RunId
+from embodyflow.orchestration.server.flow_run_watch import watch_flow_run
 from embodyflow.orchestration.server.resumption import resume_after_crash
 
 Policy = Annotated[str, Field(min_length=1, description="Folder of a run or of an exported policy")]
@@ -27,6 +28,7 @@ async def evaluate(
     policy: Policy, experiment: Experiment | None = None, run_id: RunId = None, overrides: Overrides = ()
 ) -> dict[str, Any]:
     """Evaluate a policy and return the contents of ``evaluation.json``."""
+    watch_flow_run()
     from embodyflow.orchestration.evaluation.evaluation_request import EvaluationRequest
     from embodyflow.orchestration.evaluation.evaluation_run import (
         run_evaluation,  # importing torch and Ray takes seconds
@@ -37,7 +39,7 @@ async def evaluate(
 
 def main() -> None:
     """Check the command line, run the flow, print its result and exit."""
-    from embodyflow.errors import ConfigError, StorageError
+    from embodyflow.errors import ConfigError, InfrastructureError, StorageError
     from embodyflow.orchestration.evaluation.evaluation_request import (
         check_evaluation,
         open_evaluation,
@@ -67,7 +69,7 @@ def main() -> None:
     except ConfigError as error:  # only workers can detect some mistakes, such as other observations
         print(error, file=sys.stderr)
         sys.exit(2)
-    except StorageError as error:
+    except (StorageError, InfrastructureError) as error:
         print(error, file=sys.stderr)
         sys.exit(1)
 

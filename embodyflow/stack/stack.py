@@ -20,6 +20,7 @@ from embodyflow.orchestration.server.orphans import marked_processes, start_watc
 from embodyflow.orchestration.server.settings import access_settings, server_command
 from embodyflow.process.ports import claim_port, listen_on
 from embodyflow.process.private_folder import RAY_SUBFOLDER, make_private_folder
+from embodyflow.stack.heartbeats import install_automation
 from embodyflow.stack.prefect_api import end_stale_runs, stack_api
 from embodyflow.stack.processes import (
     STACK_VARIABLE,
@@ -151,6 +152,7 @@ class Stack:
         self._api.create_work_pool(WORK_POOL)
         self._launch("prefect-worker", worker_command(self._worker_name()))
         self._deploy()
+        install_automation(self._api, WORK_POOL)
         self._wait_for("prefect-worker", lambda: self._api.work_pool_is_ready(WORK_POOL))
         if self._ray_address is None:
             self._wait_for("ray", lambda: _answers(self.state.ray_address))
