@@ -16,6 +16,7 @@ from embodyflow.config.composition.compose import experiments
 from embodyflow.orchestration.request.form_fields import FormField, with_form
 from embodyflow.orchestration.request.request import Overrides
 from embodyflow.orchestration.request.run_name import flow_run_name
+from embodyflow.orchestration.server.flow_run_watch import watch_flow_run
 from embodyflow.orchestration.server.resumption import resume_after_crash
 
 Policy = Annotated[
@@ -49,6 +50,7 @@ async def evaluate(
     policy: Policy, experiment: EvaluatedIn = None, run_id: EvaluationId = None, overrides: Overrides = ()
 ) -> dict[str, Any]:
     """Evaluate a policy and return the contents of ``evaluation.json``."""
+    watch_flow_run()
     from embodyflow.orchestration.evaluation.evaluation_request import EvaluationRequest
     from embodyflow.orchestration.evaluation.evaluation_run import (
         run_evaluation,  # importing torch and Ray takes seconds
@@ -59,7 +61,7 @@ async def evaluate(
 
 def main() -> None:
     """Check the command line, run the flow, print its result and exit."""
-    from embodyflow.errors import ConfigError, StorageError
+    from embodyflow.errors import ConfigError, InfrastructureError, StorageError
     from embodyflow.orchestration.evaluation.evaluation_request import (
         check_evaluation,
         open_evaluation,
@@ -89,7 +91,7 @@ def main() -> None:
     except ConfigError as error:  # only workers can detect some mistakes, such as other observations
         print(error, file=sys.stderr)
         sys.exit(2)
-    except StorageError as error:
+    except (StorageError, InfrastructureError) as error:
         print(error, file=sys.stderr)
         sys.exit(1)
 

@@ -17,6 +17,7 @@ from embodyflow.orchestration.request.request import (
     Seed,
 )
 from embodyflow.orchestration.request.run_name import flow_run_name
+from embodyflow.orchestration.server.flow_run_watch import watch_flow_run
 from embodyflow.orchestration.server.resumption import resume_after_crash
 
 
@@ -52,6 +53,7 @@ def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, 
         overrides: Overrides = (),
     ) -> dict[str, Any]:
         """Train a policy and return the run's summary."""
+        watch_flow_run()
         from embodyflow.orchestration.run.training import (
             train,  # importing torch and Ray takes seconds
         )

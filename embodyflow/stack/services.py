@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from embodyflow.orchestration.server.credentials import API_KEY, AUTH_STRING, SERVER_AUTH_STRING, new_auth_string
 from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY, STREAMED_LOGS
 from embodyflow.process.private_files import write_private
+from embodyflow.stack.heartbeats import HEARTBEAT_SECONDS
 from embodyflow.stack.processes import STACK_VARIABLE
 from embodyflow.stack.stack_folder import StackFolder, StackState
 
@@ -49,6 +50,7 @@ def environment(folder: StackFolder, state: StackState) -> dict[str, str]:
         # The longest time that a submitted run waits for the worker. The default is 10. Each query writes to the
         # database; at 1 second the server's own retries on SQLite collide endlessly.
         "PREFECT_WORKER_QUERY_SECONDS": "4",
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
         "PREFECT_CLI_PROMPT": "false",
         "PYTHONUNBUFFERED": "1",
     }

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from urllib.error import HTTPError
 
 import psutil
 import pytest
@@ -123,7 +124,17 @@ def test_a_stack_with_the_usual_ports_taken(project: Project) -> None:
 
     deployments = json.loads(project.prefect("deployment", "ls", "--output", "json"))
     assert sorted(each["name"] for each in deployments) == NAMES
-    assert project.embodyflow("status").returncode == 0
+    status = project.embodyflow("status")
+    assert status.returncode == 0
+    password = project.auth_string()
+    assert up.stdout.count(f"/sign-in#{password}\n") == status.stdout.count(f"/sign-in#{password}\n") == 1
+    with pytest.raises(HTTPError, match="401"):
+        command = {"job_variables": {"command": "touch owned"}}
+        post(f"{project.state()['api_url']}/deployments/{deployments[0]['id']}/create_flow_run", command)
+    private = [project.root / "prefect.toml", *(project.root / ".embodyflow").rglob("*")]
+    readable = [path for path in private if path.is_file() and path.stat().st_mode & 0o077]
+    assert not [path for path in readable if password.encode() in path.read_bytes()]
+    assert not [each for each in psutil.process_iter(["cmdline"]) if password in str(each.info["cmdline"])]
     second = project.embodyflow("up")
     assert second.returncode == 2
     assert "embodyflow down" in second.stderr
@@ -170,6 +181,7 @@ def test_what_the_user_runs_is_used_and_left_alone(project: Project, tmp_path: P
         port = free.getsockname()[1]
         free.close()
         home = {"PREFECT_HOME": str(tmp_path / "theirs"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+        home["PREFECT_SERVER_API_AUTH_STRING"] = "me:password"
         command = [sys.executable, "-m", "prefect", "server", "start", "--host=127.0.0.1", f"--port={port}"]
         log = (tmp_path / "server.log").open("w")
         server = subprocess.Popen(command, env={**project.env, **home}, stdout=log, stderr=log, cwd=tmp_path)
@@ -177,9 +189,15 @@ def test_what_the_user_runs_is_used_and_left_alone(project: Project, tmp_path: P
             url = f"http://127.0.0.1:{port}/api"
             project.env |= {"PREFECT_API_URL": url, "RAY_ADDRESS": f"127.0.0.1:{ray.getsockname()[1]}"}
             assert eventually(lambda: is_healthy(url), 120.0)
+            refused = project.embodyflow("up", "--detach")
+            assert refused.returncode == 2 and project.leftovers() == []
+            assert refused.stderr.startswith(f"PREFECT_API_AUTH_STRING: is not set, and {url} wants credentials")
+            profile = 'active = "theirs"\n[profiles.theirs]\nPREFECT_API_AUTH_STRING = "me:password"\n'
+            (project.root / "home" / "profiles.toml").write_text(profile)
             up = project.embodyflow("up", "--detach")
             assert up.returncode == 0, up.stderr
             state = project.state()
+            assert not (project.root / ".embodyflow" / "prefect_auth").exists()
             assert (state["api_url"], state["ray_address"]) == (url, project.env["RAY_ADDRESS"])
             assert list(dict(state["processes"])) == ["prefect-worker"]  # type: ignore[call-overload]
             assert not (project.root / "prefect.toml").exists()
@@ -187,19 +205,19 @@ def test_what_the_user_runs_is_used_and_left_alone(project: Project, tmp_path: P
             parameters = json.dumps({"run_id": "left", "iterations": 10000})
             project.prefect("deployment", "run", "grpo/embodied", "--params", parameters)
             assert eventually((project.root / "runs" / "left" / "metrics.jsonl").exists, 60.0)
-            [flow] = post(f"{url}/flows/filter", {"flows": {"name": {"any_": ["grpo"]}}})
+            [flow] = post(f"{url}/flows/filter", {"flows": {"name": {"any_": ["grpo"]}}}, "me:password")
             theirs = {"name": "theirs", "flow_id": flow["id"], "state": {"type": "RUNNING", "name": "Running"}}
-            post(f"{url}/flow_runs/", theirs)
+            post(f"{url}/flow_runs/", theirs, "me:password")
             family = [project.launcher(), *project.launcher().children(recursive=True)]
             project.launcher().kill()
+            assert eventually(lambda: project.flow_run("CRASHED", "left"), 15.0)
             assert eventually(lambda: all_gone(family), 30.0)
             assert project.embodyflow("up", "--detach").returncode == 0
-            assert eventually(lambda: project.flow_run("CRASHED", "left"), 60.0)
             assert project.flow_run("RUNNING", "theirs")
 
             assert project.embodyflow("down").returncode == 0
             assert is_healthy(url)
-            assert sorted(each["name"] for each in post(f"{url}/deployments/filter", {})) == NAMES
+            assert sorted(each["name"] for each in post(f"{url}/deployments/filter", {}, "me:password")) == NAMES
         finally:
             server.terminate()
             server.wait(timeout=30)

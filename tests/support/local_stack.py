@@ -26,12 +26,14 @@ FLOW = """
 import asyncio, json, os
 from pathlib import Path
 from prefect import flow
+from embodyflow.orchestration.server.flow_run_watch import watch_flow_run
 from embodyflow.orchestration.server.resumption import resume_after_crash
 
 @flow(name="grpo", flow_run_name="{run_id}", on_crashed=[resume_after_crash])
 async def grpo(experiment: str = "embodied", algorithm: str | None = None, iterations: int | None = None,
                seed: int | None = None, run_id: str | None = None, resume: str | None = None,
                overrides: list[str] = []):
+    watch_flow_run()
     folder = Path("runs") / run_id
     resumed = folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,6 +70,7 @@ class Project:
         if trains:
             shutil.copy(ROOT / "flows" / "grpo.py", root / "flows")
         self.env = {**os.environ, "PYTHONPATH": str(ROOT), "PREFECT_HOME": str(root / "home")}
+        (root / "home").mkdir()
         for name in ("PREFECT_API_URL", "RAY_ADDRESS"):
             self.env.pop(name, None)
         self.prefix: list[str] = []  # beginning of each `embodyflow` command
@@ -117,10 +120,11 @@ class Project:
         """Return the output of the Prefect worker and its flows since the stack started."""
         return (self.root / ".embodyflow" / "logs" / "prefect-worker.log").read_text()
 
-    def auth_string(self) -> str | None:
-        """Return the password of the stack's own Prefect server, ``None`` for the user's server."""
-        path = self.root / ".embodyflow" / "prefect_auth"
-        return path.read_text() if self.state()["owns_server"] else None
+    def auth_string(self) -> str:
+        """Return the password of the stack's own Prefect server, or that of the user's server in the tests."""
+        if self.state()["owns_server"]:
+            return (self.root / ".embodyflow" / "prefect_auth").read_text()
+        return "me:password"
 
     def api(self, path: str, body: dict[str, object]) -> Any:
         """POST to the Prefect server; return its answer."""

@@ -7,6 +7,10 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prefect.settings.models.api import APISettings
 
 AUTH_STRING = "PREFECT_API_AUTH_STRING"
 API_KEY = "PREFECT_API_KEY"
@@ -76,7 +80,11 @@ def users_credentials() -> Credentials:
     """Return the credentials that Prefect's settings hold: environment, ``.env``, TOML files or profile."""
     from prefect.settings.models.api import APISettings  # importing Prefect takes a second
 
-    settings = APISettings()
+    return credentials_in(APISettings())
+
+
+def credentials_in(settings: "APISettings") -> Credentials:
+    """Return the credentials in Prefect's settings."""
     auth_string, key = settings.auth_string, settings.key
     return Credentials(
         auth_string=auth_string.get_secret_value() if auth_string else None,

@@ -3,7 +3,8 @@
 Ray ends its workers when the process that started them dies. But when a flow is killed (SIGKILL, out of memory),
 Prefect leaves the server that it started for this flow running; and when the launcher of a stack is killed, some of
 its processes outlive a SIGTERM. The watcher holds the read end of a pipe. When the watched process dies, the pipe
-closes, and the watcher ends every process with the same mark in its environment.
+closes, and the watcher ends every process with the same mark in its environment. Before that it closes the flow run of
+a flow's process on the server, which may be one of these processes.
 """
 
 import os
@@ -16,13 +17,31 @@ from typing import NamedTuple
 
 import psutil
 
+from embodyflow.orchestration.server.flow_run_closing import close_last
+
 FLOW_VARIABLE = "EMBODYFLOW_FLOW_PROCESS"
+
+
+_flow_watchers: list["subprocess.Popen[bytes]"] = []
 
 
 def start_flow_watcher() -> None:
     """Start the watcher of this process, which runs a flow without a stack."""
     os.environ[FLOW_VARIABLE] = uuid.uuid4().hex
-    start_watcher(FLOW_VARIABLE, os.environ)
+    _flow_watchers.append(start_watcher(FLOW_VARIABLE, os.environ))
+
+
+def tell_flow_watcher(line: str) -> bool:
+    """Send the flow run that the watcher closes when this process ends; return False if this process has no watcher.
+
+    Args:
+        line: The flow run, as :meth:`~embodyflow.orchestration.server.flow_run_closing.WatchedFlowRun.line` gives it.
+    """
+    for watcher in _flow_watchers:
+        assert watcher.stdin is not None
+        watcher.stdin.write(line.encode())
+        watcher.stdin.flush()
+    return bool(_flow_watchers)
 
 
 class Leftover(NamedTuple):
@@ -97,7 +116,10 @@ def _signal(process: psutil.Process, *, kill: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdin.read()
+    flow_runs = sys.stdin.read()
     if len(sys.argv) > 2:
         Leftover(Path(sys.argv[2]), sys.argv[3]).remove()
-    end_marked_processes(sys.argv[1], os.environ[sys.argv[1]])
+    try:
+        close_last(flow_runs)
+    finally:
+        end_marked_processes(sys.argv[1], os.environ[sys.argv[1]])

@@ -1,0 +1,71 @@
+"""The server ends a flow run whose heartbeat stops, and no run that goes on or belongs to somebody else."""
+
+import uuid
+from datetime import UTC, datetime
+
+import pytest
+from waiting import eventually
+
+from embodyflow.stack import heartbeats
+from embodyflow.stack.heartbeats import install_automation
+from embodyflow.stack.prefect_api import PrefectApi
+
+pytestmark = pytest.mark.integration
+
+SILENCE = 20.0
+
+
+class Deployment:
+    """A deployment in a work pool of its own, with flow runs that no process runs."""
+
+    def __init__(self, api: PrefectApi) -> None:
+        self._api, self.pool = api, f"pool-{uuid.uuid4()}"
+        api.create_work_pool(self.pool)
+        self._flow = api.request("POST", "/flows/", {"name": f"flow-{uuid.uuid4()}"})["id"]
+        body = {"name": "one", "flow_id": self._flow, "work_pool_name": self.pool}
+        self._id = api.request("POST", "/deployments/", body)["id"]
+
+    def start(self) -> str:
+        """Return the id of a running flow run that has sent a heartbeat."""
+        run = self._api.request("POST", f"/deployments/{self._id}/create_flow_run", {})["id"]
+        self._api.set_state(run, "RUNNING", "started")
+        self.beat(run)
+        return str(run)
+
+    def beat(self, run: str) -> None:
+        """Send a heartbeat as Prefect's engine does."""
+        related = [{"prefect.resource.id": f"prefect.deployment.{self._id}", "prefect.resource.role": "deployment"}]
+        event = {
+            "occurred": datetime.now(UTC).isoformat(),
+            "event": "prefect.flow-run.heartbeat",
+            "resource": {"prefect.resource.id": f"prefect.flow-run.{run}"},
+            "related": related,
+            "id": str(uuid.uuid4()),
+        }
+        self._api.request("POST", "/events", [event])
+
+
+def test_a_run_without_a_heartbeat_is_ended(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeats, "SILENCE_SECONDS", SILENCE)
+    api = PrefectApi(prefect_api)
+    ours, theirs = Deployment(api), Deployment(api)
+    install_automation(api, theirs.pool)
+    install_automation(api, ours.pool)  # an older automation is brought up to date
+    named = api.request("POST", "/automations/filter", {})
+    assert len(named) == 1 and named[0]["enabled"]
+    dead, alive, done, other = ours.start(), ours.start(), ours.start(), theirs.start()
+    api.set_state(done, "COMPLETED", "done")
+
+    def kind(run: str) -> str:
+        found = api.flow_run(run)
+        assert found is not None
+        return str(found["state_type"])
+
+    def is_ended() -> bool:
+        ours.beat(alive)
+        return kind(dead) == "CRASHED"
+
+    assert eventually(is_ended, SILENCE + 60.0)
+    assert [kind(each) for each in (alive, done, other)] == ["RUNNING", "COMPLETED", "RUNNING"]
+    for each in (alive, other):
+        api.set_state(each, "COMPLETED", "the test is over")
