@@ -29,6 +29,7 @@ _REMEDIES = {
     "set HOME and TMPDIR to folders of this user",
     r"cannot allocate memory|Errno 12\b|MemoryError|\bSIGKILL\b": "free memory, or lower rollout.num_workers and "
     "rollout.envs_per_worker",
+    r"timed out during startup|did not answer within": "wait until the machine is less busy",
     r"address already in use": "stop the program that uses the port",
     r"can't start new thread|resource temporarily unavailable": "raise the limit of processes: `ulimit -u`",
 }

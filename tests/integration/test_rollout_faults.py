@@ -93,6 +93,16 @@ def test_faults_do_not_change_the_rows(tiny_config, rollout, played: Columns, tm
     faulty.close()
 
 
+def test_a_leak_does_not_change_the_rows(tiny_config, played: Columns, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"faults": [{"seed": int(played["goal"][0]), "step": 8, "kind": "leak"}]}))
+    leaky = faulty_rollout(tiny_config, plan, "env.max_memory_gb=0.8")
+    assert digest_of(leaky.play(leaky.training_episodes(0, 1), "train", DRAWS)) == digest_of(played)
+    found = counts(leaky)
+    assert found["memory_restarts"] == 1 and found["quarantined"] == 0
+    leaky.close()
+
+
 def test_a_group_that_cannot_be_played_gets_another_goal(
     tiny_config, rollout, played: Columns, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch
 ) -> None:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -37,13 +38,17 @@ def take(port: int, held: ExitStack) -> None:
 
 
 @pytest.fixture
-def odd_project(project: Project, tmp_path: Path) -> Project:
+def odd_project() -> Iterator[Project]:
     """A project on a machine where little is as expected."""
-    project.env |= odd_environment(tmp_path)
-    project.env.pop("PREFECT_HOME")
-    project.prefix = odd_prefix()
-    give_away(project.root)
-    return project
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="odd-") as folder:
+        Path(folder).chmod(0o755)  # the other user cannot enter the folders of pytest
+        project = Project(Path(folder) / "project")
+        project.env |= odd_environment(Path(folder))
+        project.env.pop("PREFECT_HOME")
+        project.prefix = odd_prefix()
+        give_away(project.root)
+        yield project
+        project.embodyflow("down")
 
 
 @pytest.mark.skipif(bool(why_not_odd()), reason=why_not_odd())

@@ -2,7 +2,8 @@
 
 The argument ``plan`` is the path of a JSON file. Its key ``faults`` is a list of faults such as
 ``{"seed": 3, "step": 5, "kind": "kill"}``. A fault occurs once, in the first episode with this seed that reaches the
-step; with ``"always": true`` it occurs in every such episode. ``step`` -1 is the reset.
+step; with ``"always": true`` it occurs in every such episode. ``step`` -1 is the reset. The kind
+``leak`` is a fault only with a limit of memory, so it is not among :data:`KINDS`.
 
 The keys ``rate``, ``most``, ``kinds`` and ``chunk_size`` add random faults: ``rate`` is the share of action chunks with
 a fault, ``most`` their largest number. There is at most one per chunk, because a second fault in a new process would be
@@ -24,6 +25,8 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
+LEAK_BYTES = 700_000_000
+_leaked: list[np.ndarray[Any, Any]] = []
 KINDS = ("kill", "abort", "hang", "hang in native code", "nan", "nan reward")
 
 
@@ -55,6 +58,8 @@ class Faulty:
             time.sleep(3600)
         if self._kind == "hang in native code":
             ctypes.PyDLL(None).sleep(3600)  # holds the interpreter's lock
+        if self._kind == "leak":
+            _leaked.append(np.ones(LEAK_BYTES, np.uint8))
         if self._kind == "nan" and isinstance(observation, dict):
             return {**observation, "state": observation["state"] * np.float32(math.nan)}
         return observation * np.float32(math.nan) if self._kind == "nan" else observation

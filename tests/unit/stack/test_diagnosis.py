@@ -59,6 +59,7 @@ def test_an_exit_is_one_line(folder: StackFolder, code: int, text: str, line: st
         ("ray ended with exit code 1", "OSError: [Errno 24] Too many open files", "`ulimit -n 4096`"),
         ("prefect-server ended with exit code 3", "OSError: [Errno 28] No space left on device", "make room"),
         ("ray was killed by SIGKILL", "", "free memory"),
+        ("ray ended with exit code 1", "Exception: The current node timed out during startup.", "less busy"),
         ("ray ended with exit code 1", "something new", "`embodyflow up` starts a new stack"),
     ],
 )
