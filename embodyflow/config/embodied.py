@@ -71,6 +71,7 @@ class EmbodiedConfig(GroupedConfig):
     )
     check: ClassVar[str] = "embodyflow.simulation.make_env:check_embodied"
     records_observations: ClassVar[bool] = True
+    pipeline_tag: ClassVar[str] = "robotics"
     warm_start_keys: ClassVar[frozenset[str]] = frozenset({"seed", "env", "policy", "warm_start"})
 
     policy: SerializeAsAny[EmbodiedPolicyConfig]
@@ -108,6 +109,11 @@ class EmbodiedConfig(GroupedConfig):
                 "warm_start=null is checkpoint"
             )
         return self
+
+    @property
+    def task_name(self) -> str:
+        """The environment's id and its tasks."""
+        return f"{self.env.id}: {', '.join(self.env.tasks)}"
 
     @property
     def num_decisions(self) -> int:

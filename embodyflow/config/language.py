@@ -86,6 +86,7 @@ class LanguageConfig(GroupedConfig):
     pipelines: ClassVar[tuple[str, ...]] = ("language_grpo", "grpo", "ppo", "dapo", "grpo_kl_reward", "ppo_kl_reward")
     check: ClassVar[str] = "embodyflow.rollouts.language_checks:check_language"
     splits_models: ClassVar[bool] = True
+    pipeline_tag: ClassVar[str] = "text-generation"
     warm_start_keys: ClassVar[frozenset[str]] = frozenset({"seed", "data", "policy", "warm_start"})
 
     policy: SerializeAsAny[CausalLMConfig]
@@ -137,6 +138,12 @@ class LanguageConfig(GroupedConfig):
                 f"not {device} and {precision}; allowed here are sdpa and eager"
             )
         return self
+
+    @property
+    def task_name(self) -> str:
+        """Name of the dataset or of the generated prompts."""
+        source = self.data.data_source if isinstance(self.data, RowsConfig) else None
+        return source or f"prompts of the kind {self.data.name}"
 
     @property
     def precisions(self) -> dict[str, str]:
