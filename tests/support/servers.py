@@ -28,6 +28,7 @@ class PrefectServer:
         for name in ("PREFECT_API_URL", "PREFECT_API_DATABASE_CONNECTION_URL"):
             self._env.pop(name, None)
         self.url = f"http://127.0.0.1:{self._port}/api"
+        self._env["PREFECT_SERVER_UI_API_URL"] = self.url  # otherwise the UI asks port 4200
         self.process: psutil.Process
 
     def start(self) -> None:
