@@ -86,6 +86,11 @@ class ControlConfig(RunConfig):
         return self
 
     @property
+    def task_name(self) -> str:
+        """The environment's id."""
+        return self.env.id
+
+    @property
     def rows_per_iteration(self) -> int:
         """Steps of all environments in one iteration."""
         return self.rollout.num_workers * self.rollout.envs_per_worker * self.rollout.num_steps

@@ -78,6 +78,7 @@ class EmbodiedConfig(GroupedConfig):
         "rollout/reward": "return",  # of the environment; the policy learns from success
         "groups/mixed_fraction": "mixed",
     }
+    pipeline_tag: ClassVar[str] = "robotics"
     warm_start_keys: ClassVar[frozenset[str]] = frozenset({"seed", "env", "policy", "warm_start"})
 
     policy: SerializeAsAny[EmbodiedPolicyConfig]
@@ -128,6 +129,11 @@ class EmbodiedConfig(GroupedConfig):
                 "warm_start=null is checkpoint"
             )
         return self
+
+    @property
+    def task_name(self) -> str:
+        """The environment's id and its tasks."""
+        return f"{self.env.id}: {', '.join(self.env.tasks)}"
 
     @property
     def num_decisions(self) -> int:

@@ -94,6 +94,7 @@ class LanguageConfig(GroupedConfig):
     )
     check: ClassVar[str] = "embodyflow.rollouts.language_checks:check_language"
     splits_models: ClassVar[bool] = True
+    pipeline_tag: ClassVar[str] = "text-generation"
     warm_start_keys: ClassVar[frozenset[str]] = frozenset({"seed", "data", "policy", "warm_start"})
 
     policy: SerializeAsAny[CausalLMConfig]
@@ -145,6 +146,12 @@ class LanguageConfig(GroupedConfig):
                 f"not {device} and {precision}; allowed here are sdpa and eager"
             )
         return self
+
+    @property
+    def task_name(self) -> str:
+        """Name of the dataset or of the generated prompts."""
+        source = self.data.data_source if isinstance(self.data, RowsConfig) else None
+        return source or f"prompts of the kind {self.data.name}"
 
     @property
     def precisions(self) -> dict[str, str]:

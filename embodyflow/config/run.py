@@ -138,6 +138,7 @@ class RunConfig(Config):
         records_observations: Whether the run records the policy's observations of each task, so that an evaluation
             can compare its own.
         headline: Metrics of an iteration that the terminal and the logs show, at most three, with their labels.
+        pipeline_tag: Kind of model on the Hugging Face hub, for the model card.
         warm_start_keys: Keys that warm-started weights depend on, besides the numbers of ranks.
         warm_start_until_keys: Further keys that they depend on if a measured quality ends the warm start.
         experiment: Experiment that the configuration starts from, a file in ``configs/experiment``.
@@ -163,6 +164,7 @@ class RunConfig(Config):
     splits_models: ClassVar[bool] = False
     records_observations: ClassVar[bool] = False
     headline: ClassVar[Mapping[str, str]] = {"rollout/reward": "return", "policy/entropy": "entropy"}
+    pipeline_tag: ClassVar[str] = "reinforcement-learning"
     warm_start_keys: ClassVar[frozenset[str]] = frozenset()
     warm_start_until_keys: ClassVar[frozenset[str]] = frozenset({"rollout", "reward"})
 
@@ -262,6 +264,11 @@ class RunConfig(Config):
     @abstractmethod
     def longest_row(self) -> tuple[int, str]:
         """Tokens of the longest possible row, and a description of that row."""
+
+    @property
+    @abstractmethod
+    def task_name(self) -> str:
+        """Environment and tasks, or data, in a few words for a model card."""
 
     @property
     @abstractmethod

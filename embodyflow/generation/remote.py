@@ -28,6 +28,7 @@ from embodyflow.generation.interface import (
 )
 from embodyflow.generation.streams import AllAtOnce, StreamGuard, in_order
 from embodyflow.generation.weights import ModelWeights
+from embodyflow.process.file_modes import follow_umask
 
 STREAM_INTERVAL = 64  # tokens per event of a streamed response
 COMPLETIONS_PATH = "/v1/completions"
@@ -97,6 +98,7 @@ class RemoteEngine:
             folder.chmod(0o755)  # the server may run as another user
             arrays = {name: np.ascontiguousarray(a) for name, a in self._weights.by_canonical_name(weights).items()}
             save_file(arrays, folder / "model.safetensors", metadata={"format": "pt"})
+            follow_umask(folder)
             call = {"method": self._config.weight_update, "kwargs": {"weights_path": str(folder)}}
             self._client.post("/collective_rpc", call)
         finally:

@@ -205,6 +205,7 @@ class FSDPTrainer:
         weights = self.weights()
         if self.rank == 0:
             save_file(weights, path)
+            follow_umask(Path(path))
 
     def load_weights_file(self, path: str) -> None:
         """Start RL from the policy weights in a file, with a fresh optimizer, as :meth:`fit` does."""

@@ -31,6 +31,7 @@ class PrefectServer:
         if auth_string is not None:
             self._env |= access_settings(auth_string, self._port)
         self.url = f"http://127.0.0.1:{self._port}/api"
+        self._env["PREFECT_SERVER_UI_API_URL"] = self.url  # otherwise the UI asks port 4200
         self.process: psutil.Process
 
     def start(self) -> None:

@@ -76,8 +76,12 @@ async def run_node(work: NodeWork, parents: Sequence[NodeReport]) -> NodeReport:
     report = await _run_or_recall(work, parents)
     for line in report.logs:
         logger.log(line.level, line.message)
-    numbers = " ".join(f"{name}={value:.4g}" for name, value in to_floats(report.metrics).items())
-    logger.info("%s on %s: %d rows in %.2f s %s", work.node_id, report.group, report.num_rows, report.seconds, numbers)
+    # Work without rows and metrics, such as a film, shows its time in the UI; counters of faults are mostly 0.
+    shown = {name: v for name, v in to_floats(report.metrics).items() if v != 0 or not name.startswith("perf/")}
+    level = logging.INFO if report.num_rows or shown else logging.DEBUG
+    rows = f"{report.num_rows} rows in " if report.num_rows else ""
+    numbers = " ".join(f"{name}={value:.4g}" for name, value in shown.items())
+    logger.log(level, "%s on %s: %s%.2f s %s", work.node_id, report.group, rows, report.seconds, numbers)
     return report
 
 

@@ -26,6 +26,7 @@ from embodyflow.orchestration.run.run_log import logged_to
 from embodyflow.orchestration.run.storage_faults import storage_faults_explained
 from embodyflow.orchestration.run.warm_start import sft, warm_start_key
 from embodyflow.orchestration.server.reporting import report_end, report_progress, report_start, warn_of_unrestorable
+from embodyflow.record.model_card import write_model_card
 from embodyflow.record.progress_line import progress_line
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 from embodyflow.references import resolve
@@ -81,6 +82,7 @@ async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
         await lookahead.stop()
     await run.stages.drain()
     summary = summarize(run)
+    write_model_card(run.folder.path / "policy", run.config, summary)
     run.folder.write_summary(summary)
     report_end(run, summary)
     run.folder.write_status("done", run.config.iterations, run.config.iterations)

@@ -41,11 +41,26 @@ class Encoder(nn.Module):
         return features
 
 
+CARD_TEMPLATE = """---
+{{ card_data }}
+---
+
+A `tiny_vla` policy of embodyflow. The card of the run's own folder `policy/` has its task and its success rate.
+
+```python
+from embodyflow.policies.tiny_vla.modeling_tiny_vla import TinyVLA
+
+model = TinyVLA.from_pretrained(folder)  # or the name of this repository
+```
+"""
+
+
 class TinyVLA(
     Encoder,
     PyTorchModelHubMixin,
     library_name="embodyflow",
     tags=["robotics"],
+    model_card_template=CARD_TEMPLATE,
     coders={TinyVLAConfig: (lambda config: config.model_dump(mode="json"), TinyVLAConfig.model_validate)},
 ):
     """Maps observations to the logits of a chunk of action tokens."""

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import imageio.v3 as iio
 import numpy as np
 import pytest
 import torch
@@ -21,6 +22,7 @@ from embodyflow.data.batches import to_batch
 from embodyflow.record.episode_record import find_episode, read_episodes
 from embodyflow.record.run_folder import UNRESTORABLE_FILE, RunFolder
 from embodyflow.rollouts import replay as engine
+from embodyflow.rollouts.clips import CAPTION
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 
 
@@ -241,10 +243,17 @@ def test_old_episodes_are_removed_and_uncommitted_ones_ignored(config, tmp_path:
 def test_successes_and_failures_are_drawn_on_one_sheet(config, run: Path, tmp_path: Path) -> None:
     folder = RunFolder(run).episodes.kept()[1]
     settings = {"episodes": str(folder), "path": str(tmp_path / "sheet.png"), "split": "train"}
+    settings["animation"] = str(tmp_path / "sheet.gif")
     worker = SimpleNamespace(rank=0, config=config)
     assert tasks.contact_sheet(None, settings, worker=worker).info == {"problem": None}
     sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
     assert sheet.shape == (4 * 142, 5 * 128, 3)
     assert [sheet[142 * line, -1].tolist() for line in range(4)] == [[27, 127, 59], *[[179, 38, 30]] * 3]
     assert len(np.unique(sheet[14:142], axis=0)) > 50
+    animation = iio.imread(tmp_path / "sheet.gif")
+    assert animation.shape[1:] == (192 + CAPTION, 4 * 192, 3) and 2 <= len(animation) <= 24
+    for column in range(4):  # a GIF's colours are close
+        drawn = animation[0, CAPTION - 1, 192 * column].astype(int)
+        assert np.abs(drawn - sheet[142 * column, -1]).max() < 16
+    assert (animation[0] != animation[-1]).any()
     assert tasks.contact_sheet(None, settings, worker=SimpleNamespace(rank=1)).info == {"problem": None}

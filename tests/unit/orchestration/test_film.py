@@ -14,6 +14,7 @@ from embodyflow.config import RunConfig
 from embodyflow.errors import WorkerLostError
 from embodyflow.orchestration.evaluation import evaluation
 from embodyflow.orchestration.run import training
+from embodyflow.orchestration.server.report import Section
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.workers.calls import NodeWork
 
@@ -66,6 +67,10 @@ def test_a_film_that_failed_is_retried_and_made_once(
 ) -> None:
     config = tiny_config(f"run_root={tmp_path}", "run_id=mine", "evaluation.video=true")
     run, studio = run_in(RunFolder.create(config), config), Studio(failing, problem)
+    shown: list[Section] = []
+    logged: list[tuple[object, ...]] = []
+    run.artifacts = SimpleNamespace(put_section=lambda section, content, part="": shown.append(section))
+    run.trackers = [SimpleNamespace(log_video=lambda *words: logged.append(words))]
     monkeypatch.setattr(evaluation, "evaluate", studio.evaluate)
     monkeypatch.setattr(evaluation, "submit_node", studio.submit)
     monkeypatch.setattr(evaluation, "draw_training", studio.draw)
@@ -76,4 +81,7 @@ def test_a_film_that_failed_is_retried_and_made_once(
         asyncio.run(training._evaluate_if_due(run, 0))
     assert studio.done == done
     held = {"iteration-000000.gif": "a film"} if problem is None else {"iteration-000000.txt": f"{problem}\n"}
+    film = run.folder.subfolder("videos") / "iteration-000000.gif"
+    assert shown == ([Section.BEFORE] if problem is None else [])
+    assert logged == ([(0, "eval/episodes", film)] if problem is None else [])
     assert {path.name: path.read_text() for path in run.folder.subfolder("videos").iterdir()} == held
