@@ -4,7 +4,8 @@
 
 The script ports every version of every workflow file in the clone's history. Files whose ported graphs are equal share
 a run: a small robot or language job of one iteration, by the flow that fits the graph. The results are in
-``benchmarks/results/siirl_graphs.json``. Files with several agents are counted and not run.
+``benchmarks/results/siirl_graphs.json``. Files with several agents are named and not run. If the script is started
+again with the same folder, it runs what is missing.
 """
 
 import argparse
@@ -61,12 +62,14 @@ def port(checkout: Path, folder: Path, blob: str) -> Path:
 
 
 def train(path: Path, graph: TaskGraph, robot: bool, folder: Path) -> dict[str, Any]:
-    """Run one iteration of a graph by the flow that fits it; return figures of its training."""
+    """Run one iteration of a graph by the flow that fits it, unless it is there; return figures of its training."""
     flow = "ppo" if any("train_critic" in node.executable_ref for node in graph.nodes.values()) else "grpo"
     words = (f"pipeline.yaml={path}", f"run_root={folder / 'runs'}", f"run_id={graph.digest[:7]}")
     command = [sys.executable, "-m", f"flows.{flow}", *(ROBOT if robot else LANGUAGE), *SMALL, *words]
-    subprocess.run(command, check=True, cwd=ROOT)
-    records = (folder / "runs" / graph.digest[:7] / "metrics.jsonl").read_text().splitlines()
+    run = folder / "runs" / graph.digest[:7]
+    if not (run / "summary.json").exists():
+        subprocess.run(command, check=True, cwd=ROOT)
+    records = (run / "metrics.jsonl").read_text().splitlines()
     [last] = [record for record in map(json.loads, records) if "train/optimizer_steps" in record]
     names = ("rollout/num_episodes", "groups/num_kept_rows", "train/optimizer_steps", "train/grad_norm")
     return {"flow": flow} | {name: last[name] for name in names if name in last}
@@ -78,7 +81,7 @@ def main() -> None:
     parser.add_argument("--checkout", type=Path, required=True, help="folder of a git clone of siiRL")
     parser.add_argument("--folder", type=Path, required=True, help="folder for the files and the runs")
     arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True)
+    arguments.folder.mkdir(parents=True, exist_ok=True)
     same_graph: dict[str, list[tuple[str, str, Path]]] = defaultdict(list)
     refused = []
     for blob, name in versions(arguments.checkout).items():

@@ -75,7 +75,8 @@ below with R or T in their shape, and to your own columns with names that begin 
 ``token_entropy``. Any other column of your own is a value of the row and travels as it is.
 
 Nodes add ``rewards``, ``advantages``, ``old_log_probs`` and ``ref_log_probs`` (float32 [N, T, L]), and with
-``algorithm.kl.placement=reward`` also ``kl_penalty``. They add one entry per decision of ``values``, the critic's
+``algorithm.kl.placement=reward`` also ``kl_penalty``, with ``algorithm.top_entropy_fraction`` below 1 ``old_entropy``.
+They add one entry per decision of ``values``, the critic's
 estimates, and of ``returns`` (float32 [N, T]), and for ``algorithm.advantage=remax`` one ``baseline`` per row, the
 reward of its group's greedy row (float32 [N]). To an advantage estimator a decision is one step, and its reward is the
 sum over its chunk.

@@ -24,15 +24,20 @@ def compute_old_log_prob(
 
     Rows of an earlier version of the policy keep the log-probs they were sampled with, which makes the ratio an
     importance weight (Schulman et al. 2017, arXiv:1707.06347, section 3). With ``algorithm.old_log_probs=recorded``
-    all rows keep theirs, with ``proximal`` none do (:mod:`embodyflow.algorithms.behavior`).
+    all rows keep theirs, with ``proximal`` none do (:mod:`embodyflow.algorithms.behavior`). With
+    ``algorithm.top_entropy_fraction`` below 1 it also writes ``old_entropy``, the trainer's for all rows.
 
     Raises:
         ParityError: Rollout and trainer disagree by more than ``trainer.parity_tolerance``. They hold different
             weights, or process observations differently.
     """
-    kind = worker.config.algorithm.old_log_probs
+    algorithm = worker.config.algorithm
+    kind = algorithm.old_log_probs
     checked = batch[_sampled(batch, CHECKED_SHARE)] if kind == "recorded" else batch
-    log_probs = worker.log_probs(checked, reference=False)
+    if algorithm.top_entropy_fraction < 1:
+        log_probs, batch["old_entropy"] = worker.log_probs_and_entropy(checked)
+    else:
+        log_probs = worker.log_probs(checked, reference=False)
     stale = checked["policy_version"] != call.policy_version
     importance = torch.where(stale[:, None, None], checked["log_probs"], log_probs)
     metrics = {}

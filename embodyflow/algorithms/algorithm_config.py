@@ -157,6 +157,8 @@ class AlgorithmConfig(_Config):
             check parity. With both, rows of an earlier version of the policy keep theirs. ``proximal`` recomputes all,
             and weights each token by π_prox / π_behavior (:mod:`embodyflow.algorithms.behavior`).
         max_behavior_weight: Upper bound of that weight.
+        top_entropy_fraction: Share of a mini-batch's tokens that have a policy loss, those of the highest entropy
+            before the first step; 1 is all (:func:`embodyflow.algorithms.selection.top_entropy_tokens`).
         entropy_coef: Coefficient of the entropy bonus; 0 turns it off.
         value_clip: Largest distance of a new value from the old one; ``null`` turns clipping off.
         pass_k: Number of rows of which the best counts (pass_at_k only).
@@ -174,6 +176,7 @@ class AlgorithmConfig(_Config):
     aggregation: Aggregation = "token_mean"
     old_log_probs: Literal["recomputed", "recorded", "proximal"] = "recomputed"
     max_behavior_weight: Annotated[float, Field(ge=1)] = 5.0
+    top_entropy_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     entropy_coef: NonNegative = 0.0
     value_clip: Positive | None = 0.5
     pass_k: Annotated[int, Field(ge=1)] = 4
@@ -221,6 +224,11 @@ class AlgorithmConfig(_Config):
             )
         if self.clip_low == 1 and self.loss != "cispo":
             raise ValueError("clip_low=1: must be less than 1; 1 is no lower bound and allowed with loss=cispo")
+        if self.old_log_probs == "recorded" and self.top_entropy_fraction < 1:
+            raise ValueError(
+                f"top_entropy_fraction={self.top_entropy_fraction:g}: needs the entropies of all tokens, which "
+                "old_log_probs=recorded does not compute; allowed are recomputed and proximal"
+            )
         if self.old_log_probs != "proximal" and self.rejection.level is not None:
             raise ValueError(
                 f"rejection.level={self.rejection.level}: only used with old_log_probs=proximal, and "

@@ -17,9 +17,8 @@ from torch import Tensor
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig, CovarianceConfig
 from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.algorithms.masked import AllReduce, mean_and_variance, one_rank
+from embodyflow.algorithms.selection import highest
 from embodyflow.references import resolve
-
-_BISECTIONS = 64  # more than a float64 has binary digits
 
 SelectFunction = Callable[[Tensor, Tensor, Tensor, Tensor, CovarianceConfig, AllReduce], Tensor]
 """Selection of tokens, bool [B, L], by log-probs, advantages, mask, row seeds, settings and sum over ranks."""
@@ -68,9 +67,9 @@ def highest_covariance(
     """
     covariance = _covariance(log_probs, advantages, mask, all_reduce)
     limit = _limit(mask, config.fraction, all_reduce)
-    above, tied = _highest(covariance, mask, limit, all_reduce)
+    above, tied = highest(covariance, mask, limit, all_reduce)
     left = limit - all_reduce(above.sum())
-    drawn, also_drawn = _highest(_draws(row_seeds, mask), tied, left, all_reduce)
+    drawn, also_drawn = highest(_draws(row_seeds, mask), tied, left, all_reduce)
     return above | drawn | also_drawn
 
 
@@ -89,7 +88,7 @@ def random_in_band(
     covariance = _covariance(log_probs, advantages, mask, all_reduce)
     in_band = mask & (covariance > config.low) & (covariance < config.high)
     limit = _limit(mask, config.fraction, all_reduce)
-    drawn, also_drawn = _highest(_draws(row_seeds, mask), in_band, limit, all_reduce)
+    drawn, also_drawn = highest(_draws(row_seeds, mask), in_band, limit, all_reduce)
     return drawn | also_drawn
 
 
@@ -114,24 +113,3 @@ def _draws(row_seeds: Tensor, mask: Tensor) -> Tensor:
 def _limit(mask: Tensor, fraction: float, all_reduce: AllReduce) -> Tensor:
     """Return the number of tokens to select over all ranks: ``fraction`` of them, at least one."""
     return (all_reduce(mask.sum().double()) * fraction).floor().clamp(min=1)
-
-
-def _highest(scores: Tensor, candidates: Tensor, limit: Tensor, all_reduce: AllReduce) -> tuple[Tensor, Tensor]:
-    """Select the ``limit`` candidates with the highest scores over all ranks.
-
-    Bisection finds the threshold, because it needs sums only. If there are no more candidates than ``limit``, the
-    second mask has all that remain.
-
-    Returns:
-        Two masks [B, L]: fewer candidates than ``limit``, all above the threshold, and those that tie at it.
-    """
-    squares = all_reduce(scores.masked_fill(~candidates, 0.0).square().sum())
-    scores = scores.masked_fill(~candidates, -torch.inf)
-    high = squares.sqrt() + 1.0
-    low = -high
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        enough = all_reduce((scores > middle).sum()) >= limit
-        low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
-    above = scores > high
-    return above, (scores > low) & ~above & (limit > 0)

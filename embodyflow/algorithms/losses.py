@@ -38,6 +38,8 @@ class LossInputs:
         entropy: Entropy, float [B, L] with gradient, if there is an entropy bonus.
         selected: Selection by :func:`embodyflow.algorithms.covariance.select_tokens`, bool [B, L], if the loss selects
             tokens.
+        high_entropy: Selection by :func:`embodyflow.algorithms.selection.top_entropy_tokens`, bool [B, L], of the
+            tokens that have a policy loss; ``None`` means all.
         behavior_weights: Factors of the policy loss from :func:`embodyflow.algorithms.behavior.behavior_weights`,
             float [B, L].
     """
@@ -49,6 +51,7 @@ class LossInputs:
     ref_log_probs: Tensor | None = None
     entropy: Tensor | None = None
     selected: Tensor | None = None
+    high_entropy: Tensor | None = None
     behavior_weights: Tensor | None = None
 
     def zero_outside_mask(self) -> "LossInputs":

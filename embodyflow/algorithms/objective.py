@@ -15,7 +15,9 @@ def policy_objective(
     """Return a micro-batch's share of the mini-batch's objective.
 
     The shares of all micro-batches and ranks add up to the objective, Σ weight·(behavior_weight·loss + kl_coef·KL −
-    entropy_coef·entropy). Micro-batches may be cut between any two rows, and within a row unless the loss is
+    entropy_coef·entropy), with the loss 0 outside ``high_entropy``.
+
+    Micro-batches may be cut between any two rows, and within a row unless the loss is
     ``per_row``.
 
     Args:
@@ -35,6 +37,9 @@ def policy_objective(
     inputs = inputs.zero_outside_mask()
     mask = inputs.mask
     loss, metrics = _checked(config.loss, find_loss(config.loss)(inputs, config), mask)
+    if inputs.high_entropy is not None:
+        loss = loss.masked_fill(~inputs.high_entropy, 0.0)
+        metrics = metrics | {"policy/high_entropy_fraction": token_mean(inputs.high_entropy, mask)}
     if inputs.behavior_weights is not None:
         loss = loss * inputs.behavior_weights
         metrics |= {

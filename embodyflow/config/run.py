@@ -241,6 +241,15 @@ class RunConfig(Config):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_entropies(self) -> "RunConfig":
+        if self.algorithm.top_entropy_fraction < 1 and not self.policy.entropy_varies:
+            raise ValueError(
+                f"algorithm.top_entropy_fraction={self.algorithm.top_entropy_fraction:g}: allowed is 1 with "
+                f"policy.name={self.policy.name}, whose entropy is the same in every state"
+            )
+        return self
+
     @property
     def precisions(self) -> dict[str, str]:
         """Precisions that log-probs are computed in, by configuration key."""

@@ -17,7 +17,7 @@ PROMPT, RESPONSE = "prompt_length", "response_length"
 """Columns with the number of tokens in a row's prompt and response."""
 
 PER_TOKEN = (
-    *("action_tokens", "loss_mask", "log_probs", "old_log_probs", "ref_log_probs", "kl_penalty"),
+    *("action_tokens", "loss_mask", "log_probs", "old_log_probs", "ref_log_probs", "kl_penalty", "old_entropy"),
     *("rewards", "advantages", "values", "returns"),
 )
 PER_TOKEN_PREFIX = "token_"

@@ -188,6 +188,9 @@ class TrainerEngine(Reducer, Protocol):
     def log_probs(self, batch: Batch, *, reference: bool) -> torch.Tensor:
         """Return the log-probs of the batch's tokens under the policy or its reference, float32 [N, T, L]."""
 
+    def log_probs_and_entropy(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the policy's log-probs of the batch's tokens and its entropies in nats, float32 [N, T, L]."""
+
     def values(self, batch: Batch) -> torch.Tensor:
         """Return the critic's value before each decision, float32 [N, T]."""
 

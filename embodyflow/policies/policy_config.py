@@ -18,12 +18,14 @@ class PolicyConfig(BaseModel):
 
     Attributes:
         job: Kind of job that the policy is for.
+        entropy_varies: Whether the entropy of an action token depends on the observation.
         name: Name of a shipped policy, or ``module:Class`` of another package's.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     job: ClassVar[str]
+    entropy_varies: ClassVar[bool] = True
 
     name: str
 

@@ -94,6 +94,12 @@ class FSDPTrainer:
         with self.policy_weights.reference() as policy:
             return self._log_probs(policy, batch, temperature)
 
+    def log_probs_and_entropy(self, batch: TensorDict) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the policy's log-probs of the batch's tokens and its entropies in nats, float32 ``[N, T, L]``."""
+        temperature = self.config.rollout.temperature
+        both = self._in_parts(lambda rows: torch.stack(self.policy.evaluate(rows, temperature), -1), batch)
+        return both[..., 0].contiguous(), both[..., 1].contiguous()
+
     def values(self, batch: TensorDict) -> torch.Tensor:
         """Return the critic's value before each decision, float32 ``[N, T]``; 0 where there is no decision."""
         assert self.critic is not None, "algorithm.advantage has no critic"

@@ -12,6 +12,7 @@ from embodyflow.algorithms.kl import estimate_kl, update_kl_coef
 from embodyflow.algorithms.losses import LossInputs
 from embodyflow.algorithms.masked import AllReduce, Metrics, whiten
 from embodyflow.algorithms.objective import policy_objective, value_objective
+from embodyflow.algorithms.selection import top_entropy_tokens
 from embodyflow.config import RunConfig
 from embodyflow.policies.base import Critic, Policy
 
@@ -51,7 +52,7 @@ class PolicyObjective:
         self.kl_coef = config.algorithm.kl.coef
 
     def prepare(self, rows: TensorDict, total_rows: int, all_reduce: AllReduce) -> TensorDict:
-        """Add ``token_weights``, and ``selected`` and ``behavior_weights`` if the loss uses them; whiten advantages.
+        """Add ``token_weights``, and the other columns of the mini-batch that the loss uses; whiten advantages.
 
         The weights are those of a mean over a full batch in which dropped rows count as zero. A mean over the remaining
         rows alone would take the largest steps where there is least to learn from: if a filter drops nearly all groups,
@@ -68,6 +69,8 @@ class PolicyObjective:
         selected = select_tokens(old_log_probs, advantages, mask, rows["seed"], algorithm, all_reduce)
         if selected is not None:
             rows["selected"] = selected
+        if (fraction := algorithm.top_entropy_fraction) < 1:
+            rows["high_entropy"] = top_entropy_tokens(rows["old_entropy"].flatten(1), mask, fraction, all_reduce)
         if algorithm.old_log_probs == "proximal":
             rows["behavior_weights"] = behavior_weights(old_log_probs, rows["log_probs"].flatten(1), mask, algorithm)
         return rows
@@ -78,7 +81,7 @@ class PolicyObjective:
         log_probs, entropy = self._policy.evaluate(rows, self._config.rollout.temperature)
         names = ["old_log_probs", "advantages", "loss_mask", "token_weights"]
         names += ["ref_log_probs"] if algorithm.has_kl_loss else []
-        names += [name for name in ("selected", "behavior_weights") if name in set(rows.keys())]
+        names += [name for name in ("selected", "high_entropy", "behavior_weights") if name in set(rows.keys())]
         read = {name: rows[name].to(log_probs.device).flatten(1) for name in names}
         mask, weights = read.pop("loss_mask"), read.pop("token_weights")
         inputs = LossInputs(log_probs=log_probs.flatten(1), entropy=entropy.flatten(1), mask=mask, **read)

@@ -49,6 +49,7 @@ def check_compatibility(config: RunConfig) -> None:
     _check_critic(graph, config)
     _check_baseline(graph, config)
     _check_kl(graph, config)
+    _check_entropy(graph, config)
     _check_filter(graph, config)
 
 
@@ -137,6 +138,17 @@ def _check_kl(graph: TaskGraph, config: RunConfig) -> None:
         )
     if penalties:
         _check_penalties(graph, penalties)
+
+
+def _check_entropy(graph: TaskGraph, config: RunConfig) -> None:
+    """Check that a node writes the entropies by which tokens are selected."""
+    fraction, writes = config.algorithm.top_entropy_fraction, "compute_old_log_prob"
+    own = any(_declares(node, "writes", "old_entropy") for node in graph.nodes.values())
+    if fraction < 1 and not own and not _nodes_of(graph, writes):
+        raise ConfigError(
+            f"algorithm.top_entropy_fraction={fraction:g}: allowed is 1; no node of the pipeline writes old_entropy "
+            f"(tasks:{writes})"
+        )
 
 
 def _check_penalties(graph: TaskGraph, penalties: list[str]) -> None:

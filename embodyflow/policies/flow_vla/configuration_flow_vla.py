@@ -1,6 +1,6 @@
 """Configuration of policies that denoise by flow matching: their observations, chunks and exploration."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -39,6 +39,8 @@ class FlowVLAScratchConfig(BaseModel):
 
 class FlowVLAConfig(PretrainedConfig, EmbodiedPolicyConfig):
     """Configuration of a :class:`~embodyflow.policies.flow_vla.policy_flow_vla.FlowVLAPolicy`."""
+
+    entropy_varies: ClassVar[bool] = False
 
     scratch: FlowVLAScratchConfig | None = Field(None, description="Sizes of the model of random weights.")
     state_dim: int = Field(8, ge=1, le=4096, description="S, features of the state.")

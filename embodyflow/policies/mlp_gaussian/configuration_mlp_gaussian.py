@@ -11,6 +11,7 @@ class MLPGaussianConfig(MLPConfig):
     """Configuration of :class:`~embodyflow.policies.mlp_gaussian.modeling_mlp_gaussian.MLPGaussian`."""
 
     discrete_policy: ClassVar[str | None] = "mlp_categorical"
+    entropy_varies: ClassVar[bool] = False
 
     name: Literal["mlp_gaussian"] = "mlp_gaussian"
     action_dim: int = Field(ge=1, le=64, description="A, dimensions of one action.")

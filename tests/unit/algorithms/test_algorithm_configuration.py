@@ -44,6 +44,11 @@ def refused(**settings):
         ({"clip_low": 1.0}, ["clip_low", "less than 1", "loss=cispo"]),
         ({"clip_low": 1.1, "loss": "cispo"}, ["clip_low", "less than or equal to 1"]),
         ({"pass_k": 0}, ["pass_k", "greater than or equal to 1"]),
+        ({"top_entropy_fraction": 0.0}, ["top_entropy_fraction", "greater than 0"]),
+        (
+            {"top_entropy_fraction": 0.2, "old_log_probs": "recorded"},
+            ["top_entropy_fraction=0.2", "old_log_probs=recorded", "recomputed and proximal"],
+        ),
         ({"rejection": {"level": "token"}}, ["rejection.level=token", "old_log_probs=proximal", "recomputed"]),
         ({"rejection": {"low": 2.0, "high": 2.0}}, ["low=2.0 must be less than high=2.0"]),
         ({"clip_high": float("nan")}, ["clip_high"]),

@@ -111,6 +111,16 @@ KL = """
         ("grpo", ["algorithm.advantage=gae"], "algorithm.advantage=gae: needs a pipeline with a critic; "),
         (
             "grpo",
+            ["algorithm.top_entropy_fraction=0.2", "pipeline.yaml={rewarded_only}"],
+            "algorithm.top_entropy_fraction=0.2: allowed is 1; no node of the pipeline writes old_entropy (tasks:compu",
+        ),
+        (
+            "ppo",
+            ["experiment=reacher", "algorithm.top_entropy_fraction=0.2"],
+            "algorithm.top_entropy_fraction=0.2: allowed is 1 with policy.name=mlp_gaussian, whose entropy is the same",
+        ),
+        (
+            "grpo",
             ["algorithm.advantage=remax"],
             "node 'advantage': algorithm.advantage=remax needs a baseline, which no ancestor writes; allowed are",
         ),
@@ -269,6 +279,7 @@ def test_a_mismatch_is_refused_in_one_line(
         "graph": GRAPH,
         "elsewhere": LOG_PROBS + KL % ("reward, ref", "kl"),
         "beside": LOG_PROBS + KL % ("ref", "ref"),
+        "rewarded_only": REWARDED,
         "rewarded": BASELINE % ("filter_groups", "tasks:filter_groups"),
         "early": BASELINE % ("dynamic_sampling", "tasks:compute_reward"),
         "unread": LOG_PROBS + KL[: KL.index("  - {node_id: advantage")] % "ref",

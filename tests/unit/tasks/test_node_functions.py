@@ -128,6 +128,9 @@ class Trainer:
     def log_probs(self, batch: Batch, *, reference: bool) -> torch.Tensor:
         return batch["log_probs"] + self._off[reference] * batch["loss_mask"]
 
+    def log_probs_and_entropy(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.log_probs(batch, reference=False), 2.0 * batch["loss_mask"]
+
 
 def test_log_probs_of_rollout_and_trainer_must_agree(tiny_config) -> None:
     config = tiny_config("trainer.parity_tolerance=1e-3")
@@ -179,6 +182,18 @@ def test_proximal_log_probs_are_the_trainers_for_all_rows(tiny_config) -> None:
         "policy/behavior_kl": pytest.approx(k3 / 4, rel=1e-4),
         "policy/num_stale_rows": 1,
     }
+
+
+def test_entropies_are_written_if_the_loss_selects_tokens_by_them(tiny_config) -> None:
+    plain = tasks.compute_old_log_prob(rows([1], [0]), worker=Trainer(tiny_config()), call=CALL).batch
+    assert plain is not None and "old_entropy" not in set(plain.keys())
+    for kind in ("recomputed", "proximal"):
+        config = tiny_config("algorithm.top_entropy_fraction=0.2", f"algorithm.old_log_probs={kind}")
+        batch = rows([1, 0], [0, 0], num_tokens=[1, 3])
+        right = batch["log_probs"] + 5e-6 * batch["loss_mask"]
+        output = tasks.compute_old_log_prob(batch, worker=Trainer(config, policy=5e-6), call=CALL)
+        assert output.batch is not None and output.batch["old_entropy"].equal(2.0 * batch["loss_mask"])
+        assert output.batch["old_log_probs"].equal(right)
 
 
 def test_parity_is_not_reported_if_all_rows_are_stale(tiny_config) -> None:

@@ -68,3 +68,14 @@ def test_token_weights_sum_to_the_fraction_of_a_full_batch(tiny_config) -> None:
     mask = torch.ones(4, config.num_decisions, config.policy.num_action_tokens, dtype=torch.bool)
     assert weights(config, mask, 4).sum().item() == pytest.approx(4 / config.full_batch)
     assert weights(config, mask, 2 * config.full_batch).sum().item() == pytest.approx(1.0)
+
+
+def test_tokens_of_the_highest_entropy_are_those_of_the_mini_batch_over_all_ranks(tiny_config) -> None:
+    """Sums over a second rank with the same rows leave the share unchanged; a row may have no token in it."""
+    config = tiny_config("algorithm.top_entropy_fraction=0.25")
+    mask = torch.ones(4, 1, 4, dtype=torch.bool)
+    rows = TensorDict({name: torch.zeros(mask.shape) for name in ("old_log_probs", "advantages")}, batch_size=[4])
+    rows["loss_mask"], rows["seed"] = mask, torch.arange(4)
+    rows["old_entropy"] = torch.arange(16.0).view(4, 1, 4)
+    prepared = PolicyObjective(None, config).prepare(rows, 4, lambda sums: 2 * sums)
+    assert prepared["high_entropy"].nonzero().tolist() == [[3, column] for column in range(4)]
