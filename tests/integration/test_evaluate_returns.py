@@ -13,19 +13,17 @@ def test_an_evaluation_of_a_control_run_agrees_with_training(
     tmp_path: Path, prefect_api: str, ray_env: dict[str, str]
 ) -> None:
     runs = Runs(tmp_path).served_by(prefect_api, **ray_env)
-    words = (*SMALL_CONTROL, "iterations=1", "evaluation.num_episodes=6", "rollout.num_workers=2")
+    words = (*SMALL_CONTROL, "iterations=1", "evaluation.num_episodes=6", "rollout.num_workers=1")
     trained = runs.start(*words, f"run_root={runs.root}", "run_id=arm", flow="ppo")
     output, _ = trained.communicate(timeout=runs.seconds)
     assert trained.returncode == 0, output[-4000:]
     [after] = [record for record in runs.metrics("arm") if record["iteration"] == 1 and "eval/return" in record]
-    for policy, run_id, more in (("arm", "of-run", ()), ("arm/policy", "of-export", words[1:])):
-        more = (*more, "experiment=reacher", f"run_root={runs.root}") if more else ()
-        evaluated = runs.start(f"policy={runs.root}/{policy}", f"run_id={run_id}", *more, flow="evaluate")
-        output, _ = evaluated.communicate(timeout=runs.seconds)
-        assert evaluated.returncode == 0, output[-4000:]
-        result = json.loads((runs.root / run_id / "evaluation.json").read_text())
-        found = result["return"]
-        assert (found["episodes"], found["mean_steps"]) == (6, 50)
-        assert (found["mean"], found["low"]) == (after["eval/return"], after["eval/return_low"])
-        assert f"return {found['mean']:.4g} [{found['low']:.4g}, {found['high']:.4g}] over 6 episodes" in output
-        assert result["weights_digest"] == runs.summary("arm")["weights_digest"]
+    evaluated = runs.start(f"policy={runs.root}/arm", "run_id=again", flow="evaluate")
+    output, _ = evaluated.communicate(timeout=runs.seconds)
+    assert evaluated.returncode == 0, output[-4000:]
+    result = json.loads((runs.root / "again" / "evaluation.json").read_text())
+    found = result["return"]
+    assert (found["episodes"], found["mean_steps"]) == (6, 50)
+    assert (found["mean"], found["low"]) == (after["eval/return"], after["eval/return_low"])
+    assert f"return {found['mean']:.4g} [{found['low']:.4g}, {found['high']:.4g}] over 6 episodes" in output
+    assert result["weights_digest"] == runs.summary("arm")["weights_digest"]

@@ -70,6 +70,10 @@ def test_a_control_run_is_evaluated_on_episodes_of_its_own_number(tmp_path: Path
     assert isinstance(config, ControlConfig) and config.evaluation is not None
     assert config.evaluation.num_episodes == 25
     open_evaluation(config, policy)
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / "model.safetensors").write_text("")
+    config, policy = ask(f"policy={tmp_path}/export", "experiment=reacher", f"run_root={tmp_path}")
+    assert (config.experiment, policy.iteration) == ("reacher", None) and config.evaluation is not None
     with pytest.raises(ConfigError, match=r"^evaluation.num_episodes=4: "):
         ask(f"policy={tmp_path}/arm", "evaluation.num_episodes=4")
 
