@@ -14,6 +14,7 @@ Runs are added to ``benchmarks/results/ppo_normalized.json``, where they replace
 
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -29,7 +30,6 @@ from benchmarks.ppo_control import (
     parser_of,
     recorder_of,
     runs_in,
-    watch,
     with_run,
 )
 
@@ -53,13 +53,26 @@ def measure(name: str, iterations: int, seed: int) -> Run:
             metrics = Path(folder, "run", "metrics.jsonl")
             words += [f"run_root={folder}", "run_id=run", "tracking.tensorboard=false"]
             command = ["-m", "flows.ppo", *words, *NORMALISED]
-        records = watch([sys.executable, *command], metrics, Path(folder, "log"))
+        run_to_end([sys.executable, *command], Path(folder, "log"))
+        records = [json.loads(line) for line in metrics.read_text().splitlines()]
     return {
         "contender": name,
         "seed": seed,
         "steps": np.cumsum([int(record["rollout/num_steps"]) for record in records]).tolist(),
         "returns": [record.get("rollout/reward") for record in records],
     }
+
+
+def run_to_end(command: list[str], log: Path) -> None:
+    """Run a command with its output in a file.
+
+    Raises:
+        SystemExit: The command failed; the message has the end of its output.
+    """
+    with log.open("w") as output:
+        code = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
+    if code != 0:
+        raise SystemExit(f"{' '.join(command)}\nexit code {code}\n{log.read_text()[-2000:]}")
 
 
 def run_stable_baselines3(metrics: Path, words: list[str]) -> None:
@@ -130,7 +143,7 @@ def save(runs: list[Run]) -> None:
 
 
 def main() -> None:
-    arguments, words = parser_of(__doc__, iterations=74).parse_known_args()
+    arguments, words = parser_of(__doc__, iterations=50).parse_known_args()
     if arguments.stable_baselines3:
         run_stable_baselines3(arguments.stable_baselines3, words)
         return

@@ -169,6 +169,18 @@ def control() -> str:
     return table(("Experiment", "Our return", "Its return", "Our steps per second ÷ its"), rows)
 
 
+def normalised_control() -> str:
+    """Return returns beside Stable-Baselines3's with normalised observations and rewards."""
+    comparison = _read("ppo_normalized")["comparison"]
+    rows = [
+        (name, str(len(returns)), f"{_mean(returns):.0f}", f"{min(returns):.0f}", f"{max(returns):.0f}")
+        for name, returns in comparison["last_returns"].items()
+    ]
+    overlap = f"{100 * comparison['overlapping_points']:.0f} % of {comparison['num_points']} points"
+    agreement = f"{comparison['difference_in_deviations']:+.2f} deviations over seeds; ranges overlap at {overlap}"
+    return f"{table(('Contender', 'Seeds', 'Mean', 'Lowest', 'Highest'), rows)}\n\nOurs minus theirs: {agreement}."
+
+
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
@@ -314,7 +326,7 @@ def formulas() -> str:
 TABLES = {
     each.__name__: each
     for each in (
-        *(learning, algorithms, srpo, trl, generation, staleness, control, vector_env, libero),
+        *(learning, algorithms, srpo, trl, generation, staleness, control, normalised_control, vector_env, libero),
         *(data_plane, planning, orchestration, faults, durability, growth, exploration, formulas),
     )
 }
