@@ -5,8 +5,8 @@
 Every run is what a user runs (``python -m flows.grpo experiment=calculator seed=…``), in its own process. The control
 has no tool. Its demonstrations state results without a call, and its warm start has a fixed number of steps, more than
 that of the others. Finished runs in the folder are reused. Results go to ``benchmarks/results/agent_learning.json`` and
-``docs/images/agent_learning.png``. The script exits with 1 if the mean greedy success with the tool is over 0.3 before or under 0.9 after training, or over
-0.4 after training without it.
+``docs/images/agent_learning.png``. The script exits with 1 if the mean greedy success with the tool is over 0.3 before
+or under 0.9 after training, or over 0.4 after training without it.
 """
 
 import argparse
