@@ -23,7 +23,7 @@ from embodyflow.rollouts.replay import film, first_difference
 def replay(path: Path, uid: int) -> int:
     """Replay an episode of a run, compare it with the record and print how it was trained on.
 
-    A conversation is printed turn by turn. It is not played again, because tools may answer otherwise today.
+    A conversation is printed turn by turn and not replayed, because tools may answer otherwise today.
 
     Returns:
         0 if the replay is bit-identical to the record, or if the task's seed does not restore an episode; else 1.
