@@ -13,6 +13,6 @@ from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETR
 for _name, _value in (NO_TELEMETRY | BATCHED_WRITES | STARTUP_TIMEOUT).items():
     os.environ.setdefault(_name, _value)
 os.environ.update(home_in_place_of(os.environ))
-withhold_our_password(os.environ, Path("prefect.toml"))
+withhold_our_password(os.environ, Path())
 if sys.stderr.isatty():  # a progress bar occupies the terminal (request.command_line); the log is in the UI
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")

@@ -251,10 +251,13 @@ class Stack:
 
     def _deploy(self) -> None:
         process = self._launch("prefect-deploy", deploy_command(self.folder))
-        code = process.wait(timeout=START_TIMEOUT)
+        log = self.folder.log("prefect-deploy")
+        try:
+            code = process.wait(timeout=START_TIMEOUT)
+        except psutil.TimeoutExpired as error:
+            raise StackError(f"prefect-deploy did not end within {START_TIMEOUT:.0f} s", log) from error
         del self._processes["prefect-deploy"]
         if code != 0:
-            log = self.folder.log("prefect-deploy")
             raise StackError(f"Prefect refused {self.folder.prefect_yaml}", log)
 
     def _end_stale_runs(self, message: str) -> None:

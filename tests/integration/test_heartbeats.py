@@ -1,5 +1,6 @@
 """The server ends a flow run whose heartbeat stops, and no run that goes on or belongs to somebody else."""
 
+import time
 import uuid
 from datetime import UTC, datetime
 
@@ -12,7 +13,7 @@ from embodyflow.stack.prefect_api import PrefectApi
 
 pytestmark = pytest.mark.integration
 
-SILENCE = 20.0
+SILENCE = 10.0
 
 
 class Deployment:
@@ -62,6 +63,7 @@ def test_a_run_without_a_heartbeat_is_ended(prefect_api: str, monkeypatch: pytes
         return str(found["state_type"])
 
     def is_ended() -> bool:
+        time.sleep(0.5)
         ours.beat(alive)
         return kind(dead) == "CRASHED"
 

@@ -9,6 +9,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dotenv import dotenv_values
+
 if TYPE_CHECKING:
     from prefect.settings.models.api import APISettings
 
@@ -58,21 +60,22 @@ def new_auth_string() -> str:
     return f"embodyflow:{secrets.token_hex(16)}"
 
 
-def withhold_our_password(environ: MutableMapping[str, str], toml: Path) -> None:
-    """Keep the password of a folder's stack from another server that the environment names.
+def withhold_our_password(environ: MutableMapping[str, str], folder: Path) -> None:
+    """Keep the password of a folder's stack from another server that the environment or ``.env`` names.
 
     Prefect reads each setting by itself: the address from the environment, the password from ``prefect.toml``. An empty
     variable hides the password. Call it before Prefect is imported.
 
     Args:
         environ: Environment of this process.
-        toml: ``prefect.toml`` of the current folder, which may not exist.
+        folder: Current folder, in which Prefect looks for both files.
     """
-    api_url = environ.get("PREFECT_API_URL")
-    if not api_url or AUTH_STRING in environ or not toml.is_file():
+    toml = folder / "prefect.toml"
+    if not toml.is_file() or not (text := toml.read_text()).startswith(TOML_MARK):
         return
-    text = toml.read_text()
-    if text.startswith(TOML_MARK) and tomllib.loads(text)["api"]["url"] != api_url.rstrip("/"):
+    named = {**dotenv_values(folder / ".env"), **environ}
+    api_url = named.get("PREFECT_API_URL")
+    if api_url and AUTH_STRING not in named and tomllib.loads(text)["api"]["url"] != api_url.rstrip("/"):
         environ[AUTH_STRING] = ""
 
 

@@ -77,7 +77,7 @@ def test_the_stacks_password_is_withheld_from_other_servers(
     ours = '[api]\nurl = "http://127.0.0.1:4200/api"\nauth_string = "embodyflow:ours"\n'
     (here / "prefect.toml").write_text(TOML_MARK + ours)
     seen = dict(environ)
-    withhold_our_password(seen, here / "prefect.toml")
+    withhold_our_password(seen, here)
     assert seen == environ | ({"PREFECT_API_AUTH_STRING": ""} if withheld else {})
     for name, value in seen.items():
         monkeypatch.setenv(name, value)
@@ -85,9 +85,18 @@ def test_the_stacks_password_is_withheld_from_other_servers(
     assert users_credentials().headers() == expected[withheld]
 
 
+def test_the_stacks_password_is_withheld_from_a_server_that_an_env_file_names(here: Path) -> None:
+    (here / "prefect.toml").write_text(f'{TOML_MARK}[api]\nurl = "http://127.0.0.1:4200/api"\nauth_string = "ours"\n')
+    (here / ".env").write_text(f"PREFECT_API_URL={URL}\n")
+    environ: dict[str, str] = {}
+    withhold_our_password(environ, here)
+    assert environ == {"PREFECT_API_AUTH_STRING": ""}
+
+
 def test_a_prefect_toml_of_the_users_is_theirs_to_combine(here: Path) -> None:
     (here / "prefect.toml").write_text('[api]\nurl = "http://elsewhere/api"\nauth_string = "theirs"\n')
     environ = {"PREFECT_API_URL": URL}
-    withhold_our_password(environ, here / "prefect.toml")
-    withhold_our_password(environ, here / "missing.toml")
+    withhold_our_password(environ, here)
+    (here / "prefect.toml").unlink()
+    withhold_our_password(environ, here)
     assert environ == {"PREFECT_API_URL": URL}
