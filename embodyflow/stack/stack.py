@@ -47,6 +47,12 @@ from embodyflow.stack.stack_folder import StackFolder, StackState
 START_TIMEOUT = 180.0
 """Seconds within which a service must answer; the first start on a busy machine takes minutes."""
 
+NUM_RAY_STARTS = 3
+"""Attempts to start Ray. It gives a node 30 s to start, however busy the machine is, and has no setting for that."""
+
+RAY_TOO_SLOW = "timed out during startup"
+"""Text of Ray's error when those 30 s are over."""
+
 FLOW_GRACE = 8.0
 """Seconds that a flow run has to stop its workers and report to the server when the stack stops."""
 
@@ -69,6 +75,7 @@ class Stack:
         self.folder, self._command = folder, command
         self._api_url, self._ray_address = attached(os.environ)
         self._owns_database = False
+        self._num_ray_starts, self._client_port = 0, 0
         self._processes: dict[str, psutil.Popen] = {}
         self._watcher: subprocess.Popen[bytes] | None = None  # kills what would outlive this process
         self._held = ExitStack()  # the folder's lock and the claimed ports, held until everything has ended
@@ -96,9 +103,13 @@ class Stack:
             write_end(self.folder, StackEnd.from_error(error))
 
     def check(self) -> None:
-        """Raise StackError if a service of the stack has ended."""
-        for name, process in self._processes.items():
-            if process.poll() is not None:
+        """Raise StackError if a service of the stack has ended; start Ray again if it was too slow to start."""
+        for name, process in list(self._processes.items()):
+            if process.poll() is None:
+                continue
+            if self._may_start_again(name):
+                self._start_ray()
+            else:
                 log = self.folder.log(name)
                 raise StackError(describe_exit(name, int(process.returncode), log), log)
 
@@ -135,13 +146,8 @@ class Stack:
         self._check_attached()
         self._watcher = start_watcher(STACK_VARIABLE, self.env, self.folder.prefect_toml)
         if self._ray_address is None:
-            port, temp_dir = (
-                int(self.state.ray_address.rpartition(":")[2]),
-                f"{self.state.ray_temp_dir}/{RAY_SUBFOLDER}",
-            )
-            command = ray_command(port, self._claim(10001), temp_dir)
-            env = {key: value for key, value in self.env.items() if key != "RAY_ADDRESS"}
-            self._launch("ray", command, env=env)
+            self._client_port = self._claim(10001)
+            self._start_ray()
         if self._api_url is None:
             port = int(self._api.ui_url.rpartition(":")[2])
             self._launch("prefect-server", server_command(port), env=self._server_environment())
@@ -157,6 +163,18 @@ class Stack:
             self.folder.write_prefect_toml(self.state.api_url)
         pids = {name: process.pid for name, process in self._processes.items()}
         self._set_state(replace(self.state, ready=True, processes=pids))
+
+    def _start_ray(self) -> None:
+        port = int(self.state.ray_address.rpartition(":")[2])
+        command = ray_command(port, self._client_port, f"{self.state.ray_temp_dir}/{RAY_SUBFOLDER}")
+        self._num_ray_starts += 1
+        self._launch("ray", command, env={key: value for key, value in self.env.items() if key != "RAY_ADDRESS"})
+
+    def _may_start_again(self, name: str) -> bool:
+        """Return True if a service has ended only because the machine is too busy, and the stack is still starting."""
+        if name != "ray" or self.state.ready or self._num_ray_starts == NUM_RAY_STARTS:
+            return False
+        return RAY_TOO_SLOW in self.folder.log(name).read_text(errors="replace")
 
     def _start_worker(self) -> Callable[[], bool]:
         """Start the Prefect worker; return a function that is True once the server has its heartbeat and it polls."""
