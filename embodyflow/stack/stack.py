@@ -30,6 +30,7 @@ from embodyflow.stack.processes import (
     stop_processes,
 )
 from embodyflow.stack.services import (
+    RAY_STARTED,
     WORK_POOL,
     WORKER_STARTED,
     attached,
@@ -158,7 +159,7 @@ class Stack:
         self._deploy()
         self._wait_for("prefect-worker", started)
         if self._ray_address is None:
-            self._wait_for("ray", lambda: answers(self.state.ray_address))
+            self._wait_for("ray", self._ray_is_up)
         if self._api_url is None:
             self.folder.write_prefect_toml(self.state.api_url)
         pids = {name: process.pid for name, process in self._processes.items()}
@@ -169,6 +170,9 @@ class Stack:
         command = ray_command(port, self._client_port, f"{self.state.ray_temp_dir}/{RAY_SUBFOLDER}")
         self._num_ray_starts += 1
         self._launch("ray", command, env={key: value for key, value in self.env.items() if key != "RAY_ADDRESS"})
+
+    def _ray_is_up(self) -> bool:
+        return RAY_STARTED in self.folder.log("ray").read_text(errors="replace") and answers(self.state.ray_address)
 
     def _may_start_again(self, name: str) -> bool:
         """Return True if a service has ended only because the machine is too busy, and the stack is still starting."""
@@ -185,7 +189,9 @@ class Stack:
         temp_dir = self._held.enter_context(private_folder())
         self._launch("prefect-worker", worker_command(name), env=self.env | {"TMPDIR": str(temp_dir)})
         log = self.folder.log("prefect-worker")
-        return lambda: WORKER_STARTED in log.read_text() and self._api.heartbeat(WORK_POOL, name) != before
+        return lambda: (
+            WORKER_STARTED in log.read_text(errors="replace") and self._api.heartbeat(WORK_POOL, name) != before
+        )
 
     def _plan(self) -> None:
         """Choose the addresses, write the stack's state and prepare the environment of its processes."""

@@ -185,11 +185,11 @@ with open({str(tmp_path / "starts")!r}, "a+") as file:
     file.seek(0)
     if len(file.read()) <= {num_slow}:
         sys.exit("Exception: The current node timed out during startup. This could happen because")
+print("Ray runtime started.", flush=True)
 time.sleep(60)
 """
     monkeypatch.delenv("RAY_ADDRESS")
     monkeypatch.setattr(stack_module, "ray_command", lambda *_: [sys.executable, "-c", code])
-    monkeypatch.setattr(stack_module, "answers", lambda _: (tmp_path / "starts").read_text() == "xxx")
     worker(monkeypatch, "import time; print('started!', flush=True); time.sleep(60)")
     Api.beats = [None, "2026-01-01T00:00:00Z"]
     stack = Stack(stack.folder, "up")  # with Ray of its own
