@@ -16,6 +16,9 @@ from embodyflow.stack.stack_folder import StackFolder, StackState
 
 WORK_POOL = "embodyflow"
 
+RAY_STARTED = "Ray runtime started"
+"""Text that Ray prints once its node is up. Its port answers earlier, when the node may yet fail."""
+
 WORKER_STARTED = "started!"
 """Text that Prefect's worker prints once it can run flows. Its first heartbeat comes earlier, when it may yet fail."""
 

@@ -34,6 +34,7 @@ from embodyflow.stack.processes import (
     stop_processes,
 )
 from embodyflow.stack.services import (
+    RAY_STARTED,
     WORK_POOL,
     WORKER_STARTED,
     attached,
@@ -50,6 +51,12 @@ from embodyflow.stack.stack_folder import StackFolder, StackState
 
 START_TIMEOUT = 180.0
 """Seconds within which a service must answer; the first start on a busy machine takes minutes."""
+
+NUM_RAY_STARTS = 3
+"""Attempts to start Ray. It gives a node 30 s to start, however busy the machine is, and has no setting for that."""
+
+RAY_TOO_SLOW = "timed out during startup"
+"""Text of Ray's error when those 30 s are over."""
 
 FLOW_GRACE = 8.0
 """Seconds that a flow run has to stop its workers and report to the server when the stack stops."""
@@ -74,6 +81,7 @@ class Stack:
         self._api_url, self._ray_address = attached(os.environ)
         self._listener: socket.socket | None = None  # for our Prefect server
         self._owns_database = False
+        self._num_ray_starts, self._client_port = 0, 0
         self._processes: dict[str, psutil.Popen] = {}
         self._watcher: subprocess.Popen[bytes] | None = None  # kills what would outlive this process
         self._held = ExitStack()  # the folder's lock and the claimed ports, held until everything has ended
@@ -101,9 +109,13 @@ class Stack:
             write_end(self.folder, StackEnd.from_error(error))
 
     def check(self) -> None:
-        """Raise StackError if a service of the stack has ended."""
-        for name, process in self._processes.items():
-            if process.poll() is not None:
+        """Raise StackError if a service of the stack has ended; start Ray again if it was too slow to start."""
+        for name, process in list(self._processes.items()):
+            if process.poll() is None:
+                continue
+            if self._may_start_again(name):
+                self._start_ray()
+            else:
                 log = self.folder.log(name)
                 raise StackError(describe_exit(name, int(process.returncode), log), log)
 
@@ -140,14 +152,8 @@ class Stack:
         self._check_attached()
         self._watcher = start_watcher(STACK_VARIABLE, self.env, self.folder.prefect_toml)
         if self._ray_address is None:
-            port, temp_dir = (
-                int(self.state.ray_address.rpartition(":")[2]),
-                f"{self.state.ray_temp_dir}/{RAY_SUBFOLDER}",
-            )
-            command = ray_command(port, self._claim(10001), temp_dir)
-            withheld = ("RAY_ADDRESS", AUTH_STRING, SERVER_AUTH_STRING)  # Ray's workers make no requests to Prefect
-            env = {key: value for key, value in self.env.items() if key not in withheld}
-            self._launch("ray", command, env=env)
+            self._client_port = self._claim(10001)
+            self._start_ray()
         if self._listener is not None:
             with self._listener:
                 env = self._server_environment(self._listener.getsockname()[1])
@@ -161,11 +167,27 @@ class Stack:
         install_automation(self._api, WORK_POOL)
         self._wait_for("prefect-worker", started)
         if self._ray_address is None:
-            self._wait_for("ray", lambda: answers(self.state.ray_address))
+            self._wait_for("ray", self._ray_is_up)
         if self._api_url is None:
             self.folder.write_prefect_toml(self.state.api_url, self.folder.auth_string())
         pids = {name: process.pid for name, process in self._processes.items()}
         self._set_state(replace(self.state, ready=True, processes=pids))
+
+    def _start_ray(self) -> None:
+        port = int(self.state.ray_address.rpartition(":")[2])
+        command = ray_command(port, self._client_port, f"{self.state.ray_temp_dir}/{RAY_SUBFOLDER}")
+        self._num_ray_starts += 1
+        withheld = ("RAY_ADDRESS", AUTH_STRING, SERVER_AUTH_STRING)  # Ray's workers make no requests to Prefect
+        self._launch("ray", command, env={key: value for key, value in self.env.items() if key not in withheld})
+
+    def _ray_is_up(self) -> bool:
+        return RAY_STARTED in self.folder.log("ray").read_text(errors="replace") and answers(self.state.ray_address)
+
+    def _may_start_again(self, name: str) -> bool:
+        """Return True if a service has ended only because the machine is too busy, and the stack is still starting."""
+        if name != "ray" or self.state.ready or self._num_ray_starts == NUM_RAY_STARTS:
+            return False
+        return RAY_TOO_SLOW in self.folder.log(name).read_text(errors="replace")
 
     def _start_worker(self) -> Callable[[], bool]:
         """Start the Prefect worker; return a function that is True once the server has its heartbeat and it polls."""
@@ -176,7 +198,9 @@ class Stack:
         temp_dir = self._held.enter_context(private_folder())
         self._launch("prefect-worker", worker_command(name), env=self.env | {"TMPDIR": str(temp_dir)})
         log = self.folder.log("prefect-worker")
-        return lambda: WORKER_STARTED in log.read_text() and self._api.heartbeat(WORK_POOL, name) != before
+        return lambda: (
+            WORKER_STARTED in log.read_text(errors="replace") and self._api.heartbeat(WORK_POOL, name) != before
+        )
 
     def _plan(self) -> None:
         """Choose the addresses, write the stack's state and prepare the environment of its processes."""

@@ -173,6 +173,36 @@ def test_the_worker_keeps_its_files_in_a_folder_of_its_own_that_goes_with_the_st
     assert diagnose(stack.folder)[0].startswith("down: no stack was started here, or it was stopped")
 
 
+@pytest.mark.parametrize("num_slow", [2, 3])
+def test_ray_that_is_too_slow_to_start_starts_again(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, num_slow: int
+) -> None:
+    """Its limit of 30 s cannot be set, and busy machines exceed it."""
+    code = f"""
+import sys, time
+with open({str(tmp_path / "starts")!r}, "a+") as file:
+    file.write("x")
+    file.seek(0)
+    if len(file.read()) <= {num_slow}:
+        sys.exit("Exception: The current node timed out during startup. This could happen because")
+print("Ray runtime started.", flush=True)
+time.sleep(60)
+"""
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setattr(stack_module, "ray_command", lambda *_: [sys.executable, "-c", code])
+    worker(monkeypatch, "import time; print('started!', flush=True); time.sleep(60)")
+    Api.beats = [None, "2026-01-01T00:00:00Z"]
+    stack = Stack(stack.folder, "up")  # with Ray of its own
+    monkeypatch.setattr(Stack, "_check_attached", lambda _: None)
+    if num_slow < 3:
+        with stack:
+            assert (tmp_path / "starts").read_text() == "xxx"
+    else:
+        with pytest.raises(StackError, match="timed out during startup"), stack:
+            while True:
+                stack.check()
+
+
 def test_a_project_of_another_user_is_refused_in_a_line(folder: StackFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)  # the tests may run as root, who may write everywhere
     for start in (up.detached, folder.locked().__enter__):
