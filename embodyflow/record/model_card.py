@@ -81,7 +81,8 @@ def model_card(config: RunConfig, summary: Mapping[str, Any]) -> ModelCard:
         tags=["embodyflow", config.pipeline_tag, *([config.algorithm_name] if config.algorithm_name else [])],
         model_name=name,
         eval_results=_results(config, summary) or None,
-        **known,
+        license=known.get("license"),
+        base_model=known.get("base_model"),
     )
     parts = [
         f"# {name}",
@@ -181,7 +182,7 @@ def _base_facts(base: str) -> dict[str, str]:
     card = _base_card(base)
     facts = {} if Path(base).is_dir() else {"base_model": base}
     if card is not None:
-        named = {"license": card.data.license, "base_model": card.data.base_model}
+        named = {name: card.data.get(name) for name in ("license", "base_model")}
         facts = {name: value for name, value in named.items() if isinstance(value, str)} | facts
     return facts
 

@@ -102,7 +102,7 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> 
 
 
 async def _histogram_values(run: Run, index: int) -> dict[str, Array]:
-    """Return what trackers draw histograms of, from the episodes that the iteration keeps; empty if it keeps none."""
+    """Return values of histograms from the episodes that the iteration keeps; empty without trackers or episodes."""
     folder = run.folder.episodes.unfinished(index)
     if not run.trackers or not folder.exists():
         return {}

@@ -160,9 +160,8 @@ class Artifacts:
                     del self._ids[key]
                 raise
         else:
-            wanted = ArtifactCreate(
-                key=key, type=kind, data=data, description=description, flow_run_id=self._flow_run_id
-            )
+            owner = self._flow_run_id
+            wanted = ArtifactCreate(key=key, type=kind, data=data, description=description, flow_run_id=owner)
             self._ids[key] = (await self._client.create_artifact(wanted)).id
 
     async def _find(self, key: str) -> UUID | None:
