@@ -121,7 +121,8 @@ class RunProgress:
             return ""
         (began, first), (ended, last) = self._finished[0], self._finished[-1]
         each = (ended - began) / (last - first)
-        left = max(each * (self._iterations - last) - (time.monotonic() - ended), 0.0)
+        # An iteration that takes longer than the others leaves the time of those after it.
+        left = each * (self._iterations - last) - min(time.monotonic() - ended, each)
         return f"{_short(left)} left"
 
     def _new_records(self) -> list[dict[str, Any]]:

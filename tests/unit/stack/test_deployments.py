@@ -198,3 +198,14 @@ def test_the_offer_to_resume_a_run_names_a_command_that_can(
     (run / "ledger.jsonl").touch()
     (run / "config.yaml").write_text(yaml.safe_dump({"flow": flow, "experiment": experiment, "iterations": 9}))
     assert up._resume_commands(StackFolder(tmp_path)) == [f"to resume   {command}  (2 of 9 iterations)", ""]
+
+
+def test_the_server_streams_logs_to_watchers(tmp_path: Path) -> None:
+    """By default `prefect deployment run --watch` shows events alone; Prefect must know the settings by these names."""
+    program = (
+        "from prefect.settings import get_current_settings; logs = get_current_settings().server.logs; "
+        "print(logs.stream_out_enabled and logs.stream_publishing_enabled)"
+    )
+    env = services.environment(StackFolder(tmp_path))
+    done = subprocess.run([sys.executable, "-c", program], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
