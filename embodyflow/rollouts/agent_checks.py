@@ -25,7 +25,8 @@ def check_agent(config: AgentJobConfig) -> None:
         workflow_class: Any = resolve(agent.workflow)
     except ImportError as error:
         raise ConfigError(f"rollout.agent.workflow={agent.workflow}: {error}") from error
-    if not inspect.isclass(workflow_class) or not inspect.iscoroutinefunction(getattr(workflow_class, "run", None)):
+    runs = inspect.iscoroutinefunction(getattr(workflow_class, "run", None))
+    if not (runs and inspect.isclass(workflow_class)):
         raise ConfigError(
             f"rollout.agent.workflow={agent.workflow}: must be a class with async def run(self, engine, row, context)"
         )
