@@ -1,10 +1,10 @@
 """Checks of an agent's tools and workflow, before a process starts."""
 
 import inspect
-from typing import Any
 
 from embodyflow.agents.chat_format import check_template
 from embodyflow.agents.tool_loop import ToolLoop
+from embodyflow.agents.workflow import WorkflowBuilder
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer
@@ -22,15 +22,15 @@ def check_agent(config: AgentJobConfig) -> None:
     check_language(config)
     agent = config.rollout.agent
     try:
-        workflow_class: Any = resolve(agent.workflow)
+        build_workflow: WorkflowBuilder = resolve(agent.workflow)
     except ImportError as error:
         raise ConfigError(f"rollout.agent.workflow={agent.workflow}: {error}") from error
-    runs = inspect.iscoroutinefunction(getattr(workflow_class, "run", None))
-    if not (runs and inspect.isclass(workflow_class)):
+    runs = inspect.iscoroutinefunction(getattr(build_workflow, "run", None))
+    if not (runs and isinstance(build_workflow, type)):
         raise ConfigError(
             f"rollout.agent.workflow={agent.workflow}: must be a class with async def run(self, engine, row, context)"
         )
-    workflow = workflow_class(agent)
+    workflow = build_workflow(agent)
     source = build_prompt_source(config.data, None, config.rollout.max_prompt_tokens)
     prompt = source.prompt("train", 0)
     if prompt.messages is None:
