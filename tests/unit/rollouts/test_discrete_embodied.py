@@ -99,7 +99,7 @@ def test_grpo_learns_to_walk(start: Start) -> None:
             "TwoSwitches-v0",
             ["policy.action_dim=2"],
             "policy.num_choices=null: means continuous actions, the environment's are MultiDiscrete([3 4]"
-            ", start=[-1  0]); allowed is [3, 4], or policy.action_dim=null, which sets it",
+            ", start=[-1 0]); allowed is [3, 4], or policy.action_dim=null, which sets it",
         ),
         (
             "TwoSwitches-v0",
