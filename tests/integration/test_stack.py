@@ -61,10 +61,17 @@ def test_the_odd_machine_is_odd(odd_project: Project) -> None:
     assert done.stdout == "54321 256 []\n", done.stderr
 
 
+def test_a_run_on_an_odd_machine(odd_project: Project) -> None:
+    """Its user is the machine's second, without a home or a network, with few files and a long TMPDIR."""
+    done = odd_project.embodyflow("run", "iterations=2", "run_id=odd")
+    assert done.returncode == 0, done.stderr
+    assert odd_project.leftovers() == []
+    assert not list(Path(odd_project.env["TMPDIR"]).glob("embodyflow-*/lock"))
+
+
 @pytest.mark.core
-def test_a_run_by_itself_shows_its_result_and_leaves_nothing(odd_project: Project) -> None:
-    """Its process is killed once, and it goes on. Its user is the machine's second, with an odd environment."""
-    project = odd_project
+def test_a_run_by_itself_shows_its_result_and_leaves_nothing(project: Project) -> None:
+    """Its process is killed once, and it goes on."""
     done = project.embodyflow("run", "--seed", "3", "iterations=3", "run_id=mine")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
@@ -74,7 +81,6 @@ def test_a_run_by_itself_shows_its_result_and_leaves_nothing(odd_project: Projec
     assert "iteration 2  success 0.5" in done.stderr
     assert re.search(r"Prefect UI: http://127\.0\.0\.1:\d+", done.stderr)
     assert project.leftovers() == []
-    assert not list(Path(project.env["TMPDIR"]).glob("embodyflow-*/lock"))
 
 
 def test_ctrl_c_ends_a_run_and_everything_with_it(project: Project) -> None:
