@@ -88,7 +88,8 @@ def main() -> None:
         try:
             path = port(arguments.checkout, arguments.folder, blob)
         except ConfigError as error:
-            refused.append({"file": Path(name).name, "blob": blob[:7], "reason": str(error).splitlines()[0]})
+            _, _, reason = str(error).splitlines()[0].partition(": ")  # without the path of the file
+            refused.append({"file": Path(name).name, "blob": blob[:7], "reason": reason})
             continue
         same_graph[load_yaml(path).digest].append((blob, name, path))
     rows = []

@@ -323,11 +323,22 @@ def formulas() -> str:
     return table(("Formula", "Peer", "Cases", "Largest difference", "Note"), rows)
 
 
+def siirl() -> str:
+    """Return the figures of one iteration of siiRL's own graphs."""
+    rows = []
+    for each in _read("siirl_graphs")["comparisons"]:
+        played = each["rollout/num_episodes"]
+        kept, steps = each.get("groups/num_kept_rows", played), each["train/optimizer_steps"]
+        numbers = (str(len(each["nodes"])), f"{played:g}", f"{kept:g}", f"{steps:g}")
+        rows.append((", ".join(each["files"]), code(each["flow"]), *numbers, f"{each['train/grad_norm']:.2g}"))
+    return table(("Files", "Flow", "Nodes", "Rows", "Rows kept", "Optimizer steps", "Gradient norm"), rows)
+
+
 TABLES = {
     each.__name__: each
     for each in (
         *(learning, algorithms, srpo, trl, generation, staleness, control, normalised_control, vector_env, libero),
-        *(data_plane, planning, orchestration, faults, durability, growth, exploration, formulas),
+        *(data_plane, planning, orchestration, faults, durability, growth, exploration, formulas, siirl),
     )
 }
 """The tables by the names that the page marks their places with."""

@@ -57,6 +57,14 @@ def test_it_finds_the_log_probs_that_rows_were_sampled_with(built: Built) -> Non
         torch.testing.assert_close(log_probs, built.rows["log_probs"], atol=1e-4, rtol=0)
 
 
+def test_entropies_come_with_the_same_log_probs(built: Built) -> None:
+    log_probs, entropy = built.engine.log_probs_and_entropy(built.rows)
+    assert torch.equal(log_probs, built.engine.log_probs(built.rows, reference=False))
+    assert (entropy.shape, entropy.dtype) == (log_probs.shape, torch.float32)
+    mask = built.rows["loss_mask"]
+    assert (entropy[mask] != 0).all() and not entropy[~mask].any()
+
+
 def test_there_is_a_value_for_each_decision(built: Built) -> None:
     values, decided = built.engine.values(built.rows), built.rows["loss_mask"].any(-1)
     assert (values.shape, values.dtype) == (decided.shape, torch.float32) and not values[~decided].any()
