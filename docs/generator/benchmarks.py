@@ -177,8 +177,9 @@ def normalised_control() -> str:
         for name, returns in comparison["last_returns"].items()
     ]
     overlap = f"{100 * comparison['overlapping_points']:.0f} % of {comparison['num_points']} points"
-    agreement = f"{comparison['difference_in_deviations']:+.2f} deviations over seeds; ranges overlap at {overlap}"
-    return f"{table(('Contender', 'Seeds', 'Mean', 'Lowest', 'Highest'), rows)}\n\nOurs minus theirs: {agreement}."
+    difference = f"{comparison['difference_in_deviations']:+.2f} standard deviations over seeds"
+    figures = table(("Contender", "Seeds", "Mean", "Lowest", "Highest"), rows)
+    return f"{figures}\n\nOurs minus theirs: {difference}. The ranges overlap at {overlap}."
 
 
 def _mean(values: Sequence[float]) -> float:
