@@ -112,7 +112,7 @@ async def _run_until(run: Run, lookahead: Lookahead, index: int) -> None:
 
 async def _run_in_turn(run: Run, index: int) -> None:
     await run.turns.wait_to_roll_out(index)
-    _log_progress(run, {"iteration": index, **await run_iteration(run, index)})
+    _log_progress(run, index, await run_iteration(run, index))
     report_progress(run, index)
     await _evaluate_if_due(run, index)
     run.turns.mark_finished(index)
@@ -130,7 +130,7 @@ async def _evaluate_if_due(run: Run, index: int) -> None:
         return
     if run.folder.metrics.evaluation(index) is None:
         await resolve(run.config.evaluator)(run, index)
-        _log_progress(run, run.folder.metrics.evaluation(index) or {})
+        _log_progress(run, index, run.folder.metrics.evaluation(index) or {})
     # Also if the process that evaluated was killed before this line.
     await run.stages.record_evaluation(index, run.session.weights_digest)
     if run.config.records_video_after(index) and not is_filmed(run, index):  # a run may fail between the two
@@ -138,8 +138,9 @@ async def _evaluate_if_due(run: Run, index: int) -> None:
     run.folder.write_status("train", index, run.config.iterations)
 
 
-def _log_progress(run: Run, record: Mapping[str, Any]) -> None:
+def _log_progress(run: Run, index: int, metrics: Mapping[str, Any]) -> None:
     """Log a line of metrics in a few words, which is all that ``prefect deployment run --watch`` shows of it."""
+    record = {**metrics, "iteration": index}
     if (line := progress_line(record, run.config.headline, run.config.iterations)) is not None:
         get_run_logger().info("%s", line)
 

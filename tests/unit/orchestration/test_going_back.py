@@ -54,6 +54,7 @@ def new_run(config: RunConfig, monkeypatch: pytest.MonkeyPatch, disturb: Disturb
         await iterate(run, index)
 
     monkeypatch.setattr(training, "run_iteration", run_iteration)
+    monkeypatch.setattr(training, "_log_progress", lambda *_: None)
     monkeypatch.setattr(evaluation, "evaluate", evaluate)
     monkeypatch.setattr(recovery, "record_processes", nothing)
     return run

@@ -190,7 +190,7 @@ def train_until(
         yield
 
     monkeypatch.setattr(training, "bind_to_flow_run", lambda request: request)
-    monkeypatch.setattr(training, "check", lambda request: config)
+    monkeypatch.setattr(training, "check", lambda request, starts: config)
     monkeypatch.setattr(training, "open_folder", lambda request, config: folder)
     monkeypatch.setattr(training, "open_run", open_run)
     with pytest.raises(Exception) as caught:
