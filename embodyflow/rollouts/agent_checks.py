@@ -5,6 +5,7 @@ from typing import Any
 
 from embodyflow.agents.chat_format import check_template
 from embodyflow.agents.tool_loop import ToolLoop
+from embodyflow.agents.workflow import WorkflowBuilder
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer
@@ -22,14 +23,15 @@ def check_agent(config: AgentJobConfig) -> None:
     check_language(config)
     agent = config.rollout.agent
     try:
-        workflow_class: Any = resolve(agent.workflow)
+        named: Any = resolve(agent.workflow)
     except ImportError as error:
         raise ConfigError(f"rollout.agent.workflow={agent.workflow}: {error}") from error
-    if not inspect.isclass(workflow_class) or not inspect.iscoroutinefunction(getattr(workflow_class, "run", None)):
+    build: WorkflowBuilder = named
+    if not inspect.isclass(named) or not inspect.iscoroutinefunction(getattr(named, "run", None)):
         raise ConfigError(
             f"rollout.agent.workflow={agent.workflow}: must be a class with async def run(self, engine, row, context)"
         )
-    workflow = workflow_class(agent)
+    workflow = build(agent)
     source = build_prompt_source(config.data, None, config.rollout.max_prompt_tokens)
     prompt = source.prompt("train", 0)
     if prompt.messages is None:
