@@ -17,7 +17,7 @@ from benchmarks.learning import ROOT, draw, line, run, summarize
 from benchmarks.report import write_report
 
 SEEDS = (11261, 11262, 11263)
-"""Seeds of the published figures. The recipe was found with the seeds 1 and 2."""
+"""Seeds for published figures. The recipe was found with the seeds 1 and 2."""
 ARMS = {
     "tool": [],
     "no tool": [

@@ -279,7 +279,7 @@ class LanguageRollout(GroupRollout):
                     response=self.tokenizer.decode(answer, skip_special_tokens=True),
                     ground_truth=prompt.ground_truth,
                     data_source=prompt.data_source,
-                    num_tokens=int(batch["loss_mask"][row].sum()),
+                    num_tokens=len(answer),
                     finished=bool(batch["terminated"][row]),
                     row=prompt.row,
                     messages=prompt.messages,

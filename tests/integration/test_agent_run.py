@@ -12,6 +12,7 @@ INTERVIEW = (
     *TINY,
     *(word for word in WORDS if word not in TINY),
     *("rollout.group_size=8", "filter.drop_uniform=false", "evaluation.num_prompts=2"),
+    "cluster.start_timeout=300",
     "rollout.agent.tools=[{function: agent_jobs:ask_again, timeout: 60}]",
 )
 

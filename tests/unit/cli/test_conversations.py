@@ -1,0 +1,89 @@
+"""The tables of ``embodyflow episodes`` and ``embodyflow replay`` for an agent's run."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from agent_jobs import interview_config
+
+import tasks
+from embodyflow.agents.episode import Counts, Episode
+from embodyflow.agents.transcript import Origin, Transcript
+from embodyflow.cli.conversations import conversation, conversations
+from embodyflow.data.batches import to_batch
+from embodyflow.generation.interface import Completion
+from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer
+from embodyflow.record.run_folder import RunFolder
+from embodyflow.rollouts.agent_rows import Played, columns_of_episodes
+
+CONFIG = interview_config()
+TOKENIZER = build_tokenizer(CONFIG.policy)
+
+
+def tokens(text):
+    return tuple(TOKENIZER(text, add_special_tokens=False)["input_ids"])
+
+
+def sampled(text):
+    return Completion(tokens(text), (-0.5,) * len(tokens(text)), "stop", 1)
+
+
+def rows_of(uid, *turns):
+    transcript = Transcript(tokens("<user>2*3=<end><assistant>"))
+    for number, turn in enumerate(turns):
+        if number % 2:
+            transcript.append_given(tokens(turn), Origin.TOOL)
+        else:
+            transcript.append_sampled(sampled(turn))
+    counts = Counts(turns=(len(turns) + 1) // 2, calls=len(turns) // 2, mistakes=0)
+    ids = {name: np.array([uid]) for name in ("uid", "group_id", "prompt_id")}
+    return to_batch(ids | columns_of_episodes([Played(Episode(transcript, True), counts, seed=5)]))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return the folder of a run whose two ranks played conversations of different lengths; one was trained on."""
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    unfinished = folder.episodes.begin(1)
+    rows = [rows_of(8, "66", "<end><tool>6<end><assistant>", "## 6"), rows_of(9, "5")]
+    for rank, batch in enumerate(rows):
+        config = {"folder": str(unfinished), "part": "played-rollout", "trained": False}
+        tasks.keep_episodes(batch, config, worker=SimpleNamespace(rank=rank))
+    trained, mask = rows[1].clone(), rows[1]["loss_mask"]
+    trained["success"], trained["scores"] = torch.tensor([True]), torch.tensor([1.0])
+    trained["rewards"], trained["advantages"] = mask.float(), 0.25 * mask
+    trained["old_log_probs"] = trained["log_probs"]
+    config = {"folder": str(unfinished), "part": "trained", "trained": True}
+    tasks.keep_episodes(trained, config, worker=SimpleNamespace(rank=0))
+    folder.episodes.commit(1, keep=5)
+    return folder
+
+
+def cells(table):
+    return [[str(cell) for cell in column.cells] for column in table.columns]
+
+
+def test_conversations_are_listed_with_what_training_made_of_them(folder):
+    table = conversations(folder, CONFIG)
+
+    uids, _, prompts, outcomes, turns, calls, _, lengths, scores, advantages = cells(table)
+    assert uids == ["8", "9"] and prompts == ["2*3=", "2*3="] and turns == ["2", "1"] and calls == ["1", "0"]
+    assert outcomes == ["dropped", "success"] and scores == ["dropped", "1"] and advantages == ["dropped", "0.25"]
+    assert lengths == [str(2 + 5 + 2), "1"]
+
+
+def test_a_conversation_is_shown_turn_by_turn(folder):
+    facts, segments = conversation(folder, CONFIG, 8)
+
+    origins, counts, trained, log_probs, rewards, *_, texts = cells(segments)
+    assert origins == ["model", "tool", "model"] and texts == ["66", "<end><tool>6<end><assistant>", "## 6"]
+    assert trained == ["no"] * 3 and log_probs == ["-1", "–", "-1"] and rewards == ["–"] * 3
+    assert counts == ["2", "5", "2"] and "2*3=" in cells(facts)[1]
+
+
+def test_a_trained_conversation_has_reward_advantage_and_loss(folder):
+    _, segments = conversation(folder, CONFIG, 9)
+
+    assert [column[0] for column in cells(segments)] == ["model", "1", "yes", "-0.5", "1", "0.25", "-0.25", "5"]
