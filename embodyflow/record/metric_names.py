@@ -43,6 +43,7 @@ METRICS = {
     "policy/old_kl": "Estimate (k1) of how far the policy moved from the one that the ratio is taken to.",
     "policy/clip_fraction": "Share of tokens whose ratio or log-prob was clipped.",
     "policy/dual_clip_fraction": "Share of tokens bounded by the dual clip, `algorithm.clip_ratio_c`.",
+    "policy/high_entropy_fraction": "Share of tokens that `algorithm.top_entropy_fraction` selects.",
     "policy/selected_fraction": "Share of tokens that `clip_cov` or `kl_cov` treats apart.",
     "policy/reference_kl": "KL to the reference policy in the loss, by `algorithm.kl.estimator`.",
     "policy/kl_to_reference": "KL (k3) to the reference policy before the iteration's first step.",

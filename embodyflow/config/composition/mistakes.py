@@ -114,7 +114,8 @@ def _unknown_key(key: str, values: dict[str, Any]) -> str:
     if here := choices.get(values.get("job", "")):
         return f"allowed with {' or '.join(dict.fromkeys(here))}"
     if jobs := [name for name, found in choices.items() if found]:
-        return f"only {' and '.join(jobs)} jobs have it"
+        listed = " and ".join([", ".join(jobs[:-1]), jobs[-1]] if jobs[1:] else jobs)
+        return f"only {listed} jobs have it"
     return f"no such key{_hint(key)}"
 
 

@@ -43,7 +43,8 @@ def objective(log_probs: torch.Tensor, old: torch.Tensor, acted: torch.Tensor | 
     mask = torch.ones_like(old, dtype=torch.bool)
     weights = None if acted is None else behavior_weights(old, acted, mask, config)
     advantages = torch.linspace(-1, 2, old.numel(), dtype=torch.float64).view_as(old)
-    inputs = LossInputs(log_probs, old, advantages, mask, log_probs.detach() - 0.1, -log_probs, None, weights)
+    terms_of = {"ref_log_probs": log_probs.detach() - 0.1, "entropy": -log_probs}
+    inputs = LossInputs(log_probs, old, advantages, mask, **terms_of, behavior_weights=weights)
     return policy_objective(inputs, torch.ones_like(old), config)[0]
 
 

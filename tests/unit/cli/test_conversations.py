@@ -10,10 +10,12 @@ from agent_jobs import interview_config
 import tasks
 from embodyflow.agents.episode import Counts, Episode
 from embodyflow.agents.transcript import Origin, Transcript
-from embodyflow.cli.conversations import conversation, conversations
+from embodyflow.cli.conversations import conversation, conversation_cells
+from embodyflow.cli.episode_tables import episode_row
 from embodyflow.data.batches import to_batch
 from embodyflow.generation.interface import Completion
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer
+from embodyflow.record.episode_record import read_episodes
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.rollouts.agent_rows import Played, columns_of_episodes
 
@@ -66,9 +68,12 @@ def cells(table):
 
 
 def test_conversations_are_listed_with_what_training_made_of_them(folder):
-    table = conversations(folder, CONFIG)
+    listed = conversation_cells(CONFIG)
+    [(iteration, episodes)] = read_episodes(folder)
+    rows = [listed(iteration, episode_row(episodes, row)) for row in range(2)]
 
-    uids, _, prompts, outcomes, turns, calls, _, lengths, scores, advantages = cells(table)
+    columns = ([str(cell) for cell in column] for column in zip(*rows, strict=True))
+    uids, _, prompts, outcomes, turns, calls, _, lengths, scores, advantages = columns
     assert uids == ["8", "9"] and prompts == ["2*3=", "2*3="] and turns == ["2", "1"] and calls == ["1", "0"]
     assert outcomes == ["dropped", "success"] and scores == ["dropped", "1"] and advantages == ["dropped", "0.25"]
     assert lengths == [str(2 + 5 + 2), "1"]

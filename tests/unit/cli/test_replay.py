@@ -13,6 +13,7 @@ from PIL import Image
 import tasks
 from embodyflow.algorithms.algorithm_config import KLConfig
 from embodyflow.algorithms.masked import one_rank
+from embodyflow.cli import episode_list
 from embodyflow.cli import replay as module
 from embodyflow.cli.episode_list import show_episodes
 from embodyflow.cli.main import main
@@ -97,9 +98,9 @@ def test_episodes_are_listed_with_their_facts(run: Path, capsys: pytest.CaptureF
 def test_a_file_gets_full_lines(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     words = "pick up the alphabet soup and place it in the basket"
-    folder, config = module._open(run)
+    folder, config = episode_list.open_episodes(run)
     env = config.env.model_copy(update={"tasks": (words,)})
-    monkeypatch.setattr(module, "_open", lambda _: (folder, config.model_copy(update={"env": env})))
+    monkeypatch.setattr(episode_list, "open_episodes", lambda _: (folder, config.model_copy(update={"env": env})))
     assert show_episodes(run) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5 and all(words in line for line in lines[1:])
@@ -181,7 +182,7 @@ def test_an_episode_of_a_graph_without_a_reference_is_shown(
     del episodes["ref_log_probs"]
     monkeypatch.setattr(module, "find_episode", lambda folder, uid: (iteration, episodes, 1))
     free = config.model_copy(update={"algorithm": config.algorithm.model_copy(update={"kl": KLConfig()})})
-    monkeypatch.setattr(module, "_open", lambda path: (RunFolder(path), free))
+    monkeypatch.setattr(module, "open_episodes", lambda path: (RunFolder(path), free))
     assert replay(run, read_uids(run)[1]) == 0
     out = capsys.readouterr().out
     assert "log-prob" in out and "KL" not in out

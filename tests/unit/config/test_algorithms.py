@@ -18,10 +18,8 @@ from embodyflow.errors import ConfigError
 from embodyflow.orchestration.request.compatibility import check_compatibility
 
 NO_GROUPS = "needs groups of siblings, and a control job's episodes have none; allowed with job=control are ppo"
-NO_STATES = (
-    "is for embodied jobs; it compares the states of episodes, and a response has none; allowed with job=language"
-)
-CONTROL, LANGUAGE = ("cart_pole", "half_cheetah", "reacher"), ("gsm8k", "math")
+NO_STATES = "is for embodied jobs; it compares the states of episodes, and a response has none; allowed with job="
+CONTROL, LANGUAGE = ("cart_pole", "half_cheetah", "reacher"), ("calculator", "gsm8k", "math")
 REFUSED = {(experiment, name): NO_GROUPS for experiment in CONTROL for name in algorithms() if name != "ppo"} | {
     (experiment, "srpo"): NO_STATES for experiment in LANGUAGE
 }

@@ -28,7 +28,7 @@ MISTAKES = {
     "unknown key, added": ("+trainer.foo=1", "trainer.foo: no such key; did you mean trainer"),
     "key of another job": (
         "algorithm=ppo experiment=reacher rollout.num_groups=3",
-        "rollout.num_groups: only embodied and language jobs have it",
+        "rollout.num_groups: only embodied, language and agent jobs have it",
     ),
     "key of another kind of policy": (
         "policy.noise_level=0.1",
@@ -39,7 +39,10 @@ MISTAKES = {
         "policy.scratch.pixel_shuffle: allowed with policy.name=smolvla",
     ),
     "removed key": ("~trainer.epochs=3", "trainer.epochs: must be set"),
-    "misspelt experiment": ("experiment=embodyed", "experiment=embodyed: allowed are drawer_open, embodied"),
+    "misspelt experiment": (
+        "experiment=embodyed",
+        "experiment=embodyed: allowed are calculator, cart_pole, drawer_open, embodied",
+    ),
     "misspelt group": ("trainer=fspd", "trainer=fspd: allowed are fsdp"),
     "group given a number": ("trainer=3", "trainer=3: allowed are fsdp"),
     "word for a number": ("trainer.epochs=two", "trainer.epochs='two': input should be a valid integer"),
@@ -184,7 +187,7 @@ MISTAKES = {
     "unknown whitening": ("algorithm.whiten=true", "algorithm.whiten=True: input should be 'batch' or"),
     "misspelt job": (
         "job=embodyed",
-        "job=embodyed: allowed are control, embodied, language (configs/job); did you",
+        "job=embodyed: allowed are agent, control, embodied, language (configs/job); did you",
     ),
     "size of the wrong policy": ("policy.hidden_size=0", "policy.hidden_size=0: input should be greater"),
     "unknown camera": (

@@ -74,7 +74,8 @@ def test_a_film_that_failed_is_retried_and_made_once(
     monkeypatch.setattr(evaluation, "evaluate", studio.evaluate)
     monkeypatch.setattr(evaluation, "submit_node", studio.submit)
     monkeypatch.setattr(evaluation, "draw_training", studio.draw)
-    monkeypatch.setattr(evaluation, "get_run_logger", lambda: logging.getLogger("film"))
+    for module in (evaluation, training):
+        monkeypatch.setattr(module, "get_run_logger", lambda: logging.getLogger("film"))
     with pytest.raises(WorkerLostError):
         asyncio.run(training._evaluate_if_due(run, 0))
     for _ in range(2):

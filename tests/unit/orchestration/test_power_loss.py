@@ -153,7 +153,7 @@ def test_a_power_failure_before_the_first_commit(
         begin_in(tmp_path, run_count=2)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     compose = functools.cache(lambda *words: compose_config(words))  # the words are always the same
-    monkeypatch.setattr(request, "compose_config", lambda words: compose(*words))
+    monkeypatch.setattr(request, "compose_config", lambda words, first_check=None: compose(*words))
     disk, rng, seen = Disk(), random.Random(0), set[int]()
     for step in recorder.steps:
         disk.take(step)

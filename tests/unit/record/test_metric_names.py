@@ -10,12 +10,13 @@ from embodyflow.record.metric_names import METRICS, documented
 ROOT = Path(__file__).resolve().parents[3]
 AREAS = {name.partition("/")[0] for name in METRICS} | {"buffer"}
 NOT_WRITTEN = {"buffer/local_hits", "buffer/local_misses", "buffer/remote_reads"}  # only benchmarks ask for these
+SHOWN = {"advantage/token", "eval/episodes", "rollout/episode_return"}  # histograms and videos of the trackers
 SCORES = {name for name in METRICS if name.startswith("scores/")}  # put together in embodyflow/prompts/scores.py
 VALUE = "<value>"
 
 
 def test_every_metric_in_the_source_is_documented() -> None:
-    named = {name for name in names_in_source() if name.partition("/")[0] in AREAS} - NOT_WRITTEN
+    named = {name for name in names_in_source() if name.partition("/")[0] in AREAS} - NOT_WRITTEN - SHOWN
     missing = [name for name in sorted(named) if not documented(full(name)) and not stands_for_one(name)]
     assert not missing, f"embodyflow/record/metric_names.py lacks {', '.join(missing)}"
 

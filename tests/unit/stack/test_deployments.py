@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -165,7 +166,7 @@ def test_an_experiment_uses_its_own_deployment_or_the_flows_first(flow: str, exp
 @pytest.mark.parametrize(
     ("flow", "experiment", "answer"),
     [
-        ("grpo", "embodyed", "experiment=embodyed: allowed are calculator, drawer_open, embodied, "),
+        ("grpo", "embodyed", "experiment=embodyed: allowed are calculator, cart_pole, drawer_open, embodied, "),
         ("grop", "embodied", "flow=grop: has no deployment; allowed are grpo, ppo, dapo, srpo, evaluate, gspo, cpgd"),
         ("evaluate", "embodied", "flow=evaluate: allowed are cpgd, dapo, grpo, gspo, ppo, srpo"),
     ],
@@ -206,6 +207,6 @@ def test_the_server_streams_logs_to_watchers(tmp_path: Path) -> None:
         "from prefect.settings import get_current_settings; logs = get_current_settings().server.logs; "
         "print(logs.stream_out_enabled and logs.stream_publishing_enabled)"
     )
-    env = services.environment(StackFolder(tmp_path))
+    env = services.environment(StackFolder(tmp_path), replace(STATE, owns_server=False))
     done = subprocess.run([sys.executable, "-c", program], env=env, cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == "True\n", done.stderr

@@ -95,6 +95,7 @@ def test_the_status_names_the_service_that_does_not_answer(
     assert diagnose(folder)[0].startswith(f"starting: process {ME.pid} has not finished yet")
     folder.write_state(STATE)
     folder.log("prefect-server").write_text("database is locked\n")
+    folder.prefect_auth.write_text("user:password")
     lines = diagnose(folder)
     assert lines[0] == "not ready: prefect-server does not answer at http://127.0.0.1:9/api"
     assert lines[2].endswith("| database is locked") and lines[-1].startswith("to do")
@@ -125,7 +126,7 @@ class Api(PrefectApi):
 @pytest.fixture
 def stack(folder: StackFolder, monkeypatch: pytest.MonkeyPatch) -> Stack:
     """A stack with a server and Ray of the user's, whose worker is a script of the test's."""
-    monkeypatch.setattr(stack_module, "PrefectApi", Api)
+    monkeypatch.setattr(stack_module, "stack_api", lambda folder, state: Api(state.api_url))
     monkeypatch.setattr(stack_module, "answers", lambda _: True)
     monkeypatch.setattr(stack_module, "START_TIMEOUT", 20.0)
     monkeypatch.setattr(stack_module, "deploy_command", lambda _: [sys.executable, "-c", ""])
