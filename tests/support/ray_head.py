@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from embodyflow.process.ports import free_port
-from embodyflow.stack.processes import start_process, stop_processes
+from embodyflow.stack.processes import answers, start_process, stop_processes
 from embodyflow.stack.services import NO_TELEMETRY, ray_command, ray_environment
-from embodyflow.stack.stack import _answers
 from embodyflow.stack.stack_folder import StackFolder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +27,7 @@ def ray_head(folder: Path) -> Iterator[dict[str, str]]:
     head = start_process(ray_command(port, free_port(0), sockets), log=folder / "ray.log", env=env, cwd=folder)
     try:
         deadline = time.monotonic() + 120
-        while not _answers(address):
+        while not answers(address):
             assert time.monotonic() < deadline and head.is_running(), (folder / "ray.log").read_text()
             time.sleep(0.1)
         yield secret | {"RAY_ADDRESS": address}
