@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -85,7 +86,7 @@ def _chosen(experiment: Path, group: str, folder: Path) -> str:
 
 def _where_algorithms_run(folder: Path) -> str:
     """Return the table of algorithms and kinds of jobs: the pipeline of each pair, or the reason against it."""
-    jobs = {path.stem: yaml.safe_load(path.read_text())["recipes"] for path in sorted((folder / "job").glob("*.yaml"))}
+    jobs = {path.stem: _recipes(path) for path in sorted((folder / "job").glob("*.yaml"))}
     rows = []
     for name in sorted(path.stem for path in (folder / "algorithm").glob("*.yaml")):
         recipes = [jobs[job].get(name) for job in jobs]
@@ -94,6 +95,14 @@ def _where_algorithms_run(folder: Path) -> str:
     header = ("Algorithm", *(f"{job} jobs" for job in jobs))
     text = "The pipeline that an algorithm runs in each kind of job, or the reason why it does not."
     return f"## Where algorithms run\n\n{text}\n\n{table(header, rows)}"
+
+
+def _recipes(job: Path) -> dict[str, Any]:
+    """Return the recipes of a kind of job, which it may have from the one that it extends."""
+    values = yaml.safe_load(job.read_text())
+    if "recipes" in values:
+        return dict(values["recipes"])
+    return _recipes(job.with_name(f"{values['defaults'][0]}.yaml"))
 
 
 def _functions(entries: Mapping[str, Estimator | PolicyLoss]) -> Iterator[tuple[str, str]]:

@@ -74,16 +74,19 @@ class ArithmeticPrompts:
     @cached_property
     def _pairs(self) -> dict[Split, NDArray[np.int64]]:
         """Pairs of each split, int64 [N, 2], shuffled, with each pair next to its mirror image."""
-        config = self._config
-        low, high = 10 ** (config.num_digits - 1), 10**config.num_digits
-        numbers = np.arange(low, high)
-        smaller, larger = (grid[np.triu_indices(len(numbers))] for grid in np.meshgrid(numbers, numbers, indexing="ij"))
-        order = derive_rng(config.split_seed, "arithmetic", config.num_digits).permutation(len(smaller))
-        unordered = np.stack([smaller, larger], axis=1)[order]
+        config, pairs = self._config, self._unordered_pairs()
+        order = derive_rng(config.split_seed, "arithmetic", config.num_digits).permutation(len(pairs))
+        unordered = pairs[order]
         first = round(config.validation_fraction * len(order))
         second = first + round(config.demo_fraction * len(order))
         parts = zip(("validation", "demo", "train"), np.split(unordered, [first, second]), strict=True)
         return {split: _with_mirror_images(part) for split, part in parts}  # type: ignore[misc]
+
+    def _unordered_pairs(self) -> NDArray[np.int64]:
+        """Return all pairs, the smaller number first, int64 [N, 2]."""
+        numbers = np.arange(10 ** (self.num_digits - 1), 10**self.num_digits)
+        grids = np.meshgrid(numbers, numbers, indexing="ij")
+        return np.stack([grid[np.triu_indices(len(numbers))] for grid in grids], axis=1)
 
 
 def _with_mirror_images(pairs: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embodyflow.prompts.arithmetic import MARKER, ArithmeticPrompts
 from embodyflow.prompts.prompt_config import CalculatorConfig
 from embodyflow.prompts.prompts import Prompt, Split
@@ -21,7 +24,10 @@ _CHAT_TEMPLATE = (
 
 
 class CalculatorPrompts(ArithmeticPrompts):
-    """All products of two numbers with a given number of digits, as chats.
+    """Products of two numbers with a given number of digits, as chats.
+
+    All products have twice as many digits. Those with one digit less are left out: a warm start that has seen few of
+    them writes the missing digit, and no sample shows otherwise.
 
     Args:
         config: Number of digits, sizes of the splits, and what demonstrations do.
@@ -49,6 +55,10 @@ class CalculatorPrompts(ArithmeticPrompts):
         if not self._calls:
             return (self.demonstration(split, index),)
         return f"{_CALL}{_NAME}{_ARGUMENT}{left}*{right}{_CALLED}", self.demonstration(split, index)
+
+    def _unordered_pairs(self) -> NDArray[np.int64]:
+        pairs = super()._unordered_pairs()
+        return pairs[pairs.prod(axis=1) >= 10 ** (2 * self.num_digits - 1)]
 
     def place(self, split: Split, index: int) -> str:
         """Return the product, for messages."""
