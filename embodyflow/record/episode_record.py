@@ -73,20 +73,29 @@ def read_iteration(folder: Path) -> Episodes:
     return episodes
 
 
+OF_EPISODES = {
+    "episode_return": "rollout/episode_return",
+    "num_steps": "rollout/episode_steps",
+    "num_turns": "rollout/turns",
+}
+"""Columns with one number per episode, and the names of their histograms."""
+
+
 def histogram_values(folder: Path) -> dict[str, Array]:
     """Return values of one iteration's folder for histograms, each one-dimensional.
 
-    They are the returns and lengths of all episodes, and the advantages of all tokens inside the mask that training
-    used. Other columns are not read.
+    They are the columns of :data:`OF_EPISODES` that the episodes have, and the advantages of all tokens inside the mask
+    that training used. Other columns are not read.
     """
-    played = _joined(folder, "played-*.npz", ("uid", "episode_return", "num_steps", "loss_mask"))
+    played = _joined(folder, "played-*.npz", ("uid", "loss_mask", *OF_EPISODES))
     _, first = np.unique(played["uid"], return_index=True)
-    values = {"rollout/episode_return": played["episode_return"], "rollout/episode_steps": played["num_steps"]}
-    values = {name: column[first] for name, column in values.items()}
+    values = {metric: played[column][first] for column, metric in OF_EPISODES.items() if column in played}
     trained = _joined(folder, "trained-*.npz", ("uid", "advantages"))
     if "advantages" in trained:
         rows = first[np.searchsorted(played["uid"][first], trained["uid"])]
-        values["advantage/token"] = trained["advantages"][played["loss_mask"][rows].astype(bool)]
+        advantages = trained["advantages"]
+        mask = played["loss_mask"][rows, : advantages.shape[1]].astype(bool)  # the widest row may not be trained on
+        values["advantage/token"] = advantages[mask]
     return values
 
 

@@ -15,7 +15,7 @@ from embodyflow.cli.episode_tables import episode_row
 from embodyflow.data.batches import to_batch
 from embodyflow.generation.interface import Completion
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer
-from embodyflow.record.episode_record import read_episodes
+from embodyflow.record.episode_record import histogram_values, read_episodes
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.rollouts.agent_rows import Played, columns_of_episodes
 
@@ -92,3 +92,12 @@ def test_a_trained_conversation_has_reward_advantage_and_loss(folder):
     _, segments = conversation(folder, CONFIG, 9)
 
     assert [column[0] for column in cells(segments)] == ["model", "1", "yes", "-0.5", "1", "0.25", "-0.25", "5"]
+
+
+def test_trackers_get_turns_and_advantages(folder):
+    values = histogram_values(folder.episodes.kept()[1])
+
+    assert {name: column.tolist() for name, column in values.items()} == {
+        "rollout/turns": [2, 1],
+        "advantage/token": [0.25],
+    }
