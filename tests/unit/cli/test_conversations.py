@@ -98,6 +98,7 @@ def test_trackers_get_turns_and_advantages(folder):
     values = histogram_values(folder.episodes.kept()[1])
 
     assert {name: column.tolist() for name, column in values.items()} == {
+        "rollout/episode_steps": [9, 1],
         "rollout/turns": [2, 1],
         "advantage/token": [0.25],
     }
