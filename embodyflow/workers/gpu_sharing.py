@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
-import torch
+from ray._private.accelerators import get_accelerator_manager_for_resource
 
 from embodyflow.config import RunConfig
 from embodyflow.config.run import GroupShape
@@ -67,7 +67,7 @@ def check_own_gpus(config: RunConfig) -> None:
     needed, cluster = needed_gpus(config), config.cluster
     if needed == 0:
         return
-    have = torch.cuda.device_count()
+    have = _num_own_gpus()
     if needed > have:
         num_workers = sum(shape.num_ranks for shape in config.groups.values())
         raise ConfigError(
@@ -75,6 +75,13 @@ def check_own_gpus(config: RunConfig) -> None:
             f"workers need {needed:g} GPUs, this machine has {have}; allowed are cluster=local, and "
             "RAY_ADDRESS=<address> of a cluster that has them"
         )
+
+
+def _num_own_gpus() -> int:
+    """Return the number of GPUs that Ray finds on this machine, without importing torch, which takes seconds."""
+    found = get_accelerator_manager_for_resource("GPU")
+    visible = found.get_current_process_visible_accelerator_ids()
+    return int(found.get_current_node_num_accelerators()) if visible is None else len(visible)
 
 
 def needed_gpus(config: RunConfig) -> float:

@@ -28,7 +28,8 @@ def secrets():
     return {name for name in os.environ if name.startswith(("RAY_AUTH", "RAY_ENABLE"))}
 
 before = secrets()
-with ray_cluster(SimpleNamespace(run_id="private")):
+config = SimpleNamespace(run_id="private", cluster=SimpleNamespace(gpus_per_worker=0.0), groups={})
+with ray_cluster(config):
     ray.get(work.remote())
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     found = [(each.name(), one.laddr.ip) for each in processes for one in each.net_connections("inet")

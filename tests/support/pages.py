@@ -44,7 +44,10 @@ SHORT = {
 }
 """Words that make a run of each kind of job last seconds."""
 
-KINDS = {"math": "language", "gsm8k": "language", "reacher": "control", "half_cheetah": "control"}
+KINDS = {
+    **dict.fromkeys(("calculator", "gsm8k", "math"), "language"),
+    **dict.fromkeys(("cart_pole", "half_cheetah", "reacher"), "control"),
+}
 """Kind of job of the experiments that are not embodied."""
 
 _RUN = re.compile(r"^(python -m flows\.(?!evaluate)(?P<flow>\w+)|embodyflow run)\b")

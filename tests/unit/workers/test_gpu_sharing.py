@@ -42,7 +42,7 @@ def test_a_gpu_that_is_not_here_is_said_before_the_other_checks(
     monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], need: str
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("embodyflow.workers.gpu_sharing._num_own_gpus", lambda: 0)
     unfit = RunRequest(overrides=(*GPU_RUN, *words, "evaluation.num_goals=100000"))
     with pytest.raises(ConfigError) as refusal:
         check(unfit, starts=True)
@@ -55,10 +55,10 @@ def test_a_gpu_that_is_not_here_is_said_before_the_other_checks(
 
 def test_gpus_are_looked_for_where_the_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
     fit = RunRequest(overrides=GPU_RUN)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("embodyflow.workers.gpu_sharing._num_own_gpus", lambda: 1)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert check(fit, starts=True).cluster.device == "cuda"
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("embodyflow.workers.gpu_sharing._num_own_gpus", lambda: 0)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert check(fit, starts=True).cluster.device == "cuda"
 
