@@ -34,7 +34,7 @@ EvaluatedIn = Annotated[
 EvaluationId = Annotated[
     str | None,
     Field(pattern=RUN_NAME_PATTERN),
-    FormField("Name of the evaluation's folder. Empty means the policy's name with the start of the flow run's id"),
+    FormField("Name of the evaluation's folder. Empty means the name of the flow run"),
 ]
 
 

@@ -42,10 +42,7 @@ Seed = Annotated[
 RunId = Annotated[
     str | None,
     Field(pattern=RUN_NAME_PATTERN),
-    FormField(
-        "Name of the run's folder: letters, digits, `.`, `_` and `-`. Empty means the experiment's name with the start "
-        "of the flow run's id"
-    ),
+    FormField("Name of the run's folder: letters, digits, `.`, `_` and `-`. Empty means the name of the flow run"),
 ]
 Resume = Annotated[
     str | None,
