@@ -1,5 +1,7 @@
 """Errors with a one-line message that names what to change."""
 
+from typing import ClassVar
+
 
 class ConfigError(ValueError):
     """A configuration is wrong; the message names the key and what is allowed."""
@@ -64,17 +66,32 @@ class DiskFullError(StorageError):
     """The disk has no room for the next checkpoint; committed checkpoints are intact."""
 
 
-class RewardError(RuntimeError):
-    """A reward function failed. That says nothing about the response, so the run stops instead of scoring it 0.
+class RowError(RuntimeError):
+    """A function failed on a row. That says nothing about the row, so the run stops instead of scoring it 0.
 
     Attributes:
+        what: What failed, in words before the id.
         uid: Id of the row.
         reason: Cause of the failure.
     """
+
+    what: ClassVar[str]
 
     def __init__(self, uid: int, reason: str) -> None:
         super().__init__(uid, reason)
         self.uid, self.reason = uid, reason
 
     def __str__(self) -> str:
-        return f"reward of row {self.uid}: {self.reason}"
+        return f"{self.what} {self.uid}: {self.reason}"
+
+
+class RewardError(RowError):
+    """A reward function failed on a row."""
+
+    what = "reward of row"
+
+
+class EpisodeError(RowError):
+    """A workflow raised in an episode."""
+
+    what = "workflow of episode"

@@ -16,22 +16,6 @@ class ToolFailedError(InfrastructureError):
     """A tool failed in all its attempts, so the episode is drawn again; the message names the tool."""
 
 
-class EpisodeError(RuntimeError):
-    """A workflow raised. That says nothing about the model, so the run stops.
-
-    Attributes:
-        uid: Id of the episode.
-        reason: Cause of the failure.
-    """
-
-    def __init__(self, uid: int, reason: str) -> None:
-        super().__init__(uid, reason)
-        self.uid, self.reason = uid, reason
-
-    def __str__(self) -> str:
-        return f"workflow of episode {self.uid}: {self.reason}"
-
-
 @dataclass
 class Counts:
     """What happened in an episode.

@@ -113,9 +113,12 @@ def _cells(config: EmbodiedConfig, iteration: int, episode: EpisodeRow) -> Cells
 
 
 def _is_chosen(chosen: EpisodeFilter, tasks: Sequence[str] | None, episode: EpisodeRow) -> bool:
-    outcome = "success" if episode["success"] else "failure"
-    of_task = chosen.task is None or (tasks is not None and tasks[episode["env_task_id"]] == chosen.task)
-    return of_task and chosen.outcome in (None, outcome)
+    if chosen.task is not None and (tasks is None or tasks[episode["env_task_id"]] != chosen.task):
+        return False
+    if chosen.outcome is None:
+        return True
+    is_known = tasks is not None or episode["trained"]  # a dropped conversation has no recorded verdict
+    return bool(is_known and chosen.outcome == ("success" if episode["success"] else "failure"))
 
 
 def _print_page(table: Table, rows: list[Cells], chosen: EpisodeFilter) -> None:

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from embodyflow.prompts.prompt_config import PairsConfig
 from embodyflow.prompts.prompts import Prompt, Split
+from embodyflow.prompts.word_tokenizer import word_tokenizer
 from embodyflow.seeding import derive_rng
 
 MARKER = "##"
 """Marker before the final answer."""
 
-_PAD, _BOS, _EOS, _UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
 _WORDS = (*"0123456789+=,", " is ", f" {MARKER} ")
 # Only assistant turns end with a token, so a chat with one user message has the same tokens as the plain prompt.
 _CHAT_TEMPLATE = (
@@ -112,25 +112,6 @@ def work_out(left: int, right: int) -> str:
 def build_tokenizer() -> Any:
     """Build the tokenizer of the sums, a ``transformers.PreTrainedTokenizerFast``.
 
-    Digits, signs, and words with their spaces are tokens, so decoding returns exactly the text that was encoded. The
-    tokenizer puts ``<bos>`` before a text. ``AutoTokenizer`` and vLLM can load the folder that
-    ``save_pretrained(folder)`` writes.
+    Digits, signs, and words with their spaces are tokens. The tokenizer puts ``<bos>`` before a text.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast  # takes seconds to import, and prompts do not need it
-
-    vocabulary = {word: number for number, word in enumerate((_PAD, _BOS, _EOS, _UNKNOWN, *_WORDS))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(f" is | {MARKER} |."), "isolated")
-    tokenizer.post_processor = processors.TemplateProcessing(f"{_BOS} $A", special_tokens=[(_BOS, vocabulary[_BOS])])
-    tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=_PAD,
-        bos_token=_BOS,
-        eos_token=_EOS,
-        unk_token=_UNKNOWN,
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-        chat_template=_CHAT_TEMPLATE,
-    )
+    return word_tokenizer(_WORDS, end="<eos>", chat_template=_CHAT_TEMPLATE, begins=True)

@@ -8,11 +8,8 @@ from numpy.typing import NDArray
 from embodyflow.prompts.arithmetic import MARKER, ArithmeticPrompts
 from embodyflow.prompts.prompt_config import CalculatorConfig
 from embodyflow.prompts.prompts import Prompt, Split
+from embodyflow.prompts.word_tokenizer import word_tokenizer
 
-_PAD, _BOS, _END, _UNKNOWN, _USER, _ASSISTANT, _TOOL = (
-    *("<pad>", "<bos>", "<end>", "<unk>"),
-    *("<user>", "<assistant>", "<tool>"),
-)
 _CALL, _NAME = '<tool_call>{"name": "', "calculate"
 _ARGUMENT, _CALLED = '", "arguments": {"expression": "', '"}}</tool_call>'
 _WORDS = (*"0123456789+-*/().= ", f"{MARKER} ", _CALL, _NAME, _ARGUMENT, _CALLED, "error: ", "…")
@@ -68,28 +65,5 @@ class CalculatorPrompts(ArithmeticPrompts):
 
 def build_tokenizer() -> Any:
     """Build the tokenizer of the products, a ``transformers.PreTrainedTokenizerFast`` with a chat template."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast  # takes seconds to import, and prompts do not need it
-
-    special = (_PAD, _BOS, _END, _UNKNOWN, _USER, _ASSISTANT, _TOOL)
-    vocabulary = {word: number for number, word in enumerate((*special, *_WORDS))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
-    longer = sorted((word for word in _WORDS if len(word) > 1), key=len, reverse=True)
-    pattern = "|".join([*(_escaped(word) for word in longer), "."])
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=_PAD,
-        bos_token=_BOS,
-        eos_token=_END,
-        unk_token=_UNKNOWN,
-        additional_special_tokens=[_USER, _ASSISTANT, _TOOL],
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-        chat_template=_CHAT_TEMPLATE,
-    )
-
-
-def _escaped(word: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in ' _<>":,' else f"\\{letter}" for letter in word)
+    roles = ("<user>", "<assistant>", "<tool>")
+    return word_tokenizer(_WORDS, end="<end>", chat_template=_CHAT_TEMPLATE, roles=roles)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from embodyflow.agents.call_journal import CallJournal
 from embodyflow.agents.conductor import Conductor
 from embodyflow.agents.conversation import Model
-from embodyflow.agents.episode import Episode, EpisodeContext, EpisodeError, Faults
+from embodyflow.agents.episode import Episode, EpisodeContext, Faults
 from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.agents.transcript import Origin, Tokens
 from embodyflow.agents.workflow import ChatEngine, RolloutWorkflow
@@ -21,7 +21,7 @@ from embodyflow.config.agent import AgentJobConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, total
 from embodyflow.data.rows_file import Journal
-from embodyflow.errors import ConfigError, InfrastructureError
+from embodyflow.errors import ConfigError, EpisodeError, InfrastructureError
 from embodyflow.generation.interface import Completion, FinishReason, Sampling
 from embodyflow.prompts.prompts import Prompt, encode_response
 from embodyflow.references import resolve
@@ -183,20 +183,21 @@ class AgentRollout(LanguageRollout):
         return tokens[int(others[-1]) + 1 if len(others) else 0 :]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Sampled:
     """The policy of an episode, sampled together with other episodes' turns."""
 
     conductor: Conductor[Played]
     number: int
     context: EpisodeContext
-    turns: list[int] = field(default_factory=list)
+    num_turns: int = 0
 
     async def generate(self, prompt_ids: Tokens, max_tokens: int) -> Completion:
         """Sample the next turn; a turn that an earlier attempt recorded takes its place."""
-        context, turn = self.context, len(self.turns)
-        self.turns.append(derive_seed(context.seed, "turn", turn))
-        sampled = await self.conductor.generate(self.number, prompt_ids, max_tokens, self.turns[turn])
+        context, turn = self.context, self.num_turns
+        self.num_turns += 1
+        seed = derive_seed(context.seed, "turn", turn)
+        sampled = await self.conductor.generate(self.number, prompt_ids, max_tokens, seed)
         recorded = context.journal.completion(context.uid, context.draw, turn, prompt_ids)
         if recorded is None:
             context.journal.add_completion(context.uid, context.draw, turn, prompt_ids, sampled)

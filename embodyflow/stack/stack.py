@@ -19,6 +19,7 @@ from embodyflow.orchestration.server.orphans import marked_processes, start_watc
 from embodyflow.orchestration.server.settings import access_settings, server_command
 from embodyflow.process.ports import claim_port, listen_on
 from embodyflow.process.private_folder import RAY_SUBFOLDER, private_folder
+from embodyflow.process.ray_start import NUM_RAY_STARTS, RAY_TOO_SLOW
 from embodyflow.stack.diagnosis import StackEnd, StackError, describe_exit, remove_end, write_end
 from embodyflow.stack.heartbeats import install_automation
 from embodyflow.stack.prefect_api import end_stale_runs, stack_api
@@ -51,12 +52,6 @@ from embodyflow.stack.stack_folder import StackFolder, StackState
 
 START_TIMEOUT = 180.0
 """Seconds within which a service must answer; the first start on a busy machine takes minutes."""
-
-NUM_RAY_STARTS = 3
-"""Attempts to start Ray. It gives a node 30 s to start, however busy the machine is, and has no setting for that."""
-
-RAY_TOO_SLOW = "timed out during startup"
-"""Text of Ray's error when those 30 s are over."""
 
 FLOW_GRACE = 8.0
 """Seconds that a flow run has to stop its workers and report to the server when the stack stops."""

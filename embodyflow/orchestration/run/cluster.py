@@ -13,11 +13,9 @@ from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-d
 
 from embodyflow.config import RunConfig
 from embodyflow.process.private_folder import RAY_SUBFOLDER, private_folder
+from embodyflow.process.ray_start import NUM_RAY_STARTS, RAY_TOO_SLOW
+from embodyflow.process.variables import variables_set
 from embodyflow.workers.gpu_sharing import check_own_gpus
-
-NUM_STARTS = 3
-"""Attempts to start Ray. It gives a node 30 s to start, however busy the machine is, and has no setting for that."""
-
 
 @contextmanager
 def ray_cluster(config: RunConfig) -> Iterator[None]:
@@ -63,15 +61,15 @@ def _local(options: dict[str, Any]) -> Iterator[None]:
 
 
 def _start(options: dict[str, Any]) -> None:
-    for attempt in range(1, NUM_STARTS + 1):
+    for attempt in range(1, NUM_RAY_STARTS + 1):
         try:
             ray.init(address="local", include_dashboard=False, **options)
             return
         except Exception as error:
             ray.shutdown()
-            if "timed out during startup" not in str(error) or attempt == NUM_STARTS:
+            if RAY_TOO_SLOW not in str(error) or attempt == NUM_RAY_STARTS:
                 raise
-            logging.getLogger(__name__).warning("Ray did not start in time (attempt %d of %d)", attempt, NUM_STARTS)
+            logging.getLogger(__name__).warning("Ray did not start in time (attempt %d of %d)", attempt, NUM_RAY_STARTS)
 
 
 @contextmanager
@@ -84,18 +82,13 @@ def _private_environment() -> Iterator[None]:
     variables = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}
     if "RAY_AUTH_MODE" not in os.environ:  # the user's choice stands
         variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    before = {name: os.environ.get(name) for name in variables}
     allows_clusters, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
-    os.environ.update(variables)
-    _forget_secrets()
     try:
-        yield
+        with variables_set(variables):
+            _forget_secrets()
+            yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = allows_clusters
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
         _forget_secrets()
 
 

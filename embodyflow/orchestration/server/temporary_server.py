@@ -9,8 +9,6 @@ import atexit
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 
 import httpx
 from prefect import get_client
@@ -21,6 +19,7 @@ from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.orchestration.server.credentials import AUTH_STRING, REFUSED, new_auth_string, users_credentials
 from embodyflow.orchestration.server.settings import access_settings, server_command
 from embodyflow.process.ports import listen_on
+from embodyflow.process.variables import variables_set
 
 STOP_SECONDS = 5.0
 """Seconds that the server has to stop after SIGTERM."""
@@ -72,7 +71,8 @@ async def _start(timeout: float) -> None:
         )
     atexit.register(_stop, server)  # Prefect's services send what they have left before that
     await _wait_until_healthy(server, api_url, timeout)
-    with _environment({"PREFECT_API_URL": api_url, AUTH_STRING: secret, "PREFECT_UI_URL": ""}):
+    # Processes that start later, such as Ray's workers, do not inherit the variables.
+    with variables_set({"PREFECT_API_URL": api_url, AUTH_STRING: secret, "PREFECT_UI_URL": ""}):
         refresh_global_settings_context()
 
 
@@ -104,17 +104,3 @@ def _stop(server: "subprocess.Popen[bytes]") -> None:
     except subprocess.TimeoutExpired:
         server.kill()
         server.wait()
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables within the block. Processes that start later, such as Ray's workers, do not inherit them."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value

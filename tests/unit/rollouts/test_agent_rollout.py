@@ -14,7 +14,8 @@ from agent_jobs import TURN_TOKENS, agent_config, interview_config
 from trainers import free_address
 
 from embodyflow.agents.conductor import Conductor
-from embodyflow.agents.episode import EpisodeError, ToolFailedError
+from embodyflow.agents.episode import ToolFailedError
+from embodyflow.errors import EpisodeError
 from embodyflow.agents.transcript import Origin
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.data.batches import Columns, to_batch
