@@ -43,13 +43,13 @@ import embodyflow.orchestration.run.iteration
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.config.run import GroupShape
 from embodyflow.data.row_plan import RankInput, Slice
+from embodyflow.orchestration.display.artifacts import open_artifacts
+from embodyflow.orchestration.display.reporting import report_progress
 from embodyflow.orchestration.run.cluster import ray_cluster
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run
 from embodyflow.orchestration.run.stages import Stages
 from embodyflow.orchestration.run.turns import Turns
-from embodyflow.orchestration.server.artifacts import open_artifacts
 from embodyflow.orchestration.server.iteration_runs import iteration_runs
-from embodyflow.orchestration.server.reporting import report_progress
 from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY, server_command
 from embodyflow.process.ports import free_port, listen_on
 from embodyflow.record.ledger import Ledger

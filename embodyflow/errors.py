@@ -70,7 +70,7 @@ class RowError(RuntimeError):
     """A function failed on a row. That says nothing about the row, so the run stops instead of scoring it 0.
 
     Attributes:
-        what: What failed, in words before the id.
+        what: Name of the function, which precedes the id in the message.
         uid: Id of the row.
         reason: Cause of the failure.
     """

@@ -16,8 +16,8 @@ from embodyflow.config.composition.compose import experiments
 from embodyflow.orchestration.request.form_fields import FormField, with_form
 from embodyflow.orchestration.request.request import Overrides
 from embodyflow.orchestration.request.run_name import flow_run_name
-from embodyflow.orchestration.server.flow_run_watch import watch_flow_run
 from embodyflow.orchestration.server.resumption import resume_after_crash
+from embodyflow.orchestration.watchers.flow_run_watch import watch_flow_run
 
 Policy = Annotated[
     str,

@@ -124,7 +124,7 @@ def _check_env(
         ),
     ],
 ) -> int:
-    from embodyflow.cli.check_env import show
+    from embodyflow.cli.environments.check_env import show
 
     first, *rest = words
     return show(None, words) if "=" in first else show(first, rest)
@@ -256,7 +256,7 @@ def _episodes(
     page: Annotated[int, typer.Option(help="page to show", min=1)] = 1,
     page_size: Annotated[int, typer.Option(help="most episodes of a page; 0 shows all", min=0)] = 100,
 ) -> int:
-    from embodyflow.cli.episode_list import EpisodeFilter, show_episodes
+    from embodyflow.cli.episodes.episode_list import EpisodeFilter, show_episodes
 
     return show_episodes(run, EpisodeFilter(iteration, task, outcome, page, page_size))
 
@@ -264,7 +264,7 @@ def _episodes(
 @app.command("replay", help="replay an episode; exit 1 if it differs from the record")
 @_returns_code
 def _replay(run: RunFolderPath, uid: Annotated[int, typer.Argument(help="uid of the episode", metavar="UID")]) -> int:
-    from embodyflow.cli.replay import replay
+    from embodyflow.cli.episodes.replay import replay
 
     return replay(run, uid)
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from embodyflow.orchestration.server.orphans import marked_processes
+from embodyflow.orchestration.watchers.orphans import marked_processes
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.stack.processes import STACK_VARIABLE
 from embodyflow.stack.stack_folder import StackFolder

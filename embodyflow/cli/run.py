@@ -13,7 +13,7 @@ from rich.console import Console
 from embodyflow.cli.resuming import how_to_resume
 from embodyflow.cli.up import ui_address
 from embodyflow.errors import ConfigError
-from embodyflow.orchestration.server.progress_bar import RunProgress
+from embodyflow.orchestration.display.progress_bar import RunProgress
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.stack.prefect_api import TERMINAL, stack_api
 from embodyflow.stack.processes import start_process, stop_processes

@@ -17,8 +17,8 @@ from embodyflow.orchestration.request.request import (
     Seed,
 )
 from embodyflow.orchestration.request.run_name import flow_run_name
-from embodyflow.orchestration.server.flow_run_watch import watch_flow_run
 from embodyflow.orchestration.server.resumption import resume_after_crash
+from embodyflow.orchestration.watchers.flow_run_watch import watch_flow_run
 
 
 def training_flow(name: str, description: str) -> Flow[..., Coroutine[Any, Any, dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""How often a start of Ray is repeated. Ray gives a node 30 s, however busy the machine is, and has no setting for that."""
+"""Retries of the start of Ray, which gives a node 30 s however busy the machine is, and has no setting for that."""
 
 NUM_RAY_STARTS = 3
 """Attempts to start Ray."""

@@ -19,7 +19,7 @@ from embodyflow.data.metrics import Metric
 from embodyflow.errors import DamageError
 from embodyflow.policies.env_match import check_match
 from embodyflow.policies.policy_registry import build_acting_policy
-from embodyflow.policies.return_scale import return_scale_of
+from embodyflow.policies.running_statistics.return_scale import return_scale_of
 from embodyflow.process.determinism import use_deterministic_kernels
 from embodyflow.rollouts.executable_actions import executable_actions
 from embodyflow.rollouts.open_episodes import OpenEpisodes, OpenEpisodesFolder

@@ -2,7 +2,7 @@
 
 Three safety nets, each for the processes that escape the one before. The launcher stops every child by its handle. It
 adopts orphaned descendants (as a Linux *subreaper*) and kills them as its own. And every process of a stack carries the
-stack's name in its environment, so that a watcher (:mod:`embodyflow.orchestration.server.orphans`) kills it if the
+stack's name in its environment, so that a watcher (:mod:`embodyflow.orchestration.watchers.orphans`) kills it if the
 launcher is killed, and the next start finds it if the watcher is killed too.
 """
 

@@ -15,8 +15,8 @@ import psutil
 
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.server.credentials import AUTH_STRING, SERVER_AUTH_STRING
-from embodyflow.orchestration.server.orphans import marked_processes, start_watcher
 from embodyflow.orchestration.server.settings import access_settings, server_command
+from embodyflow.orchestration.watchers.orphans import marked_processes, start_watcher
 from embodyflow.process.ports import claim_port, listen_on
 from embodyflow.process.private_folder import RAY_SUBFOLDER, private_folder
 from embodyflow.process.ray_start import NUM_RAY_STARTS, RAY_TOO_SLOW

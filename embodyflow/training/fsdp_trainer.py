@@ -17,7 +17,7 @@ from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, last
 from embodyflow.policies.base import Critic, Policy
 from embodyflow.policies.policy_registry import build_critic, build_policy
-from embodyflow.policies.return_scale import return_scale_of
+from embodyflow.policies.running_statistics.return_scale import return_scale_of
 from embodyflow.process.determinism import use_deterministic_kernels
 from embodyflow.process.file_modes import follow_umask
 from embodyflow.process.heap import keep_freed_memory
@@ -109,7 +109,7 @@ class FSDPTrainer:
         """Return the batch's rewards divided by the running deviation of returns, float32 ``[N, T, L]``; a collective.
 
         The statistics stay as they are until the policy trains on the rows;
-        see :class:`~embodyflow.policies.return_scale.ReturnScale`.
+        see :class:`~embodyflow.policies.running_statistics.return_scale.ReturnScale`.
         """
         scale = return_scale_of(self.policy.model)
         assert scale is not None, "the policy does not scale rewards"

@@ -17,8 +17,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 
 from embodyflow.config.trainer import OptimizerConfig, TrainerConfig
 from embodyflow.data.metrics import Metric, last, mean
-from embodyflow.policies.return_scale import count_returns, return_scale_of
-from embodyflow.policies.running_normalizer import count_states, normalizers_of
+from embodyflow.policies.running_statistics.return_scale import count_returns, return_scale_of
+from embodyflow.policies.running_statistics.running_normalizer import count_states, normalizers_of
 from embodyflow.seeding import derive_seed
 from embodyflow.training.mesh import Mesh
 from embodyflow.training.micro_batches import cut_by_rows, cut_by_tokens, draw_minibatches

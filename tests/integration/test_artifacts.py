@@ -12,9 +12,9 @@ from prefect import flow, get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from servers import PrefectServer
 
-from embodyflow.orchestration.server import artifacts as module
-from embodyflow.orchestration.server.artifacts import open_artifacts
-from embodyflow.orchestration.server.report import Section, picture
+from embodyflow.orchestration.display import artifacts as module
+from embodyflow.orchestration.display.artifacts import open_artifacts
+from embodyflow.orchestration.display.report import Section, picture
 
 pytestmark = pytest.mark.integration
 

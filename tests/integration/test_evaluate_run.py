@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from small_runs import Runs, assert_trained
 
-from embodyflow.cli.replay import replay
+from embodyflow.cli.episodes.replay import replay
 from embodyflow.record.episode_record import read_episodes
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder

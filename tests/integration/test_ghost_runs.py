@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from prefect import flow
 from embodyflow.orchestration.request.command_line import run_flow
-from embodyflow.orchestration.server.flow_run_watch import watch_flow_run
+from embodyflow.orchestration.watchers.flow_run_watch import watch_flow_run
 
 @flow(name="iteration", flow_run_name="inner")
 async def iteration():

@@ -12,7 +12,7 @@ import psutil
 from local_stack import all_gone
 from waiting import eventually
 
-from embodyflow.orchestration.server.orphans import marked_processes
+from embodyflow.orchestration.watchers.orphans import marked_processes
 from embodyflow.process.ports import claim_port, free_port
 from embodyflow.stack.processes import (
     STACK_VARIABLE,
@@ -91,7 +91,7 @@ def test_a_child_that_ignores_signals_ends_when_a_watched_parent_is_killed(tmp_p
 import os, sys, time
 from pathlib import Path
 from embodyflow.stack.processes import STACK_VARIABLE, start_process
-from embodyflow.orchestration.server.orphans import start_watcher
+from embodyflow.orchestration.watchers.orphans import start_watcher
 env = os.environ | {{STACK_VARIABLE: {str(tmp_path)!r}}}
 watcher = start_watcher(STACK_VARIABLE, env)
 start_process([sys.executable, "-c", {STUBBORN!r}], log=Path("child"), env=env, cwd=Path({str(tmp_path)!r}))

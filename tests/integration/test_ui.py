@@ -16,8 +16,8 @@ from PIL import Image
 from prefect import flow, runtime
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from embodyflow.orchestration.server import reporting
-from embodyflow.orchestration.server.artifacts import open_artifacts
+from embodyflow.orchestration.display import reporting
+from embodyflow.orchestration.display.artifacts import open_artifacts
 from flows.grpo import grpo
 
 pytestmark = pytest.mark.integration

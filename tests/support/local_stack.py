@@ -26,7 +26,7 @@ FLOW = """
 import asyncio, json, os
 from pathlib import Path
 from prefect import flow
-from embodyflow.orchestration.server.flow_run_watch import watch_flow_run
+from embodyflow.orchestration.watchers.flow_run_watch import watch_flow_run
 from embodyflow.orchestration.server.resumption import resume_after_crash
 
 @flow(name="grpo", flow_run_name="{run_id}", on_crashed=[resume_after_crash])

@@ -6,9 +6,9 @@ from typing import Any
 
 from prefect.logging import get_run_logger
 
+from embodyflow.orchestration.display.report import Section
+from embodyflow.orchestration.display.videos import animation
 from embodyflow.orchestration.run.nodes import Run, submit_node
-from embodyflow.orchestration.server.report import Section
-from embodyflow.orchestration.server.videos import animation
 from embodyflow.workers.calls import NodeReport, NodeWork
 from embodyflow.workers.layout import Layout
 

@@ -9,10 +9,10 @@ from embodyflow.config import RunConfig
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.data.confidence_intervals import wilson_interval
 from embodyflow.data.metrics import merge_metrics, to_floats
+from embodyflow.orchestration.display.reporting import report_video, video_path
 from embodyflow.orchestration.evaluation.contact_sheets import draw_training
 from embodyflow.orchestration.run.iteration import unrestorable_metrics
 from embodyflow.orchestration.run.nodes import Run, submit_node
-from embodyflow.orchestration.server.reporting import report_video, video_path
 from embodyflow.process.durable_files import write_atomically
 from embodyflow.workers.calls import NodeReport, NodeWork
 

@@ -8,6 +8,7 @@ from prefect.logging import get_run_logger
 from embodyflow.config import RunConfig
 from embodyflow.errors import ConfigError
 from embodyflow.graph import load_pipeline
+from embodyflow.orchestration.display.reporting import report_folder, report_unrestorable, warn_of_unrestorable
 from embodyflow.orchestration.evaluation.evaluation_request import (
     EvaluatedPolicy,
     EvaluationRequest,
@@ -23,7 +24,6 @@ from embodyflow.orchestration.run.nodes import Run
 from embodyflow.orchestration.run.open_run import open_run
 from embodyflow.orchestration.run.run_log import logged_to
 from embodyflow.orchestration.run.storage_faults import storage_faults_explained
-from embodyflow.orchestration.server.reporting import report_folder, report_unrestorable, warn_of_unrestorable
 from embodyflow.process.durable_files import write_durably
 from embodyflow.record.run_folder import unrestorable_lines
 from embodyflow.references import resolve

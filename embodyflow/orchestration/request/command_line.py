@@ -16,12 +16,12 @@ from rich.console import Console
 
 from embodyflow.config import RunConfig
 from embodyflow.errors import ClusterLostError, ConfigError, InfrastructureError, StorageError
+from embodyflow.orchestration.display.progress_bar import RunProgress
 from embodyflow.orchestration.request.request import check, parse_arguments
 from embodyflow.orchestration.request.usage import answer_help
-from embodyflow.orchestration.server.orphans import start_flow_watcher
 from embodyflow.orchestration.server.prefect_home import check_home
-from embodyflow.orchestration.server.progress_bar import RunProgress
 from embodyflow.orchestration.server.temporary_server import connect
+from embodyflow.orchestration.watchers.orphans import start_flow_watcher
 from embodyflow.record.run_folder import RunFolder
 
 STOPPED = 128 + signal.SIGINT

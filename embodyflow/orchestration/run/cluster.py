@@ -17,6 +17,7 @@ from embodyflow.process.ray_start import NUM_RAY_STARTS, RAY_TOO_SLOW
 from embodyflow.process.variables import variables_set
 from embodyflow.workers.gpu_sharing import check_own_gpus
 
+
 @contextmanager
 def ray_cluster(config: RunConfig) -> Iterator[None]:
     """Connect to the cluster at ``RAY_ADDRESS``, or start a local one and stop it at the end.

@@ -17,9 +17,9 @@ from prefect.utilities.annotations import opaque
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import to_floats
 from embodyflow.graph import TaskGraph
+from embodyflow.orchestration.display.artifacts import Artifacts
 from embodyflow.orchestration.run.stages import Stages
 from embodyflow.orchestration.run.turns import Turns
-from embodyflow.orchestration.server.artifacts import Artifacts
 from embodyflow.orchestration.server.iteration_runs import IterationRuns
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.record.trackers import Tracker

@@ -5,13 +5,13 @@ from contextlib import asynccontextmanager
 
 from embodyflow.config import RunConfig
 from embodyflow.graph import TaskGraph
+from embodyflow.orchestration.display.artifacts import open_artifacts
 from embodyflow.orchestration.run.cluster import ray_cluster
 from embodyflow.orchestration.run.iteration import iteration
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run
 from embodyflow.orchestration.run.recovery import record_processes
 from embodyflow.orchestration.run.stages import Stages
 from embodyflow.orchestration.run.turns import Turns
-from embodyflow.orchestration.server.artifacts import open_artifacts
 from embodyflow.orchestration.server.iteration_runs import iteration_runs
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder

@@ -7,6 +7,7 @@ from typing import Any
 from prefect.logging import get_run_logger
 
 from embodyflow.graph import load_pipeline
+from embodyflow.orchestration.display.reporting import report_end, report_progress, report_start, warn_of_unrestorable
 from embodyflow.orchestration.evaluation.evaluation import film, is_filmed
 from embodyflow.orchestration.request.request import (
     RunRequest,
@@ -25,7 +26,6 @@ from embodyflow.orchestration.run.recovery import restore, with_recovery
 from embodyflow.orchestration.run.run_log import logged_to
 from embodyflow.orchestration.run.storage_faults import storage_faults_explained
 from embodyflow.orchestration.run.warm_start import sft, warm_start_key
-from embodyflow.orchestration.server.reporting import report_end, report_progress, report_start, warn_of_unrestorable
 from embodyflow.record.model_card import write_model_card
 from embodyflow.record.progress_line import progress_line
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines

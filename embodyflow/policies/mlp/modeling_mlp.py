@@ -9,8 +9,8 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from embodyflow.policies.mlp.configuration_mlp import MLPConfig
-from embodyflow.policies.return_scale import ReturnScale
-from embodyflow.policies.running_normalizer import RunningNormalizer
+from embodyflow.policies.running_statistics.return_scale import ReturnScale
+from embodyflow.policies.running_statistics.running_normalizer import RunningNormalizer
 
 
 class MLPTrunk(nn.Module):

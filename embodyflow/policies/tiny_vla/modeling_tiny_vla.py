@@ -9,7 +9,7 @@ from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from embodyflow.policies.running_normalizer import RunningNormalizer
+from embodyflow.policies.running_statistics.running_normalizer import RunningNormalizer
 from embodyflow.policies.tiny_vla.configuration_tiny_vla import TinyVLAConfig
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from embodyflow.cli.check_env import CHECKS, Subject, configuration, show
-from embodyflow.cli.described_spaces import describe_space, is_bounded
+from embodyflow.cli.environments.check_env import CHECKS, Subject, configuration, show
+from embodyflow.cli.environments.described_spaces import describe_space, is_bounded
 from embodyflow.cli.main import main
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.config.environment import EnvConfig
@@ -142,7 +142,7 @@ def test_the_exit_code_is_1_if_a_check_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chosen = {name: CHECKS[name] for name in ("seeded reset", "determinism")}
-    monkeypatch.setattr("embodyflow.cli.check_env.CHECKS", chosen)
+    monkeypatch.setattr("embodyflow.cli.environments.check_env.CHECKS", chosen)
     identity = f"{__name__}:tests/Point-v0"
     assert show(identity, []) == 0
     assert show(identity, ["kwargs.breaks=determinism"]) == 1
@@ -232,7 +232,7 @@ gym.register("tests/Unseen-v0", Unseen, disable_env_checker=True)
 
 @pytest.mark.parametrize("reason", ["mode", "package", "nothing", "not implemented"])
 def test_an_environment_without_rendering_passes_with_a_note(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embodyflow.cli.env_checks.rendering_problem", lambda: None)
+    monkeypatch.setattr("embodyflow.cli.environments.env_checks.rendering_problem", lambda: None)
     config = EnvConfig(id=f"{__name__}:tests/Unseen-v0", tasks=(), kwargs={"breaks": reason}, max_steps=30)
     finding = CHECKS["render"](Subject(config))
     assert finding.verdict == "note" and finding.details.startswith("cannot render: ") and "\n" not in finding.details

@@ -10,8 +10,8 @@ from agent_jobs import interview_config
 import tasks
 from embodyflow.agents.episode import Counts, Episode
 from embodyflow.agents.transcript import Origin, Transcript
-from embodyflow.cli.conversations import conversation, conversation_cells
-from embodyflow.cli.episode_tables import episode_row
+from embodyflow.cli.episodes.conversations import conversation, conversation_cells
+from embodyflow.cli.episodes.episode_tables import episode_row
 from embodyflow.data.batches import to_batch
 from embodyflow.generation.interface import Completion
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer

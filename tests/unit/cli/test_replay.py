@@ -13,11 +13,11 @@ from PIL import Image
 import tasks
 from embodyflow.algorithms.algorithm_config import KLConfig
 from embodyflow.algorithms.masked import one_rank
-from embodyflow.cli import episode_list
-from embodyflow.cli import replay as module
-from embodyflow.cli.episode_list import show_episodes
+from embodyflow.cli.episodes import episode_list
+from embodyflow.cli.episodes import replay as module
+from embodyflow.cli.episodes.episode_list import show_episodes
+from embodyflow.cli.episodes.replay import replay
 from embodyflow.cli.main import main
-from embodyflow.cli.replay import replay
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.record.episode_record import find_episode, read_episodes

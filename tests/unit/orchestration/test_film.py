@@ -12,9 +12,9 @@ from counting_run import run_in
 
 from embodyflow.config import RunConfig
 from embodyflow.errors import WorkerLostError
+from embodyflow.orchestration.display.report import Section
 from embodyflow.orchestration.evaluation import evaluation
 from embodyflow.orchestration.run import training
-from embodyflow.orchestration.server.report import Section
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.workers.calls import NodeWork
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from embodyflow.orchestration.server import flow_run_closing as module
-from embodyflow.orchestration.server.flow_run_closing import WatchedFlowRun, close, close_last
+from embodyflow.orchestration.watchers import flow_run_closing as module
+from embodyflow.orchestration.watchers.flow_run_closing import WatchedFlowRun, close, close_last
 from embodyflow.process.ports import free_port
 
 

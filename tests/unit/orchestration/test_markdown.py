@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from prefect.client.schemas.actions import ArtifactCreate
 
-from embodyflow.orchestration.server.artifacts import Artifacts
-from embodyflow.orchestration.server.markdown import escape_cell, escape_markdown
-from embodyflow.orchestration.server.reporting import summary_table
+from embodyflow.orchestration.display.artifacts import Artifacts
+from embodyflow.orchestration.display.markdown import escape_cell, escape_markdown
+from embodyflow.orchestration.display.reporting import summary_table
 
 HOSTILE = [
     "![x](http://192.0.2.1/pixel.png)",

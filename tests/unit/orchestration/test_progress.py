@@ -14,8 +14,8 @@ from rich.console import Console
 from embodyflow.config.control import ControlConfig
 from embodyflow.config.embodied import EmbodiedConfig
 from embodyflow.config.language import LanguageConfig
-from embodyflow.orchestration.server import progress_bar
-from embodyflow.orchestration.server.progress_bar import RunProgress
+from embodyflow.orchestration.display import progress_bar
+from embodyflow.orchestration.display.progress_bar import RunProgress
 from embodyflow.process.durable_files import write_atomically
 from embodyflow.record.progress_line import progress_line, short_number
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from embodyflow.orchestration.server import report as module
-from embodyflow.orchestration.server.report import Report, Section, picture
-from embodyflow.orchestration.server.videos import animation, compressed
+from embodyflow.orchestration.display import report as module
+from embodyflow.orchestration.display.report import Report, Section, picture
+from embodyflow.orchestration.display.videos import animation, compressed
 
 
 def gif_of(path: Path, frames: np.ndarray) -> Path:
@@ -90,7 +90,7 @@ def test_a_video_is_made_smaller_until_it_fits_or_is_only_named(tmp_path: Path) 
 
 
 def test_a_video_that_does_not_fit_is_named(gif: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embodyflow.orchestration.server.videos.compressed", lambda path: None)
+    monkeypatch.setattr("embodyflow.orchestration.display.videos.compressed", lambda path: None)
     assert animation(gif, "episodes").startswith("episodes: too large for this page; see ")
 
 

@@ -1,6 +1,6 @@
 """The summary of a run in the Prefect UI."""
 
-from embodyflow.orchestration.server.reporting import summary_table
+from embodyflow.orchestration.display.reporting import summary_table
 
 
 def test_values_before_and_after_stand_side_by_side() -> None:

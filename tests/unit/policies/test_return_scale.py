@@ -17,8 +17,8 @@ from embodyflow.policies.mlp_categorical.policy_mlp_categorical import MLPCatego
 from embodyflow.policies.mlp_gaussian.configuration_mlp_gaussian import MLPGaussianConfig
 from embodyflow.policies.mlp_gaussian.critic_mlp_gaussian import MLPGaussianCritic
 from embodyflow.policies.mlp_gaussian.policy_mlp_gaussian import MLPGaussianPolicy
-from embodyflow.policies.return_scale import ReturnScale, count_returns, return_scale_of
-from embodyflow.policies.running_normalizer import EPSILON, normalizers_of
+from embodyflow.policies.running_statistics.return_scale import ReturnScale, count_returns, return_scale_of
+from embodyflow.policies.running_statistics.running_normalizer import EPSILON, normalizers_of
 
 
 def alone(tensor):

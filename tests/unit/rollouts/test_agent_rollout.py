@@ -15,12 +15,12 @@ from trainers import free_address
 
 from embodyflow.agents.conductor import Conductor
 from embodyflow.agents.episode import ToolFailedError
-from embodyflow.errors import EpisodeError
 from embodyflow.agents.transcript import Origin
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.data.batches import Columns, to_batch
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
+from embodyflow.errors import EpisodeError
 from embodyflow.rollouts.agent_rollout import AgentRollout
 from embodyflow.training.language_trainer import LanguageTrainer
 

@@ -88,7 +88,7 @@ def test_the_watcher_of_a_killed_stack_removes_its_prefect_toml(tmp_path: Path, 
     launcher = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from embodyflow.orchestration.server.orphans import start_watcher\n"
+        "from embodyflow.orchestration.watchers.orphans import start_watcher\n"
         "from embodyflow.stack.processes import STACK_VARIABLE\n"
         "from embodyflow.stack.stack_folder import StackFolder\n"
         "folder = StackFolder(Path(sys.argv[1]))\n"

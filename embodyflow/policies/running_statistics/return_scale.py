@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from embodyflow.policies.running_moments import RunningMoments
-from embodyflow.policies.running_normalizer import EPSILON
+from embodyflow.policies.running_statistics.running_moments import RunningMoments
+from embodyflow.policies.running_statistics.running_normalizer import EPSILON
 
 
 class ReturnScale(RunningMoments):

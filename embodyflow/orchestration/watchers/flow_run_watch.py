@@ -10,8 +10,8 @@ from prefect.settings import get_current_settings
 
 import embodyflow
 from embodyflow.orchestration.server.credentials import credentials_in
-from embodyflow.orchestration.server.flow_run_closing import WatchedFlowRun
-from embodyflow.orchestration.server.orphans import tell_flow_watcher
+from embodyflow.orchestration.watchers.flow_run_closing import WatchedFlowRun
+from embodyflow.orchestration.watchers.orphans import tell_flow_watcher
 
 _KEPT = ("PATH", "HOME", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 """Variables of the watcher. It has no mark of a stack, so that it outlives the processes that a killed stack leaves."""
@@ -44,7 +44,7 @@ def watch_flow_run() -> None:
 def _start_watcher(line: str) -> None:
     env = {name: os.environ[name] for name in _KEPT if name in os.environ}
     watcher = subprocess.Popen(
-        [sys.executable, "-m", "embodyflow.orchestration.server.flow_run_closing"],
+        [sys.executable, "-m", "embodyflow.orchestration.watchers.flow_run_closing"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import psutil
 
-from embodyflow.orchestration.server.flow_run_closing import close_last
+from embodyflow.orchestration.watchers.flow_run_closing import close_last
 
 FLOW_VARIABLE = "EMBODYFLOW_FLOW_PROCESS"
 
@@ -35,7 +35,7 @@ def tell_flow_watcher(line: str) -> bool:
     """Send the flow run that the watcher closes when this process ends; return False if this process has no watcher.
 
     Args:
-        line: The flow run, as :meth:`~embodyflow.orchestration.server.flow_run_closing.WatchedFlowRun.line` gives it.
+        line: The flow run, as :meth:`~embodyflow.orchestration.watchers.flow_run_closing.WatchedFlowRun.line` gives it.
     """
     for watcher in _flow_watchers:
         assert watcher.stdin is not None
@@ -73,7 +73,7 @@ def start_watcher(variable: str, env: Mapping[str, str], leftover: Leftover | No
         The watcher. It exits after the other processes, or by any signal.
     """
     return subprocess.Popen(
-        [sys.executable, "-m", "embodyflow.orchestration.server.orphans", variable, *map(str, leftover or ())],
+        [sys.executable, "-m", "embodyflow.orchestration.watchers.orphans", variable, *map(str, leftover or ())],
         stdin=subprocess.PIPE,  # only this process holds the write end: child processes do not inherit it
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -9,9 +9,9 @@ from typing import Literal
 from rich.table import Column, Table
 from rich.text import Text
 
-from embodyflow.cli.conversations import COLUMNS as CONVERSATION_COLUMNS
-from embodyflow.cli.conversations import conversation_cells
-from embodyflow.cli.episode_tables import EpisodeRow, episode_row, mean_advantage, total_reward
+from embodyflow.cli.episodes.conversations import COLUMNS as CONVERSATION_COLUMNS
+from embodyflow.cli.episodes.conversations import conversation_cells
+from embodyflow.cli.episodes.episode_tables import EpisodeRow, episode_row, mean_advantage, total_reward
 from embodyflow.cli.tables import table_console
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.config.composition.compose import validate_config

@@ -22,9 +22,9 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
+from embodyflow.orchestration.display.markdown import escape_markdown
+from embodyflow.orchestration.display.report import Content, Report, Section
 from embodyflow.orchestration.server.availability import FINAL_TIMEOUT_SECONDS, RETRY_SECONDS, is_unavailable
-from embodyflow.orchestration.server.markdown import escape_markdown
-from embodyflow.orchestration.server.report import Content, Report, Section
 
 UPDATE_SECONDS = 2.0
 """Interval between updates. Nobody reads faster than that."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from embodyflow.policies.running_moments import RunningMoments
+from embodyflow.policies.running_statistics.running_moments import RunningMoments
 
 EPSILON = 1e-8
 """Constant added to the variance, as in ``VecNormalize`` of Stable-Baselines3."""

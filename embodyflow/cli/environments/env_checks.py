@@ -15,7 +15,7 @@ import psutil
 from gymnasium.spaces import Discrete
 from gymnasium.utils.env_checker import check_env
 
-from embodyflow.cli.described_spaces import describe_space, entries_of_space, is_bounded
+from embodyflow.cli.environments.described_spaces import describe_space, entries_of_space, is_bounded
 from embodyflow.config.environment import EnvConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.env_match import num_choices, one_line

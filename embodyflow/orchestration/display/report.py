@@ -7,7 +7,7 @@ import base64
 from collections.abc import Callable
 from enum import Enum
 
-from embodyflow.orchestration.server.markdown import escape_cell
+from embodyflow.orchestration.display.markdown import escape_cell
 
 MAX_REPORT_BYTES = 4_000_000
 """Largest size of a report; pictures beyond it are named and not shown."""

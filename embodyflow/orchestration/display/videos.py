@@ -9,8 +9,8 @@ from pathlib import Path
 
 from PIL import Image, ImageSequence
 
-from embodyflow.orchestration.server.markdown import escape_cell
-from embodyflow.orchestration.server.report import MAX_PICTURE_BYTES, picture
+from embodyflow.orchestration.display.markdown import escape_cell
+from embodyflow.orchestration.display.report import MAX_PICTURE_BYTES, picture
 
 MAX_WIDTH = 1024
 """Largest width of an animation in pixels; a page of the UI is no wider."""

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from embodyflow.cli.env_checks import CHECKS, Check, Finding, Subject
+from embodyflow.cli.environments.env_checks import CHECKS, Check, Finding, Subject
 from embodyflow.config.composition.compose import compose_environment, validate_environment
 from embodyflow.config.composition.keys import known_keys
 from embodyflow.config.environment import EnvConfig

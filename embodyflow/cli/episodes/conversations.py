@@ -9,7 +9,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from embodyflow.agents.transcript import Origin
-from embodyflow.cli.episode_tables import EpisodeRow, episode_row, mean_advantage, policy_loss
+from embodyflow.cli.episodes.episode_tables import EpisodeRow, episode_row, mean_advantage, policy_loss
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer
 from embodyflow.record.episode_record import find_episode

@@ -9,11 +9,11 @@ from typing import Any
 import matplotlib
 from prefect.logging import get_run_logger
 
+from embodyflow.orchestration.display.artifacts import short
+from embodyflow.orchestration.display.markdown import escape_cell
+from embodyflow.orchestration.display.report import Section, picture
+from embodyflow.orchestration.display.videos import animation
 from embodyflow.orchestration.run.nodes import Run
-from embodyflow.orchestration.server.artifacts import short
-from embodyflow.orchestration.server.markdown import escape_cell
-from embodyflow.orchestration.server.report import Section, picture
-from embodyflow.orchestration.server.videos import animation
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines
 
 matplotlib.use("Agg")

@@ -9,9 +9,9 @@ from rich.table import Table
 
 from embodyflow.algorithms.behavior import behavior_weights
 from embodyflow.algorithms.kl import estimate_kl
-from embodyflow.cli.conversations import conversation
-from embodyflow.cli.episode_list import open_episodes
-from embodyflow.cli.episode_tables import EpisodeRow, episode_row, mean_advantage, policy_loss, total_reward
+from embodyflow.cli.episodes.conversations import conversation
+from embodyflow.cli.episodes.episode_list import open_episodes
+from embodyflow.cli.episodes.episode_tables import EpisodeRow, episode_row, mean_advantage, policy_loss, total_reward
 from embodyflow.cli.tables import table_console
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.config.embodied import EmbodiedConfig

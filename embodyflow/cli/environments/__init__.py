@@ -1,0 +1,1 @@
+"""``embodyflow check-env``."""

@@ -1,0 +1,1 @@
+"""``embodyflow episodes`` and ``embodyflow replay``."""

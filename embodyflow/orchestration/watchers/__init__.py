@@ -1,0 +1,1 @@
+"""Processes that clean up after a process that was killed."""

@@ -1,0 +1,1 @@
+"""Statistics of the rows that a policy has trained on."""
