@@ -10,9 +10,12 @@ from agent_jobs import interview_config
 import tasks
 from embodyflow.agents.episode import Counts, Episode
 from embodyflow.agents.transcript import Origin, Transcript
+from embodyflow.cli.episodes import episode_list
 from embodyflow.cli.episodes.conversations import conversation, conversation_cells
+from embodyflow.cli.episodes.episode_list import EpisodeFilter, show_episodes
 from embodyflow.cli.episodes.episode_tables import episode_row
 from embodyflow.data.batches import to_batch
+from embodyflow.errors import ConfigError
 from embodyflow.generation.interface import Completion
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer
 from embodyflow.record.episode_record import histogram_values, read_episodes
@@ -102,3 +105,12 @@ def test_trackers_get_turns_and_advantages(folder):
         "rollout/turns": [2, 1],
         "advantage/token": [0.25],
     }
+
+
+def test_a_dropped_conversation_is_neither_success_nor_failure(folder, monkeypatch, capsys):
+    monkeypatch.setattr(episode_list, "open_episodes", lambda path: (folder, CONFIG))
+    for outcome, uids in ((None, ["8", "9"]), ("success", ["9"])):
+        assert show_episodes(folder.path, EpisodeFilter(outcome=outcome)) == 0
+        assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == uids
+    with pytest.raises(ConfigError, match="0 episodes are chosen"):
+        show_episodes(folder.path, EpisodeFilter(outcome="failure"))

@@ -25,13 +25,8 @@ DENIED = "PermissionError: [Errno 13] Permission denied: '/tmp/runner_storage/x'
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StackFolder:
-    for name in ("PREFECT_API_URL", "RAY_ADDRESS"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("ignore_signals", "kill_descendants", "adopt_orphans"):  # they would be the test process's
-        monkeypatch.setattr(stack_module, name, lambda: None)
+def folder(folder: StackFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StackFolder:
     monkeypatch.setattr(stack_module, "start_watcher", lambda *_: None)
-    folder = StackFolder(tmp_path)
     (tmp_path / "deployments").mkdir()
     folder.prefect_yaml.write_text("deployments: []")
     folder.log("any").parent.mkdir(parents=True)

@@ -2,14 +2,12 @@
 
 import os
 import sys
-from pathlib import Path
 from urllib.error import HTTPError, URLError
 
 import pytest
 
 from embodyflow.cli import main as cli
 from embodyflow.errors import ConfigError
-from embodyflow.stack import stack as module
 from embodyflow.stack.prefect_api import PrefectApi
 from embodyflow.stack.processes import STACK_VARIABLE, start_process
 from embodyflow.stack.stack import Stack
@@ -24,15 +22,6 @@ class Api(PrefectApi):
 
     def request(self, *_: object) -> None:
         raise HTTPError(self.url, 503, "Service Unavailable", None, None)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StackFolder:
-    for name in ("PREFECT_API_URL", "RAY_ADDRESS"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("ignore_signals", "kill_descendants", "adopt_orphans"):  # they would be the test process's
-        monkeypatch.setattr(module, name, lambda: None)
-    return StackFolder(tmp_path)
 
 
 def test_a_server_that_refuses_is_told_of_and_stopped_all_the_same(
