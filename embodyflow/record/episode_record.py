@@ -82,7 +82,7 @@ OF_EPISODES = {
 
 
 def histogram_values(folder: Path) -> dict[str, Array]:
-    """Return values of one iteration's folder for histograms, each one-dimensional.
+    """Return values of one iteration's folder for histograms, each one-dimensional with at least one value.
 
     They are the columns of :data:`OF_EPISODES` that the episodes have, and the advantages of all tokens inside the mask
     that training used. Other columns are not read.
@@ -96,7 +96,8 @@ def histogram_values(folder: Path) -> dict[str, Array]:
         advantages = trained["advantages"]
         mask = played["loss_mask"][rows, : advantages.shape[1]].astype(bool)  # the widest row may not be trained on
         values["advantage/token"] = advantages[mask]
-    return values
+    # An iteration whose groups all have one outcome trains on nothing, and no histogram has no values.
+    return {name: column for name, column in values.items() if column.size}
 
 
 def _joined(folder: Path, pattern: str, names: Collection[str] | None = None) -> Episodes:

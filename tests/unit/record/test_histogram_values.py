@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from embodyflow.record.episode_record import histogram_values
+from embodyflow.record.trackers import TensorBoardTracker
 
 
 def test_episodes_count_once_and_tokens_outside_the_mask_do_not(tmp_path: Path) -> None:
@@ -31,3 +32,13 @@ def test_rows_that_were_not_trained_on_have_no_advantages(tmp_path: Path) -> Non
     np.savez(tmp_path / "played-rollout-0.npz", uid=np.array([0]), **columns)
     np.savez(tmp_path / "trained-0.npz", uid=np.array([0]))
     assert histogram_values(tmp_path).keys() == {"rollout/episode_return", "rollout/episode_steps"}
+
+
+def test_an_iteration_that_trained_on_no_row_has_histograms_of_its_episodes(tmp_path: Path) -> None:
+    columns = {"episode_return": np.zeros(1), "num_steps": np.ones(1, int), "loss_mask": np.ones((1, 1, 1), bool)}
+    np.savez(tmp_path / "played-rollout-0.npz", uid=np.array([0]), **columns)
+    np.savez(tmp_path / "trained-0.npz", uid=np.array([], int), advantages=np.zeros((0, 1, 1)))
+    values = histogram_values(tmp_path)
+    assert values.keys() == {"rollout/episode_return", "rollout/episode_steps"}
+    for name, column in values.items():
+        TensorBoardTracker(tmp_path / "tensorboard").log_histogram(1, name, column)
