@@ -3,7 +3,6 @@
 Prefect's own client takes two seconds to import, too long for a launcher that only polls and cleans up.
 """
 
-import json
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +15,7 @@ from typing import Any
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.server.credentials import REFUSED, Credentials, users_credentials
 from embodyflow.orchestration.server.flow_run_states import was_cancelled
+from embodyflow.orchestration.server.rest import ask
 from embodyflow.orchestration.server.settings import MAX_RUNS
 from embodyflow.stack.stack_folder import StackFolder, StackState
 
@@ -56,14 +56,10 @@ class PrefectApi:
             urllib.error.URLError: The server cannot be reached or refuses; HTTPError carries its answer.
             ConfigError: The address does not answer as a Prefect API, or it refuses the credentials.
         """
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json", **self._credentials.headers()}
+        headers = self._credentials.headers()
         for pause in (*PAUSES, None):
             try:
-                request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)
-                with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-                    content = answer.read()
-                return json.loads(content) if content else None
+                return ask(method, self.url + path, body, headers=headers, timeout=TIMEOUT)
             except urllib.error.HTTPError as error:
                 if error.code in REFUSED:
                     raise ConfigError(self._credentials.refusal(self.url, error.code)) from error

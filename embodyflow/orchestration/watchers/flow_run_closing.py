@@ -8,10 +8,11 @@ import json
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from embodyflow.orchestration.server.rest import ask
 
 REPORT_SECONDS = 10.0
 """Seconds that a Prefect worker has to report the end of its flow's process; it also decides on a restart."""
@@ -88,14 +89,10 @@ def _end(run: WatchedFlowRun, flow_run_id: str, state: Mapping[str, str]) -> Non
 
 def _ask(run: WatchedFlowRun, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
     """Return the JSON answer to a request, or None if the server or what is asked for is gone."""
-    data = None if body is None else json.dumps(body).encode()
-    headers = {"Content-Type": "application/json", **run.headers}
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
         try:
-            request = urllib.request.Request(run.api_url + path, data=data, headers=headers, method=method)
-            with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
-                return json.loads(answer.read() or "null")
+            return ask(method, run.api_url + path, body, headers=run.headers, timeout=_TIMEOUT)
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return None

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from prefect.context import FlowRunContext
@@ -12,6 +11,7 @@ import embodyflow
 from embodyflow.orchestration.server.credentials import credentials_in
 from embodyflow.orchestration.watchers.flow_run_closing import WatchedFlowRun
 from embodyflow.orchestration.watchers.orphans import tell_flow_watcher
+from embodyflow.orchestration.watchers.pipe import send, start_on_pipe
 
 _KEPT = ("PATH", "HOME", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 """Variables of the watcher. It has no mark of a stack, so that it outlives the processes that a killed stack leaves."""
@@ -43,16 +43,7 @@ def watch_flow_run() -> None:
 
 def _start_watcher(line: str) -> None:
     env = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    watcher = subprocess.Popen(
-        [sys.executable, "-m", "embodyflow.orchestration.watchers.flow_run_closing"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=env | {"PYTHONPATH": str(Path(embodyflow.__file__).parents[1])},
-        cwd="/",
-        start_new_session=True,
-    )
-    assert watcher.stdin is not None
-    watcher.stdin.write(line.encode())
-    watcher.stdin.flush()
+    env["PYTHONPATH"] = str(Path(embodyflow.__file__).parents[1])
+    watcher = start_on_pipe("embodyflow.orchestration.watchers.flow_run_closing", env=env, cwd="/")
+    send(watcher, line)
     _watchers.append(watcher)

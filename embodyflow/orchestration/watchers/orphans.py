@@ -18,6 +18,7 @@ from typing import NamedTuple
 import psutil
 
 from embodyflow.orchestration.watchers.flow_run_closing import close_last
+from embodyflow.orchestration.watchers.pipe import send, start_on_pipe
 
 FLOW_VARIABLE = "EMBODYFLOW_FLOW_PROCESS"
 
@@ -38,9 +39,7 @@ def tell_flow_watcher(line: str) -> bool:
         line: The flow run, as :meth:`~embodyflow.orchestration.watchers.flow_run_closing.WatchedFlowRun.line` gives it.
     """
     for watcher in _flow_watchers:
-        assert watcher.stdin is not None
-        watcher.stdin.write(line.encode())
-        watcher.stdin.flush()
+        send(watcher, line)
     return bool(_flow_watchers)
 
 
@@ -72,14 +71,7 @@ def start_watcher(variable: str, env: Mapping[str, str], leftover: Leftover | No
     Returns:
         The watcher. It exits after the other processes, or by any signal.
     """
-    return subprocess.Popen(
-        [sys.executable, "-m", "embodyflow.orchestration.watchers.orphans", variable, *map(str, leftover or ())],
-        stdin=subprocess.PIPE,  # only this process holds the write end: child processes do not inherit it
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=dict(env),
-        start_new_session=True,
-    )
+    return start_on_pipe("embodyflow.orchestration.watchers.orphans", variable, *map(str, leftover or ()), env=env)
 
 
 def end_marked_processes(variable: str, mark: str, grace: float = 3.0) -> None:
