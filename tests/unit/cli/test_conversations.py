@@ -108,6 +108,7 @@ def test_trackers_get_turns_and_advantages(folder):
 
 
 def test_a_dropped_conversation_is_neither_success_nor_failure(folder, monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)  # full lines
     monkeypatch.setattr(episode_list, "open_episodes", lambda path: (folder, CONFIG))
     for outcome, uids in ((None, ["8", "9"]), ("success", ["9"])):
         assert show_episodes(folder.path, EpisodeFilter(outcome=outcome)) == 0
