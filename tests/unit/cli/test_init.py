@@ -11,7 +11,10 @@ from embodyflow import __version__
 from embodyflow.cli.main import main
 from embodyflow.config.composition.compose import compose_config, experiments
 from embodyflow.errors import ConfigError
+from embodyflow.orchestration.request.compatibility import check_compatibility
+from embodyflow.orchestration.request.request import check, parse_arguments
 from embodyflow.project import VERSION_FILE, RoomsRecord, check_room, rooms_note
+from embodyflow.stack.stack_folder import StackFolder
 
 ROOT = Path(__file__).resolve().parents[3]
 COPIED = ("flows", "pipelines", "tasks", "envs", "deployments")
@@ -124,6 +127,33 @@ def test_configurations_of_the_project_come_before_the_shipped_ones(project: Pat
     assert compose_config(["experiment=push", "trainer=mine"]).iterations == 2
     with pytest.raises(ConfigError, match=r"^experiment=mind: allowed are .*\bmine, mt10"):
         compose_config(["experiment=mind"])
+
+
+FLOW = """
+# @package _global_
+defaults: [grpo]
+algorithm_name: careful_steps
+flow: careful_steps
+recipes:
+  careful_steps:
+    pipeline: {name: embodied_grpo}
+"""
+
+
+def test_a_flow_of_the_user_s_own_runs_each_pipeline_that_suits_its_algorithm(project: Path) -> None:
+    (project / "configs" / "algorithm").mkdir()
+    (project / "configs" / "algorithm" / "careful_steps.yaml").write_text(FLOW)
+    with (project / "deployments" / "prefect.yaml").open("a") as file:
+        file.write("\n  - name: mine\n    entrypoint: flows/careful_steps.py:careful_steps\n")
+    assert StackFolder(project).deployment("careful_steps", "mine") == "careful_steps/mine"
+    config = check(parse_arguments(["experiment=mine"], "careful_steps"))
+    assert (config.flow, config.pipeline.name) == ("careful_steps", "embodied_grpo")
+    kl = config.algorithm.kl.model_copy(update={"placement": "reward", "coef": 0.1})
+    config = config.model_copy(update={"algorithm": config.algorithm.model_copy(update={"kl": kl})})
+    with pytest.raises(ConfigError, match=r"allowed are placement=loss, pipeline\.name=grpo_kl_reward"):
+        check_compatibility(config)
+    pipeline = config.pipeline.model_copy(update={"name": "grpo_kl_reward"})
+    check_compatibility(config.model_copy(update={"pipeline": pipeline}))
 
 
 def test_configurations_of_a_folder_that_is_not_a_project_are_left_alone(project: Path) -> None:
