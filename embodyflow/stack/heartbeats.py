@@ -13,8 +13,11 @@ from embodyflow.stack.prefect_api import PrefectApi
 HEARTBEAT_SECONDS = 30
 """Interval of heartbeats, the shortest that Prefect has."""
 
-SILENCE_SECONDS = 300.0
-"""How long a flow run may be silent. Heartbeats that the server misses while it is restarted must not end a run."""
+OUTAGE_SECONDS = 120.0
+"""How long a server may be away, as while it is restarted, without ending a run by the heartbeats that it misses."""
+
+SILENCE_SECONDS = OUTAGE_SECONDS + HEARTBEAT_SECONDS
+"""How long a flow run may be silent; the server notices it up to 5 s later. Prefect permits 10 s."""
 
 _NAME = "embodyflow: end a flow run without a heartbeat"
 
