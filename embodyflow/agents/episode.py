@@ -1,5 +1,6 @@
 """An episode of an agent, and the facts and services that its workflow has."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,12 +54,27 @@ class Episode:
         finished: False if a limit cut it.
         reward: Reward of the workflow itself; ``None`` leaves it to the reward function.
         success: Verdict of the workflow; ``None`` with a reward means that the reward is positive.
+        turn_rewards: Reward of each turn of the model, of all contexts in order, besides the episode's reward; empty
+            gives none.
+
+    Raises:
+        ValueError: A reward is NaN or infinite, or the number of turn rewards is not that of turns.
     """
 
     transcript: Transcript
     finished: bool
     reward: float | None = None
     success: bool | None = None
+    turn_rewards: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        num_turns = self.transcript.num_turns
+        if self.turn_rewards and len(self.turn_rewards) != num_turns:
+            raise ValueError(f"turn_rewards: {len(self.turn_rewards)} for {num_turns} turns; each turn needs one")
+        rewards = {"reward": (0.0 if self.reward is None else self.reward,), "turn_rewards": self.turn_rewards}
+        for name, values in rewards.items():
+            if not all(map(math.isfinite, values)):
+                raise ValueError(f"{name}={getattr(self, name)}: must be finite")
 
 
 @dataclass

@@ -12,6 +12,9 @@ METRICS = {
     "rollout/reward": "Mean reward of a response, or mean return of an episode by the environment's own rewards.",
     "rollout/episode_steps": "Mean number of environment steps, or of response tokens.",
     "rollout/turns": "Mean number of an agent's turns in an episode.",
+    "rollout/contexts": "Mean number of an agent's contexts in an episode; above 1 where a chat template or a workflow "
+    "changes what the model has read.",
+    "rollout/turn_reward": "Mean sum of the rewards that an agent's workflow gives to single turns of an episode.",
     "rollout/tool_calls": "Mean number of an agent's tool calls in an episode.",
     "rollout/tool_mistakes": "Number of tool calls that were the model's mistake.",
     "rollout/num_episodes": "Number of episodes or responses gathered; in control jobs, episodes that ended.",

@@ -15,7 +15,7 @@ from embodyflow.agents.conductor import Conductor
 from embodyflow.agents.conversation import Model
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults
 from embodyflow.agents.tool_runner import ToolRunner
-from embodyflow.agents.transcript import Origin, Tokens
+from embodyflow.agents.transcript import Tokens
 from embodyflow.agents.workflow import ChatEngine, RolloutWorkflow
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.data.batches import Columns
@@ -178,9 +178,8 @@ class AgentRollout(LanguageRollout):
 
     def _graded(self, batch: Batch, row: int) -> torch.Tensor:
         """Return the tokens of the model's last turn."""
-        tokens = super()._graded(batch, row)
-        others = (batch["token_origin"][row].flatten()[: len(tokens)] != Origin.MODEL).nonzero()
-        return tokens[int(others[-1]) + 1 if len(others) else 0 :]
+        tokens, turns = super()._graded(batch, row), batch["token_turn"][row].flatten()
+        return tokens[turns[: len(tokens)] == turns.max()]
 
 
 @dataclass

@@ -10,9 +10,10 @@ import agent_jobs
 import numpy as np
 import pytest
 import torch
-from agent_jobs import TURN_TOKENS, agent_config, interview_config
+from agent_jobs import TURN_TOKENS, agent_config, forgetful_config, interview_config
 from trainers import free_address
 
+import tasks
 from embodyflow.agents.conductor import Conductor
 from embodyflow.agents.episode import ToolFailedError
 from embodyflow.agents.transcript import Origin
@@ -84,6 +85,27 @@ def test_the_trained_tokens_are_the_sampled_ones_and_no_others(interviews, train
         theirs, entropy = trainer.policy.evaluate(rows, 1.0)
     assert (theirs - rows["log_probs"]).abs().max() < 1e-5
     assert (theirs[~rows["loss_mask"]] == 0).all() and (entropy[~rows["loss_mask"]] == 0).all()
+
+
+def test_the_trainer_computes_the_samplers_log_probs_in_each_context(trainer) -> None:
+    """Two agents, whose template cuts earlier turns short, write ten turns in several contexts."""
+    rollout = rollout_of(forgetful_config(), trainer)
+    rows = to_batch(play(rollout))
+    rollout.close()
+
+    assert rows["num_turns"].tolist() == [10] * 4
+    num_contexts = rows["token_context"].flatten(1).amax(1) + 1  # a turn of one character is not cut
+    assert num_contexts.min() >= 4 and num_contexts.max() == 6
+    own = rows["token_origin"] == Origin.MODEL
+    assert torch.equal(rows["loss_mask"], own) and torch.equal(own, rows["token_turn"] > 0)
+    with torch.no_grad():
+        theirs, _ = trainer.policy.evaluate(rows, 1.0)
+    assert (theirs - rows["log_probs"]).abs().max() < 1e-5
+
+    batch, metrics, _ = rollout.judge(rows, "train")
+    assert metrics["rollout/contexts"].value == num_contexts.double().mean()
+    rewards = tasks.compute_reward(batch, worker=rollout).batch["rewards"].flatten(1)
+    assert torch.equal(rewards.sum(1), batch["token_turn_reward"].flatten(1).sum(1) + 0.5)
 
 
 def test_a_turn_that_was_cut_is_closed_before_the_next_message(interviews) -> None:
