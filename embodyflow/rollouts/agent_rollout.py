@@ -16,7 +16,8 @@ from embodyflow.agents.conversation import Model
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults
 from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.agents.transcript import Origin, Tokens
-from embodyflow.agents.workflow import ChatEngine, RolloutWorkflow
+from embodyflow.agents.workflow import ChatEngine
+from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, total
@@ -24,7 +25,6 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.errors import ConfigError, EpisodeError, InfrastructureError
 from embodyflow.generation.interface import Completion, FinishReason, Sampling
 from embodyflow.prompts.prompts import Prompt, encode_response
-from embodyflow.references import resolve
 from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rollouts.agent_rows import Played, columns_of_episodes, conversation_metrics
 from embodyflow.rollouts.language_rollout import SPLITS, LanguageRollout, Question, ids_of
@@ -51,7 +51,7 @@ class AgentRollout(LanguageRollout):
     def __init__(self, config: AgentJobConfig, rank: int, world_size: int) -> None:
         super().__init__(config, rank, world_size)
         self._agent = config.rollout.agent
-        self._workflow: RolloutWorkflow = resolve(self._agent.workflow)(self._agent)
+        self._workflow = build_workflow(self._agent)
         self._calls_journal, self._faults = CallJournal(None), Faults()
 
     def play(self, questions: Sequence[Question], split: str, draws: Draws, journal: Journal | None = None) -> Columns:
