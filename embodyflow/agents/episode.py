@@ -40,15 +40,17 @@ class Counts:
 
 @dataclass
 class Faults:
-    """Failures of the infrastructure that a worker recovered from.
+    """Failures of the infrastructure and rejections that a worker recovered from.
 
     Attributes:
         retries: Attempts of calls that failed and were repeated.
         redraws: Episodes that were drawn again.
+        rejections: Episodes that the workflow rejected.
     """
 
     retries: int = 0
     redraws: int = 0
+    rejections: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import inspect
 
+from embodyflow.agents.areal.areal_workflow import ArealWorkflow
 from embodyflow.agents.workflow import RolloutWorkflow, WorkflowBuilder
 from embodyflow.config.agent import AgentConfig
 from embodyflow.errors import ConfigError
@@ -22,6 +23,13 @@ def build_workflow(config: AgentConfig) -> RolloutWorkflow:
         build: WorkflowBuilder = resolve(config.workflow)
     except ImportError as error:
         raise ConfigError(f"{key}: {error}") from error
+    if isinstance(build, type) and inspect.iscoroutinefunction(getattr(build, "arun_episode", None)):
+        return ArealWorkflow(build, config)
+    if config.workflow_kwargs:
+        raise ConfigError(f"rollout.agent.workflow_kwargs: {key} is built with rollout.agent; allowed are none")
     if not (isinstance(build, type) and inspect.iscoroutinefunction(getattr(build, "run", None))):
-        raise ConfigError(f"{key}: must be a class with async def run(self, engine, row, context)")
+        raise ConfigError(
+            f"{key}: must be a class with async def run(self, engine, row, context), or AReaL's arun_episode(engine, "
+            "data)"
+        )
     return build(config)

@@ -85,6 +85,8 @@ class AgentConfig(Config):
     Attributes:
         workflow: Class ``module:Class`` that plays an episode; see :mod:`embodyflow.agents.workflow`. With an
             ``environment`` it is :class:`embodyflow.agents.environments.environment_loop.EnvironmentLoop` by default.
+        workflow_kwargs: Arguments of the class of an AReaL workflow, besides ``tokenizer`` and ``gconfig``. A reference
+            ``module:function`` for an argument whose name ends with ``_fn`` stands for the function.
         environment: Environment class whose public methods are tools; ``null`` means none.
         tools: Tools that the model may call, each a reference ``module:function`` or a mapping with limits.
         mistakes: Exceptions ``module:Class`` of all tools and of the environment that are the model's mistake.
@@ -92,10 +94,12 @@ class AgentConfig(Config):
         describe_tools: Whether the chat template describes the tools to the model.
         max_turns: Most turns of the model in an episode.
         max_turn_tokens: Most tokens of a turn; ``null`` means as many as the episode has left.
-        max_redraws: Times that an episode is drawn again after a tool failed in all attempts.
+        max_redraws: Times that an episode is drawn again after a tool failed in all attempts, or the workflow rejected
+            it.
     """
 
     workflow: Reference = TOOL_LOOP
+    workflow_kwargs: dict[str, Any] = Field(default={})
     environment: Annotated[EnvironmentConfig, BeforeValidator(_from_factory)] | None = None
     tools: tuple[Annotated[ToolConfig, BeforeValidator(_from_reference)], ...] = ()
     mistakes: tuple[Reference, ...] = ()

@@ -14,6 +14,7 @@ from embodyflow.agents.call_journal import CallJournal
 from embodyflow.agents.conductor import Conductor
 from embodyflow.agents.conversation import Model
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults
+from embodyflow.agents.sampled_calls import RecordedModel
 from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.agents.transcript import Origin, Tokens
 from embodyflow.agents.workflow import ChatEngine
@@ -71,9 +72,13 @@ class AgentRollout(LanguageRollout):
         return batch, metrics | conversation_metrics(batch), shown
 
     def fault_metrics(self) -> dict[str, Metric]:
-        """Return the counts of tool failures that were recovered from since the last call."""
+        """Return the counts of tool failures and rejected episodes since the last call."""
         faults, self._faults = self._faults, Faults()
-        return {"perf/tool_retries": total(faults.retries), "perf/redrawn_episodes": total(faults.redraws)}
+        return {
+            "perf/tool_retries": total(faults.retries),
+            "perf/redrawn_episodes": total(faults.redraws),
+            "perf/rejected_episodes": total(faults.rejections),
+        }
 
     def demonstrate(self) -> Columns:
         """Return this rank's share of the prompt source's demonstrations, played with the real tools.
@@ -97,6 +102,8 @@ class AgentRollout(LanguageRollout):
         context = self._context(number, GREEDY_SEED, "demo", 0, runner)
         episode = await self._run(script, prompt, context)
         place = f"demonstration {number}, {self._prompts.place('demo', number)}"
+        if episode is None:
+            raise ConfigError(f"rollout.agent: {place}: the workflow rejects it")
         if context.counts.mistakes:
             raise ConfigError(f"rollout.agent: {place}: a call in it is a mistake; its tools must accept all calls")
         if context.counts.turns < len(turns) or not episode.finished:
@@ -133,35 +140,55 @@ class AgentRollout(LanguageRollout):
         draws: Draws,
         runner: ToolRunner,
     ) -> Played:
-        """Play an episode; draw it again if the infrastructure fails.
+        """Play an episode; draw it again if the infrastructure fails or the workflow rejects it.
 
         Raises:
             InfrastructureError: It failed in all draws.
-            EpisodeError: The workflow raised.
+            EpisodeError: The workflow raised, or rejected all draws.
         """
         prompt = self._prompts.prompt(SPLITS[split], question.index)
         draw = 0
         while True:
             context = self._context(question.uid, _seed(draws, question, draw), split, draw, runner)
+            model = RecordedModel(_Sampled(conductor, number, context))
             try:
-                episode = await self._run(_Sampled(conductor, number, context), prompt, context)
-                return Played(episode, context.counts, context.seed)
+                episode = await self._run(model, prompt, context)
+                if episode is None:
+                    episode = self._rejected(model, question.uid, draw, is_greedy=draws is None)
+                if episode is not None:
+                    return Played(episode, context.counts, context.seed)
             except InfrastructureError as error:
                 if draw == self._agent.max_redraws:
                     error.add_note(f"episode {question.uid}, drawn {draw + 1} times")
                     raise
                 log.warning("episode %d is drawn again: %s", question.uid, error)
+                self._faults.redraws += 1
             except Exception as error:
                 raise EpisodeError(question.uid, f"{type(error).__name__}: {error}") from error
-            self._faults.redraws += 1
             draw += 1
 
-    async def _run(self, model: Model, prompt: Prompt, context: EpisodeContext) -> Episode:
+    def _rejected(self, model: RecordedModel, uid: int, draw: int, is_greedy: bool) -> Episode | None:
+        """Count an episode that the workflow rejected; return one that counts as failed, or ``None`` to draw it again.
+
+        Raises:
+            RuntimeError: The workflow rejected all its draws.
+        """
+        self._faults.rejections += 1
+        if is_greedy:  # another draw would be the same
+            return Episode(model.longest(), finished=False, reward=0.0, success=False)
+        if draw == self._agent.max_redraws:
+            raise RuntimeError(f"rejected {draw + 1} times; rollout.agent.max_redraws={draw} allows no more draws")
+        log.warning("episode %d is drawn again: the workflow rejected it", uid)
+        return None
+
+    async def _run(self, model: Model, prompt: Prompt, context: EpisodeContext) -> Episode | None:
         rollout = self.config.rollout
-        engine = ChatEngine(model, self.tokenizer, rollout.max_prompt_tokens, rollout.max_response_tokens)
+        engine = ChatEngine(
+            model, self.tokenizer, rollout.max_prompt_tokens, rollout.max_response_tokens, rollout.temperature
+        )
         episode = await self._workflow.run(engine, prompt, context)
-        if not isinstance(episode, Episode):
-            raise TypeError(f"{self._agent.workflow} must return an Episode, gave {type(episode).__name__}")
+        if not isinstance(episode, Episode | None):
+            raise TypeError(f"{self._agent.workflow} must return an Episode or None, gave {type(episode).__name__}")
         return episode
 
     def _context(self, uid: int, seed: int, split: str, draw: int, runner: ToolRunner) -> EpisodeContext:
