@@ -271,7 +271,7 @@ def test_a_tool_with_the_name_of_a_method_is_refused():
     config = agent("Coding", tools=["environment_classes:run_code"])
     environment_classes.run_code = environment_classes.Coding().run_code
     try:
-        with pytest.raises(ConfigError, match="tools: run_code is also a method of environment_classes:Coding; names m"):
+        with pytest.raises(ConfigError, match="tools: run_code is also a method of environment_classes:Coding; names"):
             EnvironmentLoop(config)
     finally:
         del environment_classes.run_code
