@@ -1,9 +1,10 @@
 """Tools: typed functions that the model may call."""
 
+import importlib.util
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Self, get_type_hints
@@ -54,6 +55,9 @@ class ModelTool(Callee, ABC):
         Raises:
             ModelMistake: An argument is missing, unknown or of another type.
         """
+
+    def close(self) -> None:
+        """Close what the tool holds open; a second call does nothing."""
 
 
 class Tool(ModelTool):
@@ -117,25 +121,34 @@ def build_tools(configs: Sequence[ToolConfig], mistakes: Sequence[str] = ()) -> 
         mistakes: Exceptions ``module:Class`` of all tools that are the model's mistake.
 
     Raises:
-        ConfigError: A function cannot be imported, lacks types or descriptions, or has the name of another.
+        ConfigError: A function cannot be imported, lacks types or descriptions, or has the name of another; or a server
+            cannot be started or reached.
     """
-    tools: dict[str, ModelTool] = {}
+    common, tools = exceptions("rollout.agent.mistakes", mistakes), dict[str, ModelTool]()
     for config in configs:
-        own = exceptions("rollout.agent.tools: mistakes", config.mistakes)
-        common = exceptions("rollout.agent.mistakes", mistakes)
-        add_tool(tools, Tool(import_object("rollout.agent.tools", config.function), config, [*own, *common]))
+        for tool in _tools_of(config, common):
+            if tool.name in tools:
+                close_tools([tool, *tools.values()])
+                raise ConfigError(f"rollout.agent.tools: two tools have the name {tool.name}; names must differ")
+            tools[tool.name] = tool
     return tools
 
 
-def add_tool(tools: dict[str, ModelTool], tool: ModelTool) -> None:
-    """Add a tool to those of an agent.
+def close_tools(tools: Iterable[ModelTool]) -> None:
+    """Close tools."""
+    for tool in tools:
+        tool.close()
 
-    Raises:
-        ConfigError: Another tool has its name.
-    """
-    if tool.name in tools:
-        raise ConfigError(f"rollout.agent.tools: two tools have the name {tool.name}; names must differ")
-    tools[tool.name] = tool
+
+def _tools_of(config: ToolConfig, mistakes: Sequence[type[Exception]]) -> Sequence[ModelTool]:
+    if config.function is not None:
+        own = exceptions("rollout.agent.tools: mistakes", config.mistakes)
+        return [Tool(import_object("rollout.agent.tools", config.function), config, [*own, *mistakes])]
+    if importlib.util.find_spec("mcp") is None:
+        raise ConfigError("rollout.agent.tools: mcp is not installed; pip install 'embodyflow[mcp]'")
+    from embodyflow.agents.mcp.mcp_tool import mcp_tools
+
+    return mcp_tools(config)
 
 
 def text_of(answer: Any) -> str:

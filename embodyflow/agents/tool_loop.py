@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from embodyflow.agents.conversation import Conversation
 from embodyflow.agents.episode import Episode, EpisodeContext
-from embodyflow.agents.tool import ModelTool, build_tools
+from embodyflow.agents.tool import ModelTool, build_tools, close_tools
 from embodyflow.agents.tool_calls import PARSERS, ToolCall, UnreadableCall
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agent import AgentConfig
@@ -33,6 +33,10 @@ class ToolLoop:
     def tools_of(self, row: Prompt) -> Mapping[str, ModelTool]:
         """Return the tools of a row's episodes by name."""
         return self.tools
+
+    def close(self) -> None:
+        """Close the tools."""
+        close_tools(self.tools.values())
 
     async def run(self, engine: ChatEngine, row: Prompt, context: EpisodeContext) -> Episode:
         """Play one episode: turns of the model, and answers to its calls."""

@@ -32,17 +32,58 @@ class CallLimits(Config):
     keep: Literal["head", "tail", "ends"] = "head"
 
 
+class McpServerConfig(Config):
+    """An MCP server (Model Context Protocol) whose tools the model may call; the extra ``mcp`` brings the SDK.
+
+    Attributes:
+        command: Program and arguments of a server that speaks over stdin and stdout. Each rollout worker starts one,
+            again if it ends, and kills it at its own end.
+        env: Further environment variables of the command; it gets ``PATH``, ``HOME``, ``USER``, ``SHELL`` and ``TERM``.
+        url: Address of a server that speaks streamable HTTP, instead of a command.
+        include: Names of the tools that the model may call; ``null`` means all.
+        on_error: Outcome of a call that the server answers with an error: the model's ``mistake``, which it reads, as
+            the protocol means it, or a ``failure`` of the infrastructure.
+    """
+
+    command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    env: dict[str, str] = Field(default={})
+    url: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    include: tuple[str, ...] | None = None
+    on_error: Literal["mistake", "failure"] = "mistake"
+
+    @property
+    def name(self) -> str:
+        """Name for messages."""
+        return self.url or " ".join(self.command or ())
+
+    @model_validator(mode="after")
+    def _check_place(self) -> "McpServerConfig":
+        if (self.command is None) == (self.url is None):
+            raise ValueError("needs either a command or a url")
+        return self
+
+
 class ToolConfig(CallLimits):
-    """A tool and the limits of its calls. A bare reference stands for a tool with the default limits.
+    """A tool, or the tools of a server, and the limits of their calls. A bare reference stands for a function.
 
     Attributes:
         function: Function ``module:function`` that the model may call, with types and a docstring.
+        mcp: Server whose tools the model may call, instead of a function. ``timeout`` also limits its start.
         mistakes: Exceptions ``module:Class`` of the function, with their subclasses, that are the model's mistake.
             :class:`embodyflow.agents.tool.ModelMistake` always is one. Any other is a failure of the infrastructure.
     """
 
-    function: Reference
+    function: Reference | None = None
+    mcp: McpServerConfig | None = None
     mistakes: tuple[Reference, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> "ToolConfig":
+        if (self.function is None) == (self.mcp is None):
+            raise ValueError("needs either a function or mcp")
+        if self.mcp is not None and self.mistakes:
+            raise ValueError("mistakes are exceptions of a function; allowed with mcp is mcp.on_error")
+        return self
 
 
 class EnvironmentConfig(CallLimits):
@@ -88,7 +129,8 @@ class AgentConfig(Config):
         workflow_kwargs: Arguments of the class of an AReaL workflow, besides ``tokenizer`` and ``gconfig``. A reference
             ``module:function`` for an argument whose name ends with ``_fn`` stands for the function.
         environment: Environment class whose public methods are tools; ``null`` means none.
-        tools: Tools that the model may call, each a reference ``module:function`` or a mapping with limits.
+        tools: Tools that the model may call, each a reference ``module:function``, or a mapping with ``function`` or
+            ``mcp`` and limits.
         mistakes: Exceptions ``module:Class`` of all tools and of the environment that are the model's mistake.
         parser: Format of tool calls: ``hermes`` (also Qwen) or ``llama3``.
         describe_tools: Whether the chat template describes the tools to the model.

@@ -32,15 +32,23 @@ def check_agent(config: AgentJobConfig) -> None:
             f"rollout.agent.environment: rollout.agent.workflow={agent.workflow} does not use it; allowed are "
             "workflows that extend EnvironmentLoop"
         )
+    if isinstance(workflow, ToolLoop):
+        try:
+            _check_loop(config, workflow, source)
+        finally:
+            workflow.close()
+
+
+def _check_loop(config: AgentJobConfig, workflow: ToolLoop, source: PromptSource) -> None:
+    """Check that prompts, environments, rewards, tools and chat template fit together."""
     if isinstance(workflow, EnvironmentLoop):
         for environment in workflow.environments.all():
             _check_reward(config, environment)
-    if isinstance(workflow, ToolLoop):
-        tokenizer = build_tokenizer(config.policy)
-        for prompt in _prompts_of_each_kind(workflow, source):
-            tools = workflow.tools_of(prompt).values()
-            schemas = [tool.schema for tool in tools] if agent.describe_tools else []
-            check_template(tokenizer, prompt, schemas, ("tool",) if tools else ())
+    tokenizer = build_tokenizer(config.policy)
+    for prompt in _prompts_of_each_kind(workflow, source):
+        tools = workflow.tools_of(prompt).values()
+        schemas = [tool.schema for tool in tools] if config.rollout.agent.describe_tools else []
+        check_template(tokenizer, prompt, schemas, ("tool",) if tools else ())
 
 
 def _prompts_of_each_kind(workflow: ToolLoop, source: PromptSource) -> list[Prompt]:

@@ -15,6 +15,7 @@ from embodyflow.agents.conductor import Conductor
 from embodyflow.agents.conversation import Model
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults
 from embodyflow.agents.sampled_calls import RecordedModel
+from embodyflow.agents.tool_loop import ToolLoop
 from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.agents.transcript import Origin, Tokens
 from embodyflow.agents.workflow import ChatEngine
@@ -90,6 +91,12 @@ class AgentRollout(LanguageRollout):
         numbers = range(self.rank, self.config.warm_start.num_demos, self.world_size)
         played = asyncio.run(self._demonstrate(numbers))
         return {"uid": np.array(numbers, np.int64), **columns_of_episodes(played)}
+
+    def close(self) -> None:
+        """Close the engine, the reward manager and the tools."""
+        super().close()
+        if isinstance(self._workflow, ToolLoop):
+            self._workflow.close()
 
     async def _demonstrate(self, numbers: Sequence[int]) -> list[Played]:
         runner = ToolRunner()
