@@ -27,6 +27,7 @@ class ChatEngine:
         tokenizer: Tokenizer of the model.
         max_prompt_tokens: Most tokens of a prompt.
         max_tokens: Most tokens of an episode after its prompt.
+        temperature: Temperature of the turns that are trained on.
         transcript: Tokens of the episode.
     """
 
@@ -34,6 +35,7 @@ class ChatEngine:
     tokenizer: Any
     max_prompt_tokens: int
     max_tokens: int
+    temperature: float = 1.0
     transcript: Transcript = field(default_factory=Transcript)
 
     def chat(self, row: Prompt, tools: Sequence[dict[str, Any]], context: EpisodeContext) -> Conversation:
@@ -59,11 +61,13 @@ class ChatEngine:
 class RolloutWorkflow(Protocol):
     """Plays episodes. A rollout worker builds one, whose episodes run side by side in one thread."""
 
-    async def run(self, engine: ChatEngine, row: Prompt, context: EpisodeContext) -> Episode:
-        """Play one episode.
+    async def run(self, engine: ChatEngine, row: Prompt, context: EpisodeContext) -> Episode | None:
+        """Play one episode; return ``None`` to reject it.
 
-        An exception ends the run with the episode's name, except an
-        :class:`~embodyflow.errors.InfrastructureError`, after which the episode is drawn again.
+        A rejected episode is drawn again, up to ``max_redraws`` times, so groups keep their size. Greedy decoding would
+        repeat it: in a greedy evaluation it counts as a failed episode with a reward of 0. An exception ends the run
+        with the episode's name, except an :class:`~embodyflow.errors.InfrastructureError`, after which the episode is
+        drawn again.
 
         Args:
             engine: The model.

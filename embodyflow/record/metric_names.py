@@ -94,6 +94,7 @@ METRICS = {
     "perf/evaluate_<mode>_seconds": "Time of an evaluation, mean over ranks.",
     "perf/env_steps_per_second": "Environment steps per second, summed over rollout workers.",
     "perf/tool_retries": "Attempts of tool calls that failed and were repeated.",
+    "perf/rejected_episodes": "Episodes that the workflow rejected.",
     "perf/redrawn_episodes": "Episodes that were drawn again, because a tool failed in all attempts.",
     "perf/env_restarts": "Environment processes that were restarted.",
     "perf/env_timeouts": "Those of them that hung.",
