@@ -13,7 +13,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from language_models import VOCAB, save_model
-from transformers import AutoConfig
 
 from embodyflow.config.generation import HFConfig
 from embodyflow.generation.conversations import key_values, row_passes
@@ -74,7 +73,8 @@ def test_a_turn_has_the_same_bits_whenever_it_is_asked_for(engine: HFEngine, see
     """Turns begin at random steps, some are replayed, and there may be more conversations than slots."""
     rng = np.random.default_rng(seed)
     expected = [play_alone(engine, number, length) for number, length in enumerate(lengths)]
-    asked, turns = dict[int, Request](), [list[Completion]() for _ in lengths]
+    asked, asked_before = dict[int, Request](), dict[int, tuple[int, ...]]()
+    turns: list[list[Completion]] = [[] for _ in lengths]
     with engine.converse(len(lengths), SAMPLING) as conversations:
         while any(len(done) < length for done, length in zip(turns, lengths, strict=True)):
             for number, done in enumerate(turns):
@@ -90,9 +90,6 @@ def test_a_turn_has_the_same_bits_whenever_it_is_asked_for(engine: HFEngine, see
                     conversations.end(number)
 
     assert turns == expected
-
-
-asked_before: dict[int, tuple[int, ...]] = {}
 
 
 def test_turns_are_those_of_a_stream(engine: HFEngine) -> None:
@@ -190,11 +187,10 @@ def halves(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 
 
 def test_widths_whose_kernels_sum_in_another_order_are_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        row_passes,
-        "linear_of_any_size",
-        lambda inputs, *a: (halves if len(inputs) < 32 else linear_of_any_size)(inputs, *a),
-    )
+    def by_size(inputs: torch.Tensor, *arguments: torch.Tensor) -> torch.Tensor:
+        return (halves if len(inputs) < 32 else linear_of_any_size)(inputs, *arguments)
+
+    monkeypatch.setattr(row_passes, "linear_of_any_size", by_size)
     engine = HFEngine(HFConfig(), folder, "cpu")
     assert engine._invariant_passes.widths == (32, 64, 128, 256) and engine.is_batch_invariant()
     assert HFEngine(HFConfig(max_num_batched_tokens=70), folder, "cpu")._invariant_passes.widths == (32, 64)
@@ -212,9 +208,7 @@ def test_a_device_whose_rows_depend_on_their_place_is_not_batch_invariant(
     assert "a slow tool holds up all conversations" in caplog.text
 
 
-def test_angles_that_depend_on_the_longest_row_are_not_batch_invariant(folder: Path, tmp_path: Path) -> None:
-    config = AutoConfig.from_pretrained(folder)
-    config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+def test_angles_that_depend_on_the_longest_row_are_not_batch_invariant(folder: Path) -> None:
     engine = HFEngine(HFConfig(), folder, "cpu")
     engine._model.model.rotary_emb.rope_type = "dynamic"
     assert not engine.is_batch_invariant()
