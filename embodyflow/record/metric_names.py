@@ -96,6 +96,8 @@ METRICS = {
     "perf/tool_retries": "Attempts of tool calls that failed and were repeated.",
     "perf/rejected_episodes": "Episodes that the workflow rejected.",
     "perf/redrawn_episodes": "Episodes that were drawn again, because a tool failed in all attempts.",
+    "perf/tokens_read": "Tokens of prompts, messages and tool answers that went through the model, without those whose "
+    "keys and values it had; 0 with an engine that does not count them.",
     "perf/env_restarts": "Environment processes that were restarted.",
     "perf/env_timeouts": "Those of them that hung.",
     "perf/env_memory_restarts": "Environment processes that were restarted because they exceeded `env.max_memory_gb`.",

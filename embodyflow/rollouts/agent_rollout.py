@@ -12,6 +12,7 @@ import torch
 
 from embodyflow.agents.call_journal import CallJournal
 from embodyflow.agents.conductor import Conductor
+from embodyflow.agents.conductors import build_conductor
 from embodyflow.agents.conversation import Model
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults
 from embodyflow.agents.sampled_calls import RecordedModel
@@ -54,13 +55,13 @@ class AgentRollout(LanguageRollout):
         super().__init__(config, rank, world_size)
         self._agent = config.rollout.agent
         self._workflow = build_workflow(self._agent)
-        self._calls_journal, self._faults = CallJournal(None), Faults()
+        self._calls_journal, self._faults, self._tokens_read = CallJournal(None), Faults(), 0
 
     def play(self, questions: Sequence[Question], split: str, draws: Draws, journal: Journal | None = None) -> Columns:
         """Play an episode for each question; arguments and result as in :meth:`LanguageRollout.play`.
 
         The turns of the model and the answers of tools are kept beside the journal as they come. A later attempt
-        samples the unfinished calls again, so that the same requests share each step, and takes what is recorded.
+        plays the unfinished calls again, turn by turn at the same pace, and takes what is recorded.
         """
         self._calls_journal = CallJournal(None if journal is None else journal.beside("calls"))
         return super().play(questions, split, draws, journal)
@@ -73,12 +74,14 @@ class AgentRollout(LanguageRollout):
         return batch, metrics | conversation_metrics(batch), shown
 
     def fault_metrics(self) -> dict[str, Metric]:
-        """Return the counts of tool failures and rejected episodes since the last call."""
+        """Return what playing cost since the last call: failures of tools, rejections, and tokens that the model read."""
         faults, self._faults = self._faults, Faults()
+        tokens_read, self._tokens_read = self._tokens_read, 0
         return {
             "perf/tool_retries": total(faults.retries),
             "perf/redrawn_episodes": total(faults.redraws),
             "perf/rejected_episodes": total(faults.rejections),
+            "perf/tokens_read": total(tokens_read),
         }
 
     def demonstrate(self) -> Columns:
@@ -128,7 +131,7 @@ class AgentRollout(LanguageRollout):
             temperature=0.0 if draws is None else rollout.temperature,
             stop_token_ids=self._stop_tokens,
         )
-        conductor: Conductor[Played] = Conductor(self._engine, sampling)
+        conductor: Conductor[Played] = build_conductor(self._engine, sampling)
         runner = ToolRunner()
         played = conductor.run(
             [
@@ -136,6 +139,7 @@ class AgentRollout(LanguageRollout):
                 for number, question in enumerate(questions)
             ]
         )
+        self._tokens_read += conductor.counts.read
         return {**ids_of(questions), **columns_of_episodes(played)}
 
     async def _play(
@@ -229,15 +233,13 @@ class _Sampled:
         """Sample the next turn; a turn that an earlier attempt recorded takes its place."""
         context, turn = self.context, self.num_turns
         self.num_turns += 1
-        seed = derive_seed(context.seed, "turn", turn)
-        sampled = await self.conductor.generate(self.number, prompt_ids, max_tokens, seed)
+        request = (self.number, prompt_ids, max_tokens, derive_seed(context.seed, "turn", turn))
         recorded = context.journal.completion(context.uid, context.draw, turn, prompt_ids)
-        if recorded is None:
-            context.journal.add_completion(context.uid, context.draw, turn, prompt_ids, sampled)
-            return sampled
-        if recorded != sampled:
-            log.warning("episode %d: turn %d is not sampled as before; the recorded one counts", context.uid, turn)
-        return recorded
+        if recorded is not None:
+            return await self.conductor.replay(*request, recorded)
+        sampled = await self.conductor.generate(*request)
+        context.journal.add_completion(context.uid, context.draw, turn, prompt_ids, sampled)
+        return sampled
 
 
 @dataclass
