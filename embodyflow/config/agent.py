@@ -132,7 +132,8 @@ class AgentConfig(Config):
         tools: Tools that the model may call, each a reference ``module:function``, or a mapping with ``function`` or
             ``mcp`` and limits.
         mistakes: Exceptions ``module:Class`` of all tools and of the environment that are the model's mistake.
-        parser: Format of tool calls: ``hermes`` (also Qwen) or ``llama3``.
+        parser: Format of tool calls: ``hermes`` (also Qwen), ``llama3``, or ``schema`` for the tokenizer's own
+            ``response_template`` (transformers' ``parse_response``).
         describe_tools: Whether the chat template describes the tools to the model.
         max_turns: Most turns of the model in an episode.
         max_turn_tokens: Most tokens of a turn; ``null`` means as many as the episode has left.
@@ -145,7 +146,7 @@ class AgentConfig(Config):
     environment: Annotated[EnvironmentConfig, BeforeValidator(_from_factory)] | None = None
     tools: tuple[Annotated[ToolConfig, BeforeValidator(_from_reference)], ...] = ()
     mistakes: tuple[Reference, ...] = ()
-    parser: Literal["hermes", "llama3"] = "hermes"
+    parser: Literal["hermes", "llama3", "schema"] = "hermes"
     describe_tools: bool = True
     max_turns: PositiveInt
     max_turn_tokens: PositiveInt | None = None
