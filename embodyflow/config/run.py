@@ -162,6 +162,7 @@ class RunConfig(Config):
     evaluator: ClassVar[str] = "embodyflow.orchestration.evaluation.evaluation:evaluate"
     policy_evaluator: ClassVar[str | None] = None
     splits_models: ClassVar[bool] = False
+    has_turns: ClassVar[bool] = False
     records_observations: ClassVar[bool] = False
     headline: ClassVar[Mapping[str, str]] = {"rollout/reward": "return", "policy/entropy": "entropy"}
     pipeline_tag: ClassVar[str] = "reinforcement-learning"
@@ -247,6 +248,14 @@ class RunConfig(Config):
             raise ValueError(
                 f"algorithm.top_entropy_fraction={self.algorithm.top_entropy_fraction:g}: allowed is 1 with "
                 f"policy.name={self.policy.name}, whose entropy is the same in every state"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_turns(self) -> "RunConfig":
+        if self.algorithm.reads_turns and not self.has_turns:
+            raise ValueError(
+                f"algorithm.{self.algorithm.turn_setting}: only agent jobs have turns, and job is {self.kind}"
             )
         return self
 
