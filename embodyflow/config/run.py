@@ -135,6 +135,7 @@ class RunConfig(Config):
         policy_evaluator: Coroutine function ``module:function`` of ``flows.evaluate``, from a run whose workers have
             loaded the policy to the job's part of ``evaluation.json``; ``None`` if the job has no such evaluation.
         splits_models: Whether the trainer can split the matrices of a model over ranks.
+        has_turns: Whether rows may have several turns, for ``algorithm.turn_discount`` and ``algorithm.per_turn``.
         records_observations: Whether the run records the policy's observations of each task, so that an evaluation
             can compare its own.
         headline: Metrics of an iteration that the terminal and the logs show, at most three, with their labels.
