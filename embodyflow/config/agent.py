@@ -181,6 +181,7 @@ class AgentJobConfig(LanguageConfig):
     kind: ClassVar[str] = "agent"
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.agent_rollout:AgentRollout"
     check: ClassVar[str] = "embodyflow.rollouts.agent_checks:check_agent"
+    has_turns: ClassVar[bool] = True
 
     rollout: AgentRolloutConfig
 

@@ -31,10 +31,15 @@ FAULTS: dict[str, list[str]] = {}
 """Faults that :func:`look_up` still has, by the place that it is asked for."""
 
 
+def agent_words(*overrides: str) -> list[str]:
+    """Return the words of the tiny run with further overrides, of which later ones win."""
+    chosen = {override.partition("=")[0]: override for override in (*TINY, *overrides)}
+    return ["experiment=calculator", *(word for word in chosen.values() if "experiment=" not in word)]
+
+
 def agent_config(*overrides: str) -> AgentJobConfig:
     """Compose the tiny run with further overrides, of which later ones win."""
-    chosen = {override.partition("=")[0]: override for override in (*TINY, *overrides)}
-    config = compose_config(["experiment=calculator", *(word for word in chosen.values() if "experiment=" not in word)])
+    config = compose_config(agent_words(*overrides))
     assert isinstance(config, AgentJobConfig)
     return config
 
@@ -45,8 +50,8 @@ def interview_config(tool: str = "look_up", *overrides: str) -> AgentJobConfig:
     return agent_config(*WORDS, f"rollout.agent.tools=[{limits}]", *overrides)
 
 
-def forgetful_config(*overrides: str) -> AgentJobConfig:
-    """Compose a tiny run of :class:`Forgetful`: ten turns of two agents, in up to six contexts."""
+def forgetful_words(*overrides: str) -> list[str]:
+    """Return the words of a tiny run of :class:`Forgetful`: ten turns of two agents, in up to six contexts."""
     words = (
         *("rollout.agent.workflow=agent_jobs:Forgetful", "policy.tokenizer=agent_jobs:forgetful_tokenizer"),
         *(
@@ -57,7 +62,7 @@ def forgetful_config(*overrides: str) -> AgentJobConfig:
         ),
         *("warm_start=null", f"rollout.agent.max_turn_tokens={TURN_TOKENS}"),
     )
-    return agent_config(*words, *overrides)
+    return agent_words(*words, *overrides)
 
 
 class Interview:
