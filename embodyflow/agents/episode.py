@@ -1,6 +1,6 @@
 """An episode of an agent, and the facts and services that its workflow has."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.agents.transcript import Transcript
 from embodyflow.config.agent import AgentConfig
 from embodyflow.errors import InfrastructureError
+from embodyflow.rewards.interface import Score
 
 
 class ToolFailedError(InfrastructureError):
@@ -74,6 +75,7 @@ class EpisodeContext:
         journal: Calls of an earlier attempt, and those of this one.
         runner: Runs the tools of all episodes that are played side by side.
         faults: Failures that the worker recovered from.
+        judge: Reward function of the job, called with the episode so far; it grades the model's last turn.
         counts: Turns and calls so far.
     """
 
@@ -85,6 +87,7 @@ class EpisodeContext:
     journal: CallJournal
     runner: ToolRunner
     faults: Faults
+    judge: Callable[[Episode], Score]
     counts: Counts = field(default_factory=Counts)
 
     async def call(self, tool: Tool, arguments: Mapping[str, Any]) -> str:

@@ -69,7 +69,7 @@ async def _attempt(tool: Tool, values: Mapping[str, Any], attempt: int) -> Answe
             if inspect.iscoroutinefunction(tool.function):
                 value = await tool.function(**values)
             else:
-                value = await _in_thread(tool.function, values)
+                value = await call_in_thread(tool.function, values)
         return Answer("answer", shorten(text_of(value), tool.config), attempt)
     except tool.mistakes as error:
         return Answer("mistake", shorten(f"error: {error}", tool.config), attempt)
@@ -84,8 +84,13 @@ async def _attempt(tool: Tool, values: Mapping[str, Any], attempt: int) -> Answe
         return Answer("failure", f"{type(error).__name__}: {error}", attempt)
 
 
-async def _in_thread(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """Run a function in a thread of its own, which nothing waits for: a pool would wait for a hung one at its end."""
+async def call_in_thread(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """Call a function in a thread of its own, which nothing waits for: a pool would wait for a hung one at its end.
+
+    Raises:
+        Exception: The function raised it.
+        RuntimeError: The function raised what is no ``Exception``, such as ``SystemExit``.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 

@@ -5,8 +5,17 @@ from typing import Any, assert_never
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.arithmetic import ArithmeticPrompts
 from embodyflow.prompts.calculator import CalculatorPrompts
-from embodyflow.prompts.prompt_config import ArithmeticConfig, CalculatorConfig, PromptConfig, RowsConfig
+from embodyflow.prompts.prompt_config import (
+    ArithmeticConfig,
+    CalculatorConfig,
+    PromptConfig,
+    RowsConfig,
+    SeedsConfig,
+    SelfCorrectConfig,
+)
 from embodyflow.prompts.prompts import PromptSource
+from embodyflow.prompts.seeds import SeedPrompts
+from embodyflow.prompts.self_correct import SelfCorrectPrompts
 
 
 def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens: int) -> PromptSource:
@@ -26,6 +35,10 @@ def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens:
             return ArithmeticPrompts(config)
         case CalculatorConfig():
             return CalculatorPrompts(config)
+        case SelfCorrectConfig():
+            return SelfCorrectPrompts(config)
+        case SeedsConfig():
+            return SeedPrompts(config)
         case RowsConfig():
             _check_library()
             from embodyflow.prompts.prompt_files import RowPrompts

@@ -4,7 +4,7 @@ import inspect
 
 from embodyflow.agents.chat_format import check_template
 from embodyflow.agents.tool_loop import ToolLoop
-from embodyflow.agents.workflow import WorkflowBuilder
+from embodyflow.agents.workflow import RowChecker, WorkflowBuilder
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer
@@ -35,6 +35,8 @@ def check_agent(config: AgentJobConfig) -> None:
     prompt = source.prompt("train", 0)
     if prompt.messages is None:
         raise ConfigError("data: an agent needs chats; set data.chat=true or data.messages_column")
+    if isinstance(workflow, RowChecker):
+        workflow.check(prompt)
     if isinstance(workflow, ToolLoop):
         schemas = workflow.schemas if agent.describe_tools else []
         check_template(build_tokenizer(config.policy), prompt, schemas, ("tool",) if workflow.tools else ())

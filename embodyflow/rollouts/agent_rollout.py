@@ -16,7 +16,7 @@ from embodyflow.agents.conversation import Model
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults
 from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.agents.transcript import Origin, Tokens
-from embodyflow.agents.workflow import ChatEngine, RolloutWorkflow
+from embodyflow.agents.workflow import ChatEngine, Demonstrator, RolloutWorkflow
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, total
@@ -68,7 +68,7 @@ class AgentRollout(LanguageRollout):
         batch, metrics, shown = super().judge(batch, split)
         for row, text in enumerate(shown):
             text["response"] = self.tokenizer.decode(super()._graded(batch, row), skip_special_tokens=False)
-        return batch, metrics | conversation_metrics(batch), shown
+        return batch, metrics | conversation_metrics(batch, self._agent.max_turns), shown
 
     def fault_metrics(self) -> dict[str, Metric]:
         """Return the counts of tool failures that were recovered from since the last call."""
@@ -92,9 +92,9 @@ class AgentRollout(LanguageRollout):
 
     async def _demonstration(self, number: int, runner: ToolRunner) -> Played:
         prompt = self._prompts.prompt("demo", number)
-        turns = self._prompts.demonstration_turns("demo", number)
+        turns = await self._turns_to_imitate(number)
         script = Script([encode_response(prompt, turn, self.tokenizer) for turn in turns])
-        context = self._context(number, GREEDY_SEED, "demo", 0, runner)
+        context = self._context(prompt, number, GREEDY_SEED, "demo", 0, runner)
         episode = await self._run(script, prompt, context)
         place = f"demonstration {number}, {self._prompts.place('demo', number)}"
         if context.counts.mistakes:
@@ -105,6 +105,11 @@ class AgentRollout(LanguageRollout):
                 "rollout.agent.max_turns, rollout.agent.max_turn_tokens or rollout.max_response_tokens"
             )
         return Played(episode, context.counts, context.seed)
+
+    async def _turns_to_imitate(self, number: int) -> tuple[str, ...]:
+        if isinstance(self._workflow, Demonstrator):
+            return await self._workflow.demonstrate(self._prompts.prompt("demo", number))
+        return self._prompts.demonstration_turns("demo", number)
 
     def _sample(self, questions: Sequence[Question], split: str, draws: Draws) -> Columns:
         assert self._engine is not None, "update_weights must be called first"
@@ -142,7 +147,7 @@ class AgentRollout(LanguageRollout):
         prompt = self._prompts.prompt(SPLITS[split], question.index)
         draw = 0
         while True:
-            context = self._context(question.uid, _seed(draws, question, draw), split, draw, runner)
+            context = self._context(prompt, question.uid, _seed(draws, question, draw), split, draw, runner)
             try:
                 episode = await self._run(_Sampled(conductor, number, context), prompt, context)
                 return Played(episode, context.counts, context.seed)
@@ -164,8 +169,18 @@ class AgentRollout(LanguageRollout):
             raise TypeError(f"{self._agent.workflow} must return an Episode, gave {type(episode).__name__}")
         return episode
 
-    def _context(self, uid: int, seed: int, split: str, draw: int, runner: ToolRunner) -> EpisodeContext:
-        return EpisodeContext(uid, seed, split, draw, self._agent, self._calls_journal, runner, self._faults)
+    def _context(
+        self, prompt: Prompt, uid: int, seed: int, split: str, draw: int, runner: ToolRunner
+    ) -> EpisodeContext:
+        judge = partial(self._judge, prompt, uid)
+        return EpisodeContext(uid, seed, split, draw, self._agent, self._calls_journal, runner, self._faults, judge)
+
+    def _judge(self, prompt: Prompt, uid: int, episode: Episode) -> Score:
+        """Return the reward function's score of the model's last turn in an episode that may go on."""
+        response = episode.transcript.response()
+        answer = response.tokens[_start_of_last_turn(response.origins) :]
+        sample = self._sample_of(uid, prompt, episode.transcript.prompt, answer, episode.finished)
+        return self._rewards.score([sample])[0]
 
     def _score(self, batch: Batch, samples: Sequence[Sample]) -> list[Score]:
         """Return the workflow's own rewards, and those of the reward function for episodes without one."""
@@ -179,8 +194,7 @@ class AgentRollout(LanguageRollout):
     def _graded(self, batch: Batch, row: int) -> torch.Tensor:
         """Return the tokens of the model's last turn."""
         tokens = super()._graded(batch, row)
-        others = (batch["token_origin"][row].flatten()[: len(tokens)] != Origin.MODEL).nonzero()
-        return tokens[int(others[-1]) + 1 if len(others) else 0 :]
+        return tokens[_start_of_last_turn(batch["token_origin"][row].flatten()[: len(tokens)].tolist()) :]
 
 
 @dataclass
@@ -220,6 +234,11 @@ class Script:
         self.num_written += 1
         reason: FinishReason = "stop" if len(tokens) <= max_tokens else "length"
         return Completion(tokens[:max_tokens], (0.0,) * min(len(tokens), max_tokens), reason, -1)
+
+
+def _start_of_last_turn(origins: Sequence[int]) -> int:
+    """Return the index of the first token of the model's last turn, which ends the response."""
+    return max((place for place, origin in enumerate(origins, 1) if origin != Origin.MODEL), default=0)
 
 
 def _seed(draws: Draws, question: Question, draw: int) -> int:

@@ -12,6 +12,8 @@ from embodyflow.data.metrics import Metric, mean, total
 from embodyflow.data.padding import pad_lists
 from embodyflow.types import Batch
 
+_MOST_TURNS = 8
+
 
 @dataclass(frozen=True)
 class Played:
@@ -61,11 +63,20 @@ def columns_of_episodes(played: Sequence[Played]) -> Columns:
     }
 
 
-def conversation_metrics(rows: Batch) -> dict[str, Metric]:
-    """Return how often the model and its tools took turns, and how many calls were mistakes."""
+def conversation_metrics(rows: Batch, max_turns: int) -> dict[str, Metric]:
+    """Return how often model and tools took turns, how many calls were mistakes, and success within so many turns.
+
+    Args:
+        rows: N rows of conversations with ``success``.
+        max_turns: Most turns of an episode; the success within each of the first 8 is reported.
+    """
     count = len(rows)
+    by_turn = {
+        f"rollout/success_turn_{turn}": (rows["success"] & (rows["num_turns"] <= turn)).double()
+        for turn in range(1, min(max_turns, _MOST_TURNS) + 1)
+    }
+    means = {"rollout/turns": rows["num_turns"].double(), "rollout/tool_calls": rows["tool_calls"].double(), **by_turn}
     return {
-        "rollout/turns": mean(float(rows["num_turns"].double().mean()) if count else 0.0, count),
-        "rollout/tool_calls": mean(float(rows["tool_calls"].double().mean()) if count else 0.0, count),
+        **{name: mean(float(values.mean()) if count else 0.0, count) for name, values in means.items()},
         "rollout/tool_mistakes": total(int(rows["tool_mistakes"].sum())),
     }

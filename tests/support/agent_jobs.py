@@ -32,7 +32,7 @@ FAULTS: dict[str, list[str]] = {}
 def agent_config(*overrides: str) -> AgentJobConfig:
     """Compose the tiny run with further overrides, of which later ones win."""
     chosen = {override.partition("=")[0]: override for override in (*TINY, *overrides)}
-    config = compose_config(["experiment=calculator", *(word for word in chosen.values() if "experiment=" not in word)])
+    config = compose_config([chosen.pop("experiment"), *chosen.values()])
     assert isinstance(config, AgentJobConfig)
     return config
 
