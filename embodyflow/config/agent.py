@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt
+from embodyflow.config.gymnasium_text import GymnasiumConfig
 from embodyflow.config.language import LanguageConfig, ResponseRolloutConfig
 
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
@@ -137,8 +138,11 @@ class AgentConfig(Config):
         describe_tools: Whether the chat template describes the tools to the model.
         max_turns: Most turns of the model in an episode.
         max_turn_tokens: Most tokens of a turn; ``null`` means as many as the episode has left.
-        max_redraws: Times that an episode is drawn again after a tool failed in all attempts, or the workflow rejected
-            it.
+        feedback: Message to the model after a wrong answer, of the workflow
+            :class:`embodyflow.agents.self_correction.SelfCorrection`.
+        gymnasium: Environment of the workflow :class:`embodyflow.agents.gymnasium_episode.GymnasiumEpisode`.
+        max_redraws: Times that an episode is drawn again after a tool or an environment failed in all attempts, or the
+            workflow rejected it.
     """
 
     workflow: Reference = TOOL_LOOP
@@ -150,6 +154,8 @@ class AgentConfig(Config):
     describe_tools: bool = True
     max_turns: PositiveInt
     max_turn_tokens: PositiveInt | None = None
+    feedback: Annotated[str, Field(min_length=1)] = "The answer is wrong. Check it and answer again."
+    gymnasium: GymnasiumConfig | None = None
     max_redraws: NonNegativeInt = 2
 
     @model_validator(mode="before")
@@ -159,6 +165,15 @@ class AgentConfig(Config):
         if isinstance(values, dict) and values.get("environment") is not None:
             return {"workflow": ENVIRONMENT_LOOP, **values}
         return values
+
+    @model_validator(mode="after")
+    def _check_gymnasium(self) -> "AgentConfig":
+        if self.gymnasium is not None and self.workflow == TOOL_LOOP:
+            raise ValueError(
+                "gymnasium: needs a workflow that plays in it; set "
+                "rollout.agent.workflow=embodyflow.agents.gymnasium_episode:GymnasiumEpisode"
+            )
+        return self
 
 
 class AgentRolloutConfig(ResponseRolloutConfig):

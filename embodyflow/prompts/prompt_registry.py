@@ -5,8 +5,18 @@ from typing import Any, assert_never
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.arithmetic import ArithmeticPrompts
 from embodyflow.prompts.calculator import CalculatorPrompts
-from embodyflow.prompts.prompt_config import ArithmeticConfig, CalculatorConfig, PromptConfig, RowsConfig, TasksConfig
+from embodyflow.prompts.prompt_config import (
+    ArithmeticConfig,
+    CalculatorConfig,
+    PromptConfig,
+    RowsConfig,
+    SeedsConfig,
+    SelfCorrectConfig,
+    TasksConfig,
+)
 from embodyflow.prompts.prompts import PromptSource
+from embodyflow.prompts.seeds import SeedPrompts
+from embodyflow.prompts.self_correct import SelfCorrectPrompts
 from embodyflow.prompts.tasks import TaskPrompts
 
 
@@ -27,6 +37,10 @@ def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens:
             return ArithmeticPrompts(config)
         case CalculatorConfig():
             return CalculatorPrompts(config)
+        case SelfCorrectConfig():
+            return SelfCorrectPrompts(config)
+        case SeedsConfig():
+            return SeedPrompts(config)
         case TasksConfig():
             return TaskPrompts(config)
         case RowsConfig():

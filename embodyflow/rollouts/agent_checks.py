@@ -5,6 +5,7 @@ from embodyflow.agents.environments.environment_class import EnvironmentClass
 from embodyflow.agents.environments.environment_loop import EnvironmentLoop
 from embodyflow.agents.tool_calls import build_parser
 from embodyflow.agents.tool_loop import ToolLoop
+from embodyflow.agents.workflow import RowChecker
 from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.errors import ConfigError
@@ -33,6 +34,8 @@ def check_agent(config: AgentJobConfig) -> None:
             f"rollout.agent.environment: rollout.agent.workflow={agent.workflow} does not use it; allowed are "
             "workflows that extend EnvironmentLoop"
         )
+    if isinstance(workflow, RowChecker):
+        workflow.check(source.prompt("train", 0))
     if isinstance(workflow, ToolLoop):
         try:
             _check_loop(config, workflow, source)

@@ -34,7 +34,7 @@ FAULTS: dict[str, list[str]] = {}
 def agent_words(*overrides: str) -> list[str]:
     """Return the words of the tiny run with further overrides, of which later ones win."""
     chosen = {override.partition("=")[0]: override for override in (*TINY, *overrides)}
-    return ["experiment=calculator", *(word for word in chosen.values() if "experiment=" not in word)]
+    return [chosen.pop("experiment"), *chosen.values()]
 
 
 def agent_config(*overrides: str) -> AgentJobConfig:
