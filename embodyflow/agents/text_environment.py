@@ -11,7 +11,7 @@ import gymnasium as gym
 
 from embodyflow.agents.episode import Faults
 from embodyflow.agents.text_spaces import TextSpaces
-from embodyflow.agents.tool_runner import call_in_thread
+from embodyflow.agents.tool_runner import in_thread
 from embodyflow.config.gymnasium_text import GymnasiumConfig
 from embodyflow.errors import ConfigError, InfrastructureError
 
@@ -143,7 +143,7 @@ class TextEnvironment:
 
     async def _limited(self, act: Callable[[], T]) -> T:
         async with asyncio.timeout(self._config.step_timeout):
-            return await call_in_thread(act, {})
+            return await in_thread(act, {})
 
 
 class NotRepeatableError(RuntimeError):

@@ -55,8 +55,8 @@ class ToolLoop:
         parse = build_parser(self._config.parser, engine.tokenizer, schemas)
         conversation = engine.chat(row, schemas if self._config.describe_tools else [], context)
         for turn in range(self._config.max_turns):
-            before = engine.tokenizer.decode(conversation.transcript.tokens, skip_special_tokens=False)
-            calls = parse(await conversation.reply(self._config.max_turn_tokens), before)
+            text = await conversation.reply(self._config.max_turn_tokens)
+            calls = parse(text, conversation.text_before)
             if not conversation.finished or not calls:
                 break
             if turn + 1 == self._config.max_turns:

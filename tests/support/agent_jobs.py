@@ -17,6 +17,7 @@ from embodyflow.config.agent import AgentConfig, AgentJobConfig
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.prompts.calculator import build_tokenizer
 from embodyflow.prompts.prompts import Prompt
+from embodyflow.rewards.interface import Score
 
 TURN_TOKENS = 4
 TINY = (
@@ -163,3 +164,8 @@ async def ask_again(place: str) -> str:
     with asked.open("a") as file:
         file.write(f"{place}\n")
     return str(number)
+
+
+def never_judged(episode: Episode) -> Score:
+    """Raise: the workflow of this test does not ask the reward function."""
+    raise AssertionError("the workflow asked the reward function")

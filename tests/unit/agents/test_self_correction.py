@@ -11,7 +11,6 @@ from trainers import free_address
 from embodyflow.agents.transcript import Origin
 from embodyflow.data.batches import to_batch
 from embodyflow.rewards.interface import Sample, Score
-from embodyflow.rollouts import agent_rollout
 from embodyflow.rollouts.agent_rollout import AgentRollout
 from embodyflow.training.language_trainer import LanguageTrainer
 from embodyflow.types import Batch
@@ -105,9 +104,3 @@ def test_sampled_episodes_have_one_or_two_turns_and_never_a_turn_after_a_right_a
     assert (rows["own_success"] | (rows["num_turns"] == 2) | ~rows["terminated"]).all()
     rollout.close()
     trainer.close()
-
-
-def test_the_start_of_the_last_turn() -> None:
-    model, user = Origin.MODEL, Origin.USER
-    assert agent_rollout._start_of_last_turn([model, model]) == 0
-    assert agent_rollout._start_of_last_turn([model, user, Origin.TEMPLATE, model, model]) == 3
