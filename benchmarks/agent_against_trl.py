@@ -6,8 +6,8 @@ the packages trl and jmespath. A Qwen3 with 0.6 million weights first learns fro
 weights, prompts, tool, temperature and limits, in float32 on one CPU thread: ours by ``AgentRollout.play``, TRL's by
 the method of GRPOTrainer that samples with transformers, calls tools and samples on. Training steps are not part of it.
 
-Tools answer at once, or after 50 ms to 2 s, log-normally with a median of 0.3 s. Each contender has its own process, and
-they take turns, so other load on the machine affects both. Figures are medians over the rounds.
+Tools answer at once, or after 50 ms to 2 s, log-normally with a median of 0.3 s. Each contender has its own process,
+and they take turns, so other load on the machine affects both. Figures are medians over the rounds.
 """
 
 import argparse
@@ -46,7 +46,8 @@ TEMPLATE = (
 """The chat template of the experiment, with the tool calls that TRL renders from messages."""
 
 SCHEMA = {
-    "x-regex": r"^(?P<content>(?:(?!<tool_call>)[\s\S])*?)(?P<tool_calls>(?:<tool_call>[\s\S]+?</tool_call>)+)?(?:<end>|$)",
+    "x-regex": r"^(?P<content>(?:(?!<tool_call>)[\s\S])*?)"
+    r"(?P<tool_calls>(?:<tool_call>[\s\S]+?</tool_call>)+)?(?:<end>|$)",
     "type": "object",
     "properties": {
         "role": {"const": "assistant"},
