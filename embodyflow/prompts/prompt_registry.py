@@ -9,11 +9,13 @@ from embodyflow.prompts.prompt_config import (
     ArithmeticConfig,
     CalculatorConfig,
     PromptConfig,
+    ReasoningGymConfig,
     RowsConfig,
     SeedsConfig,
     SelfCorrectConfig,
 )
 from embodyflow.prompts.prompts import PromptSource
+from embodyflow.prompts.reasoning_gym import ReasoningGymPrompts
 from embodyflow.prompts.seeds import SeedPrompts
 from embodyflow.prompts.self_correct import SelfCorrectPrompts
 
@@ -39,6 +41,8 @@ def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens:
             return SelfCorrectPrompts(config)
         case SeedsConfig():
             return SeedPrompts(config)
+        case ReasoningGymConfig():
+            return ReasoningGymPrompts(config)
         case RowsConfig():
             _check_library()
             from embodyflow.prompts.prompt_files import RowPrompts
