@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults
-from embodyflow.agents.text_environment import TextEnvironment
+from embodyflow.agents.text_environment import EnvironmentFailedError, TextEnvironment
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agent import AgentConfig
 from embodyflow.config.gymnasium_text import GymnasiumConfig
@@ -18,7 +18,7 @@ _PROBE_SEED = 0
 
 
 class GymnasiumEpisode:
-    """Implements :class:`~embodyflow.agents.workflow.RolloutWorkflow` and :class:`~embodyflow.agents.workflow.Demonstrator`.
+    """Implements ``RolloutWorkflow``, ``Demonstrator`` and ``RowChecker`` of :mod:`embodyflow.agents.workflow`.
 
     The first observation follows the last message of the row, and each further one is a message of the user. A turn of
     the model is one action. The column ``seed`` of a row seeds the environment, so siblings begin alike. The reward is
@@ -52,8 +52,15 @@ class GymnasiumEpisode:
             )
 
     async def run(self, engine: ChatEngine, row: Prompt, context: EpisodeContext) -> Episode:
-        """Play one episode: actions of the model, until the environment or a limit ends it."""
-        env = TextEnvironment(self._gymnasium, row.row["seed"], context.faults)
+        """Play one episode: actions of the model, until the environment or a limit ends it.
+
+        Raises:
+            EnvironmentFailedError: The environment failed in all attempts.
+        """
+        try:
+            env = TextEnvironment(self._gymnasium, row.row["seed"], context.faults)
+        except ConfigError as error:  # it could be built when the run began
+            raise EnvironmentFailedError(str(error)) from error
         try:
             first = await env.reset()
             conversation = engine.chat(_with_observation(row, first.text), [], context)

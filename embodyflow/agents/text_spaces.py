@@ -82,7 +82,8 @@ def _describer(chosen: str | Sequence[str] | None, space: Any) -> Callable[[Any,
         return lambda value, num_steps: value
     if not isinstance(space, spaces.Discrete) or len(chosen) != space.n:
         raise ConfigError(
-            f"{key}: has {len(chosen)} names, and the environment has {_short(space)}; allowed is a name each"
+            f"{key}: has {len(chosen)} names, and the environment has {_short(space)}; allowed are as many "
+            "names as a Discrete space has numbers"
         )
     names, start = list(chosen), int(space.start)
     return lambda value, num_steps: names[int(value) - start]
@@ -100,8 +101,8 @@ def _numbers(names: Sequence[str] | None, space: Any) -> dict[str, int] | None:
         return None
     if not isinstance(space, spaces.Discrete) or len(names) > space.n:
         raise ConfigError(
-            f"{key}: has {len(names)} names, and the environment has {_short(space)}; allowed are at most as many names "
-            "as a Discrete space has actions"
+            f"{key}: has {len(names)} names, and the environment has {_short(space)}; allowed are as many names "
+            "as a Discrete space has actions, or fewer"
         )
     return {name.strip().casefold(): int(space.start) + number for number, name in enumerate(names)}
 

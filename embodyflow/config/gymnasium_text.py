@@ -22,8 +22,8 @@ class GymnasiumConfig(Config):
             space.
         actions: Names of the first actions of a ``Discrete`` space, which the model writes; it cannot take those
             without a name. ``null`` is for a ``Text`` space.
-        success: What makes an episode a success: its ``reward`` adds up to more than 0, or it ``terminated`` instead of
-            being truncated.
+        success: Condition of success: ``reward`` if the rewards of an episode add up to more than 0, ``terminated`` if
+            the environment ended it without truncating it.
         expert: Function ``module:function`` that demonstrates. It gets the environment after its reset and yields an
             action, as the space has it, before each step; a warm start needs it.
         step_timeout: Seconds that the environment has for a reset or a step.
@@ -31,7 +31,7 @@ class GymnasiumConfig(Config):
     """
 
     id: Annotated[str, Field(min_length=1)]
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = Field(default_factory=dict)
     observation: Reference | tuple[Name, ...] | None = None
     actions: tuple[Name, ...] | None = None
     success: Literal["reward", "terminated"] = "reward"

@@ -92,6 +92,35 @@ class SeedsConfig(_Config):
     first_seed: Annotated[int, Field(ge=0, strict=True)] = 0
 
 
+class ReasoningGymConfig(_Config):
+    """Generated problems of the package reasoning-gym (:mod:`embodyflow.prompts.reasoning_gym`).
+
+    Attributes:
+        tasks: Settings by task, such as ``{gcd: {max_value: 60}}``; both have the names of reasoning-gym.
+        num_train, num_validation, num_demos: Number of problems of each task in the splits, all different.
+        suffix: Text after a question, such as how to write the answer.
+        chat: Whether questions are chats, which the tokenizer's chat template renders, instead of plain text.
+        split_seed: Seed of the problems. It is separate from the run's seed, so all runs validate on the same ones.
+    """
+
+    name: Literal["reasoning_gym"] = "reasoning_gym"
+    tasks: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    num_train: Annotated[int, Field(ge=1, strict=True)] = 1000
+    num_validation: Annotated[int, Field(ge=1, strict=True)] = 100
+    num_demos: Annotated[int, Field(ge=0, strict=True)] = 300
+    suffix: str = ""
+    chat: bool = False
+    split_seed: Annotated[int, Field(ge=0, strict=True)] = 0
+
+    @field_validator("tasks")
+    @classmethod
+    def _check_tasks(cls, tasks: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for task, settings in tasks.items():
+            if taken := sorted({"seed", "size"} & settings.keys()):
+                raise ValueError(f"{task}.{taken[0]}: is set by split_seed and the sizes of the splits")
+        return tasks
+
+
 class RowsConfig(_Config):
     """Prompts from files: parquet, Arrow, JSON lines, JSON lists, CSV, or folders of Hugging Face datasets.
 
@@ -210,6 +239,12 @@ def template_parts(template: str) -> Iterator[tuple[str, str | None]]:
 
 
 PromptConfig = Annotated[
-    ArithmeticConfig | CalculatorConfig | SelfCorrectConfig | SeedsConfig | TasksConfig | RowsConfig,
+    ArithmeticConfig
+    | CalculatorConfig
+    | SelfCorrectConfig
+    | SeedsConfig
+    | TasksConfig
+    | ReasoningGymConfig
+    | RowsConfig,
     Field(discriminator="name"),
 ]

@@ -9,12 +9,14 @@ from embodyflow.prompts.prompt_config import (
     ArithmeticConfig,
     CalculatorConfig,
     PromptConfig,
+    ReasoningGymConfig,
     RowsConfig,
     SeedsConfig,
     SelfCorrectConfig,
     TasksConfig,
 )
 from embodyflow.prompts.prompts import PromptSource
+from embodyflow.prompts.reasoning_gym import ReasoningGymPrompts
 from embodyflow.prompts.seeds import SeedPrompts
 from embodyflow.prompts.self_correct import SelfCorrectPrompts
 from embodyflow.prompts.tasks import TaskPrompts
@@ -43,6 +45,8 @@ def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens:
             return SeedPrompts(config)
         case TasksConfig():
             return TaskPrompts(config)
+        case ReasoningGymConfig():
+            return ReasoningGymPrompts(config)
         case RowsConfig():
             _check_library()
             from embodyflow.prompts.prompt_files import RowPrompts

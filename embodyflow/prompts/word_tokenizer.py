@@ -39,7 +39,7 @@ def word_tokenizer(
         raise ValueError(f"words must differ: {sorted(word for word in {*words} if [*words].count(word) > 1)}")
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     longer = sorted((word for word in words if len(word) > 1), key=len, reverse=True)
-    pattern = "|".join([*(_escaped(word) for word in longer), "."])
+    pattern = "|".join([*(_escaped(word) for word in longer), r"[\s\S]"])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
     if begins:
         tokenizer.post_processor = processors.TemplateProcessing(f"{BOS} $A", special_tokens=[(BOS, vocabulary[BOS])])
@@ -64,6 +64,11 @@ def chat_tokenizer(words: Sequence[str]) -> Any:
         words: Words and characters, spaces included.
     """
     return word_tokenizer(words, end="<end>", chat_template=_CHAT_TEMPLATE, roles=_ROLES)
+
+
+def build_letters() -> Any:
+    """Build a tokenizer of conversations whose words are the line break and the printable characters of ASCII."""
+    return chat_tokenizer(["\n", *map(chr, range(32, 127))])
 
 
 def _escaped(word: str) -> str:

@@ -279,7 +279,7 @@ class LanguageRollout(GroupRollout):
         return samples
 
     def _sample_of(self, uid: int, prompt: Prompt, asked: Sequence[int], answer: Tokens, finished: bool) -> Sample:
-        """Return what the reward function sees of an answer."""
+        """Return an answer as the reward function gets it."""
         return Sample(
             uid=uid,
             prompt=self.tokenizer.decode(asked, skip_special_tokens=True),

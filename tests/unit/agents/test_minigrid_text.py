@@ -1,5 +1,7 @@
 """MiniGrid by text: what is seen where, from the agent's point of view."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -27,7 +29,8 @@ def observation(cells, mission="go to the red ball"):
         ({(2, 6): (BOX, GREEN, 0)}, "green box 1 left"),
         ({(5, 5): (KEY, YELLOW, 0), (3, 3): (WALL, 5, 0)}, "yellow key 2 right 1 ahead, wall 3 ahead"),
         ({(0, 4): (BALL, RED, 0), (4, 6): (BALL, GREEN, 0)}, "green ball 1 right, red ball 3 left 2 ahead"),
-        ({(3, 5): (DOOR, RED, LOCKED), (2, 5): (DOOR, GREEN, OPEN)}, "locked red door 1 ahead, open green door 1 left 1 ahead"),
+        ({(3, 5): (DOOR, RED, LOCKED)}, "locked red door 1 ahead"),
+        ({(2, 5): (DOOR, GREEN, OPEN)}, "open green door 1 left 1 ahead"),
         ({AGENT: (KEY, RED, 0), (3, 5): (8, 1, 0)}, "carrying red key, goal 1 ahead"),
         ({(3, 5): (WALL, 5, 0), (3, 4): (WALL, 5, 0), (1, 5): (WALL, 5, 0)}, "wall 1 ahead"),
     ],
@@ -70,7 +73,7 @@ def test_the_texts_are_true_and_the_bot_arrives(seed):
         ahead, right = base.dir_vec, base.right_vec
         for part in describe(seen, num_steps).split(". ")[-1].split(", "):
             words = part.split()
-            offset = {word: int(number) for number, word in zip(words, words[1:], strict=False) if number.isdigit()}
+            offset = {word: int(number) for number, word in pairwise(words) if number.isdigit()}
             side = offset.get("right", 0) - offset.get("left", 0)
             cell = base.grid.get(*(base.agent_pos + ahead * offset.get("ahead", 0) + right * side))
             assert part.startswith("wall" if cell.type == "wall" else f"{cell.color} {cell.type}")

@@ -112,7 +112,7 @@ def test_an_environment_that_goes_on_failing_is_an_infrastructure_failure() -> N
 def test_an_environment_that_shows_something_else_after_a_failure_is_refused() -> None:
     text_envs.FAULTS[2, 1] = ["error"]
     drifting = GymnasiumConfig.model_validate({**TEXTS, "kwargs": {"text": True, "drifts": True}})
-    with pytest.raises(NotRepeatableError, match="step 0 gave .* it must depend on its seed and actions alone"):
+    with pytest.raises(NotRepeatableError, match=r"step 0 gave .* it must depend on its seed and actions alone"):
         walk(drifting, ["on"])
 
 

@@ -21,7 +21,7 @@ NO_GROUPS = "needs groups of siblings, and a control job's episodes have none; a
 NO_STATES = "is for embodied jobs; it compares the states of episodes, and a response has none; allowed with job="
 CONTROL, LANGUAGE = (
     ("cart_pole", "half_cheetah", "reacher"),
-    (*("babyai", "calculator", "gsm8k", "math", "self_correct"),),
+    (*("babyai", "calculator", "gsm8k", "math", "reasoning_gym", "self_correct"),),
 )
 REFUSED = {(experiment, name): NO_GROUPS for experiment in CONTROL for name in algorithms() if name != "ppo"} | {
     (experiment, "srpo"): NO_STATES for experiment in LANGUAGE

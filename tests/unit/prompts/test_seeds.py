@@ -31,5 +31,5 @@ def test_more_seeds_to_train_on_leave_those_of_validation() -> None:
 def test_a_row_has_the_message_and_no_demonstration() -> None:
     source = SeedPrompts(SeedsConfig(prompt="Answer with one action. "))
     assert source.prompt("train", 0).messages == [{"role": "user", "content": "Answer with one action. "}]
-    with pytest.raises(ConfigError, match="^data=seeds: has no demonstrations of its own"):
+    with pytest.raises(ConfigError, match=r"^data=seeds: has no demonstrations of its own"):
         source.demonstration_turns("demo", 0)
