@@ -45,35 +45,21 @@ TEMPLATE = (
 )
 """The chat template of the experiment, with the tool calls that TRL renders from messages."""
 
-SCHEMA = {
-    "x-regex": r"^(?P<content>(?:(?!<tool_call>)[\s\S])*?)"
-    r"(?P<tool_calls>(?:<tool_call>[\s\S]+?</tool_call>)+)?(?:<end>|$)",
-    "type": "object",
-    "properties": {
-        "role": {"const": "assistant"},
-        "content": {"type": "string"},
+RESPONSE = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "<assistant>",
+    "fields": {
         "tool_calls": {
-            "type": "array",
-            "x-regex-iterator": r"<tool_call>(.+?)</tool_call>",
-            "items": {
-                "x-parser": "json",
-                "x-parser-args": {"transform": "{type: 'function', function: @}"},
-                "type": "object",
-                "properties": {
-                    "type": {"const": "function"},
-                    "function": {
-                        "type": "object",
-                        "properties": {
-                            "name": {"type": "string"},
-                            "arguments": {"type": "object", "additionalProperties": {}},
-                        },
-                    },
-                },
-            },
+            "open": "<tool_call>",
+            "close_pattern": "</tool_call>",
+            "repeats": True,
+            "content": "json",
+            "transform": {"type": "function", "function": "{content}"},
         },
+        "content": {"close_pattern": "<end>", "content": "text"},
     },
 }
-"""Response schema by which TRL finds tool calls."""
+"""The response template by which transformers finds tool calls."""
 
 
 async def calculate(expression: str) -> str:
@@ -153,7 +139,7 @@ def build_trl(folder: Path) -> Callable[[int], tuple[int, int]]:
 
     config = config_of()
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
-    tokenizer.chat_template, tokenizer.response_schema = TEMPLATE, SCHEMA
+    tokenizer.chat_template, tokenizer.response_template = TEMPLATE, RESPONSE
     source = build_prompt_source(config.data, tokenizer, config.rollout.max_prompt_tokens)
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32),

@@ -72,7 +72,7 @@ class AgentRollout(LanguageRollout):
         return batch, metrics | conversation_metrics(batch), shown
 
     def fault_metrics(self) -> dict[str, Metric]:
-        """Return what playing cost since the last call: failures of tools, and tokens that the model read."""
+        """Return the counts of tool failures, and of tokens that the model read, since the last call."""
         faults, self._faults = self._faults, Faults()
         tokens_read, self._tokens_read = self._tokens_read, 0
         return {
