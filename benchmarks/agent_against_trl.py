@@ -160,9 +160,14 @@ def build_trl(folder: Path) -> Callable[[int], tuple[int, int]]:
         tools=[calculate],
     )
 
+    trainer.model.train()
+
     def play(number: int) -> tuple[int, int]:
         chosen = shuffled_rows(0, source.num_prompts("train"), number * NUM_GROUPS, NUM_GROUPS)
         prompts = [list(source.prompt("train", int(row)).messages or ()) for row in chosen for _ in range(GROUP_SIZE)]
+        # The caller of _generate sets the tools, and then also computes log-probs and rewards.
+        trainer._sync_tool_dicts = [{}] * len(prompts)
+        trainer._async_tool_dicts = [{"calculate": calculate}] * len(prompts)
         masks = trainer._generate(prompts)[2]
         calls = trainer._metrics["train"]["tools/call_frequency"][-1] * len(prompts)
         return round(calls), sum(map(sum, masks))
