@@ -45,35 +45,21 @@ TEMPLATE = (
 )
 """The chat template of the experiment, with the tool calls that TRL renders from messages."""
 
-SCHEMA = {
-    "x-regex": r"^(?P<content>(?:(?!<tool_call>)[\s\S])*?)"
-    r"(?P<tool_calls>(?:<tool_call>[\s\S]+?</tool_call>)+)?(?:<end>|$)",
-    "type": "object",
-    "properties": {
-        "role": {"const": "assistant"},
-        "content": {"type": "string"},
+RESPONSE = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "<assistant>",
+    "fields": {
         "tool_calls": {
-            "type": "array",
-            "x-regex-iterator": r"<tool_call>(.+?)</tool_call>",
-            "items": {
-                "x-parser": "json",
-                "x-parser-args": {"transform": "{type: 'function', function: @}"},
-                "type": "object",
-                "properties": {
-                    "type": {"const": "function"},
-                    "function": {
-                        "type": "object",
-                        "properties": {
-                            "name": {"type": "string"},
-                            "arguments": {"type": "object", "additionalProperties": {}},
-                        },
-                    },
-                },
-            },
+            "open": "<tool_call>",
+            "close_pattern": "</tool_call>",
+            "repeats": True,
+            "content": "json",
+            "transform": {"type": "function", "function": "{content}"},
         },
+        "content": {"close_pattern": "<end>", "content": "text"},
     },
 }
-"""Response schema by which TRL finds tool calls."""
+"""The response template by which transformers finds tool calls."""
 
 
 async def calculate(expression: str) -> str:
@@ -153,7 +139,7 @@ def build_trl(folder: Path) -> Callable[[int], tuple[int, int]]:
 
     config = config_of()
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
-    tokenizer.chat_template, tokenizer.response_schema = TEMPLATE, SCHEMA
+    tokenizer.chat_template, tokenizer.response_template = TEMPLATE, RESPONSE
     source = build_prompt_source(config.data, tokenizer, config.rollout.max_prompt_tokens)
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32),
@@ -174,9 +160,14 @@ def build_trl(folder: Path) -> Callable[[int], tuple[int, int]]:
         tools=[calculate],
     )
 
+    trainer.model.train()
+
     def play(number: int) -> tuple[int, int]:
         chosen = shuffled_rows(0, source.num_prompts("train"), number * NUM_GROUPS, NUM_GROUPS)
         prompts = [list(source.prompt("train", int(row)).messages or ()) for row in chosen for _ in range(GROUP_SIZE)]
+        # The caller of _generate sets the tools, and then also computes log-probs and rewards.
+        trainer._sync_tool_dicts = [{}] * len(prompts)
+        trainer._async_tool_dicts = [{"calculate": calculate}] * len(prompts)
         masks = trainer._generate(prompts)[2]
         calls = trainer._metrics["train"]["tools/call_frequency"][-1] * len(prompts)
         return round(calls), sum(map(sum, masks))

@@ -24,7 +24,7 @@ class InvariantPasses:
 
     Args:
         model: transformers model.
-        decoder: Its decoder; ``None`` if there is none for this model, and then no width is invariant.
+        decoder: Decoder of the model; with ``None``, no width is invariant.
         max_rows: Most rows of a pass.
     """
 
