@@ -121,7 +121,7 @@ class EpisodeContext:
         Args:
             tool: Tool to call.
             arguments: Arguments as the model wrote them, JSON-able.
-            make: Makes the call in place of ``runner``; a recorded call is then made again for its effect.
+            make: Function that makes the call in place of ``runner``. It also repeats a recorded call, for its effect.
 
         Returns:
             The text for the model: the answer, or what was wrong with the call.

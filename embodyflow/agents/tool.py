@@ -15,6 +15,8 @@ from embodyflow.config.agent import CallLimits, ToolConfig
 from embodyflow.errors import ConfigError
 from embodyflow.references import resolve
 
+MCP_TOOLS = "embodyflow.agents.mcp.mcp_tool:mcp_tools"  # imports the SDK
+
 
 class ModelMistake(Exception):
     """The model called a tool wrongly; the model reads the message. Tools raise it for arguments that they refuse."""
@@ -146,9 +148,8 @@ def _tools_of(config: ToolConfig, mistakes: Sequence[type[Exception]]) -> Sequen
         return [Tool(import_object("rollout.agent.tools", config.function), config, [*own, *mistakes])]
     if importlib.util.find_spec("mcp") is None:
         raise ConfigError("rollout.agent.tools: mcp is not installed; pip install 'embodyflow[mcp]'")
-    from embodyflow.agents.mcp.mcp_tool import mcp_tools
-
-    return mcp_tools(config)
+    tools: Sequence[ModelTool] = import_object("rollout.agent.tools", MCP_TOOLS)(config)
+    return tools
 
 
 def text_of(answer: Any) -> str:

@@ -26,7 +26,7 @@ def build_workflow(config: AgentConfig) -> RolloutWorkflow:
     if isinstance(build, type) and inspect.iscoroutinefunction(getattr(build, "arun_episode", None)):
         return ArealWorkflow(build, config)
     if config.workflow_kwargs:
-        raise ConfigError(f"rollout.agent.workflow_kwargs: {key} is built with rollout.agent; allowed are none")
+        raise ConfigError(f"rollout.agent.workflow_kwargs: {key} takes no such arguments; allowed is {{}}")
     if not (isinstance(build, type) and inspect.iscoroutinefunction(getattr(build, "run", None))):
         raise ConfigError(
             f"{key}: must be a class with async def run(self, engine, row, context), or AReaL's arun_episode(engine, "

@@ -1,4 +1,4 @@
-"""One episode's environment: an instance that is built again where it is lost, with the same state."""
+"""One episode's environment: an instance that is replaced by one with the same state where it is lost."""
 
 import asyncio
 import copy

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mcp import Client, MCPError, StdioServerParameters
-from mcp_types import CONNECTION_CLOSED, CallToolResult, Tool
+from mcp_types import CONNECTION_CLOSED, CallToolResult, ListToolsResult, Tool
 
 from embodyflow.agents.mcp import server_process
 from embodyflow.config.agent import McpServerConfig
@@ -81,8 +81,12 @@ class McpConnection:
     async def _list_tools(self) -> list[Tool]:
         tools: list[Tool] = []
         cursor: str | None = None
+
+        def list_page(client: Client) -> Awaitable[ListToolsResult]:
+            return client.list_tools(cursor=cursor)
+
         while True:
-            page = await self._request(lambda client, cursor=cursor: client.list_tools(cursor=cursor))
+            page = await self._request(list_page)
             tools += page.tools
             cursor = page.next_cursor
             if cursor is None:
@@ -126,6 +130,7 @@ class _Session:
 
     client: Client
     task: "asyncio.Task[None]"
+    _left: asyncio.Event
 
     @classmethod
     async def open(cls, config: McpServerConfig) -> "_Session":

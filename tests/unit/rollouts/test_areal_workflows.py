@@ -197,7 +197,7 @@ def test_wrong_arguments_are_one_line_before_anything_starts(kwargs, message) ->
 
 
 def test_arguments_of_a_workflow_of_our_own_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"workflow_kwargs: .*ToolLoop is built with rollout.agent; allowed are none"):
+    with pytest.raises(ConfigError, match=r"workflow_kwargs: .*ToolLoop takes no such arguments; allowed is {}"):
         build_workflow(AgentConfig(max_turns=1, workflow_kwargs={"max_turns": 2}))
     with pytest.raises(ConfigError, match=r"must be a class with async def run.*or AReaL's arun_episode\(engine, data"):
         build_workflow(AgentConfig(max_turns=1, workflow="areal_workflows:count_digits"))
