@@ -39,7 +39,7 @@ class TokenSequence:
 def sequences_of(batch: TensorDict) -> list[TokenSequence]:
     """Return the sequences of language rows (:mod:`embodyflow.types`), in the order of rows and contexts.
 
-    A row without the column ``token_context`` is one sequence.
+    A row without the column ``token_context`` is one sequence. A prompt that the model never continues is none.
     """
     prompts, responses = batch["prompt_tokens"].cpu().numpy(), batch["action_tokens"][..., 0].cpu().numpy()
     num_prompt, num_response = batch["prompt_length"].tolist(), batch["response_length"].tolist()
@@ -51,7 +51,7 @@ def sequences_of(batch: TensorDict) -> list[TokenSequence]:
             sequences.append(TokenSequence(row, prompt, tokens, places))
             continue
         mine = contexts[row, :length]
-        for context in range(int(mine.max()) + 1):
+        for context in np.unique(mine).tolist():
             steps = places[mine == context]
             sequences.append(TokenSequence(row, prompt if context == 0 else prompt[:0], tokens[steps], steps))
     return sequences
