@@ -63,18 +63,21 @@ class Conversation:
         return text
 
     def give(self, role: str, contents: Sequence[str]) -> bool:
-        """Append messages of a role, such as the answers of tools, after a turn of the model.
+        """Append messages of a role, such as the answers of tools; see :meth:`give_messages`."""
+        return self.give_messages([{"role": role, "content": content} for content in contents])
+
+    def give_messages(self, messages: Sequence[Message]) -> bool:
+        """Append messages after a turn of the model.
 
         Returns:
             False if they and a further token of the model do not fit; the episode is then cut here.
         """
-        messages: list[Message] = [{"role": role, "content": content} for content in contents]
         end, tokens = self._format.go_on(self._prompt, messages, self.transcript.tokens)
         if len(end) + len(tokens) >= self.room:
             self.finished = False
             return False
         self.transcript.append_given(end, Origin.TEMPLATE)
-        self.transcript.append_given(tokens, Origin.TOOL if role == "tool" else Origin.USER)
+        self.transcript.append_given(tokens, Origin.TOOL if messages[-1]["role"] == "tool" else Origin.USER)
         return True
 
     def episode(self, reward: float | None = None, success: bool | None = None) -> Episode:

@@ -26,12 +26,14 @@ class ChatEngine:
         tokenizer: Tokenizer of the model.
         max_prompt_tokens: Most tokens of a prompt.
         max_tokens: Most tokens of an episode after its prompt.
+        temperature: Temperature of training episodes.
     """
 
     model: Model
     tokenizer: Any
     max_prompt_tokens: int
     max_tokens: int
+    temperature: float = 1.0
 
     def chat(self, row: Prompt, tools: Sequence[dict[str, Any]], context: EpisodeContext) -> Conversation:
         """Begin a conversation.

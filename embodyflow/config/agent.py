@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt
 from embodyflow.config.language import LanguageConfig, ResponseRolloutConfig
@@ -10,6 +10,7 @@ from embodyflow.config.language import LanguageConfig, ResponseRolloutConfig
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
 Reference = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
 """Reference ``module:name`` to a function or class."""
+PROGRAM = "embodyflow.agents.programs.program:Program"
 
 
 class ToolConfig(Config):
@@ -35,6 +36,39 @@ class ToolConfig(Config):
     mistakes: tuple[Reference, ...] = ()
 
 
+class ProgramConfig(Config):
+    """A program that plays an episode with an OpenAI client. A bare list is its command, a bare reference a function.
+
+    Attributes:
+        command: Command, such as ``[python, my_agent.py]``. ``python`` is the one that runs embodyflow.
+        function: Function ``module:function``, called as ``await run(client, row)`` in a process of its own, in place
+            of a command.
+        timeout: Seconds that the program may take between two turns of the model, from its start to the first and from
+            the last to its end. A program that takes longer has failed.
+        reward: Source of rewards. ``printed`` takes the last line that the program prints, or the value that the
+            function returns, and leaves an episode without either to the reward function of the job. ``function``
+            leaves all of them to it.
+    """
+
+    command: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    function: Reference | None = None
+    timeout: PositiveFloat = 60.0
+    reward: Literal["printed", "function"] = "printed"
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> "ProgramConfig":
+        if bool(self.command) == (self.function is not None):
+            raise ValueError("needs either a command, such as [python, my_agent.py], or a function module:function")
+        return self
+
+
+def _from_command(value: Any) -> Any:
+    """Return the section that a command or a reference stands for."""
+    if isinstance(value, list | tuple):
+        return {"command": value}
+    return {"function": value} if isinstance(value, str) else value
+
+
 def _from_reference(value: Any) -> Any:
     return {"function": value} if isinstance(value, str) else value
 
@@ -43,7 +77,9 @@ class AgentConfig(Config):
     """How an agent plays an episode.
 
     Attributes:
-        workflow: Class ``module:Class`` that plays an episode; see :mod:`embodyflow.agents.workflow`.
+        workflow: Class ``module:Class`` that plays an episode; see :mod:`embodyflow.agents.workflow`. With a
+            ``program`` it is :class:`embodyflow.agents.programs.program.Program` by default.
+        program: Program that plays an episode with an OpenAI client; ``null`` means none.
         tools: Tools that the model may call, each a reference ``module:function`` or a mapping with limits.
         parser: Format of tool calls: ``hermes`` (also Qwen) or ``llama3``.
         describe_tools: Whether the chat template describes the tools to the model.
@@ -53,12 +89,21 @@ class AgentConfig(Config):
     """
 
     workflow: Reference = "embodyflow.agents.tool_loop:ToolLoop"
+    program: Annotated[ProgramConfig, BeforeValidator(_from_command)] | None = None
     tools: tuple[Annotated[ToolConfig, BeforeValidator(_from_reference)], ...] = ()
     parser: Literal["hermes", "llama3"] = "hermes"
     describe_tools: bool = True
     max_turns: PositiveInt
     max_turn_tokens: PositiveInt | None = None
     max_redraws: NonNegativeInt = 2
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_program(cls, values: Any) -> Any:
+        """Play episodes by the workflow of programs if there is one."""
+        if isinstance(values, dict) and values.get("program") is not None:
+            return {"workflow": PROGRAM, **values}
+        return values
 
 
 class AgentRolloutConfig(ResponseRolloutConfig):

@@ -158,7 +158,8 @@ class AgentRollout(LanguageRollout):
 
     async def _run(self, model: Model, prompt: Prompt, context: EpisodeContext) -> Episode:
         rollout = self.config.rollout
-        engine = ChatEngine(model, self.tokenizer, rollout.max_prompt_tokens, rollout.max_response_tokens)
+        limits = (rollout.max_prompt_tokens, rollout.max_response_tokens)
+        engine = ChatEngine(model, self.tokenizer, *limits, temperature=rollout.temperature)
         episode = await self._workflow.run(engine, prompt, context)
         if not isinstance(episode, Episode):
             raise TypeError(f"{self._agent.workflow} must return an Episode, gave {type(episode).__name__}")
