@@ -148,7 +148,7 @@ def response_events(body: ResponseBody, turn: Turn) -> Iterator[dict[str, Any]]:
     yield event("in_progress", response=begun)
     for index, item in enumerate(whole["output"]):
         place = {"item_id": item["id"], "output_index": index}
-        empty = {"content": []} if item["type"] == "message" else {"arguments": ""}
+        empty: dict[str, Any] = {"content": []} if item["type"] == "message" else {"arguments": ""}
         yield event("output_item.added", output_index=index, item={**item, **empty, "status": "in_progress"})
         if item["type"] == "message":
             [part] = item["content"]

@@ -42,7 +42,7 @@ class Session:
     Attributes:
         temperature: Temperature of the run's training episodes.
         is_cut: True if a limit of the run refused a turn.
-        refusal: Message of the last request that was refused for its parameters; ``None`` if there is none.
+        refusal: Message of the last request that was refused for its parameters, or ``None``.
         failed: Gets the exception that ends the episode whatever the program does then.
     """
 

@@ -55,7 +55,7 @@ class Turn:
 
     Attributes:
         name: Name of the turn in its episode, unique and the same in a replay.
-        text: Text beside the calls, empty if there is none.
+        text: Text beside the calls, which may be empty.
         calls: Tool calls.
         finish_reason: ``stop``, ``length`` at a limit of tokens, or ``tool_calls``.
         tokens: Text and log-prob of each sampled token before the one that ended the turn.

@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from embodyflow.agents.call_journal import ChangedCallError
 from embodyflow.agents.endpoint.server import EpisodeServer
@@ -81,7 +82,8 @@ class Program:
         """Run the program; return its end, unless the session fails or its time is over before."""
         async with running(self._command, env, row) as ended:
             watch.start()
-            await asyncio.wait([ended, session.failed, watch.expired], return_when=asyncio.FIRST_COMPLETED)
+            ends: list[asyncio.Future[Any]] = [ended, session.failed, watch.expired]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if session.failed.done():
                 error = session.failed.result()
                 if isinstance(error, ChangedCallError):
@@ -106,7 +108,7 @@ class Program:
         return session.episode(*read_reward(ended.output))
 
     def _host_here(self) -> "_Host":
-        """Return what the episodes of this event loop share."""
+        """Return the shared parts of this event loop's episodes."""
         loop = asyncio.get_running_loop()
         if self._host is None or self._host.loop is not loop:
             self._host = _Host(loop, EpisodeServer(), asyncio.Semaphore(os.cpu_count() or 1))
@@ -177,7 +179,7 @@ def _once(function: Callable[[], None]) -> Callable[[], None]:
 
 
 def _row_as_json(row: Prompt, context: EpisodeContext) -> bytes:
-    """Return what the program reads from stdin; dates and other values that JSON lacks are text."""
+    """Return the JSON that the program reads; dates and other values that JSON lacks are text."""
     values = {
         "prompt_id": row.prompt_id,
         "text": row.text,
