@@ -46,7 +46,8 @@ def main(number: str) -> None:
     for _ in range(int(number)):
         message = complete(os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"], messages, max_tokens=4)
         messages += [message, {"role": "user", "content": "="}]
-    print(json.dumps({"reward": len(messages) / 2, "success": row["ground_truth"] == "408"}))
+    written = "".join(message["content"] or "" for message in messages if message["role"] == "assistant")
+    print(json.dumps({"reward": len(written), "success": row["ground_truth"] == "408"}))
 
 
 if __name__ == "__main__":

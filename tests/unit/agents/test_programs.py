@@ -80,7 +80,7 @@ def test_a_script_that_knows_nothing_of_us_plays_an_episode() -> None:
     model = KnownModel("12", "408")
     episode = play(["python", SCRIPT, "2"], model)
 
-    assert (episode.reward, episode.success, episode.finished) == (2.5, True, True)
+    assert (episode.reward, episode.success, episode.finished) == (5.0, True, True)
     assert decode(model.prompts[1]) == "<bos><user>12*34=<end><assistant>12<end><user>=<end><assistant>"
     assert [decode(segment.tokens) for segment in episode.transcript.segments if segment.origin == 1] == [
         "12<end>",
