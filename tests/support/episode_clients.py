@@ -39,22 +39,22 @@ CALL = '<tool_call>{"name": "calculate", "arguments": {"expression": "12*34"}}</
 class KnownModel:
     """A model that writes given texts, each ended by the end token, and records the tokens that it continues."""
 
-    def __init__(self, *turns: str) -> None:
-        self.turns, self.prompts = list(turns), list[Tokens]()
+    def __init__(self, *turns: str, tokenizer: Any = TOKENIZER) -> None:
+        self.turns, self.prompts, self.tokenizer = list(turns), list[Tokens](), tokenizer
         self.wait: Callable[[], Awaitable[None]] | None = None
 
     async def generate(self, prompt_ids: Tokens, max_tokens: int) -> Completion:
         self.prompts.append(prompt_ids)
         if self.wait is not None:
             await self.wait()
-        tokens = (*encode(self.turns.pop(0)), TOKENIZER.eos_token_id)
+        tokens = (*encode(self.turns.pop(0), self.tokenizer), self.tokenizer.eos_token_id)
         reason = "stop" if len(tokens) <= max_tokens else "length"
         tokens = tokens[:max_tokens]
         return Completion(tokens, tuple(-0.5 - number for number in range(len(tokens))), reason, 3)
 
 
-def encode(text: str) -> Tokens:
-    return tuple(TOKENIZER(text, add_special_tokens=False)["input_ids"])
+def encode(text: str, tokenizer: Any = TOKENIZER) -> Tokens:
+    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def decode(tokens: Sequence[int]) -> str:
