@@ -6,13 +6,15 @@ repository is one. ``embodyflow init`` writes another from the rooms that the wh
 
 import ast
 import importlib.util
+import json
 import os
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from embodyflow import __version__
 from embodyflow.errors import ConfigError
@@ -22,7 +24,7 @@ PREFECT_YAML = Path("deployments", "prefect.yaml")
 """The file that makes a folder a project."""
 
 VERSION_FILE = "embodyflow.toml"
-"""The file in which ``embodyflow init`` records the version that the rooms come from."""
+"""The file in which ``embodyflow init`` records what the rooms come from."""
 
 _LANDMARKS = {"pipelines": ["Pipeline"], "tasks": ["generate"]}
 """Names that tell the rooms that every run imports from other modules called ``pipelines`` and ``tasks``."""
@@ -85,32 +87,68 @@ def hides_room(room: str, name: str) -> str:
     place = found and (found.origin or next(iter(found.submodule_search_locations or ()), None))
     return (
         f"{room}:{name}: {place} does not define it; rename that module if it hides the project's room {room}/, or "
-        f"copy the room of embodyflow {__version__} from a new project (`embodyflow init <folder>`)"
+        f"get the room of embodyflow {__version__} by `embodyflow init --upgrade`"
     )
 
 
-def older_rooms(root: Path) -> str | None:
-    """Return a line that says what to do if the rooms of a project are older than the installed library.
+@dataclass(frozen=True)
+class RoomsRecord:
+    """What ``embodyflow.toml`` records of a project's rooms.
+
+    Attributes:
+        version: Version of embodyflow that the rooms come from.
+        digests: SHA-256 of each file as that version shipped it, by its path in the project; empty in projects of
+            versions that recorded none.
+    """
+
+    version: Version
+    digests: Mapping[str, str]
+
+    @classmethod
+    def read(cls, root: Path) -> "RoomsRecord | None":
+        """Return the record of the project in ``root``; ``None`` if it has none, as the repository itself.
+
+        Raises:
+            ConfigError: ``embodyflow.toml`` cannot be read as a record.
+        """
+        path = root / VERSION_FILE
+        if not path.is_file():
+            return None
+        try:
+            rooms = tomllib.loads(path.read_text(encoding="utf-8"))["rooms"]
+            return cls(Version(str(rooms["version"])), {str(k): str(v) for k, v in rooms.get("files", {}).items()})
+        except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ConfigError(f"{path}: rooms.version must be a version such as {__version__!r}: {error}") from error
+
+    def text(self) -> str:
+        """Return the record as the content of ``embodyflow.toml``."""
+        lines = [f"{json.dumps(path)} = {json.dumps(digest)}\n" for path, digest in sorted(self.digests.items())]
+        return (
+            "# Written by `embodyflow init`: the version of embodyflow that these files come from, and the SHA-256 of\n"
+            "# each as it was shipped. `embodyflow init --upgrade` reads and updates both.\n"
+            f'[rooms]\nversion = "{self.version}"\n\n[rooms.files]\n{"".join(lines)}'
+        )
+
+
+def rooms_note(root: Path) -> str | None:
+    """Return a line that says what to do if a project's rooms and the installed library differ in version.
 
     Args:
         root: Folder of the project; one without ``embodyflow.toml`` keeps its rooms in step by itself.
 
     Raises:
-        ConfigError: ``embodyflow.toml`` holds no version.
+        ConfigError: ``embodyflow.toml`` cannot be read as a record.
     """
-    path = root / VERSION_FILE
-    if not path.is_file():
+    record, installed = RoomsRecord.read(root), Version(__version__)
+    if record is None or record.version == installed:
         return None
-    try:
-        version = str(tomllib.loads(path.read_text(encoding="utf-8"))["rooms"]["version"])
-        is_older = Version(version) < Version(__version__)
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, InvalidVersion) as error:
-        raise ConfigError(f"{path}: rooms.version must be a version such as {__version__!r}: {error}") from error
-    if not is_older:
-        return None
+    remedy = (
+        "`embodyflow init --upgrade` writes the new rooms and keeps your changes"
+        if record.version < installed
+        else f"install embodyflow {record.version} or newer"
+    )
     return (
-        f"note: the rooms of this project come from embodyflow {version}, and {__version__} is installed; compare them "
-        f"with a new project (`embodyflow init <folder>`), then set rooms.version in {VERSION_FILE}"
+        f"note: the rooms of this project come from embodyflow {record.version}, and {installed} is installed; {remedy}"
     )
 
 

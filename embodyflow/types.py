@@ -55,11 +55,16 @@ A language row is an episode of R decisions of one token, where R is the longest
     terminated, truncated  bool [N]         whether the response ended by itself or at the limit
     success          bool    [N]            verdict of the reward function, with ``scores`` (float32 [N]), the reward
 
-An agent's row is a language row whose response holds everything after the prompt: the model's turns, and the messages
-that tools, users and the chat template put between them. Only the model's tokens are in ``loss_mask``. The last token
-is the model's. The row adds::
+An agent's row is a language row whose response holds everything after the prompt, in the order in which it came: the
+model's turns, and the messages that tools, users and the chat template put between them. Only the model's tokens are in
+``loss_mask``. The tokens belong to one or several contexts. A context is what the model saw when it wrote: positions
+begin at 0 in each, and no token attends to another context. Context 0 continues the prompt. Each further one begins
+with given tokens of its own. The last token of each context is the model's. The row adds::
 
     token_origin     int8    [N, R, 1]      who wrote the token: 0 template, 1 model, 2 tool, 3 user; 0 is also padding
+    token_context    int32   [N, R, 1]      context of the token; 0 is also padding
+    token_turn       int32   [N, R, 1]      number of the model's turn, from 1; 0 for tokens of others and padding
+    token_turn_reward  float32 [N, R, 1]    reward of the turn at its last token, zero elsewhere
     num_turns        int64   [N]            turns of the model
     tool_calls       int64   [N]            calls that the model asked for
     tool_mistakes    int64   [N]            those of them that were the model's mistake
@@ -68,7 +73,13 @@ is the model's. The row adds::
 
 Worked example: the model calls a calculator with 8 tokens and the token that ends its turn, reads an answer of 4 tokens
 with the 3 that the template puts around it, and answers with 5 tokens and the end. R = 9 + 7 + 6 = 22. ``loss_mask`` is
-true for the first 9 and the last 6.
+true for the first 9 and the last 6, where ``token_turn`` is 1 and 2, and ``token_context`` is 0.
+
+Worked example with two contexts: after a prompt of 10 tokens the model thinks and answers with 12 tokens. The user asks
+again, and the chat template removes the thought from the first turn. The chat is now 20 tokens, which do not begin with
+the 22 that the model has seen. They begin context 1, and the model answers with 6 tokens. R = 12 + 20 + 6 = 38:
+``token_context`` is 0 for the first 12 and 1 for the other 26; ``loss_mask`` is true for the first 12 and the last 6.
+The trainer computes two sequences, of 10 + 12 and of 26 tokens.
 
 Rows travel between ranks without their padding (:mod:`embodyflow.data.padding`). That applies to the columns above and
 below with R or T in their shape, and to your own columns with names that begin with ``token_``, such as

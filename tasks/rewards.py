@@ -18,7 +18,10 @@ from embodyflow.types import Batch, NodeOutput
 
 @node(reads=("success", "loss_mask"), writes=("rewards",))
 def compute_reward(batch: Batch, config: Any = None, *, worker: Engine | None = None, **kwargs: Any) -> NodeOutput:
-    """Place each row's reward on its last executed token; an episode's reward is its outcome, 1 or 0."""
+    """Place each row's reward on its last executed token; an episode's reward is its outcome, 1 or 0.
+
+    Rewards of an agent's turns are added at the last tokens of the turns.
+    """
     return NodeOutput(*reward(batch, worker))
 
 
@@ -27,6 +30,8 @@ def reward(batch: Batch, worker: Engine | None) -> tuple[Batch, dict[str, Metric
     batch, metrics, _ = judge(batch, "train", worker)
     mask, scores = batch["loss_mask"], batch.get("scores", batch["success"].float())
     batch["rewards"] = place_on_last_token(scores, mask.flatten(1)).view(mask.shape)
+    if "token_turn_reward" in set(batch.keys()):
+        batch["rewards"] = batch["rewards"] + batch["token_turn_reward"]
     score = scores.mean().item() if len(batch) else 0.0
     return batch, metrics | {"reward/score": mean(score, len(batch))}
 

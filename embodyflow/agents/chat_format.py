@@ -1,8 +1,10 @@
-"""Tokens of chat messages that continue a conversation, without encoding earlier turns again."""
+"""Tokens of chat messages that follow the model's turns, without encoding these turns again."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+from jinja2 import TemplateError
 
 from embodyflow.agents.transcript import Tokens
 from embodyflow.errors import ConfigError
@@ -10,16 +12,30 @@ from embodyflow.prompts.prompts import Prompt, encode, end_of_response
 
 Message = Mapping[str, Any]
 
-_TURN = "A-turn-of-the-assistant"
-"""Message that stands for the model's last turn, so that what the template puts after it can be found."""
+
+@dataclass(frozen=True)
+class Continuation:
+    """Tokens that lead from the model's turn to its next one.
+
+    Attributes:
+        text: Chat template's text of the whole chat, up to the start of the next turn.
+        end: Tokens that end the last turn, none if the model wrote them or a new context begins.
+        tokens: Tokens of the messages and of the start of the next turn, or of the whole chat in a new context.
+        begins_context: True if the template changes what the model has read so far, so a new context begins.
+    """
+
+    text: str
+    end: Tokens
+    tokens: Tokens
+    begins_context: bool
 
 
 class ChatFormat:
     """Encodes messages by the chat template of a tokenizer.
 
-    Rendering a whole chat again may change earlier turns: another way to cut a text into tokens, or a template that
-    leaves out earlier thoughts. So only the text that the template puts after a turn is encoded, and appended to the
-    tokens that were sampled.
+    Encoding a whole chat again may change earlier turns: another way to cut a text into tokens gives other ids. So only
+    the text that the template puts after a turn is encoded, and appended to the tokens that were sampled. Where the
+    template changes earlier text, such as one that leaves out earlier thoughts, nothing can be appended.
 
     Args:
         tokenizer: Tokenizer of ``transformers`` with a chat template.
@@ -43,46 +59,56 @@ class ChatFormat:
         """
         return encode(self.with_tools(prompt), self._tokenizer, self._max_prompt_tokens)
 
-    def go_on(self, prompt: Prompt, new: Sequence[Message], before: Tokens) -> tuple[Tokens, Tokens]:
-        """Return the tokens between the model's last turn and its next one.
+    def text(self, prompt: Prompt, messages: Sequence[Message] = ()) -> str:
+        """Return the template's text of a prompt and further messages, up to the start of the model's turn."""
+        options = {**self.with_tools(prompt).template_kwargs, "add_generation_prompt": True, "tokenize": False}
+        text: str = self._tokenizer.apply_chat_template([*(prompt.messages or ()), *messages], **options)
+        return text
+
+    def encode(self, text: str) -> Tokens:
+        """Return the tokens of a template's text."""
+        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def go_on(
+        self, prompt: Prompt, messages: Sequence[Message], before: str, turn: str, tokens: Tokens
+    ) -> Continuation:
+        """Return the tokens that follow the model's turn.
+
+        They extend the tokens so far if the template's text of the chat begins with its text before the turn, followed
+        by the turn. Whitespace at the ends of a turn, which some templates strip, does not count.
 
         Args:
             prompt: Prompt of the conversation.
-            new: Messages after the model's turn.
-            before: All tokens up to the end of the model's turn.
-
-        Returns:
-            The tokens that end the turn, none if the model wrote them, and those of the messages with the start of the
-            next turn.
-
-        Raises:
-            ConfigError: The chat template changes what comes before the new messages.
+            messages: All messages after the prompt: the model's turns, and those after the last one.
+            before: Template's text of the chat up to the start of the last turn.
+            turn: Text of the last turn.
+            tokens: All tokens of the context, up to the end of the last turn.
         """
-        prompt = self.with_tools(prompt)
-        earlier = [*(prompt.messages or ()), {"role": "assistant", "content": _TURN}]
-        options = {**prompt.template_kwargs, "tokenize": False}
-        render = self._tokenizer.apply_chat_template
-        closed: str = render(earlier, add_generation_prompt=False, **options)
-        whole: str = render([*earlier, *new], add_generation_prompt=True, **options)
-        head, found, _ = closed.rpartition(_TURN)
-        if not found or not whole.startswith(head + _TURN):
-            raise ConfigError(
-                "policy: the chat template changes a turn when messages follow it; allowed are templates that only "
-                "append"
-            )
-        text = whole[len(head + _TURN) :]
-        tokens: Tokens = tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-        end = end_of_response(prompt, self._tokenizer)
-        if tokens[: len(end)] != end:  # the template ends a turn in the middle of a chat otherwise than the last one
-            return (), tokens
-        return (() if before[-len(end) :] == end else end), tokens[len(end) :]
+        whole = self.text(prompt, messages)
+        rest = _after(turn, whole[len(before) :]) if whole.startswith(before) else None
+        if rest is None:
+            return Continuation(whole, (), self.encode(whole), begins_context=True)
+        following = self.encode(rest)
+        end = end_of_response(self.with_tools(prompt), self._tokenizer)
+        if following[: len(end)] != end:  # the template ends a turn amid a chat otherwise than the last one
+            return Continuation(whole, (), following, begins_context=False)
+        is_written = tokens[-len(end) :] == end
+        return Continuation(whole, () if is_written else end, following[len(end) :], begins_context=False)
+
+
+def _after(turn: str, text: str) -> str | None:
+    """Return the part of a text after the turn that it begins with, or ``None`` if it begins otherwise."""
+    if text.startswith(turn):
+        return text[len(turn) :]
+    core, body = turn.strip(), text.lstrip()
+    return body[len(core) :] if body.startswith(core) else None
 
 
 def check_template(tokenizer: Any, prompt: Prompt, tools: Sequence[Mapping[str, Any]], roles: Sequence[str]) -> None:
-    """Check that the chat template describes the tools to the model, and only appends messages of some roles.
+    """Check that the chat template describes the tools to the model, and takes messages of some roles after a turn.
 
     Raises:
-        ConfigError: The template ignores the tools, or it changes earlier turns.
+        ConfigError: The template ignores the tools, or it refuses a role.
     """
     render = tokenizer.apply_chat_template
     if tools and render(prompt.messages, tools=list(tools), tokenize=False) == render(prompt.messages, tokenize=False):
@@ -92,4 +118,7 @@ def check_template(tokenizer: Any, prompt: Prompt, tools: Sequence[Mapping[str, 
         )
     format = ChatFormat(tokenizer, tools, 0)
     for role in roles:
-        format.go_on(prompt, [{"role": role, "content": "0"}], (0,))
+        try:
+            format.text(prompt, [{"role": "assistant", "content": "0"}, {"role": role, "content": "0"}])
+        except TemplateError as error:
+            raise ConfigError(f"policy: the chat template refuses a message of role {role}: {error}") from error

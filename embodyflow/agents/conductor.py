@@ -1,38 +1,53 @@
-"""Runs the episodes of a rollout worker side by side on one generation engine."""
+"""Runs the episodes of a rollout worker side by side on one generation engine, in one thread."""
 
 import asyncio
+import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from embodyflow.agents.transcript import Tokens
-from embodyflow.generation.interface import Completion, GenerationEngine, Request, Sampling
+from embodyflow.generation.interface import Completion, Request, TokenCounts
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-class Conductor(Generic[T]):
-    """Alternates between steps of the engine and the workflows of all episodes, in one thread.
+@dataclass(frozen=True)
+class Ask:
+    """An episode's request for a turn.
 
-    Before each step of decoding, the workflows run until each of them waits for the model or has ended. So the requests
-    that share a step depend on nothing but the episodes, and a repeated rollout has the same log-probs to the last
-    bit, however long tools take. The price is that a slow tool holds up all episodes of the call.
-
-    It implements :class:`~embodyflow.generation.interface.Arrivals`, and runs once.
-
-    Args:
-        engine: Engine that samples.
-        sampling: Sampling parameters of all turns.
+    Attributes:
+        episode: Index of the episode.
+        request: Request.
+        recorded: Completion of an earlier attempt, or ``None``.
+        future: Receives the completion.
     """
 
-    def __init__(self, engine: GenerationEngine, sampling: Sampling) -> None:
-        self._engine, self._sampling = engine, sampling
-        self._loop = asyncio.new_event_loop()
-        self._arrived: list[tuple[int, Request, asyncio.Future[Completion]]] = []  # each with its episode
-        self._open: list[tuple[int, asyncio.Future[Completion]]] = []  # by position of the request
+    episode: int
+    request: Request
+    recorded: Completion | None
+    future: asyncio.Future[Completion]
+
+
+class Conductor(ABC, Generic[T]):
+    """Runs workflows that wait for turns of the model. It runs once.
+
+    Args:
+        loop: Event loop of the workflows, which the conductor closes.
+
+    Attributes:
+        counts: Tokens that the engine read and sampled, as far as it counts them.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._waiting: set[int] = set()
-        self._num_alive = self.max_open = 0
-        self._settled = asyncio.Event()
+        self._num_alive = 0
         self._tasks: list[asyncio.Task[T]] = []
+        self.counts = TokenCounts()
 
     async def generate(self, episode: int, prompt_ids: Tokens, max_tokens: int, seed: int) -> Completion:
         """Sample a completion together with other episodes.
@@ -46,13 +61,29 @@ class Conductor(Generic[T]):
         Raises:
             RuntimeError: The episode waits for another completion already.
         """
-        if episode in self._waiting:
-            raise RuntimeError("an episode may wait for one turn of the model at a time")
-        future: asyncio.Future[Completion] = self._loop.create_future()
-        self._arrived.append((episode, Request(prompt_ids, seed, max_tokens), future))
-        self._waiting.add(episode)
-        self._look()
-        return await future
+        return await self._complete(episode, Request(prompt_ids, seed, max_tokens), None)
+
+    async def replay(
+        self, episode: int, prompt_ids: Tokens, max_tokens: int, seed: int, recorded: Completion
+    ) -> Completion:
+        """Return a completion that an earlier attempt recorded, after as many steps as it took to sample.
+
+        So episodes meet at the same steps as before if their tools answer at once.
+
+        Args:
+            episode: Index of the episode.
+            prompt_ids: Tokens that the model continued.
+            max_tokens: Most tokens to sample.
+            seed: Seed of the draws.
+            recorded: The completion.
+
+        Raises:
+            RuntimeError: The episode waits for another completion already.
+        """
+        sampled = await self._complete(episode, Request(prompt_ids, seed, max_tokens), recorded)
+        if sampled != recorded:
+            log.warning("a turn of episode %d is not sampled as before; the recorded one counts", episode)
+        return recorded
 
     def run(self, workflows: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
         """Run workflows to their ends and return their results, in order.
@@ -60,50 +91,54 @@ class Conductor(Generic[T]):
         Raises:
             Exception: The first exception of a workflow; the others are cancelled.
         """
-        self.max_open = self._num_alive = len(workflows)
-        self._look()
-        self._tasks = [self._loop.create_task(self._follow(workflow)) for workflow in workflows]
+        self._num_alive = len(workflows)
+        self._tasks = [self._loop.create_task(self._follow(*each)) for each in enumerate(workflows)]
         try:
-            for position, completion in self._engine.serve(self, self._sampling):
-                episode, future = self._open[position]
-                self._waiting.remove(episode)
-                self._settled.clear()
-                future.set_result(completion)
+            self._serve(len(workflows))
             return [task.result() for task in self._tasks]
         finally:
-            self._end()
-
-    def take(self, idle: bool) -> Sequence[tuple[int, Request]]:
-        """Run the workflows until all of them wait or have ended; return their new requests in order of episodes."""
-        if not self._settled.is_set():
-            self._loop.run_until_complete(self._settled.wait())
             for task in self._tasks:
-                if task.done():
-                    task.result()
-        arrived, self._arrived = sorted(self._arrived, key=lambda each: each[0]), []
-        first = len(self._open)
-        self._open += [(episode, future) for episode, _, future in arrived]
-        return [(first + number, request) for number, (_, request, _) in enumerate(arrived)]
+                task.cancel()
+            self._loop.run_until_complete(_wait_for(self._tasks))
+            self._loop.close()
 
-    async def _follow(self, workflow: Callable[[], Awaitable[T]]) -> T:
+    @abstractmethod
+    def _ask(self, ask: Ask) -> None:
+        """Take a request, and set its future's result later."""
+
+    @abstractmethod
+    def _serve(self, num_episodes: int) -> None:
+        """Answer requests until all workflows have ended; raise the first exception of a workflow."""
+
+    @abstractmethod
+    def _note_end(self, episode: int, failed: bool) -> None:
+        """Take note that a workflow has ended, or failed."""
+
+    async def _complete(self, episode: int, request: Request, recorded: Completion | None) -> Completion:
+        if episode in self._waiting:
+            raise RuntimeError("an episode may wait for one turn of the model at a time")
+        ask = Ask(episode, request, recorded, self._loop.create_future())
+        self._waiting.add(episode)
+        self._ask(ask)
         try:
-            return await workflow()
-        except BaseException:
-            self._settled.set()  # the exception ends the rollout, so nothing waits for the other workflows
-            raise
+            return await ask.future
+        finally:
+            self._waiting.discard(episode)
+
+    async def _follow(self, episode: int, workflow: Callable[[], Awaitable[T]]) -> T:
+        failed = True
+        try:
+            result = await workflow()
+            failed = False
+            return result
         finally:
             self._num_alive -= 1
-            self._look()
+            self._note_end(episode, failed)
 
-    def _look(self) -> None:
-        if len(self._waiting) == self._num_alive:
-            self._settled.set()
-
-    def _end(self) -> None:
+    def _raise_failures(self) -> None:
         for task in self._tasks:
-            task.cancel()
-        self._loop.run_until_complete(_wait_for(self._tasks))
-        self._loop.close()
+            if task.done():
+                task.result()
 
 
 async def _wait_for(tasks: Sequence[asyncio.Task[Any]]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from embodyflow.agents.chat_format import ChatFormat, Message
+from embodyflow.agents.chat_format import ChatFormat, Continuation, Message
 from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.transcript import Origin, Tokens, Transcript
 from embodyflow.generation.interface import Completion
@@ -18,29 +18,52 @@ class Model(Protocol):
 
 
 class Conversation:
-    """A chat that only grows, so each turn of the model continues exactly the tokens of the turns before.
+    """A chat in which each turn of the model continues exactly the tokens that it has seen.
+
+    Where the chat template changes earlier text, the next turn begins a new context of the episode with the whole chat
+    as the template renders it now.
 
     Args:
         model: Model that writes the assistant's turns.
         prompt: Prompt, a chat.
         format: Encoding of messages.
         tokenizer: Tokenizer of the model.
-        max_tokens: Most tokens after the prompt, of all turns and messages.
+        max_tokens: Most tokens of the episode after its prompt, of all conversations, turns and messages.
         context: Context of the episode.
+        transcript: Tokens of the episode. The first conversation's prompt is that of the episode. The prompt of a
+            further one begins a context and counts as given tokens.
     """
 
     def __init__(
-        self, model: Model, prompt: Prompt, format: ChatFormat, tokenizer: Any, max_tokens: int, context: EpisodeContext
+        self,
+        model: Model,
+        prompt: Prompt,
+        format: ChatFormat,
+        tokenizer: Any,
+        max_tokens: int,
+        context: EpisodeContext,
+        transcript: Transcript,
     ) -> None:
         self._model, self._prompt, self._format, self._tokenizer = model, prompt, format, tokenizer
         self._max_tokens, self._context = max_tokens, context
-        self.transcript = Transcript(format.begin(prompt))
+        self._messages: list[Message] = []
+        self._turn = ""
+        self._context_number = 0
+        self._given: tuple[Continuation, Origin] | None = None
+        self.transcript = transcript
         self.finished = False
+        self._text = format.text(prompt)
+        if transcript.num_contexts:
+            opening = Continuation(self._text, (), format.encode(self._text), begins_context=True)
+            self._given = opening, Origin.TEMPLATE
+        else:
+            transcript.begin(format.begin(prompt))
 
     @property
     def room(self) -> int:
-        """Number of tokens that still fit."""
-        return self._max_tokens - self.transcript.num_new_tokens
+        """Number of tokens that still fit; below 1 if a further conversation's prompt leaves no room for a turn."""
+        given = 0 if self._given is None else len(self._given[0].end) + len(self._given[0].tokens)
+        return self._max_tokens - self.transcript.num_new_tokens - given
 
     async def reply(self, max_tokens: int | None = None) -> str:
         """Let the model write its next turn; return its text with special tokens, without the one that ended it.
@@ -53,14 +76,16 @@ class Conversation:
         """
         if self.room < 1:
             raise ValueError(f"rollout.max_response_tokens={self._max_tokens}: the episode has no room for a turn")
+        self._read()
         limit = self.room if max_tokens is None else min(self.room, max_tokens)
-        completion = await self._model.generate(self.transcript.tokens, limit)
-        self.transcript.append_sampled(completion)
+        completion = await self._model.generate(self.transcript.tokens_of(self._context_number), limit)
+        self.transcript.append_sampled(completion, self._context_number)
         self._context.counts.turns += 1
         self.finished = completion.finish_reason == "stop"
         written = completion.token_ids[:-1] if self.finished else completion.token_ids
-        text: str = self._tokenizer.decode(written, skip_special_tokens=False)
-        return text
+        self._turn = self._tokenizer.decode(written, skip_special_tokens=False)
+        self._messages.append({"role": "assistant", "content": self._turn})
+        return self._turn
 
     def give(self, role: str, contents: Sequence[str]) -> bool:
         """Append messages of a role, such as the answers of tools; see :meth:`give_messages`."""
@@ -71,15 +96,36 @@ class Conversation:
 
         Returns:
             False if they and a further token of the model do not fit; the episode is then cut here.
+
+        Raises:
+            ValueError: The model has not written a turn since the last messages.
         """
-        end, tokens = self._format.go_on(self._prompt, messages, self.transcript.tokens)
-        if len(end) + len(tokens) >= self.room:
+        if self._given is not None or not self._messages:
+            raise ValueError("messages must follow a turn of the model; give all of them in one call")
+        whole = [*self._messages, *messages]
+        before = self.transcript.tokens_of(self._context_number)
+        given = self._format.go_on(self._prompt, whole, self._text, self._turn, before)
+        if len(given.end) + len(given.tokens) >= self.room:
             self.finished = False
             return False
-        self.transcript.append_given(end, Origin.TEMPLATE)
-        self.transcript.append_given(tokens, Origin.TOOL if messages[-1]["role"] == "tool" else Origin.USER)
+        self._messages = whole
+        self._given = given, Origin.TOOL if messages[-1]["role"] == "tool" else Origin.USER
         return True
 
-    def episode(self, reward: float | None = None, success: bool | None = None) -> Episode:
+    def episode(
+        self, reward: float | None = None, success: bool | None = None, turn_rewards: Sequence[float] = ()
+    ) -> Episode:
         """Return the episode as it is now; arguments as in :class:`~embodyflow.agents.episode.Episode`."""
-        return Episode(self.transcript, self.finished, reward, success)
+        return Episode(self.transcript, self.finished, reward, success, tuple(turn_rewards))
+
+    def _read(self) -> None:
+        """Append the given tokens, which the model reads with its next turn."""
+        if self._given is None:
+            return
+        given, origin = self._given
+        self._given, self._text = None, given.text
+        if given.begins_context:
+            self._context_number = self.transcript.begin(given.tokens)
+        else:
+            self.transcript.append_given(given.end, Origin.TEMPLATE, self._context_number)
+            self.transcript.append_given(given.tokens, origin, self._context_number)

@@ -1,15 +1,23 @@
 """An episode of an agent, and the facts and services that its workflow has."""
 
-from collections.abc import Mapping
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from embodyflow.agents.call_journal import CallJournal
-from embodyflow.agents.tool import Tool
-from embodyflow.agents.tool_runner import ToolRunner
+from embodyflow.agents.tool import ModelTool
+from embodyflow.agents.tool_runner import Answer, ToolRunner
 from embodyflow.agents.transcript import Transcript
 from embodyflow.config.agent import AgentConfig
 from embodyflow.errors import InfrastructureError
+
+log = logging.getLogger(__name__)
+
+Make: TypeAlias = Callable[[], Awaitable[Answer]]
+"""Makes a call, with its retries."""
 
 
 class ToolFailedError(InfrastructureError):
@@ -33,15 +41,17 @@ class Counts:
 
 @dataclass
 class Faults:
-    """Failures of the infrastructure that a worker recovered from.
+    """Failures of the infrastructure and rejections that a worker recovered from.
 
     Attributes:
         retries: Attempts of calls that failed and were repeated.
         redraws: Episodes that were drawn again.
+        rejections: Episodes that the workflow rejected.
     """
 
     retries: int = 0
     redraws: int = 0
+    rejections: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,12 +63,27 @@ class Episode:
         finished: False if a limit cut it.
         reward: Reward of the workflow itself; ``None`` leaves it to the reward function.
         success: Verdict of the workflow; ``None`` with a reward means that the reward is positive.
+        turn_rewards: Reward of each turn of the model, of all contexts in order, besides the episode's reward; empty
+            gives none.
+
+    Raises:
+        ValueError: A reward is NaN or infinite, or the number of turn rewards is not that of turns.
     """
 
     transcript: Transcript
     finished: bool
     reward: float | None = None
     success: bool | None = None
+    turn_rewards: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        num_turns = self.transcript.num_turns
+        if self.turn_rewards and len(self.turn_rewards) != num_turns:
+            raise ValueError(f"turn_rewards: {len(self.turn_rewards)} for {num_turns} turns; each turn needs one")
+        rewards = {"reward": (0.0 if self.reward is None else self.reward,), "turn_rewards": self.turn_rewards}
+        for name, values in rewards.items():
+            if not all(map(math.isfinite, values)):
+                raise ValueError(f"{name}={getattr(self, name)}: must be finite")
 
 
 @dataclass
@@ -87,12 +112,13 @@ class EpisodeContext:
     faults: Faults
     counts: Counts = field(default_factory=Counts)
 
-    async def call(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
+    async def call(self, tool: ModelTool, arguments: Mapping[str, Any], make: Make | None = None) -> str:
         """Call a tool, with retries and a time limit, and record its answer.
 
         Args:
             tool: Tool to call.
             arguments: Arguments as the model wrote them, JSON-able.
+            make: Makes the call in place of ``runner``; a recorded call is then made again for its effect.
 
         Returns:
             The text for the model: the answer, or what was wrong with the call.
@@ -100,19 +126,42 @@ class EpisodeContext:
         Raises:
             ToolFailedError: The tool failed in all attempts.
         """
-        number, last_draw = self.counts.calls, self.draw == self.config.max_redraws
+        number = self.counts.calls
         self.counts.calls += 1
-        answer = self.journal.answer(self.uid, self.draw, number, tool.name, arguments)
-        if answer is None:
-            answer = await self.runner.call(tool, arguments)
-            self.faults.retries += answer.retries
-            # The last failure ends the node. A retry of the node must call the tool again, not read of its failure.
-            if answer.outcome != "failure" or not last_draw:
-                self.journal.add_answer(self.uid, self.draw, number, tool.name, arguments, answer)
-        if answer.outcome == "failure":
-            raise ToolFailedError(f"tool {tool.name}: {answer.text}")
+        repeat, make = make is not None, make or partial(self.runner.call, tool, arguments)
+        answer = await self.answer(number, tool.name, arguments, make, repeat)
         self.counts.mistakes += answer.outcome == "mistake"
         return answer.text
+
+    async def answer(
+        self, number: int, name: str, arguments: Mapping[str, Any], make: Make, repeat: bool = False
+    ) -> Answer:
+        """Return the recorded answer of a call; without one, make the call and record its answer.
+
+        Args:
+            number: Number of the call in the episode; negative ones are no calls of the model.
+            name: Name of the function.
+            arguments: Arguments, JSON-able.
+            make: Makes the call.
+            repeat: Make a recorded call again for its effect; the recorded answer counts.
+
+        Raises:
+            ToolFailedError: The call failed in all attempts.
+        """
+        recorded = self.journal.answer(self.uid, self.draw, number, name, arguments)
+        answer = recorded
+        if recorded is None or (repeat and recorded.outcome != "failure"):
+            answer = await make()
+            self.faults.retries += answer.retries
+        assert answer is not None
+        if recorded is None and (answer.outcome != "failure" or self.draw < self.config.max_redraws):
+            # The last failure ends the node. A retry of the node must make the call again, not read of its failure.
+            self.journal.add_answer(self.uid, self.draw, number, name, arguments, answer)
+        if answer.outcome == "failure":
+            raise ToolFailedError(f"tool {name}: {answer.text}")
+        if recorded is not None and recorded.text != answer.text:
+            log.warning("episode %d: %s does not answer as before; the recorded answer counts", self.uid, name)
+        return recorded or answer
 
     def mistake(self, text: str) -> str:
         """Count a call of the model that names no tool or cannot be read; return the text for the model."""

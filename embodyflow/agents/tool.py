@@ -1,13 +1,17 @@
 """Tools: typed functions that the model may call."""
 
+import importlib.util
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_type_hints
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, Self, get_type_hints
 
 from pydantic import ConfigDict, ValidationError, create_model
 
-from embodyflow.config.agent import ToolConfig
+from embodyflow.config.agent import CallLimits, ToolConfig
 from embodyflow.errors import ConfigError
 from embodyflow.references import resolve
 
@@ -16,21 +20,69 @@ class ModelMistake(Exception):
     """The model called a tool wrongly; the model reads the message. Tools raise it for arguments that they refuse."""
 
 
-class Tool:
-    """A function that the model may call, with the limits of its calls.
+@dataclass
+class Callee:
+    """A function with the limits of its calls.
+
+    Attributes:
+        name: Name of the function, for messages.
+        function: Function to call; a coroutine function is awaited, any other runs in a thread.
+        config: Limits of its calls.
+        mistakes: Exceptions that are the model's mistake.
+        queue: Name of the queue that calls wait in; functions of a queue share its ``concurrency``.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    config: CallLimits
+    mistakes: tuple[type[Exception], ...]
+    queue: str
+
+
+class ModelTool(Callee, ABC):
+    """A function that the model may call.
+
+    Attributes:
+        schema: Description for the chat template, as OpenAI's ``tools`` have it.
+    """
+
+    schema: dict[str, Any]
+
+    @abstractmethod
+    def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments as the function takes them.
+
+        Raises:
+            ModelMistake: An argument is missing, unknown or of another type.
+        """
+
+    def close(self) -> None:
+        """Close what the tool holds open; a second call does nothing."""
+
+
+class Tool(ModelTool):
+    """A Python function that the model may call, with the limits of its calls.
 
     Args:
         function: Function or bound method with types and a docstring of Google's style, which describe it to the model.
             It may be a coroutine function; any other runs in a thread. It returns text or a JSON-able value.
         config: Limits of its calls.
+        mistakes: Exceptions that are the model's mistake, besides :class:`ModelMistake`.
+        queue: Name of the queue that its calls wait in; ``None`` means one of its own.
 
     Raises:
-        ConfigError: An argument has no type or no description, or ``mistakes`` names no exception.
+        ConfigError: An argument has no type or no description.
     """
 
-    def __init__(self, function: Callable[..., Any], config: ToolConfig) -> None:
-        self.name, self.function, self.config = function.__name__, function, config
-        self.mistakes: tuple[type[Exception], ...] = (ModelMistake, *map(_exception, config.mistakes))
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        config: CallLimits,
+        mistakes: Sequence[type[Exception]] = (),
+        queue: str | None = None,
+    ) -> None:
+        name = function.__name__
+        super().__init__(name, function, config, (ModelMistake, *mistakes), queue or name)
         self.schema = _schema_of(function)
         hints = get_type_hints(function)
         fields: dict[str, Any] = {
@@ -38,6 +90,12 @@ class Tool:
             for name, parameter in inspect.signature(function).parameters.items()
         }
         self._arguments = create_model(self.name, __config__=ConfigDict(extra="forbid", strict=True), **fields)
+
+    def bound_to(self, function: Callable[..., Any]) -> Self:
+        """Return the same tool with another function of the same arguments."""
+        tool = copy(self)
+        tool.function = function
+        return tool
 
     def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments with the types of the function.
@@ -55,19 +113,42 @@ class Tool:
         return {name: getattr(values, name) for name in type(values).model_fields}
 
 
-def build_tools(configs: Sequence[ToolConfig]) -> dict[str, Tool]:
+def build_tools(configs: Sequence[ToolConfig], mistakes: Sequence[str] = ()) -> dict[str, ModelTool]:
     """Return the tools of a configuration by name.
 
+    Args:
+        configs: Tools and their limits.
+        mistakes: Exceptions ``module:Class`` of all tools that are the model's mistake.
+
     Raises:
-        ConfigError: A function cannot be imported, lacks types or descriptions, or has the name of another.
+        ConfigError: A function cannot be imported, lacks types or descriptions, or has the name of another; or a server
+            cannot be started or reached.
     """
-    tools: dict[str, Tool] = {}
+    common, tools = exceptions("rollout.agent.mistakes", mistakes), dict[str, ModelTool]()
     for config in configs:
-        tool = Tool(_import(config.function), config)
-        if tool.name in tools:
-            raise ConfigError(f"rollout.agent.tools: two tools have the name {tool.name}; names must differ")
-        tools[tool.name] = tool
+        for tool in _tools_of(config, common):
+            if tool.name in tools:
+                close_tools([tool, *tools.values()])
+                raise ConfigError(f"rollout.agent.tools: two tools have the name {tool.name}; names must differ")
+            tools[tool.name] = tool
     return tools
+
+
+def close_tools(tools: Iterable[ModelTool]) -> None:
+    """Close tools."""
+    for tool in tools:
+        tool.close()
+
+
+def _tools_of(config: ToolConfig, mistakes: Sequence[type[Exception]]) -> Sequence[ModelTool]:
+    if config.function is not None:
+        own = exceptions("rollout.agent.tools: mistakes", config.mistakes)
+        return [Tool(import_object("rollout.agent.tools", config.function), config, [*own, *mistakes])]
+    if importlib.util.find_spec("mcp") is None:
+        raise ConfigError("rollout.agent.tools: mcp is not installed; pip install 'embodyflow[mcp]'")
+    from embodyflow.agents.mcp.mcp_tool import mcp_tools
+
+    return mcp_tools(config)
 
 
 def text_of(answer: Any) -> str:
@@ -75,7 +156,7 @@ def text_of(answer: Any) -> str:
     return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, default=str)
 
 
-def shorten(text: str, config: ToolConfig) -> str:
+def shorten(text: str, config: CallLimits) -> str:
     """Cut an answer to ``max_answer_chars`` characters, and say so in it."""
     limit = config.max_answer_chars
     if len(text) <= limit:
@@ -85,17 +166,28 @@ def shorten(text: str, config: ToolConfig) -> str:
     return text[:head] + note + text[len(text) - (limit - head) :]
 
 
-def _import(reference: str) -> Any:
+def import_object(key: str, reference: str) -> Any:
+    """Return the object that a configuration names.
+
+    Raises:
+        ConfigError: It cannot be imported; the message begins with the key.
+    """
     try:
         return resolve(reference)
     except ImportError as error:
-        raise ConfigError(f"rollout.agent.tools: {reference}: {error}") from error
+        raise ConfigError(f"{key}: {reference}: {error}") from error
 
 
-def _exception(reference: str) -> type[Exception]:
-    found = _import(reference)
-    if not (isinstance(found, type) and issubclass(found, Exception)):
-        raise ConfigError(f"rollout.agent.tools: mistakes={reference}: must name a subclass of Exception")
+def exceptions(key: str, references: Sequence[str]) -> list[type[Exception]]:
+    """Return the exceptions that a configuration names.
+
+    Raises:
+        ConfigError: A reference names no subclass of ``Exception``; the message begins with the key.
+    """
+    found = [import_object(key, reference) for reference in references]
+    for reference, each in zip(references, found, strict=True):
+        if not (isinstance(each, type) and issubclass(each, Exception)):
+            raise ConfigError(f"{key}={reference}: must name a subclass of Exception")
     return found
 
 

@@ -1,14 +1,19 @@
 """The default workflow: the model calls tools until it answers without a call."""
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
 
+from embodyflow.agents.conversation import Conversation
 from embodyflow.agents.episode import Episode, EpisodeContext
-from embodyflow.agents.tool import Tool, build_tools
+from embodyflow.agents.tool import ModelTool, build_tools, close_tools
 from embodyflow.agents.tool_calls import PARSERS, ToolCall, UnreadableCall
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agent import AgentConfig
 from embodyflow.prompts.prompts import Prompt
+
+CallTool: TypeAlias = Callable[[ModelTool, Mapping[str, Any]], Awaitable[str]]
+"""Calls a tool and returns the text for the model."""
 
 
 class ToolLoop:
@@ -23,12 +28,31 @@ class ToolLoop:
 
     def __init__(self, config: AgentConfig) -> None:
         self._config, self._parse = config, PARSERS[config.parser]
-        self.tools = build_tools(config.tools)
-        self.schemas: list[dict[str, Any]] = [tool.schema for tool in self.tools.values()]
+        self.tools = build_tools(config.tools, config.mistakes)
+
+    def tools_of(self, row: Prompt) -> Mapping[str, ModelTool]:
+        """Return the tools of a row's episodes by name."""
+        return self.tools
+
+    def close(self) -> None:
+        """Close the tools."""
+        close_tools(self.tools.values())
 
     async def run(self, engine: ChatEngine, row: Prompt, context: EpisodeContext) -> Episode:
         """Play one episode: turns of the model, and answers to its calls."""
-        conversation = engine.chat(row, self.schemas if self._config.describe_tools else [], context)
+        return (await self.converse(engine, row, self.tools, context.call, context)).episode()
+
+    async def converse(
+        self,
+        engine: ChatEngine,
+        row: Prompt,
+        tools: Mapping[str, ModelTool],
+        call_tool: CallTool,
+        context: EpisodeContext,
+    ) -> Conversation:
+        """Let the model and its tools take turns; return the conversation after the last one."""
+        schemas = [tool.schema for tool in tools.values()] if self._config.describe_tools else []
+        conversation = engine.chat(row, schemas, context)
         for turn in range(self._config.max_turns):
             calls = self._parse(await conversation.reply(self._config.max_turn_tokens))
             if not conversation.finished or not calls:
@@ -36,24 +60,33 @@ class ToolLoop:
             if turn + 1 == self._config.max_turns:
                 conversation.finished = False  # it still wanted to call
                 break
-            if not conversation.give("tool", await self._answers(calls, context)):
+            if not conversation.give("tool", await _answers(calls, tools, call_tool, context)):
                 break
-        return conversation.episode()
+        return conversation
 
-    async def _answers(self, calls: list[ToolCall | UnreadableCall], context: EpisodeContext) -> list[str]:
-        """Answer the calls of a turn side by side; a failure is raised after all of them have ended."""
-        ended = await asyncio.gather(*(self._answer(call, context) for call in calls), return_exceptions=True)
-        answers = []
-        for answer in ended:
-            if isinstance(answer, BaseException):
-                raise answer
-            answers.append(answer)
-        return answers
 
-    async def _answer(self, call: ToolCall | UnreadableCall, context: EpisodeContext) -> str:
-        if isinstance(call, UnreadableCall):
-            return context.mistake(f"error: {call.reason}")
-        tool: Tool | None = self.tools.get(call.name)
-        if tool is None:
-            return context.mistake(f"error: unknown tool; there are: {', '.join(self.tools) or 'none'}")
-        return await context.call(tool, call.arguments)
+async def _answers(
+    calls: list[ToolCall | UnreadableCall],
+    tools: Mapping[str, ModelTool],
+    call_tool: CallTool,
+    context: EpisodeContext,
+) -> list[str]:
+    """Answer the calls of a turn side by side; a failure is raised after all of them have ended."""
+    ended = await asyncio.gather(*(_answer(call, tools, call_tool, context) for call in calls), return_exceptions=True)
+    answers = []
+    for answer in ended:
+        if isinstance(answer, BaseException):
+            raise answer
+        answers.append(answer)
+    return answers
+
+
+async def _answer(
+    call: ToolCall | UnreadableCall, tools: Mapping[str, ModelTool], call_tool: CallTool, context: EpisodeContext
+) -> str:
+    if isinstance(call, UnreadableCall):
+        return context.mistake(f"error: {call.reason}")
+    tool = tools.get(call.name)
+    if tool is None:
+        return context.mistake(f"error: unknown tool; there are: {', '.join(tools) or 'none'}")
+    return await call_tool(tool, call.arguments)

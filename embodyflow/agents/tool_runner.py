@@ -4,12 +4,12 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from embodyflow.agents.tool import ModelMistake, Tool, shorten, text_of
+from embodyflow.agents.tool import Callee, ModelMistake, ModelTool, shorten, text_of
 
 log = logging.getLogger(__name__)
 
@@ -31,13 +31,17 @@ class Answer:
     retries: int = 0
 
 
+Prepare = Callable[[int], Awaitable[str | None]]
+"""Gets ready for an attempt of a call, by its number; returns ``None``, or why the attempt must fail."""
+
+
 class ToolRunner:
     """Calls tools for the episodes of one event loop."""
 
     def __init__(self) -> None:
         self._slots: dict[str, asyncio.Semaphore] = {}
 
-    async def call(self, tool: Tool, arguments: Mapping[str, Any]) -> Answer:
+    async def call(self, tool: ModelTool, arguments: Mapping[str, Any], prepare: Prepare | None = None) -> Answer:
         """Call a tool until it answers, refuses the arguments, or has failed ``retries + 1`` times.
 
         A function that is no coroutine and exceeds its time limit goes on in its thread; its answer is dropped.
@@ -45,31 +49,51 @@ class ToolRunner:
         Args:
             tool: Tool to call.
             arguments: Arguments as the model wrote them.
+            prepare: Gets ready for each attempt.
         """
         try:
             values = tool.validate(arguments)
         except ModelMistake as error:
             return Answer("mistake", shorten(f"error: {error}", tool.config))
-        slots = self._slots.setdefault(tool.name, asyncio.Semaphore(tool.config.concurrency))
+        return await self.perform(tool, values, prepare)
+
+    async def perform(self, callee: Callee, values: Mapping[str, Any], prepare: Prepare | None = None) -> Answer:
+        """Call a function until it answers, raises one of its mistakes, or has failed ``retries + 1`` times."""
         reason = ""
-        for attempt in range(tool.config.retries + 1):
-            async with slots:
-                answer = await _attempt(tool, values, attempt)
+        for attempt in range(callee.config.retries + 1):
+            answer = await self.attempt(callee, values, attempt, prepare)
             if answer.outcome != "failure":
                 return answer
             reason = answer.text
-            log.warning("tool %s failed in attempt %d: %s", tool.name, attempt + 1, reason)
-        return Answer("failure", reason, tool.config.retries)
+            log.warning("tool %s failed in attempt %d: %s", callee.name, attempt + 1, reason)
+        return Answer("failure", reason, callee.config.retries)
+
+    async def attempt(
+        self, callee: Callee, values: Mapping[str, Any], number: int = 0, prepare: Prepare | None = None
+    ) -> Answer:
+        """Call a function once.
+
+        Args:
+            callee: Function to call.
+            values: Its arguments.
+            number: Number of attempts before.
+            prepare: Gets ready for the attempt.
+        """
+        if prepare is not None and (reason := await prepare(number)) is not None:
+            return Answer("failure", reason, number)
+        slots = self._slots.setdefault(callee.queue, asyncio.Semaphore(callee.config.concurrency))
+        async with slots:
+            return await _attempt(callee, values, number)
 
 
-async def _attempt(tool: Tool, values: Mapping[str, Any], attempt: int) -> Answer:
+async def _attempt(tool: Callee, values: Mapping[str, Any], attempt: int) -> Answer:
     limit = asyncio.timeout(tool.config.timeout)
     try:
         async with limit:
             if inspect.iscoroutinefunction(tool.function):
                 value = await tool.function(**values)
             else:
-                value = await _in_thread(tool.function, values)
+                value = await in_thread(tool.function, values)
         return Answer("answer", shorten(text_of(value), tool.config), attempt)
     except tool.mistakes as error:
         return Answer("mistake", shorten(f"error: {error}", tool.config), attempt)
@@ -84,8 +108,15 @@ async def _attempt(tool: Tool, values: Mapping[str, Any], attempt: int) -> Answe
         return Answer("failure", f"{type(error).__name__}: {error}", attempt)
 
 
-async def _in_thread(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """Run a function in a thread of its own, which nothing waits for: a pool would wait for a hung one at its end."""
+async def in_thread(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """Run a function in a thread of its own and return its value.
+
+    Nothing waits for a thread that hangs; a pool would do so at its end.
+
+    Raises:
+        Exception: The function's own.
+        RuntimeError: The function raised an exception that ends a process, such as ``SystemExit``.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
@@ -102,7 +133,7 @@ async def _in_thread(function: Callable[..., Any], values: Mapping[str, Any]) ->
         with suppress(RuntimeError):  # the loop is closed, because the rollout ended
             loop.call_soon_threadsafe(settle, value, error)
 
-    threading.Thread(target=run, name=f"tool {function.__name__}", daemon=True).start()
+    threading.Thread(target=run, name=f"tool {getattr(function, '__name__', '')}", daemon=True).start()
     value, error = await done
     if error is not None:
         raise error if isinstance(error, Exception) else RuntimeError(repr(error))

@@ -7,12 +7,13 @@ on nothing but its row, its context, the model and the answers of tools.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from embodyflow.agents.chat_format import ChatFormat
 from embodyflow.agents.conversation import Conversation, Model
 from embodyflow.agents.episode import Episode, EpisodeContext
+from embodyflow.agents.transcript import Transcript
 from embodyflow.config.agent import AgentConfig
 from embodyflow.prompts.prompts import Prompt
 
@@ -26,7 +27,8 @@ class ChatEngine:
         tokenizer: Tokenizer of the model.
         max_prompt_tokens: Most tokens of a prompt.
         max_tokens: Most tokens of an episode after its prompt.
-        temperature: Temperature of training episodes.
+        temperature: Temperature of the turns that are trained on.
+        transcript: Tokens of the episode.
     """
 
     model: Model
@@ -34,27 +36,38 @@ class ChatEngine:
     max_prompt_tokens: int
     max_tokens: int
     temperature: float = 1.0
+    transcript: Transcript = field(default_factory=Transcript)
 
     def chat(self, row: Prompt, tools: Sequence[dict[str, Any]], context: EpisodeContext) -> Conversation:
         """Begin a conversation.
 
+        The first one continues the row's prompt. Further ones, such as those of another agent or a chat that goes on
+        from a summary, are contexts of the same episode: all turns of the model are trained on, and each conversation's
+        :meth:`~embodyflow.agents.conversation.Conversation.episode` returns the whole episode.
+
         Args:
-            row: Prompt, a chat.
+            row: Prompt, a chat; ``dataclasses.replace(row, messages=…)`` is one with other messages.
             tools: Schemas of the tools that the chat template describes.
             context: Context of the episode.
+
+        Raises:
+            PromptTooLongError: The first prompt is too long. That of a further conversation leaves no
+                :attr:`~embodyflow.agents.conversation.Conversation.room`.
         """
         format = ChatFormat(self.tokenizer, tools, self.max_prompt_tokens)
-        return Conversation(self.model, row, format, self.tokenizer, self.max_tokens, context)
+        return Conversation(self.model, row, format, self.tokenizer, self.max_tokens, context, self.transcript)
 
 
 class RolloutWorkflow(Protocol):
     """Plays episodes. A rollout worker builds one, whose episodes run side by side in one thread."""
 
-    async def run(self, engine: ChatEngine, row: Prompt, context: EpisodeContext) -> Episode:
-        """Play one episode.
+    async def run(self, engine: ChatEngine, row: Prompt, context: EpisodeContext) -> Episode | None:
+        """Play one episode; return ``None`` to reject it.
 
-        An exception ends the run with the episode's name, except an
-        :class:`~embodyflow.errors.InfrastructureError`, after which the episode is drawn again.
+        A rejected episode is drawn again, up to ``max_redraws`` times, so groups keep their size. Greedy decoding would
+        repeat it: in a greedy evaluation it counts as a failed episode with a reward of 0. An exception ends the run
+        with the episode's name, except an :class:`~embodyflow.errors.InfrastructureError`, after which the episode is
+        drawn again.
 
         Args:
             engine: The model.

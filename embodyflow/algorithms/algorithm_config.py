@@ -194,15 +194,15 @@ class AlgorithmConfig(_Config):
             return {"clip_low": 1.0} | settings
         return settings
 
-    @field_validator("advantage")
+    @field_validator("advantage", mode="before")
     @classmethod
-    def _check_advantage(cls, name: str) -> str:
+    def _check_advantage(cls, name: object) -> object:
         ADVANTAGES.resolve(name)
         return name
 
-    @field_validator("loss")
+    @field_validator("loss", mode="before")
     @classmethod
-    def _check_loss(cls, name: str) -> str:
+    def _check_loss(cls, name: object) -> object:
         LOSSES.resolve(name)
         return name
 

@@ -6,6 +6,7 @@ it ``"module:function"`` in the configuration, or decorate it with :func:`regist
 and use its name.
 """
 
+import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ class Registry(Generic[Entry]):
             raise ConfigError(f"{self._kind} {name!r} exists; choose a name not in {', '.join(self.entries)}")
         self.entries[name] = entry
 
-    def resolve(self, name: str) -> Entry:
+    def resolve(self, name: object) -> Entry:
         """Return the entry of a registered name or of a ``"module:function"``.
 
         An unregistered function gets an entry without restrictions, with ``per_row`` false.
@@ -95,11 +96,13 @@ class Registry(Generic[Entry]):
         Raises:
             ConfigError: No such entry or function exists.
         """
-        if name in self.entries:
+        if isinstance(name, str) and name in self.entries:
             return self.entries[name]
-        if ":" not in name:
+        if not isinstance(name, str) or ":" not in name:
+            near = difflib.get_close_matches(str(name), self.entries, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
             raise ConfigError(
-                f"unknown {self._kind} {name!r}; allowed are {', '.join(self.entries)} or 'module:function'"
+                f"unknown {self._kind} {name!r}; allowed are {', '.join(self.entries)} or 'module:function'{hint}"
             )
         try:
             function = resolve(name)

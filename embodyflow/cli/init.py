@@ -1,10 +1,14 @@
 """``embodyflow init``: write a project of the user's own."""
 
+import shlex
+from hashlib import sha256
 from pathlib import Path
+
+from packaging.version import Version
 
 from embodyflow import __version__
 from embodyflow.errors import ConfigError
-from embodyflow.project import ROOMS, VERSION_FILE, shipped
+from embodyflow.project import ROOMS, VERSION_FILE, RoomsRecord, shipped
 
 STARTER = Path(__file__).resolve().parent / "starter"
 COPIED = ("flows", "pipelines", "tasks", "envs", "deployments")
@@ -23,19 +27,20 @@ def init(folder: Path) -> int:
     files = project_files()
     _refuse_existing(folder, files)
     try:
-        for path, content in files.items():
+        for path, content in (files | {Path(VERSION_FILE): record_of(files).text()}).items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             with (folder / path).open("x", encoding="utf-8") as file:
                 file.write(content)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written: {error.strerror}: {error.filename}") from error
+    here = folder.resolve() == Path.cwd().resolve()
     print(f"{folder}: a project for embodyflow {__version__}; README.md says what is where")
-    print(f"next: cd {folder} && embodyflow run")
+    print(f"next: {'' if here else f'cd {shlex.quote(str(folder))} && '}embodyflow run experiment=mine")
     return 0
 
 
 def project_files() -> dict[Path, str]:
-    """Return the files of a new project: path within the project to content."""
+    """Return the files of a new project, without its record: path within the project to content."""
     rooms = shipped()
     sources = {
         path.relative_to(rooms): path
@@ -48,17 +53,27 @@ def project_files() -> dict[Path, str]:
         Path(".gitignore"): STARTER / "gitignore",
         Path("configs/experiment/mine.yaml"): STARTER / "configs/experiment/mine.yaml",
     }
-    files = {path: source.read_text(encoding="utf-8") for path, source in sources.items()}
-    files[Path(VERSION_FILE)] = (
-        "# Written by `embodyflow init`: the version of embodyflow that the rooms of this project come from.\n"
-        f'[rooms]\nversion = "{__version__}"\n'
-    )
-    return files
+    return {path: source.read_text(encoding="utf-8") for path, source in sources.items()}
+
+
+def record_of(files: dict[Path, str]) -> RoomsRecord:
+    """Return the record of a project with these files, as this version ships them."""
+    return RoomsRecord(Version(__version__), {str(path): digest(text.encode()) for path, text in files.items()})
+
+
+def digest(content: bytes) -> str:
+    """Return the SHA-256 of a file's content in hexadecimal."""
+    return sha256(content).hexdigest()
 
 
 def _refuse_existing(folder: Path, files: dict[Path, str]) -> None:
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder}: is not a folder; allowed is a new one, or one without a project's files")
+    if (folder / VERSION_FILE).exists():
+        raise ConfigError(
+            f"{folder}: is a project already; `embodyflow init --upgrade {shlex.quote(str(folder))}` brings its rooms "
+            f"to embodyflow {__version__}"
+        )
     names = [*(Path(room) for room in ROOMS), *(Path(f"{room}.py") for room in ROOMS)]
     names += [path for path in files if len(path.parts) == 1]
     if found := [str(name) for name in names if (folder / name).exists()]:

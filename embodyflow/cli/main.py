@@ -13,7 +13,7 @@ import typer
 from embodyflow import __version__
 from embodyflow.cli.completion import complete_experiment, complete_flow, complete_run, complete_run_name
 from embodyflow.errors import ConfigError
-from embodyflow.project import make_importable, older_rooms
+from embodyflow.project import make_importable, rooms_note
 
 Arguments = ParamSpec("Arguments")
 
@@ -96,12 +96,25 @@ def _options(
 # --- A project and what it runs on --------------------------------------------------------------------------------
 
 
-@app.command("init", help="create a project in a new folder")
+@app.command("init", help="create a project in a new folder, or upgrade one")
 @_returns_code
-def _init(folder: Annotated[Path, typer.Argument(help="folder of the project, such as mine")]) -> int:
-    from embodyflow.cli.init import init
+def _init(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="folder of the project, such as mine; with --upgrade by default the current one"),
+    ] = None,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="bring a project to the installed version; keep your changes")
+    ] = False,
+) -> int:
+    from embodyflow.cli import init
+    from embodyflow.cli import upgrade as upgrading
 
-    return init(folder)
+    if upgrade:
+        return upgrading.upgrade(folder or Path())
+    if folder is None:
+        raise ConfigError("folder: must be given, such as in `embodyflow init mine`")
+    return init.init(folder)
 
 
 @app.command("doctor", help="show what this machine offers")
@@ -164,7 +177,7 @@ def _up(
 ) -> int:
     from embodyflow.cli import up
 
-    _note_older_rooms()
+    _note_rooms()
     return up.detached() if detach else up.foreground()
 
 
@@ -181,6 +194,7 @@ def _down() -> int:
 def _status() -> int:
     from embodyflow.cli import up
 
+    _note_rooms()
     return up.status()
 
 
@@ -207,7 +221,7 @@ def _run(
 ) -> int:
     from embodyflow.cli.run import run_experiment
 
-    _note_older_rooms()
+    _note_rooms()
     flags = {"experiment": experiment, "seed": seed}
     given = [f"{key}={value}" for key, value in flags.items() if value is not None]
     return run_experiment(flow, [*given, *(words or [])])
@@ -311,8 +325,8 @@ def _plan(
     )
 
 
-def _note_older_rooms() -> None:
-    if (note := older_rooms(Path.cwd())) is not None:
+def _note_rooms() -> None:
+    if (note := rooms_note(Path.cwd())) is not None:
         print(note, file=sys.stderr)
 
 

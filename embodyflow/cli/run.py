@@ -15,6 +15,7 @@ from embodyflow.cli.up import ui_address
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.display.progress_bar import RunProgress
 from embodyflow.record.run_folder import RunFolder
+from embodyflow.stack.deployments import accepts, deploy_again
 from embodyflow.stack.prefect_api import TERMINAL, stack_api
 from embodyflow.stack.processes import start_process, stop_processes
 from embodyflow.stack.services import environment, run_command
@@ -126,6 +127,9 @@ def run_experiment(flow: str | None, words: Sequence[str]) -> int:
     run_dir = config.run_dir
     console = Console(stderr=True)
     with _names_resumption(RunFolder(run_dir)), _stack(folder, console) as (state, check_stack):
+        if not accepts(stack_api(folder, state), deployment, parameters):
+            console.print("registering the project's new experiments and deployments …")
+            deploy_again(folder, state)
         run = FlowRun(folder, state, deployment, parameters)
         try:
             progress = RunProgress(run_dir, console, config.headline, config.iterations)

@@ -10,30 +10,105 @@ from embodyflow.config.language import LanguageConfig, ResponseRolloutConfig
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
 Reference = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
 """Reference ``module:name`` to a function or class."""
+TOOL_LOOP = "embodyflow.agents.tool_loop:ToolLoop"
+ENVIRONMENT_LOOP = "embodyflow.agents.environments.environment_loop:EnvironmentLoop"
 PROGRAM = "embodyflow.agents.programs.program:Program"
 
 
-class ToolConfig(Config):
-    """A tool and the limits of its calls. A bare reference stands for a tool with the default limits.
+class CallLimits(Config):
+    """Limits of the calls of a tool.
 
     Attributes:
-        function: Function ``module:function`` that the model may call, with types and a docstring.
         timeout: Seconds that an attempt has for its answer. They begin when the attempt does, not in the queue.
         retries: Further attempts of a call that failed.
         concurrency: Most calls at a time in a rollout worker; further ones wait.
         max_answer_chars: Most characters of an answer that the model reads.
         keep: Part of a longer answer that the model reads: its ``head``, its ``tail``, or both ``ends``.
-        mistakes: Exceptions ``module:Class`` of the function, with their subclasses, that are the model's mistake.
-            :class:`embodyflow.agents.tool.ModelMistake` always is one. Any other is a failure of the infrastructure.
     """
 
-    function: Reference
     timeout: PositiveFloat = 30.0
     retries: NonNegativeInt = 2
     concurrency: PositiveInt = 64
     max_answer_chars: PositiveInt = 4096
     keep: Literal["head", "tail", "ends"] = "head"
+
+
+class McpServerConfig(Config):
+    """An MCP server (Model Context Protocol) whose tools the model may call; the extra ``mcp`` brings the SDK.
+
+    Attributes:
+        command: Program and arguments of a server that speaks over stdin and stdout. Each rollout worker starts one,
+            again if it ends, and kills it at its own end.
+        env: Further environment variables of the command; it gets ``PATH``, ``HOME``, ``USER``, ``SHELL`` and ``TERM``.
+        url: Address of a server that speaks streamable HTTP, instead of a command.
+        include: Names of the tools that the model may call; ``null`` means all.
+        on_error: Outcome of a call that the server answers with an error: the model's ``mistake``, which it reads, as
+            the protocol means it, or a ``failure`` of the infrastructure.
+    """
+
+    command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    env: dict[str, str] = Field(default={})
+    url: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    include: tuple[str, ...] | None = None
+    on_error: Literal["mistake", "failure"] = "mistake"
+
+    @property
+    def name(self) -> str:
+        """Name for messages."""
+        return self.url or " ".join(self.command or ())
+
+    @model_validator(mode="after")
+    def _check_place(self) -> "McpServerConfig":
+        if (self.command is None) == (self.url is None):
+            raise ValueError("needs either a command or a url")
+        return self
+
+
+class ToolConfig(CallLimits):
+    """A tool, or the tools of a server, and the limits of their calls. A bare reference stands for a function.
+
+    Attributes:
+        function: Function ``module:function`` that the model may call, with types and a docstring.
+        mcp: Server whose tools the model may call, instead of a function. ``timeout`` also limits its start.
+        mistakes: Exceptions ``module:Class`` of the function, with their subclasses, that are the model's mistake.
+            :class:`embodyflow.agents.tool.ModelMistake` always is one. Any other is a failure of the infrastructure.
+    """
+
+    function: Reference | None = None
+    mcp: McpServerConfig | None = None
     mistakes: tuple[Reference, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> "ToolConfig":
+        if (self.function is None) == (self.mcp is None):
+            raise ValueError("needs either a function or mcp")
+        if self.mcp is not None and self.mistakes:
+            raise ValueError("mistakes are exceptions of a function; allowed with mcp is mcp.on_error")
+        return self
+
+
+class EnvironmentConfig(CallLimits):
+    """An environment class whose public methods are tools. A bare reference stands for one with the default limits.
+
+    Attributes:
+        factory: Class ``module:Class``, or function ``module:function``, that makes the environment of an episode. A
+            mapping from names to such references mixes tasks: the row's column ``environment`` has the name.
+        concurrency: Most calls at a time in a rollout worker. With 1, ``random`` and ``numpy.random`` are seeded during
+            each call, so a class that draws from them repeats. With more they are not: the class must draw from a
+            generator that it seeds with ``seed``, an argument of its ``reset``.
+        replay: Treatment of calls that a lost worker made. ``act`` makes them again for their effect on the new
+            instance, and the recorded answers count. ``record`` does not make them again: for an environment whose
+            calls act on a world outside of the instance.
+    """
+
+    factory: Reference | dict[str, Reference]
+    concurrency: PositiveInt = 1
+    replay: Literal["act", "record"] = "act"
+
+    @property
+    def factories(self) -> dict[str, str]:
+        """References by name; a single one has the empty name."""
+        return {"": self.factory} if isinstance(self.factory, str) else self.factory
 
 
 class ProgramConfig(Config):
@@ -73,24 +148,40 @@ def _from_reference(value: Any) -> Any:
     return {"function": value} if isinstance(value, str) else value
 
 
+def _from_factory(value: Any) -> Any:
+    """Return the section that a reference, or a mapping from names to references, stands for."""
+    is_factory = isinstance(value, str) or (isinstance(value, dict) and "factory" not in value)
+    return {"factory": value} if is_factory else value
+
+
 class AgentConfig(Config):
     """How an agent plays an episode.
 
     Attributes:
-        workflow: Class ``module:Class`` that plays an episode; see :mod:`embodyflow.agents.workflow`. With a
-            ``program`` it is :class:`embodyflow.agents.programs.program.Program` by default.
+        workflow: Class ``module:Class`` that plays an episode; see :mod:`embodyflow.agents.workflow`. With an
+            ``environment`` it is :class:`embodyflow.agents.environments.environment_loop.EnvironmentLoop` by default,
+            with a ``program`` :class:`embodyflow.agents.programs.program.Program`.
+        workflow_kwargs: Arguments of the class of an AReaL workflow, besides ``tokenizer`` and ``gconfig``. A reference
+            ``module:function`` for an argument whose name ends with ``_fn`` stands for the function.
+        environment: Environment class whose public methods are tools; ``null`` means none.
         program: Program that plays an episode with an OpenAI client; ``null`` means none.
-        tools: Tools that the model may call, each a reference ``module:function`` or a mapping with limits.
+        tools: Tools that the model may call, each a reference ``module:function``, or a mapping with ``function`` or
+            ``mcp`` and limits.
+        mistakes: Exceptions ``module:Class`` of all tools and of the environment that are the model's mistake.
         parser: Format of tool calls: ``hermes`` (also Qwen) or ``llama3``.
         describe_tools: Whether the chat template describes the tools to the model.
         max_turns: Most turns of the model in an episode.
         max_turn_tokens: Most tokens of a turn; ``null`` means as many as the episode has left.
-        max_redraws: Times that an episode is drawn again after a tool failed in all attempts.
+        max_redraws: Times that an episode is drawn again after a tool failed in all attempts, or the workflow rejected
+            it.
     """
 
-    workflow: Reference = "embodyflow.agents.tool_loop:ToolLoop"
+    workflow: Reference = TOOL_LOOP
+    workflow_kwargs: dict[str, Any] = Field(default={})
+    environment: Annotated[EnvironmentConfig, BeforeValidator(_from_factory)] | None = None
     program: Annotated[ProgramConfig, BeforeValidator(_from_command)] | None = None
     tools: tuple[Annotated[ToolConfig, BeforeValidator(_from_reference)], ...] = ()
+    mistakes: tuple[Reference, ...] = ()
     parser: Literal["hermes", "llama3"] = "hermes"
     describe_tools: bool = True
     max_turns: PositiveInt
@@ -99,10 +190,11 @@ class AgentConfig(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _choose_program(cls, values: Any) -> Any:
-        """Play episodes by the workflow of programs if there is one."""
-        if isinstance(values, dict) and values.get("program") is not None:
-            return {"workflow": PROGRAM, **values}
+    def _choose_loop(cls, values: Any) -> Any:
+        """Play episodes by the workflow of environments or programs if there is one of them."""
+        for key, loop in (("environment", ENVIRONMENT_LOOP), ("program", PROGRAM)):
+            if isinstance(values, dict) and values.get(key) is not None:
+                return {"workflow": loop, **values}
         return values
 
 

@@ -1,25 +1,47 @@
-"""The forward pass of one token per row, written out for models of the Llama family.
+"""The forward pass of rows of one token each, written out for models of the Llama family.
 
 With a few dozen rows and a small model, launching many small operations dominates a step. This pass launches a third as
 many as transformers: one product computes queries, keys and values, another the gate and up projections of the
 feed-forward layer, and no modules are called in between.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
-from embodyflow.generation.slot_cache import SlotCache
+from embodyflow.generation.slot_cache import SlotCache, SlotLayer
 from embodyflow.policies.onednn_linear import linear
 
 MODELS = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 """Model classes of transformers that :class:`Decoder` supports."""
 
 
+class Attention(Protocol):
+    """Attention of one layer in one pass. It stores the rows' keys and values in a cache of its own."""
+
+    def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+        """Return the attention outputs of the rows, [n, H, G, D].
+
+        Args:
+            queries: Queries [n, H, G, D]; the G heads of a group share keys and values.
+            keys: New keys [n, H, D].
+            values: New values [n, H, D].
+            scale: Factor of the scores.
+        """
+
+
+class Linear(Protocol):
+    """A linear layer as a function."""
+
+    def __call__(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return ``inputs @ weight.T + bias``."""
+
+
 class Decoder:
-    """A transformers model's forward pass for one token per row.
+    """A transformers model's forward pass for rows of one token each.
 
     Weights of fused products become views of one tensor in the model too, so new weights that are written to the model
     in place take effect here.
@@ -41,15 +63,32 @@ class Decoder:
             mask: Attention mask, bool [n, 1, 1, c], from :meth:`SlotCache.prepare_step` for this pass.
             cache: Cache that receives the tokens' keys and values.
         """
+        dtype = self._model.model.embed_tokens.weight.dtype
+        bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
+        return self.logits(self.hidden(tokens, positions, [_OfSlots(slots, bias) for slots in cache.layers]))
+
+    def hidden(
+        self, tokens: Tensor, positions: Tensor, attentions: Sequence[Attention], linear: Linear = linear
+    ) -> Tensor:
+        """Return the hidden states [n, hidden size] of rows after the last normalisation.
+
+        Args:
+            tokens: Token of each row, int64 [n].
+            positions: Positions of the tokens, int64 [n, 1].
+            attentions: Attention of each layer.
+            linear: Function that computes all linear layers.
+        """
         body = self._model.model
         hidden = embedding(tokens, body.embed_tokens.weight)
         cos, sin = body.rotary_emb(hidden, positions)  # [n, 1, D]
         half = sin.shape[-1] // 2
         sin = torch.cat((-sin[..., :half], sin[..., half:]), -1)
-        bias = torch.zeros(mask.shape, dtype=hidden.dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
-        for layer, slots in zip(self._layers, cache.layers, strict=True):
-            hidden = layer(hidden, cos, sin, bias, slots)
-        hidden = _normalize(hidden, body.norm)
+        for layer, attention in zip(self._layers, attentions, strict=True):
+            hidden = layer(hidden, cos, sin, attention, linear)
+        return _normalize(hidden, body.norm)
+
+    def logits(self, hidden: Tensor, linear: Linear = linear) -> Tensor:
+        """Return the logits [n, V] of hidden states [n, hidden size]."""
         return linear(hidden, self._model.lm_head.weight, self._model.lm_head.bias)
 
 
@@ -65,18 +104,18 @@ class _Layer:
         self._queries_keys_values = _fuse([attention.q_proj, attention.k_proj, attention.v_proj])
         self._gate_and_up = _fuse([mlp.gate_proj, mlp.up_proj])
 
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, bias: Tensor, slots: Any) -> Tensor:
+    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, attention: Attention, linear: Linear) -> Tensor:
         layer = self._layer
-        attended = self._attend(_normalize(hidden, layer.input_layernorm), cos, sin, bias, slots)
+        heads = linear(_normalize(hidden, layer.input_layernorm), *self._queries_keys_values)
+        attended = self._attend(heads.view(len(hidden), -1, self._head_dim), cos, sin, attention)
         projection = layer.self_attn.o_proj
         hidden = hidden + linear(attended, projection.weight, projection.bias)
         gate, up = linear(_normalize(hidden, layer.post_attention_layernorm), *self._gate_and_up).chunk(2, -1)
         down = layer.mlp.down_proj
         return hidden + linear(silu(gate).mul_(up), down.weight, down.bias)
 
-    def _attend(self, inputs: Tensor, cos: Tensor, sin: Tensor, bias: Tensor, slots: Any) -> Tensor:
-        num_rows, num_rotated = len(inputs), self._num_heads + self._num_kv_heads
-        heads = linear(inputs, *self._queries_keys_values).view(num_rows, -1, self._head_dim)
+    def _attend(self, heads: Tensor, cos: Tensor, sin: Tensor, attend: Attention) -> Tensor:
+        num_rows, num_rotated = len(heads), self._num_heads + self._num_kv_heads
         queries_keys = heads[:, :num_rotated]
         attention = self._layer.self_attn
         if hasattr(attention, "q_norm"):
@@ -91,10 +130,24 @@ class _Layer:
         # Rotary embedding by halves (Su et al. 2021, arXiv:2104.09864); the first half of ``sin`` is already negated.
         queries_keys = (queries_keys * cos).addcmul_(queries_keys.roll(self._head_dim // 2, -1), sin)
         queries, new_keys = queries_keys.split([self._num_heads, self._num_kv_heads], 1)
-        keys, values = slots.update(new_keys[:, :, None], heads[:, num_rotated:, None])
         # Heads that share keys and values take the place of query tokens, so keys and values are not repeated.
         groups = queries.view(num_rows, self._num_kv_heads, -1, self._head_dim)
-        return _attend_to(groups, keys, values, bias, attention.scaling).reshape(num_rows, -1)
+        return attend(groups, new_keys, heads[:, num_rotated:], attention.scaling).reshape(num_rows, -1)
+
+
+class _OfSlots:
+    """Implements :class:`Attention`: row i attends to slot i of a cache.
+
+    Args:
+        slots: Slots of the layer.
+        bias: Bias [n, 1, 1, c] of the scores, 0 or minus infinity.
+    """
+
+    def __init__(self, slots: SlotLayer, bias: Tensor) -> None:
+        self._slots, self._bias = slots, bias
+
+    def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+        return _attend_to(queries, *self._slots.update(keys[:, :, None], values[:, :, None]), self._bias, scale)
 
 
 def is_supported(model: Any) -> bool:

@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from embodyflow.config.generation import HFConfig
 from embodyflow.errors import ConfigError
 from embodyflow.generation import attention
 from embodyflow.generation.active_completions import ActiveCompletions
+from embodyflow.generation.conversations.invariant_passes import InvariantPasses
+from embodyflow.generation.conversations.slot_conversations import SlotConversations
 from embodyflow.generation.decoder import Decoder, is_supported
 from embodyflow.generation.interface import (
     Arrivals,
@@ -28,6 +31,7 @@ from embodyflow.generation.interface import (
 )
 from embodyflow.generation.sampler import Sampler
 from embodyflow.generation.slot_cache import SlotCache
+from embodyflow.generation.stopping import StopStrings
 from embodyflow.generation.streams import AllAtOnce, StreamGuard, in_order
 from embodyflow.generation.weights import ModelWeights
 from embodyflow.policies import onednn_linear, rms_norm
@@ -35,7 +39,7 @@ from embodyflow.policies.causal_lm.shared_prompts_causal_lm import attends_to_al
 
 
 class HFEngine:
-    """Implements :class:`~embodyflow.generation.interface.GenerationEngine`.
+    """Implements :class:`~embodyflow.generation.interface.ConversationEngine`.
 
     Up to ``max_num_seqs`` completions take a step together. When one ends, the next request takes its slot of the
     cache, so a long completion does not block others. Requests with the same prompt share one pass over it.
@@ -64,6 +68,7 @@ class HFEngine:
         self._vocab_size = self._weights.vocab_size
         self._max_model_len = config.max_model_len or self._weights.max_positions
         self._guard = StreamGuard()
+        self._invariant_passes = InvariantPasses(self._model, self._decoder, config.max_num_batched_tokens)
 
     def stream(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         """Yield completions as they finish."""
@@ -73,6 +78,27 @@ class HFEngine:
     def serve(self, arrivals: Arrivals, sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         """Yield completions as they finish, while further requests arrive."""
         return self._run(arrivals, sampling)
+
+    def is_batch_invariant(self) -> bool:
+        """Return True if this model on this device is batch-invariant."""
+        return bool(self._invariant_passes.widths)
+
+    @contextmanager
+    def converse(self, num_conversations: int, sampling: Sampling) -> Iterator[SlotConversations]:
+        """Open conversations."""
+        with self._guard.hold():
+            num_slots = min(self._config.max_num_seqs, max(num_conversations, 1))
+            key_values = self._invariant_passes.key_values(num_slots)
+            passes = self._invariant_passes.passes(key_values)
+            yield SlotConversations(
+                passes,
+                key_values,
+                sampling,
+                self._vocab_size,
+                self._max_model_len,
+                self.version,
+                partial(StopStrings, sampling.stop, self._tokenizer) if sampling.stop else None,
+            )
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion]:
         """Return the completions in the order of the requests."""
@@ -97,6 +123,7 @@ class HFEngine:
     def close(self) -> None:
         """Release the model; this engine has no processes."""
         self._model = self._decoder = None
+        self._invariant_passes.close()
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:

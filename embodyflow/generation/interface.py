@@ -5,8 +5,9 @@ so all tokens of a completion come from one version of the policy.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -186,6 +187,83 @@ class GenerationEngine(Protocol):
 
     def close(self) -> None:
         """Release the model and end all processes and connections of the engine; further calls do nothing."""
+
+
+@dataclass
+class TokenCounts:
+    """Tokens of conversations.
+
+    Attributes:
+        read: Tokens of prompts, messages and tool answers that went through the model.
+        copied: Tokens of prompts whose keys and values another conversation had.
+        sampled: Tokens that were sampled.
+    """
+
+    read: int = 0
+    copied: int = 0
+    sampled: int = 0
+
+
+class Conversations(Protocol):
+    """Conversations whose keys and values an engine keeps between turns.
+
+    Attributes:
+        counts: Tokens so far.
+    """
+
+    counts: TokenCounts
+
+    @property
+    def num_open(self) -> int:
+        """Number of turns that are not finished."""
+
+    def ask(self, conversation: int, request: Request, recorded: tuple[int, ...] = ()) -> None:
+        """Begin a turn; a conversation may have one at a time.
+
+        Only tokens of the prompt after its longest prefix in the cache go through the model.
+
+        Args:
+            conversation: Index of the conversation.
+            request: Request, with all tokens of the conversation so far as its prompt.
+            recorded: Tokens of the same turn in an earlier attempt. The turn takes as many steps as they are. At each,
+                the model samples a token for the completion, and reads the recorded one.
+
+        Raises:
+            ValueError: The model cannot take the request; the message names the conversation.
+        """
+
+    def step(self) -> list[tuple[int, Completion]]:
+        """Compute one pass over the open turns, of which there is one at least.
+
+        Returns:
+            The turns that it finished, each with its conversation, in order of conversations.
+        """
+
+    def end(self, conversation: int) -> None:
+        """Abandon the turn of a conversation, if it has one, and give up its place in the cache."""
+
+
+@runtime_checkable
+class ConversationEngine(GenerationEngine, Protocol):
+    """An engine that may be batch-invariant, and then keeps conversations.
+
+    A batch-invariant engine gives a token a log-prob that depends on nothing but the tokens before it, in every bit.
+    So it does not matter at which step a turn begins, nor which others share its steps.
+    """
+
+    def is_batch_invariant(self) -> bool:
+        """Return True if this model on this device is batch-invariant; the first call checks it with random tokens."""
+
+    def converse(self, num_conversations: int, sampling: Sampling) -> AbstractContextManager[Conversations]:
+        """Open conversations; until they are closed, the engine refuses streams and new weights.
+
+        Args:
+            num_conversations: Number of conversations.
+            sampling: Sampling parameters of all turns.
+
+        Raises:
+            GenerationError: A stream or other conversations are open.
+        """
 
 
 def max_tokens_of(request: Request, sampling: Sampling) -> int:

@@ -55,15 +55,28 @@ class OneDNNLinear(nn.Linear):
 
 def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Compute :func:`torch.nn.functional.linear`, by oneDNN where that is faster."""
-    # A subclass, such as DTensor, is spread over processes, which oneDNN does not handle.
-    is_plain = type(inputs) is torch.Tensor and inputs.dtype == weight.dtype == torch.float32
-    is_plain = is_plain and inputs.device.type == "cpu"
-    if not (IS_FASTER and is_plain) or inputs.numel() * len(weight) < MIN_PRODUCTS:
+    if not _is_for_onednn(inputs, weight) or inputs.numel() * len(weight) < MIN_PRODUCTS:
         return functional.linear(inputs, weight, bias)
     if torch.is_grad_enabled():
         outputs: torch.Tensor = _Linear.apply(inputs, weight, bias)
         return outputs
     return _product(inputs, weight, bias)
+
+
+def linear_of_any_size(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Compute a linear layer without gradient, by the same library for every number of rows.
+
+    The two libraries add products in another order, so by :func:`linear` a row has other last bits among more rows.
+    """
+    if _is_for_onednn(inputs, weight):
+        return _product(inputs, weight, bias)
+    return functional.linear(inputs, weight, bias)
+
+
+def _is_for_onednn(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
+    # A subclass, such as DTensor, is spread over processes, which oneDNN does not handle.
+    is_plain = type(inputs) is torch.Tensor and inputs.dtype == weight.dtype == torch.float32
+    return IS_FASTER and is_plain and inputs.device.type == "cpu"
 
 
 class _Linear(torch.autograd.Function):

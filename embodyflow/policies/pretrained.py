@@ -20,7 +20,10 @@ class PretrainedConfig(PolicyConfig):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.path is None) == (self.scratch is None):
-            raise ValueError("exactly one of path and scratch must be set")
+            raise ValueError(
+                "exactly one of path and scratch must be set: policy.path to the folder of a pretrained model or to "
+                "its name on the Hugging Face hub, or policy.scratch to the sizes of a model of random weights"
+            )
         if self.scratch is not None and self.tokenizer is None:
             raise ValueError("scratch needs a tokenizer: a folder, a hub name or module:function")
         if self.tokenizer is not None and ":" in self.tokenizer:

@@ -55,6 +55,20 @@ class CalculatorConfig(PairsConfig):
     demonstrate_calls: bool = True
 
 
+class TasksConfig(_Config):
+    """Numbered tasks without texts of their own, whose prompts an environment writes (``rollout.agent.environment``).
+
+    Attributes:
+        num_train, num_validation: Number of tasks in these splits. An environment seeds itself by the task.
+        text: Message of the user that the environment's text is appended to.
+    """
+
+    name: Literal["tasks"] = "tasks"
+    num_train: Annotated[int, Field(ge=1, strict=True)]
+    num_validation: Annotated[int, Field(ge=1, strict=True)]
+    text: str = ""
+
+
 class RowsConfig(_Config):
     """Prompts from files: parquet, Arrow, JSON lines, JSON lists, CSV, or folders of Hugging Face datasets.
 
@@ -172,4 +186,4 @@ def template_parts(template: str) -> Iterator[tuple[str, str | None]]:
         yield text, name
 
 
-PromptConfig = Annotated[ArithmeticConfig | CalculatorConfig | RowsConfig, Field(discriminator="name")]
+PromptConfig = Annotated[ArithmeticConfig | CalculatorConfig | TasksConfig | RowsConfig, Field(discriminator="name")]

@@ -5,8 +5,9 @@ from typing import Any, assert_never
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.arithmetic import ArithmeticPrompts
 from embodyflow.prompts.calculator import CalculatorPrompts
-from embodyflow.prompts.prompt_config import ArithmeticConfig, CalculatorConfig, PromptConfig, RowsConfig
+from embodyflow.prompts.prompt_config import ArithmeticConfig, CalculatorConfig, PromptConfig, RowsConfig, TasksConfig
 from embodyflow.prompts.prompts import PromptSource
+from embodyflow.prompts.tasks import TaskPrompts
 
 
 def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens: int) -> PromptSource:
@@ -26,6 +27,8 @@ def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens:
             return ArithmeticPrompts(config)
         case CalculatorConfig():
             return CalculatorPrompts(config)
+        case TasksConfig():
+            return TaskPrompts(config)
         case RowsConfig():
             _check_library()
             from embodyflow.prompts.prompt_files import RowPrompts

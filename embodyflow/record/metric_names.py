@@ -12,6 +12,9 @@ METRICS = {
     "rollout/reward": "Mean reward of a response, or mean return of an episode by the environment's own rewards.",
     "rollout/episode_steps": "Mean number of environment steps, or of response tokens.",
     "rollout/turns": "Mean number of an agent's turns in an episode.",
+    "rollout/contexts": "Mean number of an agent's contexts in an episode; above 1 where a chat template or a workflow "
+    "changes what the model has read.",
+    "rollout/turn_reward": "Mean sum of the rewards that an agent's workflow gives to single turns of an episode.",
     "rollout/tool_calls": "Mean number of an agent's tool calls in an episode.",
     "rollout/tool_mistakes": "Number of tool calls that were the model's mistake.",
     "rollout/num_episodes": "Number of episodes or responses gathered; in control jobs, episodes that ended.",
@@ -91,7 +94,10 @@ METRICS = {
     "perf/evaluate_<mode>_seconds": "Time of an evaluation, mean over ranks.",
     "perf/env_steps_per_second": "Environment steps per second, summed over rollout workers.",
     "perf/tool_retries": "Attempts of tool calls that failed and were repeated.",
+    "perf/rejected_episodes": "Episodes that the workflow rejected.",
     "perf/redrawn_episodes": "Episodes that were drawn again, because a tool failed in all attempts.",
+    "perf/tokens_read": "Tokens of prompts, messages and tool answers that went through the model, without those whose "
+    "keys and values it had; 0 with an engine that does not count them.",
     "perf/env_restarts": "Environment processes that were restarted.",
     "perf/env_timeouts": "Those of them that hung.",
     "perf/env_memory_restarts": "Environment processes that were restarted because they exceeded `env.max_memory_gb`.",

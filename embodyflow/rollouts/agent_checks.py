@@ -1,15 +1,18 @@
 """Checks of an agent's tools and workflow, before a process starts."""
 
-import inspect
-
 from embodyflow.agents.chat_format import check_template
+from embodyflow.agents.environments.environment_class import EnvironmentClass
+from embodyflow.agents.environments.environment_loop import EnvironmentLoop
+from embodyflow.agents.programs.program import Program
 from embodyflow.agents.tool_loop import ToolLoop
-from embodyflow.agents.workflow import WorkflowBuilder
+from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer
+from embodyflow.prompts.prompt_config import TasksConfig
 from embodyflow.prompts.prompt_registry import build_prompt_source
-from embodyflow.references import resolve
+from embodyflow.prompts.prompts import Prompt, PromptSource, Split
+from embodyflow.rewards.reward_config import CustomConfig
 from embodyflow.rollouts.language_checks import check_language
 
 
@@ -21,20 +24,59 @@ def check_agent(config: AgentJobConfig) -> None:
     """
     check_language(config)
     agent = config.rollout.agent
-    try:
-        build_workflow: WorkflowBuilder = resolve(agent.workflow)
-    except ImportError as error:
-        raise ConfigError(f"rollout.agent.workflow={agent.workflow}: {error}") from error
-    runs = inspect.iscoroutinefunction(getattr(build_workflow, "run", None))
-    if not (runs and isinstance(build_workflow, type)):
-        raise ConfigError(
-            f"rollout.agent.workflow={agent.workflow}: must be a class with async def run(self, engine, row, context)"
-        )
     workflow = build_workflow(agent)
     source = build_prompt_source(config.data, None, config.rollout.max_prompt_tokens)
-    prompt = source.prompt("train", 0)
-    if prompt.messages is None:
+    if source.prompt("train", 0).messages is None:
         raise ConfigError("data: an agent needs chats; set data.chat=true or data.messages_column")
+    if agent.environment is not None and not isinstance(workflow, EnvironmentLoop):
+        raise ConfigError(
+            f"rollout.agent.environment: rollout.agent.workflow={agent.workflow} does not use it; allowed are "
+            "workflows that extend EnvironmentLoop"
+        )
+    if agent.program is not None and not isinstance(workflow, Program):
+        raise ConfigError(
+            f"rollout.agent.program: rollout.agent.workflow={agent.workflow} does not use it; allowed are workflows "
+            "that extend Program"
+        )
     if isinstance(workflow, ToolLoop):
-        schemas = workflow.schemas if agent.describe_tools else []
-        check_template(build_tokenizer(config.policy), prompt, schemas, ("tool",) if workflow.tools else ())
+        try:
+            _check_loop(config, workflow, source)
+        finally:
+            workflow.close()
+
+
+def _check_loop(config: AgentJobConfig, workflow: ToolLoop, source: PromptSource) -> None:
+    """Check that prompts, environments, rewards, tools and chat template fit together."""
+    if isinstance(workflow, EnvironmentLoop):
+        for environment in workflow.environments.all():
+            _check_reward(config, environment)
+    tokenizer = build_tokenizer(config.policy)
+    for prompt in _prompts_of_each_kind(workflow, source):
+        tools = workflow.tools_of(prompt).values()
+        schemas = [tool.schema for tool in tools] if config.rollout.agent.describe_tools else []
+        check_template(tokenizer, prompt, schemas, ("tool",) if tools else ())
+
+
+def _prompts_of_each_kind(workflow: ToolLoop, source: PromptSource) -> list[Prompt]:
+    """Return a prompt for each set of tools; check that every prompt has an environment that takes its columns."""
+    if not isinstance(workflow, EnvironmentLoop):
+        return [source.prompt("train", 0)]
+    found: dict[str, Prompt] = {}
+    splits: tuple[Split, ...] = ("train", "validation", "demo")
+    for split in splits:
+        for index in range(source.num_prompts(split)):
+            prompt = source.prompt(split, index)
+            environment = workflow.environments.of(prompt)
+            environment.reset_arguments(prompt, split)
+            found.setdefault(environment.reference, prompt)
+    return list(found.values())
+
+
+def _check_reward(config: AgentJobConfig, environment: EnvironmentClass) -> None:
+    """Check that episodes of an environment have a reward."""
+    function = config.reward.function
+    if isinstance(config.data, TasksConfig) and not environment.gives_reward and not isinstance(function, CustomConfig):
+        raise ConfigError(
+            f"rollout.agent.environment={environment.reference}: has no get_reward, and data.name=tasks has no ground "
+            "truth that the reward function could compare with; add get_reward, or set reward=custom"
+        )

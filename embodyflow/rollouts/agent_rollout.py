@@ -12,11 +12,15 @@ import torch
 
 from embodyflow.agents.call_journal import CallJournal
 from embodyflow.agents.conductor import Conductor
+from embodyflow.agents.conductors import build_conductor
 from embodyflow.agents.conversation import Model
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults
+from embodyflow.agents.sampled_calls import RecordedModel
+from embodyflow.agents.tool_loop import ToolLoop
 from embodyflow.agents.tool_runner import ToolRunner
-from embodyflow.agents.transcript import Origin, Tokens
-from embodyflow.agents.workflow import ChatEngine, RolloutWorkflow
+from embodyflow.agents.transcript import Tokens
+from embodyflow.agents.workflow import ChatEngine
+from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, total
@@ -24,7 +28,6 @@ from embodyflow.data.rows_file import Journal
 from embodyflow.errors import ConfigError, EpisodeError, InfrastructureError
 from embodyflow.generation.interface import Completion, FinishReason, Sampling
 from embodyflow.prompts.prompts import Prompt, encode_response
-from embodyflow.references import resolve
 from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rollouts.agent_rows import Played, columns_of_episodes, conversation_metrics
 from embodyflow.rollouts.language_rollout import SPLITS, LanguageRollout, Question, ids_of
@@ -51,14 +54,14 @@ class AgentRollout(LanguageRollout):
     def __init__(self, config: AgentJobConfig, rank: int, world_size: int) -> None:
         super().__init__(config, rank, world_size)
         self._agent = config.rollout.agent
-        self._workflow: RolloutWorkflow = resolve(self._agent.workflow)(self._agent)
-        self._calls_journal, self._faults = CallJournal(None), Faults()
+        self._workflow = build_workflow(self._agent)
+        self._calls_journal, self._faults, self._tokens_read = CallJournal(None), Faults(), 0
 
     def play(self, questions: Sequence[Question], split: str, draws: Draws, journal: Journal | None = None) -> Columns:
         """Play an episode for each question; arguments and result as in :meth:`LanguageRollout.play`.
 
         The turns of the model and the answers of tools are kept beside the journal as they come. A later attempt
-        samples the unfinished calls again, so that the same requests share each step, and takes what is recorded.
+        plays the unfinished calls again, turn by turn at the same pace, and takes what is recorded.
         """
         self._calls_journal = CallJournal(None if journal is None else journal.beside("calls"))
         return super().play(questions, split, draws, journal)
@@ -71,9 +74,15 @@ class AgentRollout(LanguageRollout):
         return batch, metrics | conversation_metrics(batch), shown
 
     def fault_metrics(self) -> dict[str, Metric]:
-        """Return the counts of tool failures that were recovered from since the last call."""
+        """Return what playing cost since the last call: failures of tools, rejections, and tokens that the model read."""
         faults, self._faults = self._faults, Faults()
-        return {"perf/tool_retries": total(faults.retries), "perf/redrawn_episodes": total(faults.redraws)}
+        tokens_read, self._tokens_read = self._tokens_read, 0
+        return {
+            "perf/tool_retries": total(faults.retries),
+            "perf/redrawn_episodes": total(faults.redraws),
+            "perf/rejected_episodes": total(faults.rejections),
+            "perf/tokens_read": total(tokens_read),
+        }
 
     def demonstrate(self) -> Columns:
         """Return this rank's share of the prompt source's demonstrations, played with the real tools.
@@ -86,6 +95,12 @@ class AgentRollout(LanguageRollout):
         played = asyncio.run(self._demonstrate(numbers))
         return {"uid": np.array(numbers, np.int64), **columns_of_episodes(played)}
 
+    def close(self) -> None:
+        """Close the engine, the reward manager and the tools."""
+        super().close()
+        if isinstance(self._workflow, ToolLoop):
+            self._workflow.close()
+
     async def _demonstrate(self, numbers: Sequence[int]) -> list[Played]:
         runner = ToolRunner()
         return await asyncio.gather(*(self._demonstration(number, runner) for number in numbers))
@@ -97,6 +112,8 @@ class AgentRollout(LanguageRollout):
         context = self._context(number, GREEDY_SEED, "demo", 0, runner)
         episode = await self._run(script, prompt, context)
         place = f"demonstration {number}, {self._prompts.place('demo', number)}"
+        if episode is None:
+            raise ConfigError(f"rollout.agent: {place}: the workflow rejects it")
         if context.counts.mistakes:
             raise ConfigError(f"rollout.agent: {place}: a call in it is a mistake; its tools must accept all calls")
         if context.counts.turns < len(turns) or not episode.finished:
@@ -114,7 +131,7 @@ class AgentRollout(LanguageRollout):
             temperature=0.0 if draws is None else rollout.temperature,
             stop_token_ids=self._stop_tokens,
         )
-        conductor: Conductor[Played] = Conductor(self._engine, sampling)
+        conductor: Conductor[Played] = build_conductor(self._engine, sampling)
         runner = ToolRunner()
         played = conductor.run(
             [
@@ -122,6 +139,7 @@ class AgentRollout(LanguageRollout):
                 for number, question in enumerate(questions)
             ]
         )
+        self._tokens_read += conductor.counts.read
         return {**ids_of(questions), **columns_of_episodes(played)}
 
     async def _play(
@@ -133,36 +151,55 @@ class AgentRollout(LanguageRollout):
         draws: Draws,
         runner: ToolRunner,
     ) -> Played:
-        """Play an episode; draw it again if the infrastructure fails.
+        """Play an episode; draw it again if the infrastructure fails or the workflow rejects it.
 
         Raises:
             InfrastructureError: It failed in all draws.
-            EpisodeError: The workflow raised.
+            EpisodeError: The workflow raised, or rejected all draws.
         """
         prompt = self._prompts.prompt(SPLITS[split], question.index)
         draw = 0
         while True:
             context = self._context(question.uid, _seed(draws, question, draw), split, draw, runner)
+            model = RecordedModel(_Sampled(conductor, number, context))
             try:
-                episode = await self._run(_Sampled(conductor, number, context), prompt, context)
-                return Played(episode, context.counts, context.seed)
+                episode = await self._run(model, prompt, context)
+                if episode is None:
+                    episode = self._rejected(model, question.uid, draw, is_greedy=draws is None)
+                if episode is not None:
+                    return Played(episode, context.counts, context.seed)
             except InfrastructureError as error:
                 if draw == self._agent.max_redraws:
                     error.add_note(f"episode {question.uid}, drawn {draw + 1} times")
                     raise
                 log.warning("episode %d is drawn again: %s", question.uid, error)
+                self._faults.redraws += 1
             except Exception as error:
                 raise EpisodeError(question.uid, f"{type(error).__name__}: {error}") from error
-            self._faults.redraws += 1
             draw += 1
 
-    async def _run(self, model: Model, prompt: Prompt, context: EpisodeContext) -> Episode:
+    def _rejected(self, model: RecordedModel, uid: int, draw: int, is_greedy: bool) -> Episode | None:
+        """Count an episode that the workflow rejected; return one that counts as failed, or ``None`` to draw it again.
+
+        Raises:
+            RuntimeError: The workflow rejected all its draws.
+        """
+        self._faults.rejections += 1
+        if is_greedy:  # another draw would be the same
+            return Episode(model.longest(), finished=False, reward=0.0, success=False)
+        if draw == self._agent.max_redraws:
+            raise RuntimeError(f"rejected {draw + 1} times; rollout.agent.max_redraws={draw} allows no more draws")
+        log.warning("episode %d is drawn again: the workflow rejected it", uid)
+        return None
+
+    async def _run(self, model: Model, prompt: Prompt, context: EpisodeContext) -> Episode | None:
         rollout = self.config.rollout
-        limits = (rollout.max_prompt_tokens, rollout.max_response_tokens)
-        engine = ChatEngine(model, self.tokenizer, *limits, temperature=rollout.temperature)
+        engine = ChatEngine(
+            model, self.tokenizer, rollout.max_prompt_tokens, rollout.max_response_tokens, rollout.temperature
+        )
         episode = await self._workflow.run(engine, prompt, context)
-        if not isinstance(episode, Episode):
-            raise TypeError(f"{self._agent.workflow} must return an Episode, gave {type(episode).__name__}")
+        if not isinstance(episode, Episode | None):
+            raise TypeError(f"{self._agent.workflow} must return an Episode or None, gave {type(episode).__name__}")
         return episode
 
     def _context(self, uid: int, seed: int, split: str, draw: int, runner: ToolRunner) -> EpisodeContext:
@@ -179,9 +216,8 @@ class AgentRollout(LanguageRollout):
 
     def _graded(self, batch: Batch, row: int) -> torch.Tensor:
         """Return the tokens of the model's last turn."""
-        tokens = super()._graded(batch, row)
-        others = (batch["token_origin"][row].flatten()[: len(tokens)] != Origin.MODEL).nonzero()
-        return tokens[int(others[-1]) + 1 if len(others) else 0 :]
+        tokens, turns = super()._graded(batch, row), batch["token_turn"][row].flatten()
+        return tokens[turns[: len(tokens)] == turns.max()]
 
 
 @dataclass
@@ -197,15 +233,13 @@ class _Sampled:
         """Sample the next turn; a turn that an earlier attempt recorded takes its place."""
         context, turn = self.context, self.num_turns
         self.num_turns += 1
-        seed = derive_seed(context.seed, "turn", turn)
-        sampled = await self.conductor.generate(self.number, prompt_ids, max_tokens, seed)
+        request = (self.number, prompt_ids, max_tokens, derive_seed(context.seed, "turn", turn))
         recorded = context.journal.completion(context.uid, context.draw, turn, prompt_ids)
-        if recorded is None:
-            context.journal.add_completion(context.uid, context.draw, turn, prompt_ids, sampled)
-            return sampled
-        if recorded != sampled:
-            log.warning("episode %d: turn %d is not sampled as before; the recorded one counts", context.uid, turn)
-        return recorded
+        if recorded is not None:
+            return await self.conductor.replay(*request, recorded)
+        sampled = await self.conductor.generate(*request)
+        context.journal.add_completion(context.uid, context.draw, turn, prompt_ids, sampled)
+        return sampled
 
 
 @dataclass

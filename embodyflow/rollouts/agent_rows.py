@@ -1,4 +1,4 @@
-"""Rows of conversations: the columns of language rows, with the origin of each token."""
+"""Rows of conversations: the columns of language rows, with the origin, context and turn of each token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from embodyflow.agents.episode import Counts, Episode
-from embodyflow.agents.transcript import Origin
+from embodyflow.agents.transcript import Origin, Response
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, mean, total
 from embodyflow.data.padding import pad_lists
@@ -29,6 +29,12 @@ def columns_of_episodes(played: Sequence[Played]) -> Columns:
     inside, tokens = pad_lists([response.tokens for response in responses], np.int64)
     _, log_probs = pad_lists([response.log_probs for response in responses], np.float32)
     _, origins = pad_lists([response.origins for response in responses], np.int8)
+    _, contexts = pad_lists([response.contexts for response in responses], np.int32)
+    _, turns = pad_lists([response.turns for response in responses], np.int32)
+    _, turn_rewards = pad_lists(
+        [place_on_turns(each.turn_rewards, response) for each, response in zip(episodes, responses, strict=True)],
+        np.float32,
+    )
     lengths, finished = inside.sum(1), np.array([episode.finished for episode in episodes], np.bool_)
     prompts = [episode.transcript.prompt for episode in episodes]
     own = [episode.reward is not None for episode in episodes]
@@ -42,6 +48,9 @@ def columns_of_episodes(played: Sequence[Played]) -> Columns:
         "log_probs": log_probs[..., None],
         "loss_mask": (inside & (origins == Origin.MODEL))[..., None],
         "token_origin": origins[..., None],
+        "token_context": contexts[..., None],
+        "token_turn": turns[..., None],
+        "token_turn_reward": turn_rewards[..., None],
         "response_length": lengths,
         "num_steps": lengths.copy(),
         "terminated": finished,
@@ -61,11 +70,28 @@ def columns_of_episodes(played: Sequence[Played]) -> Columns:
     }
 
 
+def place_on_turns(rewards: Sequence[float], response: Response) -> list[float]:
+    """Return the reward of each turn at its last token and 0 elsewhere, R numbers.
+
+    Args:
+        rewards: Reward of each turn of the model, in order; empty gives none.
+        response: Tokens of the episode.
+    """
+    last = {turn: place for place, turn in enumerate(response.turns) if turn}
+    placed = [0.0] * len(response.tokens)
+    for turn, reward in enumerate(rewards, 1):
+        placed[last[turn]] = reward
+    return placed
+
+
 def conversation_metrics(rows: Batch) -> dict[str, Metric]:
-    """Return how often the model and its tools took turns, and how many calls were mistakes."""
+    """Return how often the model and its tools took turns, in how many contexts, and how many calls were mistakes."""
     count = len(rows)
-    return {
-        "rollout/turns": mean(float(rows["num_turns"].double().mean()) if count else 0.0, count),
-        "rollout/tool_calls": mean(float(rows["tool_calls"].double().mean()) if count else 0.0, count),
-        "rollout/tool_mistakes": total(int(rows["tool_mistakes"].sum())),
+    per_episode = {
+        "rollout/turns": rows["num_turns"],
+        "rollout/contexts": rows["token_context"].flatten(1).amax(1) + 1 if count else rows["num_turns"],
+        "rollout/turn_reward": rows["token_turn_reward"].flatten(1).sum(1),
+        "rollout/tool_calls": rows["tool_calls"],
     }
+    means = {name: mean(float(each.double().mean()) if count else 0.0, count) for name, each in per_episode.items()}
+    return means | {"rollout/tool_mistakes": total(int(rows["tool_mistakes"].sum()))}

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from http.client import HTTPException, InvalidURL
 from typing import Any
+from urllib.parse import quote
 
 from embodyflow.errors import ConfigError
 from embodyflow.orchestration.server.credentials import REFUSED, Credentials, users_credentials
@@ -112,6 +113,16 @@ class PrefectApi:
                 raise
             return None
         return run
+
+    def deployment(self, name: str) -> dict[str, Any] | None:
+        """Return the server's record of a deployment ``<flow>/<name>``, or None if it has none of that name."""
+        try:
+            found: dict[str, Any] = self.request("GET", f"/deployments/name/{quote(name)}")
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.NOT_FOUND:
+                raise
+            return None
+        return found
 
     def flow_runs(self, condition: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return all flow runs that match a condition in the API's filter language, over all pages."""

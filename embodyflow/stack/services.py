@@ -8,9 +8,13 @@ import sys
 from collections.abc import Mapping
 
 from embodyflow.orchestration.server.credentials import API_KEY, AUTH_STRING, SERVER_AUTH_STRING, new_auth_string
-from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY, STREAMED_LOGS
+from embodyflow.orchestration.server.settings import (
+    BATCHED_WRITES,
+    HEARTBEAT_SECONDS,
+    NO_TELEMETRY,
+    STREAMED_LOGS,
+)
 from embodyflow.process.private_files import write_private
-from embodyflow.stack.heartbeats import HEARTBEAT_SECONDS
 from embodyflow.stack.processes import STACK_VARIABLE
 from embodyflow.stack.stack_folder import StackFolder, StackState
 

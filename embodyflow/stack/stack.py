@@ -21,7 +21,7 @@ from embodyflow.process.ports import claim_port, listen_on
 from embodyflow.process.private_folder import RAY_SUBFOLDER, private_folder
 from embodyflow.process.ray_start import NUM_RAY_STARTS, RAY_TOO_SLOW
 from embodyflow.stack.diagnosis import StackEnd, StackError, describe_exit, remove_end, write_end
-from embodyflow.stack.heartbeats import install_automation
+from embodyflow.stack.heartbeats import install_automations
 from embodyflow.stack.prefect_api import end_stale_runs, stack_api
 from embodyflow.stack.processes import (
     STACK_VARIABLE,
@@ -159,7 +159,7 @@ class Stack:
         self._api.create_work_pool(WORK_POOL)
         started = self._start_worker()
         self._deploy()
-        install_automation(self._api, WORK_POOL)
+        install_automations(self._api, WORK_POOL)
         self._wait_for("prefect-worker", started)
         if self._ray_address is None:
             self._wait_for("ray", self._ray_is_up)

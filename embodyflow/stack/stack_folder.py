@@ -89,7 +89,7 @@ class StackFolder:
         """
         names: dict[str, list[str]] = {}
         for each in yaml.safe_load(self.prefect_yaml.read_text())["deployments"]:
-            names.setdefault(each["entrypoint"].rpartition(":")[2].replace("_", "-"), []).append(each["name"])
+            names.setdefault(each["entrypoint"].rpartition(":")[2], []).append(each["name"])
         if flow not in names:
             raise ConfigError(f"flow={flow}: has no deployment; allowed are {', '.join(names)}")
         return f"{flow}/{experiment if experiment in names[flow] else names[flow][0]}"

@@ -189,10 +189,13 @@ def micro_batches(rows: TensorDict, config: TrainerConfig, mesh: Mesh) -> list[s
 
 
 def _num_tokens(rows: TensorDict) -> list[int]:
-    """Return the number of tokens per row in a forward pass: those of the row, and of its prompt if it has one."""
-    tokens: torch.Tensor = rows["loss_mask"].flatten(1).sum(1)
-    numbers: list[int] = (tokens + rows.get("prompt_length", torch.zeros_like(tokens))).tolist()
-    return numbers
+    """Return the number of tokens per row in a forward pass: those of prompt and response, or those in the mask."""
+    if "response_length" in set(rows.keys()):
+        numbers: torch.Tensor = rows["prompt_length"] + rows["response_length"]
+    else:
+        numbers = rows["loss_mask"].flatten(1).sum(1)
+    counts: list[int] = numbers.tolist()
+    return counts
 
 
 def _merge_mean(sums_and_counts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Metric:

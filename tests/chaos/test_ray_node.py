@@ -1,13 +1,16 @@
-"""A Ray node dies with the run's processes on it: the outcome stays bit-identical."""
+"""A Ray node dies with the run's processes on it: the outcome stays bit-identical, unless it was the only one."""
 
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from ray.cluster_utils import Cluster
+from ray_head import ray_head
 from small_runs import SMALL, TWO_WORKERS, Runs
+from waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -40,3 +43,21 @@ def test_a_run_survives_a_ray_node(cluster: Cluster, index: int, tmp_path: Path,
     assert process.returncode == 0, output[-4000:]
     here.assert_same_training("disturbed", "undisturbed")
     assert here.metrics("disturbed") == here.metrics("undisturbed")
+
+
+def test_a_run_whose_only_ray_node_dies_ends_with_the_command_to_resume(tmp_path: Path, prefect_api: str) -> None:
+    """The cluster's other processes live on and answer, so the run would wait for a new node."""
+    with ray_head(tmp_path) as env:
+        runs = Runs(tmp_path).served_by(prefect_api, **env)
+        process = runs.start(*SMALL, "iterations=1000", f"run_root={runs.root}", "run_id=alone")
+        committed = runs.root / "alone" / "checkpoints" / "iteration-000001"
+        assert eventually(lambda: committed.exists() or process.poll() is not None, 200.0)
+        head = f"RAY_AUTH_TOKEN_PATH={env['RAY_AUTH_TOKEN_PATH']}".encode()
+        named = [each for each in psutil.process_iter(["name"]) if each.info["name"] == "raylet"]
+        [raylet] = [each for each in named if head in Path(f"/proc/{each.pid}/environ").read_bytes()]
+        raylet.kill()
+        began = time.monotonic()
+        output, _ = process.communicate(timeout=120)
+        assert time.monotonic() - began < 60.0
+    assert process.returncode == 1
+    assert output.splitlines()[-1].endswith("no node of the Ray cluster is alive; start Ray, then resume=alone")

@@ -1,5 +1,6 @@
 """A process that ends without a report leaves no flow run that shows as running."""
 
+import json
 import os
 import signal
 import sqlite3
@@ -7,9 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import local_stack
 import pytest
-from local_stack import post
+from local_stack import Project, all_gone, post
+from servers import prefect_server
 from waiting import eventually
+
+from embodyflow.stack.heartbeats import SILENCE_SECONDS
 
 pytestmark = pytest.mark.integration
 
@@ -70,3 +75,45 @@ def test_the_run_is_closed_in_the_database_before_its_temporary_server_ends(tmp_
             return dict(database.execute("select name, state_type from flow_run"))
 
     assert eventually(lambda: states() == {"outer": "CRASHED", "inner": "CRASHED"}, WITHIN_SECONDS), states()
+
+
+DEPLOYED = """
+    async with iteration_runs(iteration) as runs:
+        await runs.run(1)
+
+from embodyflow.orchestration.server.iteration_runs import iteration_runs
+
+@flow(name="iteration")
+async def iteration(index: int):
+    Path("runs").touch()
+    await asyncio.sleep(1000)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_server_closes_a_run_when_nothing_but_the_server_is_left(tmp_path: Path) -> None:
+    """Flow, watchers, Prefect worker, Ray and launcher are killed at once, as when their machine stops."""
+    project = Project(tmp_path / "project")
+    (project.root / "flows" / "grpo.py").write_text(local_stack.FLOW.partition("    folder = ")[0] + DEPLOYED)
+    names = ("ghost", "iteration-1")
+    with prefect_server(tmp_path) as url:
+        project.env["PREFECT_API_URL"] = url
+        try:
+            up = project.embodyflow("up", "--detach")
+            assert up.returncode == 0, up.stderr
+            project.prefect("deployment", "run", "grpo/embodied", "--params", json.dumps({"run_id": "ghost"}))
+            assert eventually((project.root / "runs").exists, 120.0)
+            family = [project.launcher(), *project.launcher().children(recursive=True)]
+            assert sum("flow_run_closing" in str(each.cmdline()) for each in family) == 1
+            for each in family:
+                each.suspend()  # so that none can report the end of another
+            for each in family:
+                each.kill()
+            assert eventually(lambda: all_gone(family), 10.0)
+            assert all(project.flow_run("RUNNING", name) for name in names)
+            within = SILENCE_SECONDS + 30.0
+            assert eventually(lambda: all(project.flow_run("CRASHED", name) for name in names), within)
+        finally:
+            project.embodyflow("down")
+    assert project.leftovers() == []

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 import pytest
 from waiting import eventually
 
+from embodyflow.orchestration.server.settings import SUBFLOW_HEARTBEAT
 from embodyflow.stack import heartbeats
-from embodyflow.stack.heartbeats import install_automation
+from embodyflow.stack.heartbeats import install_automations
 from embodyflow.stack.prefect_api import PrefectApi
 
 pytestmark = pytest.mark.integration
@@ -33,14 +34,21 @@ class Deployment:
         self.beat(run)
         return str(run)
 
-    def beat(self, run: str) -> None:
-        """Send a heartbeat as Prefect's engine does."""
+    def start_subflow(self) -> str:
+        """Return the id of a running flow run without a deployment, as of an iteration, that has sent a heartbeat."""
+        body = {"flow_id": self._flow, "state": {"type": "RUNNING", "name": "Running"}}
+        run = self._api.request("POST", "/flow_runs/", body)["id"]
+        self.beat(run, SUBFLOW_HEARTBEAT)
+        return str(run)
+
+    def beat(self, run: str, name: str = "prefect.flow-run.heartbeat") -> None:
+        """Send a heartbeat as Prefect's engine or a subflow does."""
         related = [{"prefect.resource.id": f"prefect.deployment.{self._id}", "prefect.resource.role": "deployment"}]
         event = {
             "occurred": datetime.now(UTC).isoformat(),
-            "event": "prefect.flow-run.heartbeat",
+            "event": name,
             "resource": {"prefect.resource.id": f"prefect.flow-run.{run}"},
-            "related": related,
+            "related": [] if name == SUBFLOW_HEARTBEAT else related,
             "id": str(uuid.uuid4()),
         }
         self._api.request("POST", "/events", [event])
@@ -50,12 +58,14 @@ def test_a_run_without_a_heartbeat_is_ended(prefect_api: str, monkeypatch: pytes
     monkeypatch.setattr(heartbeats, "SILENCE_SECONDS", SILENCE)
     api = PrefectApi(prefect_api)
     ours, theirs = Deployment(api), Deployment(api)
-    install_automation(api, theirs.pool)
-    install_automation(api, ours.pool)  # an older automation is brought up to date
+    install_automations(api, theirs.pool)
+    install_automations(api, ours.pool)  # older automations are brought up to date
     named = api.request("POST", "/automations/filter", {})
-    assert len(named) == 1 and named[0]["enabled"]
+    assert len(named) == 2 and all(each["enabled"] for each in named)
     dead, alive, done, other = ours.start(), ours.start(), ours.start(), theirs.start()
-    api.set_state(done, "COMPLETED", "done")
+    within, going_on, finished = ours.start_subflow(), theirs.start_subflow(), ours.start_subflow()
+    for each in (done, finished):
+        api.set_state(each, "COMPLETED", "done")
 
     def kind(run: str) -> str:
         found = api.flow_run(run)
@@ -65,9 +75,11 @@ def test_a_run_without_a_heartbeat_is_ended(prefect_api: str, monkeypatch: pytes
     def is_ended() -> bool:
         time.sleep(0.5)
         ours.beat(alive)
-        return kind(dead) == "CRASHED"
+        theirs.beat(going_on, SUBFLOW_HEARTBEAT)
+        return kind(dead) == kind(within) == "CRASHED"
 
     assert eventually(is_ended, SILENCE + 60.0)
-    assert [kind(each) for each in (alive, done, other)] == ["RUNNING", "COMPLETED", "RUNNING"]
-    for each in (alive, other):
+    assert [kind(each) for each in (alive, going_on, other)] == ["RUNNING"] * 3
+    assert [kind(each) for each in (done, finished)] == ["COMPLETED"] * 2
+    for each in (alive, going_on, other):
         api.set_state(each, "COMPLETED", "the test is over")

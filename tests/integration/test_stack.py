@@ -19,7 +19,10 @@ import psutil
 import pytest
 from local_stack import NAMES, Project, all_gone, post
 from odd_machine import give_away, odd_environment, odd_prefix, why_not_odd
+from small_runs import ROOT, SMALL_CONTROL
 from waiting import eventually
+
+from embodyflow.stack.processes import descendants
 
 pytestmark = pytest.mark.integration
 
@@ -114,10 +117,46 @@ def test_ctrl_c_leaves_nothing_whenever_it_comes(project: Project, seed: int) ->
     assert eventually(lambda: not project.leftovers(), 5.0), project.leftovers()
 
 
-def listening(processes: list[psutil.Process]) -> set[str]:
-    """Return the addresses that processes listen on."""
-    found = [each for process in processes for each in process.net_connections("inet")]
-    return {each.laddr.ip.removeprefix("::ffff:") for each in found if each.status == psutil.CONN_LISTEN}
+def listening(processes: list[psutil.Process]) -> dict[int, set[str]]:
+    """Return the addresses that processes listen on, by process id; as ``ss -ltnp`` does, without needing it."""
+    pids = {process.pid for process in processes}
+    found: dict[int, set[str]] = {}
+    for each in psutil.net_connections("tcp"):
+        if each.status == psutil.CONN_LISTEN and each.pid in pids:
+            found.setdefault(each.pid, set()).add(each.laddr.ip.removeprefix("::ffff:"))
+    return found
+
+
+def train_and_listen(project: Project) -> set[str]:
+    """Train on the stack, with two trainer ranks that meet at torch's store.
+
+    Returns:
+        The addresses that the stack and all processes of the run listened on while the run was up.
+    """
+    folder, state = project.root / "runs" / "listens", project.state()
+    words = (
+        "run_id=listens",
+        f"run_root={folder.parent}",
+        "iterations=1",
+        "trainer.num_ranks=2",
+        "rollout.num_steps=60",
+    )
+    secrets = {"PREFECT_API_AUTH_STRING": project.auth_string(), "RAY_AUTH_MODE": "token"}
+    secrets["RAY_AUTH_TOKEN_PATH"] = str(project.root / ".embodyflow" / "ray_token")
+    addresses = {"PREFECT_API_URL": str(state["api_url"]), "RAY_ADDRESS": str(state["ray_address"])}
+    command = [sys.executable, "-m", "flows.ppo", *SMALL_CONTROL, *words]
+    out = (project.root / "listens.log").open("w+")
+    run = psutil.Popen(command, cwd=ROOT, env=project.env | secrets | addresses, stdout=out, stderr=out)
+    seen: dict[int, set[str]] = {}
+    while run.poll() is None:
+        roots = [project.launcher(), run]
+        for pid, found in listening([*roots, *(child for each in roots for child in descendants(each))]).items():
+            seen.setdefault(pid, set()).update(found)
+        time.sleep(0.3)
+    assert run.returncode == 0, (project.root / "listens.log").read_text()
+    pids = json.loads((folder / "processes.json").read_text())
+    assert seen.keys() >= {pid for name, pid in pids.items() if name.startswith(("rollout/", "trainer/"))}
+    return {address for found in seen.values() for address in found}
 
 
 def test_a_stack_with_the_usual_ports_taken(project: Project) -> None:
@@ -130,7 +169,7 @@ def test_a_stack_with_the_usual_ports_taken(project: Project) -> None:
     assert ":4200" not in str(project.state()["api_url"])
     assert ":6379" not in str(project.state()["ray_address"])
     family = project.launcher().children(recursive=True)
-    assert listening(family) == {"127.0.0.1"}
+    assert train_and_listen(project) == {"127.0.0.1"}
     assert Path(str(project.state()["ray_temp_dir"])).stat().st_mode & 0o777 == 0o700
 
     deployments = json.loads(project.prefect("deployment", "ls", "--output", "json"))

@@ -7,18 +7,22 @@ index is needed, and it is made in seconds. A ``.pth`` file adds one folder to t
 
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from local_stack import all_gone
 
 from embodyflow import __version__
+from embodyflow.stack.prefect_api import stack_api
+from embodyflow.stack.stack_folder import StackFolder, live_stack
 
 pytestmark = pytest.mark.integration
 
@@ -37,6 +41,50 @@ warm_start: {num_demos: 2, steps: 10, batch_size: 4}
 evaluation: {num_goals: 2, video: false}
 tracking: {tensorboard: false}
 """
+
+POINT = """
+# @package _global_
+defaults: [small]
+experiment: point
+env:
+  id: my_points:PointReach-v0
+  tasks: [reach the goal]
+  max_steps: 20
+  adapter: {success_info: is_success, expert: my_points:expert}
+policy: {state_dim: null, action_dim: null}
+"""
+
+POINTS = '''
+"""An environment of the project's own."""
+
+import gymnasium as gym
+import numpy as np
+
+
+class PointReach(gym.Env):
+    observation_space = gym.spaces.Box(-4.0, 4.0, (4,), np.float32)
+    action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._position, self._goal = np.zeros(2), self.np_random.uniform(-1.0, 1.0, 2)
+        return self._observation(), {"is_success": False}
+
+    def step(self, action):
+        self._position = np.clip(self._position + 0.15 * action, -2.0, 2.0)
+        success = bool(np.linalg.norm(self._goal - self._position) < 0.1)
+        return self._observation(), 0.0, False, False, {"is_success": success}
+
+    def _observation(self):
+        return np.concatenate([self._position, self._goal - self._position]).astype(np.float32)
+
+
+def expert(env, observation):
+    return np.clip(observation[2:] / 0.15, -1.0, 1.0)
+
+
+gym.register("PointReach-v0", PointReach)
+'''
 
 NODES = '''
 """A node function of the project's own, and a graph with it."""
@@ -60,6 +108,35 @@ def graph():
     )
     return add_policy_update(pipeline, after="advantage").build()
 '''
+
+GRAPH = """
+dag_id: mine
+nodes:
+  - {node_id: rollout, executable_ref: "tasks:generate", node_type: MODEL_INFERENCE, node_role: ROLLOUT}
+  - {node_id: count, executable_ref: "my_nodes:count", node_type: COMPUTE, dependencies: [rollout]}
+  - {node_id: reward, executable_ref: "tasks:compute_reward", node_type: COMPUTE, node_role: REWARD,
+     dependencies: [count]}
+  - {node_id: advantage, executable_ref: "tasks:compute_advantage", node_type: COMPUTE, node_role: ADVANTAGE,
+     dependencies: [reward]}
+  - {node_id: train_actor, executable_ref: "tasks:train_actor", node_type: MODEL_TRAIN, node_role: ACTOR,
+     dependencies: [advantage]}
+"""
+
+
+def blocks_of_the_readme(project: Path) -> list[str]:
+    """Return the files that the project's README shows under *A flow of your own*."""
+    section = (project / "README.md").read_text().partition("## A flow of your own")[2].partition("\n## ")[0]
+    return re.findall(r"```(?:python|yaml)\n(.*?)```", section, re.DOTALL)
+
+
+def add_flow(project: Path) -> None:
+    """Add the flow of the README, with its algorithm and its deployment."""
+    flow, algorithm, deployment = blocks_of_the_readme(project)
+    (project / "flows" / "quick.py").write_text(flow)
+    (project / "configs" / "algorithm").mkdir()
+    (project / "configs" / "algorithm" / "quick.yaml").write_text(algorithm.replace("my_module", "my_nodes"))
+    with (project / "deployments" / "prefect.yaml").open("a") as file:
+        file.write(f"\n{deployment}")
 
 
 class Installation:
@@ -98,11 +175,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installation:
 
 @pytest.fixture
 def project(installed: Installation, tmp_path: Path) -> Iterator[Path]:
-    """A new project with an experiment and a node of its own."""
+    """A new project with an experiment and modules of its own."""
     assert installed.run("embodyflow", "init", "mine", cwd=tmp_path).returncode == 0
     folder = tmp_path / "mine"
     (folder / "configs" / "experiment" / "small.yaml").write_text(SMALL)
     (folder / "my_nodes.py").write_text(NODES)
+    (folder / "my_points.py").write_text(POINTS)
+    (folder / "my_graph.yaml").write_text(GRAPH)
     yield folder
     installed.run("embodyflow", "down", cwd=folder)
 
@@ -118,31 +197,78 @@ def test_the_wheel_has_one_import_root(installed: Installation, tmp_path: Path) 
     assert installed.run("embodyflow", "--version", cwd=tmp_path).stdout == f"embodyflow {__version__}\n"
 
 
-@pytest.mark.timeout(600)  # it starts a stack and two runs
+@pytest.mark.timeout(900)  # it starts a stack and four runs
 def test_a_project_runs_on_its_stack_and_without(installed: Installation, project: Path) -> None:
-    """Flow runs, Ray workers and environment processes find the rooms and the modules of the project."""
-    up = installed.run("embodyflow", "up", "--detach", cwd=project)
-    assert up.returncode == 0, up.stderr
+    """Flow runs, Ray workers and environment processes find the rooms and the modules of the project.
+
+    What a user adds to the project after the start of the stack is found, too. A resumed run equals one that was never
+    interrupted.
+    """
+
+    def run(*command: str) -> str:
+        done = installed.run(*command, cwd=project)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("embodyflow", "up", "--detach")
     launcher = psutil.Process(json.loads((project / ".embodyflow" / "stack.json").read_text())["pid"])
     family = [launcher, *launcher.children(recursive=True)]
-    assert installed.run("embodyflow", "status", cwd=project).returncode == 0
+    run("embodyflow", "status")
+    nightly = deployment(project, "grpo/embodied-nightly")
+    assert [(each["active"], each["schedule"]["cron"]) for each in nightly["schedules"]] == [(True, "0 2 * * *")]
+    assert not nightly["paused"] and nightly["parameters"] == {"experiment": "embodied"}
 
-    graph = "pipeline.custom_fn=my_nodes:graph"
-    run = installed.run("embodyflow", "run", "--experiment", "small", "run_id=watched", graph, cwd=project)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines()[-1] == "run_dir=runs/watched"
-    words = ["experiment=small", "run_id=alone", "rollout.env_processes=1", graph]
-    alone = installed.run("python", "-m", "flows.grpo", *words, cwd=project)  # on the stack's server, on its own Ray
-    assert alone.returncode == 0, alone.stderr
-    digests = []
-    for folder in (project / "runs" / "watched", project / "runs" / "alone"):
-        records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        assert [each["mine/num_rows"] for each in records if "mine/num_rows" in each] == [4.0]
-        digests.append(json.loads((folder / "summary.json").read_text())["weights_digest"])
-    assert digests[0] == digests[1]
+    parameters = {"experiment": "small", "run_id": "robot", "overrides": ["pipeline.yaml=my_graph.yaml"]}
+    run("python", "-m", "prefect", "deployment", "run", "grpo/embodied", "--params", json.dumps(parameters), "--watch")
 
-    assert installed.run("embodyflow", "down", cwd=project).returncode == 0
+    add_flow(project)
+    (project / "configs" / "experiment" / "point.yaml").write_text(POINT)
+    out = run("embodyflow", "run", "--flow", "quick", "--experiment", "point", "run_id=resumed")
+    assert out.splitlines()[-1] == "run_dir=runs/resumed"
+    resumption = ["-p", "experiment=point", "-p", "resume=resumed", "-p", "iterations=2"]
+    run("python", "-m", "prefect", "deployment", "run", "quick/mine", *resumption, "--watch")
+    # On the stack's server, and on its own Ray.
+    run("python", "-m", "flows.quick", "experiment=point", "iterations=2", "run_id=alone", "rollout.env_processes=1")
+
+    assert num_rows(project, "robot") == [4.0]
+    assert num_rows(project, "resumed") == num_rows(project, "alone") == [4.0, 4.0]
+    assert weights(project, "resumed") == weights(project, "alone")
+
+    run("embodyflow", "down")
     assert all_gone(family)
+
+
+def deployment(project: Path, name: str) -> dict[str, Any]:
+    """Return the server's record of a deployment."""
+    folder = StackFolder(project)
+    state = live_stack(folder)
+    assert state is not None
+    found = stack_api(folder, state).deployment(name)
+    assert found is not None
+    return found
+
+
+def num_rows(project: Path, run: str) -> list[float]:
+    """Return what the project's own node counted in each iteration of a run."""
+    lines = (project / "runs" / run / "metrics.jsonl").read_text().splitlines()
+    return [record["mine/num_rows"] for record in map(json.loads, lines) if "mine/num_rows" in record]
+
+
+def weights(project: Path, run: str) -> str:
+    """Return the digest of a run's weights."""
+    digest: str = json.loads((project / "runs" / run / "summary.json").read_text())["weights_digest"]
+    return digest
+
+
+def test_an_old_project_is_brought_to_the_installed_version(installed: Installation, project: Path) -> None:
+    record = project / "embodyflow.toml"
+    record.write_text(record.read_text().replace(__version__, "0.0.1"))
+    note = f"note: the rooms of this project come from embodyflow 0.0.1, and {__version__} is installed; "
+    assert note in installed.run("embodyflow", "status", cwd=project).stderr
+    (project / "README.md").write_text("mine")
+    assert installed.run("embodyflow", "init", "--upgrade", cwd=project).returncode == 0
+    assert installed.run("embodyflow", "status", cwd=project).stderr == ""
+    assert (project / "README.md").read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 from language_jobs import TINY as TINY_LANGUAGE
 
@@ -14,6 +15,7 @@ from embodyflow.agents.tool import build_tools
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agent import AgentConfig, AgentJobConfig
 from embodyflow.config.composition.compose import compose_config
+from embodyflow.prompts.calculator import build_tokenizer
 from embodyflow.prompts.prompts import Prompt
 
 TURN_TOKENS = 4
@@ -43,6 +45,21 @@ def interview_config(tool: str = "look_up", *overrides: str) -> AgentJobConfig:
     return agent_config(*WORDS, f"rollout.agent.tools=[{limits}]", *overrides)
 
 
+def forgetful_config(*overrides: str) -> AgentJobConfig:
+    """Compose a tiny run of :class:`Forgetful`: ten turns of two agents, in up to six contexts."""
+    words = (
+        *("rollout.agent.workflow=agent_jobs:Forgetful", "policy.tokenizer=agent_jobs:forgetful_tokenizer"),
+        *(
+            "rollout.agent.max_turns=5",
+            "rollout.max_response_tokens=400",
+            "policy.scratch.max_position_embeddings=416",
+            "rollout.agent.tools=[]",
+        ),
+        *("warm_start=null", f"rollout.agent.max_turn_tokens={TURN_TOKENS}"),
+    )
+    return agent_config(*words, *overrides)
+
+
 class Interview:
     """Implements :class:`~embodyflow.agents.workflow.RolloutWorkflow`: the only tool answers each turn of the model."""
 
@@ -61,6 +78,43 @@ class Interview:
             answer = await context.call(self._tool, {"place": f"{context.uid}/{turn}"})
         digits = sum(letter.isdigit() for letter in text)
         return conversation.episode(reward=float(digits), success=digits % 2 == 0)
+
+
+class Forgetful:
+    """Implements :class:`~embodyflow.agents.workflow.RolloutWorkflow`: two agents, whose earlier turns are cut short.
+
+    Each agent has ``max_turns`` turns. A tool and a user answer by turns. :func:`forgetful_tokenizer` begins a context
+    whenever it is the user. The reward of a turn is the number of digits in it.
+    """
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+
+    async def run(self, engine: ChatEngine, row: Prompt, context: EpisodeContext) -> Episode:
+        """Play one episode."""
+        chats = [engine.chat(row, [], context), engine.chat(row, [], context)]
+        rewards = []
+        for turn in range(self._config.max_turns):
+            for chat in chats:
+                if turn and not chat.give("user" if turn % 2 else "tool", ["7*5="]):
+                    return chat.episode(0.5, turn_rewards=rewards)
+                text = await chat.reply(self._config.max_turn_tokens)
+                rewards.append(float(sum(letter.isdigit() for letter in text)))
+        return chats[0].episode(0.5, turn_rewards=rewards)
+
+
+def forgetful_tokenizer() -> Any:
+    """Return the calculator's tokenizer with a template that cuts turns before the user's last message short."""
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = (
+        "{% set last = namespace(query=0) %}"
+        "{% for m in messages if m['role'] == 'user' %}{% set last.query = loop.length %}{% endfor %}"
+        "{% set seen = namespace(users=0) %}{{ bos_token }}{% for m in messages %}<{{ m['role'] }}>"
+        "{% if m['role'] == 'user' %}{% set seen.users = seen.users + 1 %}{% endif %}"
+        "{% if m['role'] == 'assistant' and seen.users < last.query %}{{ m['content'][:1] }}"
+        "{% else %}{{ m['content'] }}{% endif %}<end>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    return tokenizer
 
 
 def look_up(place: str) -> str:

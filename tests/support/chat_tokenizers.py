@@ -23,3 +23,36 @@ def without_template() -> Any:
     tokenizer = build_tokenizer()
     tokenizer.chat_template = None
     return tokenizer
+
+
+_THINKING = """
+{%- set last = namespace(query=-1) %}
+{%- for message in messages if message['role'] == 'user' %}{% set last.query = loop.index0 %}{% endfor %}
+{%- set seen = namespace(users=-1) %}
+{%- for message in messages %}
+  {%- if message['role'] == 'user' %}{% set seen.users = seen.users + 1 %}{% endif %}
+  {{- '<|im_start|>' + message['role'] + '\\n' }}
+  {%- if message['role'] == 'assistant' and '</think>' in message['content'] and not preserve_thinking %}
+    {%- set thought = message['content'].split('</think>')[0].split('<think>')[-1].strip('\\n') %}
+    {%- if seen.users == last.query and thought %}{{ '<think>\\n' + thought + '\\n</think>\\n\\n' }}{% endif %}
+    {{- message['content'].split('</think>')[-1].lstrip('\\n') }}
+  {%- else %}{{ message['content'] }}{% endif %}
+  {{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+"""Template with the rules of Qwen3's: thoughts before the last message of the user are left out, and those after it are
+written in one form. ``preserve_thinking`` leaves all turns as they are."""
+
+
+def thinking(*, keeps: bool) -> Any:
+    """Return a tokenizer of byte pairs for a model that thinks; its template strips earlier thoughts, or keeps them."""
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    pairs = ByteLevelBPETokenizer()
+    pairs.train_from_iterator(["the answer is twelve thirty and the thought is to add the numbers"] * 4, 320, 2)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=pairs._tokenizer, eos_token="<|im_end|>")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
+    tokenizer.add_tokens(["<think>", "</think>"])
+    tokenizer.chat_template = "{% set preserve_thinking = true %}" + _THINKING if keeps else _THINKING
+    return tokenizer

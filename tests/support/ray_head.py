@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,14 +17,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextmanager
-def ray_head(folder: Path) -> Iterator[dict[str, str]]:
-    """Run a head node; yield the environment variables that connect a run to it."""
+def ray_head(folder: Path, *, prefix: Sequence[str] = (), **settings: str) -> Iterator[dict[str, str]]:
+    """Run a head node; yield the environment variables that connect a run to it.
+
+    Args:
+        folder: Folder for its log and its secret.
+        prefix: Beginning of the command that starts it.
+        settings: Further environment variables of the cluster.
+    """
     sockets = tempfile.mkdtemp(prefix="ef-ray-")  # a longer path breaks Ray's sockets
     port = free_port(0)
     address, secret = f"127.0.0.1:{port}", ray_environment(StackFolder(folder))
-    env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | NO_TELEMETRY | secret
+    env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | NO_TELEMETRY | secret | settings
     env["PYTHONPATH"] = f"{ROOT}:{Path(__file__).parent}"  # workers have the environment of their cluster
-    head = start_process(ray_command(port, free_port(0), sockets), log=folder / "ray.log", env=env, cwd=folder)
+    command = [*prefix, *ray_command(port, free_port(0), sockets)]
+    head = start_process(command, log=folder / "ray.log", env=env, cwd=folder)
     try:
         deadline = time.monotonic() + 120
         while not answers(address):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from docs.generator import benchmarks, columns, metrics
+from docs.generator import benchmarks, captures, columns, metrics
 from docs.generator.configuration import allowed
 from docs.generator.markdown import escaped, table, without_roles
 
@@ -42,3 +42,18 @@ def test_docstrings_become_markdown() -> None:
     assert without_roles(":class:`~a.b.C` and ``d`` are::") == "`C` and `d` are:"
     assert escaped("a <b> * `<c>`") == "a &lt;b> \\* `<c>`"
     assert table(("a",), [("b|c",)]).endswith("| b\\|c |")
+
+
+def test_captures_of_the_terminal_are_replaced_and_fit_their_widths() -> None:
+    shown = captures.captured(captures.PAGE)
+    assert shown.keys() == {"80 columns", "120 columns", "pipe", "interrupt"}
+    for name in ("80 columns", "120 columns"):
+        assert max(map(len, shown[name])) < int(name.split()[0])
+        assert shown[name][-1].startswith("training") and "━" in shown[name][-1]
+    assert not any("━" in line for line in shown["pipe"])
+    text = captures.PAGE.read_text()
+    assert captures.with_captures(text, shown) == text
+    other = captures.with_captures(text, {name: [name] for name in shown})
+    assert other.count("columns\n```\n") == 2 and "━" not in other
+    with pytest.raises(KeyError):
+        captures.with_captures(text, {})

@@ -52,17 +52,6 @@ def continuation(known: Sequence[Message], messages: Sequence[Message]) -> Seque
     return new
 
 
-def difference(known: Sequence[Message], messages: Sequence[Message]) -> str:
-    """Return in words how messages fail to continue a conversation."""
-    for number, (before, now) in enumerate(zip(known, messages, strict=False)):
-        if before != now:
-            writer = "that the model wrote" if before["role"] == "assistant" else "given before"
-            return f"message {number} differs from the one {writer}"
-    if len(messages) <= len(known):
-        return f"the request has {len(messages)} messages, and the conversation has {len(known)} already"
-    return "a message of the assistant is not the model's"
-
-
 def _text(content: Any, place: str) -> str:
     if content is None:
         return ""

@@ -33,6 +33,9 @@ class _Asked:
 class Session:
     """Answers the requests of one episode's program, one at a time.
 
+    A request that continues no conversation begins another, such as that of another agent of the program, or of one
+    that shortens its chat or edits it. All conversations are contexts of one episode.
+
     Args:
         engine: Model of the episode.
         row: Row of the data.
@@ -50,7 +53,8 @@ class Session:
         self, engine: ChatEngine, row: Prompt, context: EpisodeContext, on_turn: Callable[[bool], None]
     ) -> None:
         self._engine, self._row, self._context, self._on_turn = engine, row, context, on_turn
-        self._thread: Thread | None = None
+        self._threads: list[Thread] = []
+        self._newest: Thread | None = None
         self._asked: _Asked | None = None
         self._responses: dict[str, Sequence[Message]] = {}
         self.temperature = engine.temperature
@@ -125,9 +129,9 @@ class Session:
         Raises:
             RequestError: The model has written nothing.
         """
-        if self._thread is None:
+        if self._newest is None:
             raise RequestError("the program has asked the model for no turn; it must use OPENAI_BASE_URL")
-        return self._thread.episode(self.is_cut, reward, success)
+        return self._newest.episode(self.is_cut, reward, success)
 
     async def _turn_of(self, asked: _Asked) -> Turn:
         """Wait for a turn, which goes on if the client does not."""
@@ -155,17 +159,16 @@ class Session:
         """Return the conversation that a request continues, or begin one."""
         if self._context.counts.turns == self._context.config.max_turns:
             raise ApiError(f"rollout.agent.max_turns={self._context.counts.turns}: no more turns", code="max_turns")
-        if self._thread is None:
-            try:
-                self._thread = Thread(self._engine, self._row, self._context, request)
-            except PromptTooLongError as error:
-                raise RequestError(str(error)) from error
-        elif not self._thread.is_continued_by(request):
-            raise self._fail(
-                f"it changes the conversation: {self._thread.difference(request)}; each request must be the last one, "
-                "the message that answered it, and new messages"
-            )
-        return self._thread
+        continued = [thread for thread in self._threads if thread.is_continued_by(request)]
+        if continued:
+            self._newest = max(continued, key=lambda thread: thread.num_messages)
+            return self._newest
+        try:
+            self._newest = Thread(self._engine, self._row, self._context, request)
+        except PromptTooLongError as error:
+            raise RequestError(str(error)) from error
+        self._threads.append(self._newest)
+        return self._newest
 
     def _next_name(self) -> str:
         return f"{self._context.uid}-{self._context.draw}-{self._context.counts.turns}"

@@ -5,7 +5,7 @@ from typing import Any
 
 from embodyflow.agents.conversation import Model
 from embodyflow.agents.transcript import Tokens
-from embodyflow.generation.interface import Completion
+from embodyflow.generation.interface import Completion, FinishReason
 from embodyflow.generation.stopping import StopStrings
 
 
@@ -43,10 +43,17 @@ class StoppingModel:
             self.completion, self.text = completion, self._decode(written)
         else:
             tokens, log_probs = completion.token_ids[:length], completion.log_probs[:length]
-            self.completion = replace(completion, token_ids=tokens, log_probs=log_probs, finish_reason="stop")
+            # No token of its own ends the turn, so to the conversation it is like one that a limit cut.
+            self.completion = replace(completion, token_ids=tokens, log_probs=log_probs, finish_reason="length")
             text = self._decode(tokens)
             self.text = text[: min(place for place in map(text.find, self.stop) if place >= 0)]
         return self.completion
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Reason why the last turn ended, to the program."""
+        assert self.completion is not None
+        return "stop" if self.is_cut else self.completion.finish_reason
 
     def _length(self, tokens: Tokens) -> int | None:
         """Return the number of tokens up to the one that completes a stop string; ``None`` without a stop string."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from embodyflow.agents.chat_format import Message
 from embodyflow.agents.endpoint.api_error import ApiError
-from embodyflow.agents.endpoint.messages import continuation, difference
+from embodyflow.agents.endpoint.messages import continuation
 from embodyflow.agents.endpoint.stop_strings import StoppingModel
 from embodyflow.agents.endpoint.turns import Call, Turn, TurnRequest
 from embodyflow.agents.episode import Episode, EpisodeContext
@@ -22,7 +22,8 @@ class Thread:
     """A conversation, and the messages by which its program knows it.
 
     The tokens of a turn stay those that were sampled. A request names a turn by the message that the program got, and
-    the template encodes only the messages after it.
+    the template encodes only the messages after it. The first conversation of an episode continues its prompt; each
+    further one is a context of its own.
 
     Args:
         engine: Model of the episode.
@@ -31,7 +32,7 @@ class Thread:
         request: Request for the first turn, whose messages are the prompt.
 
     Raises:
-        PromptTooLongError: The messages have more tokens than ``rollout.max_prompt_tokens``.
+        PromptTooLongError: The episode's first messages have more tokens than ``rollout.max_prompt_tokens``.
     """
 
     def __init__(self, engine: ChatEngine, row: Prompt, context: EpisodeContext, request: TurnRequest) -> None:
@@ -49,11 +50,10 @@ class Thread:
         """Return True if a request continues the conversation."""
         return request.tools == self._tools and continuation(self._known, request.messages) is not None
 
-    def difference(self, request: TurnRequest) -> str:
-        """Return in words how a request fails to continue the conversation."""
-        if request.tools != self._tools:
-            return "the tools differ from those given before"
-        return difference(self._known, request.messages)
+    @property
+    def num_messages(self) -> int:
+        """Number of messages so far."""
+        return len(self._known)
 
     async def turn(self, request: TurnRequest, name: str) -> Turn:
         """Sample the next turn.
@@ -76,6 +76,7 @@ class Thread:
         self._model.stop = request.stop
         limits = (request.max_tokens, self._context.config.max_turn_tokens)
         await self._conversation.reply(min((limit for limit in limits if limit is not None), default=None))
+        self._conversation.finished = self._model.finish_reason == "stop"
         turn = self._read(request, name)
         self._known, self._is_new = [*request.messages, turn.message()], False
         return turn
@@ -87,7 +88,7 @@ class Thread:
 
     def _read(self, request: TurnRequest, name: str) -> Turn:
         """Return the turn that the model has written."""
-        completion, text = self._model.completion, self._model.text
+        completion, text, reason = self._model.completion, self._model.text, self._model.finish_reason
         assert completion is not None
         calls = self._calls(text) if request.reads_calls else ()
         if calls:
@@ -96,13 +97,13 @@ class Thread:
         for special in self._tokenizer.all_special_tokens:
             text = text.replace(special, "")
         decode = self._tokenizer.decode
-        ended = completion.finish_reason == "stop" and not self._model.is_cut
+        ended = completion.finish_reason == "stop"
         shown = completion.token_ids[: len(completion.token_ids) - ended]
         return Turn(
             name=name,
             text=text,
             calls=calls,
-            finish_reason="tool_calls" if calls and completion.finish_reason == "stop" else completion.finish_reason,
+            finish_reason="tool_calls" if calls and reason == "stop" else reason,
             tokens=tuple(
                 (decode([token]), log_prob) for token, log_prob in zip(shown, completion.log_probs, strict=False)
             ),

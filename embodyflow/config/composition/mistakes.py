@@ -20,6 +20,7 @@ OPEN_SECTIONS = (
     "env.adapter.instructions.",
     "env.adapter.task_kwargs.",
     "reward.function.kwargs.",
+    "rollout.agent.workflow_kwargs.",
 )
 """Sections in which users choose the keys."""
 

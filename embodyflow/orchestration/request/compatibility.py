@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Collection
 from typing import Literal
 
 from embodyflow.config import RunConfig
@@ -20,7 +21,7 @@ PIPELINES = {
     "gspo": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
     "cpgd": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
 }
-"""Built-in pipelines of each training flow, which also runs custom graphs."""
+"""Built-in pipelines of each shipped training flow, which also runs custom graphs."""
 
 ADVANTAGE, KL_PENALTY, BASELINE = "compute_advantage", "compute_kl_penalty", "compute_baseline"
 
@@ -130,7 +131,7 @@ def _check_kl(graph: TaskGraph, config: RunConfig) -> None:
             f"{penalties[0]})"
         )
     if kl.placement == "reward" and not penalties:
-        ready = [name for name in PIPELINES[config.flow] if name.endswith("_kl_reward") and name in config.pipelines]
+        ready = [each for each in _runs(config.flow) if each.endswith("_kl_reward") and each in config.pipelines]
         also = "".join(f", pipeline.name={name}" for name in ready)
         raise ConfigError(
             "algorithm.kl.placement=reward: the pipeline does not subtract the KL term from the rewards; allowed are "
@@ -198,12 +199,17 @@ def _declares(node: Node, what: Literal["reads", "writes"], column: str) -> bool
     return None if columns is None else column in columns
 
 
+def _runs(flow: str) -> Collection[str]:
+    """Return the built-in pipelines that a training flow runs; a flow of the user's own runs all of them."""
+    return PIPELINES.get(flow, tuple(BUILT_IN))
+
+
 def _check_name(name: str, config: RunConfig) -> None:
     flow, job = config.flow, config.job
     if name not in BUILT_IN:
         raise ConfigError(f"pipeline.name={name}: allowed are {', '.join(BUILT_IN)}")
-    mismatch = f"the flow {flow}" if name not in PIPELINES[flow] else f"job={job}"
-    allowed = [each for each in PIPELINES[flow] if each in config.pipelines]
+    mismatch = f"the flow {flow}" if name not in _runs(flow) else f"job={job}"
+    allowed = [each for each in _runs(flow) if each in config.pipelines]
     if name not in allowed:
         runs_it = [] if allowed else [each for each, names in PIPELINES.items() if name in names and flow != each]
         hint = (

@@ -14,6 +14,7 @@ from embodyflow.config import RunConfig
 from embodyflow.config.run import WarmStartUntilConfig
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.run.nodes import CURRENT_RUN
+from embodyflow.orchestration.server.subflow_heartbeats import subflow_heartbeats
 from embodyflow.workers.calls import NodeReport, NodeWork
 from embodyflow.workers.layout import Layout
 
@@ -96,11 +97,12 @@ async def sft(key: str) -> dict[str, Any]:
     """Load the warm-started weights into the trainer, from the cache if possible; return the metrics of the fit."""
     run = CURRENT_RUN.get()
     path = str(Path(run.config.run_root).absolute() / ".warm_start" / f"{key}.safetensors")
-    result = await warm_start(key, path)
-    if not Path(path).is_file() or _sha256(path) != result["sha256"]:
-        get_run_logger().warning("%s is missing or damaged; repeating the warm start", path)
-        result = await warm_start.with_options(refresh_cache=True)(key, path)
-    await run.session.load_weights(Path(path))
+    async with subflow_heartbeats():
+        result = await warm_start(key, path)
+        if not Path(path).is_file() or _sha256(path) != result["sha256"]:
+            get_run_logger().warning("%s is missing or damaged; repeating the warm start", path)
+            result = await warm_start.with_options(refresh_cache=True)(key, path)
+        await run.session.load_weights(Path(path))
     metrics: dict[str, Any] = result["metrics"]
     return metrics
 

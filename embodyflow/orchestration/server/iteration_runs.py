@@ -37,6 +37,7 @@ from prefect.states import (
 
 from embodyflow.orchestration.server.abandoned_runs import close_abandoned_runs
 from embodyflow.orchestration.server.availability import FINAL_TIMEOUT_SECONDS, RETRY_SECONDS, is_unavailable
+from embodyflow.orchestration.server.subflow_heartbeats import start_heartbeats
 
 Metrics = dict[str, float]
 Run = TypeVar("Run", FlowRun, TaskRun)
@@ -86,6 +87,7 @@ class IterationRuns:
         self._opened: dict[int, asyncio.Task[FlowRun]] = {}
         self._announced: dict[int, asyncio.Task[TaskRun]] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._heartbeats: dict[UUID, asyncio.Task[None]] = {}
         self._without_run: list[tuple[int, asyncio.Task[FlowRun], State[Any]]] = []
         self._flow_id: UUID | None = None
         self._is_down = False  # if True, iterations do not wait for the server
@@ -230,7 +232,9 @@ class IterationRuns:
             )
             body = wanted.model_dump(mode="json", exclude_unset=True)
             answer = await self._client.request("POST", "/flow_runs/", json=body)
-        return FlowRun.model_validate(answer.json())
+        flow_run = FlowRun.model_validate(answer.json())
+        self._heartbeats[flow_run.id] = start_heartbeats(flow_run.id)
+        return flow_run
 
     def _close_in_background(self, flow_run: FlowRun, state: State[Any]) -> None:
         self._closing = {closing for closing in self._closing if not closing.done() or closing.exception()}
@@ -241,6 +245,8 @@ class IterationRuns:
         self, ended: FlowRun | TaskRun, set_state: Callable[[UUID, State[Any]], Awaitable[Any]], state: State[Any]
     ) -> None:
         """Set the final state of a run; retry until the server answers. A refusal, as for a deleted run, is logged."""
+        if heartbeats := self._heartbeats.pop(ended.id, None):
+            heartbeats.cancel()
         while True:
             try:
                 async with self._lock:

@@ -28,6 +28,12 @@ STARTUP_TIMEOUT = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120"}
 MAX_RUNS = 4
 """How many times a flow run is run, the first one included. One that crashes every time needs a person."""
 
+HEARTBEAT_SECONDS = 30
+"""Interval of the heartbeats of flow runs, the shortest that Prefect has."""
+
+SUBFLOW_HEARTBEAT = "embodyflow.subflow-run.heartbeat"
+"""Name of the event that tells the server that a subflow run's process is alive."""
+
 SIGN_IN_PATH = "/sign-in"
 """Page of our servers that signs a browser in to the UI: ``/sign-in#<auth string>``."""
 

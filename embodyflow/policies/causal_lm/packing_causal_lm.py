@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from embodyflow.policies.causal_lm.sequences_causal_lm import sequences_of
+
 
 @dataclass(frozen=True)
 class AttentionLines:
@@ -38,7 +40,7 @@ class Packed:
         input_ids, position_ids: Tokens and their positions, int64 ``[B, S]``.
         lines, positions: Line and place of the token before each of the K response tokens, int64 ``[K]``.
         rows, steps: Row of each response token and its place in the response, int64 ``[K]``.
-        targets: Response tokens, int64 ``[K]``.
+        targets: Response tokens, int64 ``[K]``, but the first one of an agent's further context.
     """
 
     attention_lines: AttentionLines | None
@@ -52,7 +54,7 @@ class Packed:
 
 
 def pack_rows(batch: TensorDict, device: str, attention: str) -> Packed:
-    """Pack the prompts and responses of language rows (:mod:`embodyflow.types`), each but its last token.
+    """Pack the sequences of language rows (:mod:`embodyflow.types`), each but its last token.
 
     Without rows the result is one line of one token: a sharded model's forward pass is a collective, so a rank without
     rows must take part.
@@ -62,32 +64,31 @@ def pack_rows(batch: TensorDict, device: str, attention: str) -> Packed:
         device: Device of the result.
         attention: Name of the model's attention in transformers.
     """
-    prompts, responses = batch["prompt_tokens"].cpu().numpy(), batch["action_tokens"][..., 0].cpu().numpy()
-    num_prompt, num_response = batch["prompt_length"].cpu().numpy(), batch["response_length"].cpu().numpy()
-    lengths = num_prompt + np.maximum(num_response - 1, 0)  # nothing comes after a response's last token
-    if attention == "flash_attention_2" and len(lengths):
-        lines, width = [list(range(len(lengths)))], int(lengths.sum())
+    sequences = sequences_of(batch)
+    inputs = [sequence.inputs for sequence in sequences]
+    lengths = [len(each) for each in inputs]
+    if attention == "flash_attention_2" and lengths:
+        lines, width = [list(range(len(lengths)))], sum(lengths)
     else:
-        lines, width = first_fit(lengths.tolist()), int(lengths.max(initial=1))
+        lines, width = first_fit(lengths), max(lengths, default=1)
     ids, positions = np.zeros((2, max(len(lines), 1), width), np.int64)
-    before: list[np.ndarray] = [np.zeros((4, 0), np.int64)]
+    before: list[np.ndarray] = [np.zeros((5, 0), np.int64)]
     for number, line in enumerate(lines):
         start = 0
-        for row in line:
-            middle, end = start + num_prompt[row], start + lengths[row]
-            ids[number, start:middle] = prompts[row, : num_prompt[row]]
-            ids[number, middle:end] = responses[row, : end - middle]
-            positions[number, start:end] = np.arange(lengths[row])
-            steps = np.arange(num_response[row])
-            before.append(np.stack([np.full_like(steps, number), middle - 1 + steps, np.full_like(steps, row), steps]))
+        for index in line:
+            sequence, end = sequences[index], start + lengths[index]
+            ids[number, start:end] = inputs[index]
+            positions[number, start:end] = np.arange(lengths[index])
+            targets, steps = sequence.tokens[sequence.targets], sequence.steps[sequence.targets]
+            places = start + max(len(sequence.prompt) - 1, 0) + np.arange(len(steps))
+            every = np.full_like(steps, number), np.full_like(steps, sequence.row)
+            before.append(np.stack([every[0], places, every[1], steps, targets]))
             start = end
         # Padding goes on where the last sequence ends, and is not seen by it: lines of one sequence each need no mask
         # but the causal one, which attention has a faster way for.
         positions[number, start:] = positions[number, start - 1] + 1 + np.arange(width - start)
     where = np.concatenate(before, axis=1)
-    targets = responses[where[2], where[3]]
-    tensors = [torch.from_numpy(array).to(device) for array in (ids, positions, *where, targets)]
-    return Packed(None, *tensors)
+    return Packed(None, *(torch.from_numpy(array).to(device) for array in (ids, positions, *where)))
 
 
 def first_fit(lengths: Sequence[int]) -> list[list[int]]:

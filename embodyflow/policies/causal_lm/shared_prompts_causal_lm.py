@@ -2,10 +2,12 @@
 
 Group sampling gives G responses to a prompt. In a batch of G rows the prompt would pass through every layer G times
 with the same result, because it attends to nothing after itself. Here each different prompt occurs once, as in Prefix
-Grouper (Liu et al., 2025, arXiv:2506.05433). All tokens stand in one line. Attention alone works on sequences: it
+Grouper (Liu et al., 2025, arXiv:2506.05433). The contexts of an agent's row, which often begin alike, share their
+beginnings in the same way. All tokens stand in one line. Attention alone works on sequences: it
 gathers queries, keys and values into lines of whole sequences, and takes each token's output from one of its places.
 """
 
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
 from embodyflow.policies.causal_lm.packing_causal_lm import AttentionLines, Packed, first_fit
+from embodyflow.policies.causal_lm.sequences_causal_lm import sequences_of
 
 NAME = "embodyflow_shared_prompts"
 """Name in transformers' registry of attentions. Its registry of masks lacks the name, so models make no mask."""
@@ -55,25 +58,41 @@ def pack_shared(batch: TensorDict, device: str) -> Packed:
         batch: Language rows.
         device: Device of the result.
     """
-    prompts, responses = batch["prompt_tokens"].cpu().numpy(), batch["action_tokens"][..., 0].cpu().numpy()
-    num_prompt, num_response = batch["prompt_length"].cpu().numpy(), batch["response_length"].cpu().numpy()
     line = _Line()
     places_of: dict[bytes, np.ndarray] = {}
-    sequences, before = [], [np.zeros((3, 0), np.int64)]
-    for row in range(len(prompts)):
-        prompt, steps = prompts[row, : num_prompt[row]], np.arange(num_response[row])
-        if (key := prompt.tobytes()) not in places_of:
-            places_of[key] = line.append(prompt, 0)
-        response = line.append(responses[row, : max(len(steps) - 1, 0)], len(prompt))
-        sequence = np.concatenate([places_of[key], response])
-        sequences.append(sequence)
-        before.append(np.stack([sequence[len(prompt) - 1 + steps], np.full_like(steps, row), steps]))
-    if not sequences:
-        sequences = [line.append(np.zeros(1, np.int64), 0)]
-    where, rows, steps = np.concatenate(before, axis=1)
-    arrays = line.ids(), line.positions(), np.zeros_like(where), where, rows, steps, responses[rows, steps]
+    laid: list[np.ndarray] = []
+    before = [np.zeros((4, 0), np.int64)]
+    for row, sequences in groupby(sequences_of(batch), key=lambda sequence: sequence.row):
+        of_row: list[tuple[np.ndarray, np.ndarray]] = []  # inputs of the row's contexts so far, and their places
+        for sequence in sequences:
+            inputs, prompt = sequence.inputs, sequence.prompt
+            if (key := prompt.tobytes()) not in places_of:
+                places_of[key] = line.append(prompt, 0)
+            known = places_of[key] if len(prompt) else _longest_beginning(inputs, of_row)
+            places = np.concatenate([known, line.append(inputs[len(known) :], len(known))])
+            of_row.append((inputs, places))
+            laid.append(places)
+            targets, steps = sequence.tokens[sequence.targets], sequence.steps[sequence.targets]
+            where = places[max(len(prompt) - 1, 0) + np.arange(len(steps))]
+            before.append(np.stack([where, np.full_like(steps, row), steps, targets]))
+    if not laid:
+        laid = [line.append(np.zeros(1, np.int64), 0)]
+    where, rows, steps, targets = np.concatenate(before, axis=1)
+    arrays = line.ids(), line.positions(), np.zeros_like(where), where, rows, steps, targets
     tensors = [torch.from_numpy(array).to(device) for array in arrays]
-    return Packed(_attention_lines(sequences, device), *tensors)
+    return Packed(_attention_lines(laid, device), *tensors)
+
+
+def _longest_beginning(inputs: np.ndarray, earlier: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Return the places of the longest beginning of a sequence that an earlier context of its row has too, int64."""
+    best = np.zeros(0, np.int64)
+    for tokens, places in earlier:
+        length = min(len(tokens), len(inputs))
+        different = np.flatnonzero(tokens[:length] != inputs[:length])
+        shared = int(different[0]) if len(different) else length
+        if shared > len(best):
+            best = places[:shared]
+    return best
 
 
 def attend(

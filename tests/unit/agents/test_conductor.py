@@ -1,4 +1,4 @@
-"""The conductor: which requests share a step depends on the episodes alone."""
+"""Conductors: what episodes get does not depend on how long tools take."""
 
 import asyncio
 import random
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodyflow.agents.conductor import Conductor
+from embodyflow.agents.lockstep import Lockstep
 from embodyflow.generation.interface import Completion, Sampling
 
 SAMPLING = Sampling(max_tokens=8)
@@ -42,7 +42,7 @@ async def turns(conductor, episode, number, pauses):
 
 def play(numbers, seed):
     engine, rng = EchoEngine(), random.Random(seed)
-    conductor = Conductor(engine, SAMPLING)
+    conductor = Lockstep(engine, SAMPLING)
     pauses = iter(lambda: rng.choice([0, 0, 0.001]), None)
     results = conductor.run(
         [lambda e=e, n=n: turns(conductor, e, n, pauses) for e, n in enumerate(numbers)],
@@ -60,7 +60,7 @@ def test_steps_do_not_depend_on_the_pace_of_tools(numbers, seed):
 
 
 def test_an_exception_of_a_workflow_ends_the_rollout_while_others_wait_for_tools():
-    conductor, ended = Conductor(EchoEngine(), SAMPLING), []
+    conductor, ended = Lockstep(EchoEngine(), SAMPLING), []
 
     async def waits():
         try:
@@ -80,4 +80,4 @@ def test_an_exception_of_a_workflow_ends_the_rollout_while_others_wait_for_tools
 def test_no_workflow_no_step():
     engine = EchoEngine()
 
-    assert Conductor(engine, SAMPLING).run([]) == [] and engine.steps == []
+    assert Lockstep(engine, SAMPLING).run([]) == [] and engine.steps == []

@@ -11,7 +11,7 @@ import pytest
 from episode_clients import CALL, QUESTION, TOOLS, KnownModel, client_of, context_of, decode, encode, session_of
 
 from embodyflow.agents.endpoint.server import EpisodeServer
-from embodyflow.agents.endpoint.session import RequestError, Session
+from embodyflow.agents.endpoint.session import Session
 from embodyflow.agents.transcript import Origin
 
 ANSWER = {"role": "tool", "tool_call_id": "c00010000", "content": "408"}
@@ -217,34 +217,59 @@ def test_the_server_listens_on_the_loopback_interface_while_an_episode_is_open()
     asyncio.run(run())
 
 
+ONE, TWO = {"role": "assistant", "content": "1"}, {"role": "assistant", "content": "2"}
+
+
 @pytest.mark.parametrize(
-    ("messages", "reason"),
+    ("messages", "prompt"),
     [
-        ([QUESTION], "the request has 1 messages, and the conversation has 2 already"),
-        ([QUESTION, {"role": "assistant", "content": "1"}], "the request has 2 messages"),
-        ([QUESTION, {"role": "assistant", "content": "2"}, ANSWER], "message 1 differs from the one that the model"),
-        ([{**QUESTION, "content": "3"}, {"role": "assistant", "content": "1"}, ANSWER], "message 0 differs"),
-        (
-            [QUESTION, {"role": "assistant", "content": "1"}, ANSWER, {"role": "assistant", "content": "2"}],
-            "a message of the assistant is not the model's",
-        ),
+        ([QUESTION], "<user>12*34=<end>"),
+        ([QUESTION, ONE], "<user>12*34=<end><assistant>1<end>"),
+        ([QUESTION, TWO, ANSWER], "<user>12*34=<end><assistant>2<end><tool>408<end>"),
+        ([{**QUESTION, "content": "3"}, ONE, ANSWER], "<user>3<end><assistant>1<end><tool>408<end>"),
+        ([QUESTION, ONE, ANSWER, TWO], "<user>12*34=<end><assistant>1<end><tool>408<end><assistant>2<end>"),
     ],
 )
-def test_a_program_that_rewrites_the_conversation_is_refused_and_fails_its_episode(messages, reason) -> None:
-    model = KnownModel("1", "2")
-    [first, second], session = talk(model, {"messages": [QUESTION]}, {"messages": messages})
+def test_a_program_that_changes_its_chat_begins_a_context_of_the_episode(messages: list[Any], prompt: str) -> None:
+    """What it says that the model wrote is given, not trained on, unless the model wrote it in this conversation."""
+    model = KnownModel("1", "0")
+    answers, session = talk(model, {"messages": [QUESTION]}, {"messages": messages})
 
-    assert first.status_code == 200 and second.status_code == 400 and len(model.prompts) == 1
-    assert reason in second.json()["error"]["message"]
-    assert isinstance(session.failed.result(), RequestError) and reason in str(session.failed.result())
-
-
-def test_tools_that_change_within_a_conversation_are_refused() -> None:
-    turn = {"role": "assistant", "content": "1"}
-    _, session = talk(
-        KnownModel("1", "2"), {"messages": [QUESTION]}, {"messages": [QUESTION, turn, ANSWER], "tools": TOOLS}
+    assert [answer.status_code for answer in answers] == [200, 200] and not session.failed.done()
+    assert decode(model.prompts[1]) == f"<bos>{prompt}<assistant>"
+    transcript = session.episode(None, None).transcript
+    written = [(decode(each.tokens), each.context) for each in transcript.segments if each.origin == Origin.MODEL]
+    assert (
+        written == [("1<end>", 0), ("0<end>", 1)]
+        and transcript.tokens_of(1)[: len(model.prompts[1])] == (model.prompts[1])
     )
-    assert "the tools differ" in str(session.failed.result())
+
+
+def test_conversations_go_on_beside_each_other() -> None:
+    """Two agents of a program take turns; each continues its own sampled tokens."""
+    other = {"role": "user", "content": "5="}
+    model = KnownModel("1", "2", "3", "4")
+    bodies = [QUESTION], [other], [QUESTION, ONE, ANSWER], [other, TWO, ANSWER]
+    answers, session = talk(model, *({"messages": messages} for messages in bodies))
+
+    assert [answer.json()["choices"][0]["message"]["content"] for answer in answers] == ["1", "2", "3", "4"]
+    assert decode(model.prompts[3]) == "<bos><user>5=<end><assistant>2<end><tool>408<end><assistant>"
+    transcript = session.episode(None, None).transcript
+    assert transcript.num_contexts == 2 and transcript.num_turns == 4
+
+
+def test_tools_that_change_begin_a_context() -> None:
+    model = KnownModel("1", "2")
+    bodies = {"messages": [QUESTION]}, {"messages": [QUESTION, ONE, ANSWER], "tools": TOOLS}
+    talk(model, *bodies)
+    assert decode(model.prompts[1]).startswith("<bos>calculate<user>12*34=<end><assistant>1<end><tool>")
+
+
+def test_a_turn_after_a_stop_string_continues_the_sampled_tokens() -> None:
+    model = KnownModel("12*34=408", "2")
+    bodies = {"messages": [QUESTION], "stop": "="}, {"messages": [QUESTION, {**ONE, "content": "12*34"}, ANSWER]}
+    talk(model, *bodies)
+    assert decode(model.prompts[1]) == "<bos><user>12*34=<end><assistant>12*34=<end><tool>408<end><assistant>"
 
 
 def test_two_turns_at_a_time_are_refused() -> None:
@@ -281,10 +306,9 @@ def test_a_request_that_a_client_repeats_gets_the_same_turn() -> None:
     ("options", "code"), [({"max_tokens": 6}, "context_length_exceeded"), ({"max_turns": 1}, "max_turns")]
 )
 def test_a_limit_of_the_run_cuts_the_episode(options: dict[str, int], code: str) -> None:
-    turn = {"role": "assistant", "content": "1"}
     context = context_of(**{name: value for name, value in options.items() if name == "max_turns"})
     limits = {name: value for name, value in options.items() if name == "max_tokens"}
-    bodies = {"messages": [QUESTION]}, {"messages": [QUESTION, turn, ANSWER]}
+    bodies = {"messages": [QUESTION]}, {"messages": [QUESTION, ONE, ANSWER]}
     [_, second], session = talk(KnownModel("1", "2"), *bodies, context=context, **limits)
     assert second.status_code == 400 and second.json()["error"]["code"] == code
     assert session.is_cut and not session.failed.done() and not session.episode(1.0, None).finished

@@ -105,7 +105,7 @@ def test_without_a_value_the_reward_function_judges() -> None:
         ("ask(); os.kill(os.getpid(), 9)", ProgramFailedError, "exit code 137"),
         ("ask(); time.sleep(60)", ProgramFailedError, r"longer than rollout.agent.program.timeout=1 seconds"),
         ("ask(n=3)", RequestError, "after a refused request: n=3: must be 1, or be left out"),
-        ("ask(); ask()", RequestError, "it changes the conversation"),
+        ("row['messages'] *= 9; ask()", RequestError, "max_prompt_tokens=24"),
         ("pass", RequestError, "no turn; it must use OPENAI_BASE_URL"),
         ("ask(); print('the answer')", PrintedRewardError, "program.reward=function if the program prints no reward"),
     ],

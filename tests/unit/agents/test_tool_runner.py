@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from embodyflow.agents.tool import ModelMistake, Tool
+from embodyflow.agents.tool import ModelMistake, Tool, exceptions
 from embodyflow.agents.tool_runner import Answer, ToolRunner
 from embodyflow.config.agent import ToolConfig
 
@@ -16,7 +16,8 @@ DEFAULTS = {"function": "none:none", "retries": 2, "timeout": 5.0}
 
 
 def run(function, arguments=None, **limits):
-    tool = Tool(function, ToolConfig(**(DEFAULTS | limits)))
+    config = ToolConfig(**(DEFAULTS | limits))
+    tool = Tool(function, config, exceptions("mistakes", config.mistakes))
     return asyncio.run(ToolRunner().call(tool, arguments or {}))
 
 

@@ -11,7 +11,10 @@ from embodyflow import __version__
 from embodyflow.cli.main import main
 from embodyflow.config.composition.compose import compose_config, experiments
 from embodyflow.errors import ConfigError
-from embodyflow.project import VERSION_FILE, check_room, older_rooms
+from embodyflow.orchestration.request.compatibility import check_compatibility
+from embodyflow.orchestration.request.request import check, parse_arguments
+from embodyflow.project import VERSION_FILE, RoomsRecord, check_room, rooms_note
+from embodyflow.stack.stack_folder import StackFolder
 
 ROOT = Path(__file__).resolve().parents[3]
 COPIED = ("flows", "pipelines", "tasks", "envs", "deployments")
@@ -37,7 +40,7 @@ def test_a_project_has_its_own_rooms_and_an_example_experiment(project: Path) ->
         assert (project / name).read_bytes() == (ROOT / name).read_bytes()
     readme = (project / "README.md").read_text()
     assert all(f"`{room}/`" in readme for room in (*COPIED, "configs"))
-    assert older_rooms(project) is None
+    assert rooms_note(project) is None
 
 
 @pytest.mark.parametrize("taken", ["README.md", "tasks.py", "envs/mine.py", ".gitignore"])
@@ -73,27 +76,41 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"embodyflow {__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["up", "run"])
-def test_rooms_older_than_the_library_are_noted_in_one_line(
+@pytest.mark.parametrize("command", ["up", "run", "status"])
+def test_rooms_of_another_version_are_noted_in_one_line(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     monkeypatch.setattr("embodyflow.stack.processes.exit_on_signals", lambda: None)
     monkeypatch.setattr("embodyflow.cli.up.foreground", lambda: 0)
+    monkeypatch.setattr("embodyflow.cli.up.status", lambda: 0)
     monkeypatch.setattr("embodyflow.cli.run.run_experiment", lambda flow, words: 0)
     capsys.readouterr()
     assert main([command]) == 0
     assert capsys.readouterr().err == ""
-    (project / VERSION_FILE).write_text('[rooms]\nversion = "0.1.0"\n')
-    assert main([command]) == 0
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "come from embodyflow 0.1.0" in line and f"{__version__} is installed" in line and "embodyflow init" in line
+    for version, remedy in (("0.1.0", "`embodyflow init --upgrade` "), ("99.0", "install embodyflow 99.0 or newer")):
+        (project / VERSION_FILE).write_text(f'[rooms]\nversion = "{version}"\n')
+        assert main([command]) == 0
+        (line,) = capsys.readouterr().err.splitlines()
+        came = f"note: the rooms of this project come from embodyflow {version}, and {__version__} is installed; "
+        assert line.startswith(came + remedy)
 
 
-@pytest.mark.parametrize("content", ["rooms = 3", "[rooms]", '[rooms]\nversion = "new"', "version ="])
+def test_the_record_of_a_project_is_read_as_it_was_written(project: Path) -> None:
+    record = RoomsRecord.read(project)
+    assert record is not None and set(record.digests) == files_in(project) - {VERSION_FILE}
+    strange = RoomsRecord(record.version, {'tasks/a "b".py': "0" * 64, "envs/ü.py": "1" * 64})
+    (project / VERSION_FILE).write_text(strange.text(), encoding="utf-8")
+    assert RoomsRecord.read(project) == strange
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["rooms = 3", "[rooms]", '[rooms]\nversion = "new"', "version =", '[rooms]\nversion = "0.1.0"\nfiles = 3'],
+)
 def test_a_version_that_cannot_be_read_is_one_line(project: Path, content: str) -> None:
     (project / VERSION_FILE).write_text(content)
     with pytest.raises(ConfigError) as refusal:
-        older_rooms(project)
+        rooms_note(project)
     (line,) = str(refusal.value).splitlines()
     assert line.startswith(f"{project / VERSION_FILE}: rooms.version must be a version such as")
 
@@ -110,6 +127,33 @@ def test_configurations_of_the_project_come_before_the_shipped_ones(project: Pat
     assert compose_config(["experiment=push", "trainer=mine"]).iterations == 2
     with pytest.raises(ConfigError, match=r"^experiment=mind: allowed are .*\bmine, mt10"):
         compose_config(["experiment=mind"])
+
+
+FLOW = """
+# @package _global_
+defaults: [grpo]
+algorithm_name: careful_steps
+flow: careful_steps
+recipes:
+  careful_steps:
+    pipeline: {name: embodied_grpo}
+"""
+
+
+def test_a_flow_of_the_user_s_own_runs_each_pipeline_that_suits_its_algorithm(project: Path) -> None:
+    (project / "configs" / "algorithm").mkdir()
+    (project / "configs" / "algorithm" / "careful_steps.yaml").write_text(FLOW)
+    with (project / "deployments" / "prefect.yaml").open("a") as file:
+        file.write("\n  - name: mine\n    entrypoint: flows/careful_steps.py:careful_steps\n")
+    assert StackFolder(project).deployment("careful_steps", "mine") == "careful_steps/mine"
+    config = check(parse_arguments(["experiment=mine"], "careful_steps"))
+    assert (config.flow, config.pipeline.name) == ("careful_steps", "embodied_grpo")
+    kl = config.algorithm.kl.model_copy(update={"placement": "reward", "coef": 0.1})
+    config = config.model_copy(update={"algorithm": config.algorithm.model_copy(update={"kl": kl})})
+    with pytest.raises(ConfigError, match=r"allowed are placement=loss, pipeline\.name=grpo_kl_reward"):
+        check_compatibility(config)
+    pipeline = config.pipeline.model_copy(update={"name": "grpo_kl_reward"})
+    check_compatibility(config.model_copy(update={"pipeline": pipeline}))
 
 
 def test_configurations_of_a_folder_that_is_not_a_project_are_left_alone(project: Path) -> None:

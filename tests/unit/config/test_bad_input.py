@@ -242,6 +242,12 @@ MISTAKES = {
         "policy.scratch.head_dim: must be even, is 15",
     ),
     "unknown estimator": ("algorithm.advantage=gea", "unknown advantage 'gea'; allowed are grpo"),
+    "no loss": ("algorithm.loss=null", "algorithm.loss: unknown loss None; allowed are ppo, gspo, gmpo, "),
+    "misspelt loss": ("algorithm.loss=sappo", "sapo or 'module:function'; did you mean sapo?"),
+    "no model": (
+        "policy=pi0 policy.path=null",
+        "policy: exactly one of path and scratch must be set: policy.path to the folder of a pretrained model or",
+    ),
     "unknown pipeline": ("pipeline.name=embodied", "pipeline.name=embodied: allowed are grpo, ppo"),
     "SRPO without a progress section": (
         "pipeline.name=embodied_srpo",

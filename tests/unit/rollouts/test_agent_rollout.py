@@ -10,9 +10,10 @@ import agent_jobs
 import numpy as np
 import pytest
 import torch
-from agent_jobs import TURN_TOKENS, agent_config, interview_config
+from agent_jobs import TURN_TOKENS, agent_config, forgetful_config, interview_config
 from trainers import free_address
 
+import tasks
 from embodyflow.agents.conductor import Conductor
 from embodyflow.agents.episode import ToolFailedError
 from embodyflow.agents.transcript import Origin
@@ -86,6 +87,27 @@ def test_the_trained_tokens_are_the_sampled_ones_and_no_others(interviews, train
     assert (theirs[~rows["loss_mask"]] == 0).all() and (entropy[~rows["loss_mask"]] == 0).all()
 
 
+def test_the_trainer_computes_the_samplers_log_probs_in_each_context(trainer) -> None:
+    """Two agents, whose template cuts earlier turns short, write ten turns in several contexts."""
+    rollout = rollout_of(forgetful_config(), trainer)
+    rows = to_batch(play(rollout))
+    rollout.close()
+
+    assert rows["num_turns"].tolist() == [10] * 4
+    num_contexts = rows["token_context"].flatten(1).amax(1) + 1  # a turn of one character is not cut
+    assert num_contexts.min() >= 4 and num_contexts.max() == 6
+    own = rows["token_origin"] == Origin.MODEL
+    assert torch.equal(rows["loss_mask"], own) and torch.equal(own, rows["token_turn"] > 0)
+    with torch.no_grad():
+        theirs, _ = trainer.policy.evaluate(rows, 1.0)
+    assert (theirs - rows["log_probs"]).abs().max() < 1e-5
+
+    batch, metrics, _ = rollout.judge(rows, "train")
+    assert metrics["rollout/contexts"].value == num_contexts.double().mean()
+    rewards = tasks.compute_reward(batch, worker=rollout).batch["rewards"].flatten(1)
+    assert torch.equal(rewards.sum(1), batch["token_turn_reward"].flatten(1).sum(1) + 0.5)
+
+
 def test_a_turn_that_was_cut_is_closed_before_the_next_message(interviews) -> None:
     rows = to_batch(play(interviews))
     end, tool = interviews.tokenizer.eos_token_id, interviews.tokenizer.convert_tokens_to_ids("<tool>")
@@ -113,7 +135,8 @@ def test_a_hundred_tool_faults_of_five_kinds_do_not_change_the_rows(trainer) -> 
 
     assert digest_of(rows) == digest_of(expected) and not any(agent_jobs.FAULTS.values())
     faults = {name: metric.value for name, metric in rollout.fault_metrics().items()}
-    assert faults == {"perf/tool_retries": 100, "perf/redrawn_episodes": 0}
+    names = ("tool_retries", "redrawn_episodes", "rejected_episodes")
+    assert [faults[f"perf/{name}"] for name in names] == [100, 0, 0]
     rollout.close()
 
 
@@ -127,7 +150,8 @@ def test_an_episode_whose_tool_stays_broken_is_drawn_again_and_counted(interview
     assert (rows["seed"] != expected["seed"]).tolist() == [False, True, False, False]
     assert rows["num_turns"].tolist() == [8] * 4 and rows["tool_calls"].tolist() == [8] * 4
     faults = {name: metric.value for name, metric in interviews.fault_metrics().items()}
-    assert faults == {"perf/tool_retries": 2, "perf/redrawn_episodes": 1}
+    names = ("tool_retries", "redrawn_episodes", "rejected_episodes")
+    assert [faults[f"perf/{name}"] for name in names] == [2, 1, 0]
 
 
 def test_a_tool_that_is_broken_for_good_ends_the_node_and_a_retry_calls_it_again(interviews, tmp_path) -> None:

@@ -1,0 +1,1 @@
+"""Workflow classes of AReaL, unchanged."""

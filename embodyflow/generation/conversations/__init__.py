@@ -1,0 +1,1 @@
+"""Batch-invariant generation for conversations, whose keys and values stay in the cache between turns."""

@@ -1,0 +1,151 @@
+"""Conversations that are sampled side by side, each turn as soon as it is asked for."""
+
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from embodyflow.generation.conversations.key_values import KeyValues
+from embodyflow.generation.conversations.row_passes import Chunk, RowPasses
+from embodyflow.generation.conversations.slots import Slots, common_length
+from embodyflow.generation.conversations.turn import Turn
+from embodyflow.generation.interface import Completion, Request, Sampling, TokenCounts, check_requests
+from embodyflow.generation.sampler import Noise, Sampler
+from embodyflow.generation.stopping import StopStrings
+
+
+class SlotConversations:
+    """Implements :class:`~embodyflow.generation.interface.Conversations`.
+
+    A pass takes the next token of every turn and as many tokens of new prompts and messages as fit. Since a token's
+    results depend on nothing but the tokens before it, it does not matter which pass takes it, nor whether its prefix
+    was read, copied from another slot or computed again.
+
+    Args:
+        passes: Passes of the decoder.
+        key_values: Cache of the passes.
+        sampling: Sampling parameters and stop conditions of all turns.
+        vocab_size: Size of the model's vocabulary.
+        max_model_len: Most tokens of a conversation.
+        version: Version of the weights.
+        build_stop: Builds the search for stop strings of a turn; ``None`` without stop strings.
+    """
+
+    def __init__(
+        self,
+        passes: RowPasses,
+        key_values: KeyValues,
+        sampling: Sampling,
+        vocab_size: int,
+        max_model_len: int,
+        version: int,
+        build_stop: Callable[[], StopStrings] | None,
+    ) -> None:
+        self._passes, self._key_values, self._sampling = passes, key_values, sampling
+        self._vocab_size, self._max_model_len = vocab_size, max_model_len
+        self._version, self._build_stop = version, build_stop
+        self._slots, self._sampler = Slots(key_values.num_slots), Sampler(sampling)
+        self._noise = None if sampling.is_greedy else Noise(key_values.num_slots, vocab_size)
+        self._active: list[Turn] = []  # each with a slot; those of the last pass at the end
+        self._waiting = deque[Turn]()
+        self.counts = TokenCounts()
+
+    @property
+    def num_open(self) -> int:
+        """Number of turns that are not finished."""
+        return len(self._active) + len(self._waiting)
+
+    def ask(self, conversation: int, request: Request, recorded: tuple[int, ...] = ()) -> None:
+        """Begin a turn."""
+        check_requests([(conversation, request)], self._sampling, self._vocab_size, self._max_model_len)
+        stop = None if self._build_stop is None else self._build_stop()
+        turn = Turn(conversation, request, self._sampling, recorded, stop)
+        slot = self._slots.of(conversation)
+        if slot is None:
+            self._waiting.append(turn)
+        else:
+            self._begin(turn, slot, self._slots.shared(slot, request.prompt_ids))
+
+    def end(self, conversation: int) -> None:
+        """Abandon the turn of a conversation, if it has one, and free its slot."""
+        self._active = [turn for turn in self._active if turn.conversation != conversation]
+        self._waiting = deque(turn for turn in self._waiting if turn.conversation != conversation)
+        self._slots.release(conversation)
+
+    def step(self) -> list[tuple[int, Completion]]:
+        """Compute one pass; return the turns that it finished, with their conversations."""
+        self._admit()
+        turns, chunks = self._choose()
+        hidden = self._passes.hidden(chunks)
+        drawing, rows, row = list[Turn](), list[int](), -1
+        for turn, chunk in zip(turns, chunks, strict=True):
+            row += len(chunk.tokens)
+            if turn.is_reading:
+                self.counts.read += len(chunk.tokens)
+            self._slots.tokens[turn.slot] += chunk.tokens
+            del turn.unread[: len(chunk.tokens)]
+            if not turn.unread:
+                drawing.append(turn)
+                rows.append(row)
+        if not drawing:
+            return []
+        slots = np.array([turn.slot for turn in drawing])
+        noise = None if self._noise is None else self._noise.next(slots)
+        tokens, log_probs = self._sampler.draw(self._passes.logits(hidden[rows]), noise)
+        self.counts.sampled += len(drawing)
+        drawn = zip(drawing, tokens.tolist(), log_probs.tolist(), strict=True)
+        ended = [turn for turn, token, log_prob in drawn if turn.append(token, log_prob)]
+        self._active = [turn for turn in self._active if turn not in ended]
+        completions = [(turn.conversation, turn.completion(self._version)) for turn in ended]
+        return sorted(completions, key=lambda pair: pair[0])
+
+    def _choose(self) -> tuple[list[Turn], list[Chunk]]:
+        """Return turns and their next tokens for a pass; turns that found no room come first in the next one."""
+        room, chosen, left, chunks = self._passes.max_rows, list[Turn](), list[Turn](), list[Chunk]()
+        for turn in self._active:
+            tokens = turn.unread[:room]
+            if not tokens:
+                left.append(turn)
+                continue
+            chosen.append(turn)
+            chunks.append(Chunk(turn.slot, len(self._slots.tokens[turn.slot]), tokens))
+            room -= len(tokens)
+        self._active = left + chosen
+        return chosen, chunks
+
+    def _admit(self) -> None:
+        """Begin waiting turns while there are slots; an idle engine takes those of idle conversations."""
+        is_idle = not self._active
+        for turn in list(self._waiting):
+            if not self._slots.has_free:
+                if not is_idle or len(self._active) == self._key_values.num_slots:
+                    return
+                self._slots.release_oldest()
+            prompt = turn.request.prompt_ids
+            source, length = self._slots.longest_prefix(prompt)
+            if self._is_being_read(prompt, length):
+                continue
+            slot = self._slots.take(turn.conversation)
+            if source != slot:
+                self._key_values.copy(source, slot, length)
+                self._slots.tokens[slot] = self._slots.tokens[source][:length]
+            self.counts.copied += length
+            self._waiting.remove(turn)
+            self._begin(turn, slot, length)
+
+    def _is_being_read(self, prompt: tuple[int, ...], length: int) -> bool:
+        """Return True if an active turn reads at least half of what the prompt has after a prefix of this length."""
+        unread = len(prompt) - 1 - length
+        return unread > 0 and any(
+            common_length(turn.request.prompt_ids, prompt[:-1]) - length >= unread / 2
+            for turn in self._active
+            if turn.is_reading
+        )
+
+    def _begin(self, turn: Turn, slot: int, length: int) -> None:
+        """Begin a turn in a slot of which it keeps the first tokens."""
+        turn.slot, turn.unread = slot, list(turn.request.prompt_ids[length:])
+        del self._slots.tokens[slot][length:]
+        self._active.append(turn)
+        if self._noise is not None:
+            self._noise.start(slot, turn.request.seed)

@@ -1,0 +1,61 @@
+"""Which conversation has which slot of the cache, and which tokens the slots hold."""
+
+from collections.abc import Sequence
+
+
+class Slots:
+    """The slots of a cache whose content depends on nothing but the tokens, so any slot may copy from any other.
+
+    Args:
+        num_slots: Number of slots.
+    """
+
+    def __init__(self, num_slots: int) -> None:
+        self.tokens: list[list[int]] = [[] for _ in range(num_slots)]
+        self._owners: dict[int, int] = {}  # slot of each conversation, the least recently used first
+        self._free = list(range(num_slots))  # the longest free first
+
+    @property
+    def has_free(self) -> bool:
+        """True if a slot is free."""
+        return bool(self._free)
+
+    def of(self, conversation: int) -> int | None:
+        """Return the slot of a conversation and mark it as used, or return ``None``."""
+        slot = self._owners.pop(conversation, None)
+        if slot is not None:
+            self._owners[conversation] = slot
+        return slot
+
+    def take(self, conversation: int) -> int:
+        """Give a conversation a free slot and return it."""
+        self._owners[conversation] = slot = self._free.pop(0)
+        return slot
+
+    def release(self, conversation: int) -> None:
+        """Free the slot of a conversation, if it has one; its content stays until the slot is taken."""
+        slot = self._owners.pop(conversation, None)
+        if slot is not None:
+            self._free.append(slot)
+
+    def release_oldest(self) -> None:
+        """Free the slot of the conversation that has not used its own for the longest time."""
+        self.release(next(iter(self._owners)))
+
+    def longest_prefix(self, prompt: Sequence[int]) -> tuple[int, int]:
+        """Return the slot that holds the longest prefix of a prompt without its last token, and the prefix's length."""
+        lengths = [self.shared(slot, prompt) for slot in range(len(self.tokens))]
+        length = max(lengths)
+        return lengths.index(length), length
+
+    def shared(self, slot: int, prompt: Sequence[int]) -> int:
+        """Return how many tokens of a prompt a slot holds; the last one is never counted, because it is computed."""
+        return common_length(self.tokens[slot], prompt[:-1])
+
+
+def common_length(left: Sequence[int], right: Sequence[int]) -> int:
+    """Return the length of the longest common prefix."""
+    for place, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one != other:
+            return place
+    return min(len(left), len(right))

@@ -1,0 +1,59 @@
+"""A turn of a conversation that is being sampled."""
+
+from dataclasses import dataclass, field
+
+from embodyflow.generation.interface import Completion, FinishReason, Request, Sampling, max_tokens_of
+from embodyflow.generation.stopping import StopStrings
+
+
+@dataclass(eq=False)
+class Turn:
+    """A request and its tokens so far.
+
+    Attributes:
+        conversation: Index of the conversation.
+        request: Request.
+        sampling: Sampling parameters.
+        recorded: Tokens of an earlier attempt, which the model reads in place of those that it samples; may be empty.
+        stop: Search for stop strings, or ``None`` without any.
+        slot: Slot of the cache; -1 while the turn waits for one.
+        unread: Tokens that are not in the cache yet.
+    """
+
+    conversation: int
+    request: Request
+    sampling: Sampling
+    recorded: tuple[int, ...]
+    stop: StopStrings | None
+    slot: int = -1
+    unread: list[int] = field(default_factory=list)
+    _tokens: list[int] = field(default_factory=list)
+    _log_probs: list[float] = field(default_factory=list)
+    _stopped: bool = False
+
+    @property
+    def is_reading(self) -> bool:
+        """True before the first token is sampled."""
+        return not self._tokens
+
+    def append(self, token: int, log_prob: float) -> bool:
+        """Append a sampled token; return True if it ends the turn."""
+        self._tokens.append(token)
+        self._log_probs.append(log_prob)
+        number = len(self._tokens)
+        self.unread = [self.recorded[number - 1] if self.recorded else token]
+        self._stopped = token in self.sampling.stop_token_ids
+        if self.stop is not None:
+            self._stopped |= self.stop.is_completed_by(token)
+        if self.recorded:
+            return number == len(self.recorded)
+        return self._stopped or number == max_tokens_of(self.request, self.sampling)
+
+    def completion(self, version: int) -> Completion:
+        """Return the finished turn.
+
+        Args:
+            version: Version of the weights.
+        """
+        reason: FinishReason = "stop" if self._stopped else "length"
+        return Completion(tuple(self._tokens), tuple(self._log_probs), reason, version)
