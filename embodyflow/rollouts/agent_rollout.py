@@ -74,7 +74,7 @@ class AgentRollout(LanguageRollout):
         return batch, metrics | conversation_metrics(batch), shown
 
     def fault_metrics(self) -> dict[str, Metric]:
-        """Return what playing cost since the last call: failures of tools, rejections, and tokens that the model read."""
+        """Return counts since the last call: failures of tools, rejections, and tokens that the model read."""
         faults, self._faults = self._faults, Faults()
         tokens_read, self._tokens_read = self._tokens_read, 0
         return {
