@@ -13,6 +13,7 @@ from episode_clients import CALL, ROW, TOKENIZER, KnownModel, context_of, decode
 
 from embodyflow.agents.episode import Episode
 from embodyflow.agents.programs.program import Program
+from embodyflow.agents.transcript import Origin
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.prompts.word_tokenizer import word_tokenizer
 
@@ -28,7 +29,7 @@ def play(script: str, package: str, *turns: str, tokenizer: Any = TOKENIZER) -> 
     context = context_of(program=["python", str(EXAMPLES / script)], max_turns=3)
 
     async def run() -> Episode:
-        engine = ChatEngine(model, tokenizer, 20_000, 1000)
+        engine = ChatEngine(model, tokenizer, 20_000, 40_000)
         return await Program(context.config).run(engine, ROW, context)
 
     return asyncio.run(run()), model
@@ -46,11 +47,16 @@ def test_an_agent_calls_its_tool_and_answers(script: str, package: str) -> None:
     )
 
 
-def test_smolagents_answers_in_one_step() -> None:
-    call = {"name": "final_answer", "arguments": {"answer": "## 408"}}
+def test_each_step_of_smolagents_is_a_context() -> None:
+    """It writes the model's turns in words of its own, so no request continues the one before."""
     letters = word_tokenizer(
         [*map(chr, range(32, 127)), "\n"], end="<end>", roles=("<assistant>",), chat_template=TOKENIZER.chat_template
     )
-    turn = f"<tool_call>{json.dumps(call)}</tool_call>"
-    episode, model = play("with_smolagents.py", "smolagents", turn, tokenizer=letters)
-    assert len(model.prompts) == 1 and (episode.reward, episode.finished) == (1.0, True)
+    call = {"name": "final_answer", "arguments": {"answer": "## 408"}}
+    turns = CALL, f"<tool_call>{json.dumps(call)}</tool_call>"
+    episode, model = play("with_smolagents.py", "smolagents", *turns, tokenizer=letters)
+
+    assert (episode.reward, episode.success, episode.finished) == (1.0, True, True)
+    assert "408" in letters.decode(model.prompts[1]) and episode.transcript.num_contexts == 2
+    written = [letters.decode(each.tokens) for each in episode.transcript.segments if each.origin == Origin.MODEL]
+    assert written == [f"{turn}<end>" for turn in turns]
