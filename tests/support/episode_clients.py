@@ -67,7 +67,7 @@ def context_of(**config: Any) -> EpisodeContext:
 
 
 def engine_of(model: KnownModel, max_tokens: int = 60, temperature: float = 1.0) -> ChatEngine:
-    return ChatEngine(model, TOKENIZER, 24, max_tokens, temperature=temperature)
+    return ChatEngine(model, model.tokenizer, 24, max_tokens, temperature=temperature)
 
 
 def session_of(model: KnownModel, context: EpisodeContext | None = None, **engine: Any) -> Session:

@@ -1,10 +1,14 @@
-"""Errors of the server, in OpenAI's shape."""
+"""Errors of requests."""
 
 from typing import Any
 
 
+class RequestError(RuntimeError):
+    """A program asks for something that an episode cannot have, which fails the episode; the message says what."""
+
+
 class ApiError(Exception):
-    """A request is refused.
+    """A request is refused, with an answer in OpenAI's shape.
 
     Args:
         message: One line that names the parameter and what is allowed.

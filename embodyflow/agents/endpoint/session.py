@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from embodyflow.agents.chat_format import Message
-from embodyflow.agents.endpoint.api_error import ApiError
+from embodyflow.agents.endpoint.api_error import ApiError, RequestError
 from embodyflow.agents.endpoint.thread import Thread
 from embodyflow.agents.endpoint.turns import Turn, TurnRequest
 from embodyflow.agents.episode import Episode, EpisodeContext
@@ -16,10 +16,6 @@ from embodyflow.prompts.prompts import Prompt, PromptTooLongError
 
 LIMIT_CODES = ("context_length_exceeded", "max_turns")
 """Codes of refusals by a limit of the run. They cut the episode."""
-
-
-class RequestError(RuntimeError):
-    """A program asks for something that an episode cannot have; the message says what."""
 
 
 @dataclass
@@ -44,8 +40,8 @@ class Session:
 
     Attributes:
         temperature: Temperature of the run's training episodes.
-        is_cut: True if a limit of the run refused a turn.
-        refusal: Message of the last request that was refused for its parameters, or ``None``.
+        is_cut: True if a limit of the run refused the newest turn.
+        refusal: Message of the newest request if it was refused for its parameters, or ``None``.
         failed: Gets the exception that ends the episode whatever the program does then.
     """
 
@@ -145,7 +141,9 @@ class Session:
     async def _turn(self, request: TurnRequest) -> Turn:
         self._on_turn(True)
         try:
-            return await self._thread_of(request).turn(request, self._next_name())
+            turn = await self._thread_of(request).turn(request, self._next_name())
+            self.is_cut, self.refusal = False, None
+            return turn
         except ApiError:
             raise
         except Exception as error:

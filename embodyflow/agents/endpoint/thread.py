@@ -1,11 +1,11 @@
 """A conversation of the model with a program, which sends the whole chat again with each request."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from embodyflow.agents.chat_format import Message
-from embodyflow.agents.endpoint.api_error import ApiError
+from embodyflow.agents.chat_format import ChatFormat, Message
+from embodyflow.agents.endpoint.api_error import ApiError, RequestError
 from embodyflow.agents.endpoint.messages import continuation
 from embodyflow.agents.endpoint.stop_strings import StoppingModel
 from embodyflow.agents.endpoint.turns import Call, Turn, TurnRequest
@@ -32,6 +32,7 @@ class Thread:
         request: Request for the first turn, whose messages are the prompt.
 
     Raises:
+        RequestError: The chat template ignores the tools.
         PromptTooLongError: The episode's first messages have more tokens than ``rollout.max_prompt_tokens``.
     """
 
@@ -40,7 +41,8 @@ class Thread:
         self._parse = PARSERS[context.config.parser]
         self._model = StoppingModel(engine.model, engine.tokenizer)
         prompt = replace(row, text=None, messages=[dict(message) for message in request.messages])
-        tools = [dict(tool) for tool in request.tools]
+        tools = [dict(tool) for tool in request.tools] if context.config.describe_tools else []
+        _require_tools_in_template(engine.tokenizer, prompt, tools)
         self._conversation = replace(engine, model=self._model).chat(prompt, tools, context)
         self._tools: tuple[Mapping[str, Any], ...] = request.tools
         self._known: list[Message] = list(request.messages)
@@ -124,3 +126,11 @@ class Thread:
             return ()
         turn = self._context.counts.turns  # templates of Mistral take ids of nine letters and digits
         return tuple(Call(f"c{turn:04}{number:04}", call.name, call.arguments) for number, call in enumerate(readable))
+
+
+def _require_tools_in_template(tokenizer: Any, prompt: Prompt, tools: Sequence[Mapping[str, Any]]) -> None:
+    if tools and ChatFormat(tokenizer, tools, 0).text(prompt) == ChatFormat(tokenizer, (), 0).text(prompt):
+        raise RequestError(
+            "the program gives tools, and the tokenizer's chat template does not mention them; use a template that "
+            "does, or describe the tools in the prompt and set rollout.agent.describe_tools=false"
+        )

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from embodyflow.agents.call_journal import ChangedCallError
+from embodyflow.agents.endpoint.api_error import RequestError
 from embodyflow.agents.endpoint.server import EpisodeServer
-from embodyflow.agents.endpoint.session import RequestError, Session
+from embodyflow.agents.endpoint.session import Session
 from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.programs.process import Ended, environment, running, search_path
 from embodyflow.agents.programs.reward import read_reward

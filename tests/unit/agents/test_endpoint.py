@@ -10,9 +10,11 @@ import httpx
 import pytest
 from episode_clients import CALL, QUESTION, TOOLS, KnownModel, client_of, context_of, decode, encode, session_of
 
+from embodyflow.agents.endpoint.api_error import RequestError
 from embodyflow.agents.endpoint.server import EpisodeServer
 from embodyflow.agents.endpoint.session import Session
 from embodyflow.agents.transcript import Origin
+from embodyflow.prompts.calculator import build_tokenizer
 
 ANSWER = {"role": "tool", "tool_call_id": "c00010000", "content": "408"}
 
@@ -179,8 +181,8 @@ def test_what_cannot_be_honoured_is_refused_in_one_line(parameters: dict[str, An
 
 
 def test_the_temperature_of_the_run_is_accepted() -> None:
-    body = {"messages": [QUESTION], "temperature": 0.7, "seed": 3, "n": 1, "user": "me", "store": False}
-    [response], _ = talk(KnownModel("1"), body, temperature=0.7)
+    body = {"messages": [QUESTION], "temperature": 1, "seed": 3, "n": 1, "user": "me", "store": False}
+    [response], _ = talk(KnownModel("1"), body, temperature=1.0)
     assert response.status_code == 200
 
 
@@ -270,6 +272,27 @@ def test_a_turn_after_a_stop_string_continues_the_sampled_tokens() -> None:
     bodies = {"messages": [QUESTION], "stop": "="}, {"messages": [QUESTION, {**ONE, "content": "12*34"}, ANSWER]}
     talk(model, *bodies)
     assert decode(model.prompts[1]) == "<bos><user>12*34=<end><assistant>12*34=<end><tool>408<end><assistant>"
+
+
+def test_tools_that_the_chat_template_ignores_fail_the_episode() -> None:
+    def without_tools() -> tuple[KnownModel, dict[str, Any]]:
+        tokenizer = build_tokenizer()
+        tokenizer.chat_template = tokenizer.chat_template.replace("if tools", "if false")
+        return KnownModel("1", tokenizer=tokenizer), {"messages": [QUESTION], "tools": TOOLS}
+
+    model, body = without_tools()
+    [response], session = talk(model, body)
+    assert response.status_code == 400 and isinstance(session.failed.result(), RequestError)
+    assert "rollout.agent.describe_tools=false" in str(session.failed.result())
+
+    model, body = without_tools()
+    [response], _ = talk(model, body, context=context_of(describe_tools=False))
+    assert response.status_code == 200
+
+
+def test_a_refusal_that_a_program_survives_is_forgotten() -> None:
+    answers, session = talk(KnownModel("1"), {"messages": [QUESTION], "n": 2}, {"messages": [QUESTION]})
+    assert [answer.status_code for answer in answers] == [400, 200] and session.refusal is None
 
 
 def test_two_turns_at_a_time_are_refused() -> None:

@@ -18,7 +18,7 @@ from episode_clients import ROW, KnownModel, context_of, decode, engine_of
 from my_programs import SCRIPT
 
 from embodyflow.agents.call_journal import ChangedCallError
-from embodyflow.agents.endpoint.session import RequestError
+from embodyflow.agents.endpoint.api_error import RequestError
 from embodyflow.agents.episode import Episode
 from embodyflow.agents.programs.program import Program, ProgramFailedError
 from embodyflow.agents.programs.reward import PrintedRewardError, read_reward
