@@ -10,8 +10,7 @@ import os
 import subprocess
 import sys
 import threading
-
-import psutil
+import time
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 KILLED = 137
@@ -42,18 +41,23 @@ def _end_with(descriptor: int) -> None:
 
 
 def _kill_descendants() -> None:
-    while found := [each for each in psutil.Process().children(recursive=True) if _is_alive(each)]:
-        for each in found:
+    while _has_children():
+        import psutil  # takes longer than most programs need it for
+
+        for each in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
-        psutil.wait_procs(found, timeout=1.0)
+        time.sleep(0.001)
 
 
-def _is_alive(process: psutil.Process) -> bool:
+def _has_children() -> bool:
+    """Return True if a child is alive, after reaping those that have ended."""
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
         return False
+    return True
 
 
 if __name__ == "__main__":

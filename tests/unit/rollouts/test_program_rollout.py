@@ -29,11 +29,11 @@ from embodyflow.rollouts.agent_rollout import AgentRollout
 from embodyflow.training.language_trainer import LanguageTrainer
 from pipelines import load_pipeline
 
-NO_TOOLS = ("rollout.agent.tools=[]", "warm_start=null")
+SMALL = ("rollout.agent.tools=[]", "warm_start=null", "rollout.num_groups=1")
 
 
 def program_config(program: str, *overrides: str) -> AgentJobConfig:
-    return agent_config(*NO_TOOLS, f"rollout.agent.program={program}", *overrides)
+    return agent_config(*SMALL, f"rollout.agent.program={program}", *overrides)
 
 
 @pytest.fixture(scope="module")
@@ -89,39 +89,32 @@ def test_two_iterations_train_a_script_that_knows_nothing_of_us() -> None:
     names = iterate(config, rollout, trainer, 1) | iterate(config, rollout, trainer, 2)
 
     assert {"perf/redrawn_episodes", "rollout/turns"} <= names
-    rows = play(rollout)
-    assert rows["policy_version"].tolist() == [2] * 4 and rows["rewarded"].all()
     changed = [name for name, array in trainer.weights().items() if not np.array_equal(array, before[name])]
     assert len(changed) > 5
     rollout.close()
     trainer.close()
 
 
-def test_the_trained_tokens_are_the_sampled_ones(trainer: LanguageTrainer) -> None:
-    rollout = rollout_of(program_config("my_programs:interview"), trainer)
-    rows = to_batch(play(rollout))
-
-    origins, mask = rows["token_origin"][..., 0], rows["loss_mask"][..., 0]
-    inside = torch.arange(mask.shape[1]) < rows["response_length"][:, None]
-    assert rows["num_turns"].tolist() == [2] * 4
-    assert torch.equal(mask, inside & (origins == Origin.MODEL)) and mask.sum() >= 8
-    with torch.no_grad():
-        theirs, _ = trainer.policy.evaluate(rows, 1.0)
-    assert (theirs - rows["log_probs"]).abs().max() < 1e-5
-    rollout.close()
-
-
-def test_a_lost_worker_takes_the_turns_that_were_sampled(trainer: LanguageTrainer, tmp_path: Path) -> None:
+def test_the_trained_tokens_are_the_sampled_ones_and_a_lost_worker_takes_them(
+    trainer: LanguageTrainer, tmp_path: Path
+) -> None:
     config = program_config("my_programs:interview")
     rollout, journal = rollout_of(config, trainer), Journal(tmp_path / "stage" / "0.0.parts")
     expected = play(rollout, journal)
+    rows = to_batch(expected)
+
+    origins, mask = rows["token_origin"][..., 0], rows["loss_mask"][..., 0]
+    inside = torch.arange(mask.shape[1]) < rows["response_length"][:, None]
+    assert rows["num_turns"].tolist() == [2] * 2
+    assert torch.equal(mask, inside & (origins == Origin.MODEL)) and mask.sum() >= 4
+    with torch.no_grad():
+        theirs, _ = trainer.policy.evaluate(rows, 1.0)
+    assert (theirs - rows["log_probs"]).abs().max() < 1e-5
+
     (tmp_path / "stage" / "0.0.parts").unlink()  # lost before the rows were complete
     halved = {name: (array / 2).astype(array.dtype) for name, array in trainer.weights().items()}
     rollout._engine.update_weights(halved, 3)
-
-    rows = play(rollout, journal)
-
-    assert digest_of(rows) == digest_of(expected)
+    assert digest_of(play(rollout, journal)) == digest_of(expected)
     rollout.close()
 
 
@@ -132,7 +125,7 @@ def test_a_program_that_crashes_is_drawn_again_and_counted(trainer: LanguageTrai
         f"import os, runpy, sys\nif not os.path.exists({str(crashed)!r}):\n    open({str(crashed)!r}, 'w').close()\n"
         f"    sys.exit(3)\nsys.argv[1:] = ['1']\nrunpy.run_path({SCRIPT!r}, run_name='__main__')\n"
     )
-    rollout = rollout_of(program_config(f"[python,{agent}]", "rollout.num_groups=1"), trainer)
+    rollout = rollout_of(program_config(f"[python,{agent}]"), trainer)
 
     rows = play(rollout)
 
@@ -153,4 +146,9 @@ def test_a_program_that_always_fails_ends_the_run(trainer: LanguageTrainer) -> N
 def test_a_wrong_program_is_one_line_before_a_run_starts() -> None:
     with pytest.raises(ConfigError, match=r"rollout.agent.program.command: no-such is no command"):
         check_agent(program_config("[no-such]"))
+    with pytest.raises(
+        ConfigError, match=r"rollout.agent.program: rollout.agent.workflow=agent_jobs:Interview does not"
+    ):
+        overrides = "rollout.agent.workflow=agent_jobs:Interview", "rollout.agent.tools=[agent_jobs:look_up]"
+        check_agent(program_config("my_programs:interview", *overrides))
     check_agent(program_config("my_programs:interview"))
