@@ -32,7 +32,7 @@ from tasks import measure_warm_start
 
 
 class InProcessRun:
-    """An embodied or control run whose iterations are called one by one.
+    """A run whose iterations are called one by one; :meth:`train` is for embodied and control runs.
 
     Args:
         words: Overrides of the configuration; ``rollout.num_workers=1`` is added.
@@ -41,10 +41,11 @@ class InProcessRun:
     def __init__(self, words: Sequence[str]) -> None:
         self.config: Any = compose_config(["run_id=in-process", *words, "rollout.num_workers=1"])
         self.rollout: Any = resolve(self.config.rollout_engine)(self.config, 0, 1)
-        self.trainer = FSDPTrainer(self.config, 0, 1)
+        self.trainer: FSDPTrainer = resolve(self.config.trainer_engine)(self.config, 0, 1)
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         self.trainer.connect(f"127.0.0.1:{port}")
+        self._version = -1
         self._graph = load_pipeline(**self.config.pipeline.source())
 
     def warm_start(self) -> None:
@@ -53,13 +54,13 @@ class InProcessRun:
             demos = to_batch(self.rollout.demonstrate())
             self.trainer.fit(demos[demos["uid"].argsort()], derive_seed(self.config.seed, 0, "fit"))
             self._fit_until(self.config.warm_start)
-        self.rollout.update_weights(self.trainer.weights(), 0)
+        self._publish(0)
 
     def _fit_until(self, config: Any) -> None:
         """Fit further until the policy has the quality that ends the warm start, if the configuration states one."""
         until, steps = config.until, config.steps
         while until is not None and steps < until.max_steps:
-            self.rollout.update_weights(self.trainer.weights(), -1 - steps)
+            self._publish(-1 - steps)
             call = self._call(0, "measure_warm_start", 0)
             measured = measure_warm_start(None, worker=self.rollout, call=call).metrics["sft/success_rate"]
             if measured.value >= until.success:
@@ -83,7 +84,7 @@ class InProcessRun:
             output = function(*arguments.args, **arguments.kwargs)
             outputs[node_id] = output.batch
             metrics.append(as_metrics(output.metrics))
-        self.rollout.update_weights(self.trainer.weights(), iteration)
+        self._publish(iteration)
         return to_floats(merge_metrics(metrics))
 
     def success(self, mode: str = "greedy") -> list[float]:
@@ -109,6 +110,11 @@ class InProcessRun:
             print(iteration, facts["curve"][-1], facts["mixed_fraction"][-1], f"{seconds:.0f} s", flush=True)
         return facts | {"train_seconds": time.perf_counter() - started, **self._rates("after")}
 
+    def _publish(self, version: int) -> None:
+        """Load the trainer's weights into the rollout, with its probe as a run does."""
+        self.rollout.update_weights(self.trainer.weights() | self.trainer.probe(), version)
+        self._version = version
+
     def _rates(self, moment: str) -> dict[str, Any]:
         greedy, sampled = self.success(), self.success("sampled")
         return {
@@ -124,7 +130,7 @@ class InProcessRun:
             node_id=node_id,
             total_rows=num_rows,
             positions=np.arange(num_rows),
-            policy_version=self.rollout.policy_version,
+            policy_version=self._version,
             run_folder=None,
             journal=lambda rank, part=0: None,
             surplus=lambda rank: None,

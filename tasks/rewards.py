@@ -91,7 +91,7 @@ def compute_kl_penalty(batch: Batch, config: Any = None, *, worker: TrainerEngin
 def compute_advantage(batch: Batch, config: Any = None, *, worker: Reducer, **kwargs: Any) -> NodeOutput:
     """Compute advantages by the configured estimator, one step per decision; a group's rows are on one rank.
 
-    A column ``kl_penalty`` is subtracted from the rewards first.
+    A column ``kl_penalty`` is subtracted from the rewards first. ``token_turn`` tells the turns of an agent.
     """
     mask, rewards = batch["loss_mask"], batch["rewards"]
     if "kl_penalty" in set(batch.keys()):
@@ -103,6 +103,7 @@ def compute_advantage(batch: Batch, config: Any = None, *, worker: Reducer, **kw
         values=batch.get("values", None),
         bootstrap_values=batch.get("bootstrap_values", None),
         baselines=batch.get("baseline", None),
+        turns=batch["token_turn"].amax(-1) if "token_turn" in set(batch.keys()) else None,
         all_reduce=worker.all_reduce,
     )
     advantages, returns = compute_advantages(inputs, worker.config.algorithm)

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 
 from embodyflow.algorithms.filters import group_metrics, keep_mixed, keep_untruncated, keep_within
+from embodyflow.algorithms.groups import Groups
+from embodyflow.algorithms.turns import Turns
 from embodyflow.config.grouped import GroupedConfig
 from embodyflow.config.pipeline import FilterConfig
 from embodyflow.data.batches import join_rows, to_batch, to_columns
@@ -28,7 +30,8 @@ def filter_groups(batch: Batch, config: Any = None, *, worker: Engine, **kwargs:
     """Drop whole groups by their outcomes, by the rules of ``filter``.
 
     Dropped rows still count in the mean over rows or tokens of the policy's loss, to which they add nothing.
-    ``config["uniform"]`` names the column that ``filter.drop_uniform`` compares, ``success`` by default.
+    ``config["uniform"]`` names the column that ``filter.drop_uniform`` compares, ``success`` by default. A group whose
+    agents have different rewards in a turn is not uniform.
     """
     kept = _kept(batch, worker.config.filter, (config or {}).get("uniform", "success"))
     return NodeOutput(kept, _group_metrics(batch, kept) | {"groups/num_kept_rows": total(len(kept))})
@@ -128,10 +131,23 @@ def _kept(batch: Batch, rules: FilterConfig, uniform: str = "success") -> Batch:
     success, groups = batch["success"], batch["group_id"]
     keep = keep_within(success, groups, rules.min_success, rules.max_success)
     if rules.drop_uniform:
-        keep &= keep_mixed(batch[uniform], groups)
+        keep &= keep_mixed(batch[uniform], groups) | _differ_in_turns(batch)
     if rules.drop_truncated:
         keep &= keep_untruncated(batch["truncated"], groups)
     return batch[keep]
+
+
+def _differ_in_turns(batch: Batch) -> torch.Tensor:
+    """Return a mask of the rows in whose group the rewards of an agent's turns differ, bool [N]."""
+    differ = torch.zeros(len(batch), dtype=torch.bool)
+    if "token_turn_reward" not in set(batch.keys()) or not batch["token_turn_reward"].any():
+        return differ
+    columns = (batch[name].flatten(1) for name in ("token_turn_reward", "loss_mask", "token_turn"))
+    turns = Turns.of(*columns)
+    groups = Groups(batch["group_id"])
+    for rewards in turns.rewards.unbind(1):
+        differ |= groups.mixed(rewards)[groups.index]
+    return differ
 
 
 def _group_metrics(played: Batch, kept: Batch) -> dict[str, Metric]:

@@ -65,6 +65,11 @@ class Conversation:
         given = 0 if self._given is None else len(self._given[0].end) + len(self._given[0].tokens)
         return self._max_tokens - self.transcript.num_new_tokens - given
 
+    @property
+    def text_before(self) -> str:
+        """Text of the chat template before the model's last turn, or before its next one if it has not begun."""
+        return self._text
+
     async def reply(self, max_tokens: int | None = None) -> str:
         """Let the model write its next turn; return its text with special tokens, without the one that ended it.
 

@@ -13,6 +13,7 @@ from embodyflow.agents.tool_runner import Answer, ToolRunner
 from embodyflow.agents.transcript import Transcript
 from embodyflow.config.agent import AgentConfig
 from embodyflow.errors import InfrastructureError
+from embodyflow.rewards.interface import Score
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +100,7 @@ class EpisodeContext:
         journal: Calls of an earlier attempt, and those of this one.
         runner: Runs the tools of all episodes that are played side by side.
         faults: Failures that the worker recovered from.
+        judge: Reward function of the job, called with the episode so far; it grades the model's last turn.
         counts: Turns and calls so far.
     """
 
@@ -110,6 +112,7 @@ class EpisodeContext:
     journal: CallJournal
     runner: ToolRunner
     faults: Faults
+    judge: Callable[[Episode], Score]
     counts: Counts = field(default_factory=Counts)
 
     async def call(self, tool: ModelTool, arguments: Mapping[str, Any], make: Make | None = None) -> str:

@@ -2,9 +2,12 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
+
+from embodyflow.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -31,19 +34,21 @@ class UnreadableCall:
     reason: str
 
 
-Parser: TypeAlias = Callable[[str], list[ToolCall | UnreadableCall]]
-"""Finds the calls in the text of a turn, with its special tokens; a turn without calls ends the episode."""
+Parser: TypeAlias = Callable[[str, str], list[ToolCall | UnreadableCall]]
+"""Finds the calls in a turn; a turn without calls ends the episode.
+
+The arguments are the text of the turn, with its special tokens, and the text before it."""
 
 _HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
 _PYTHON_TAG = "<|python_tag|>"
 
 
-def parse_hermes(text: str) -> list[ToolCall | UnreadableCall]:
+def parse_hermes(text: str, before: str = "") -> list[ToolCall | UnreadableCall]:
     """Read the calls of Hermes and Qwen: ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``."""
     return [_read(call, "arguments") for call in _HERMES.findall(text)]
 
 
-def parse_llama3(text: str) -> list[ToolCall | UnreadableCall]:
+def parse_llama3(text: str, before: str = "") -> list[ToolCall | UnreadableCall]:
     """Read the calls of Llama 3: JSON objects with ``name`` and ``parameters``, separated by semicolons."""
     body = text.strip().removeprefix(_PYTHON_TAG).strip()
     if not (body.startswith("{") or text.strip().startswith(_PYTHON_TAG)):
@@ -61,8 +66,47 @@ def parse_llama3(text: str) -> list[ToolCall | UnreadableCall]:
     return calls
 
 
-PARSERS: dict[str, Parser] = {"hermes": parse_hermes, "llama3": parse_llama3}
-"""Parsers by the value of ``rollout.agent.parser``."""
+def parse_by_schema(
+    tokenizer: Any, tools: Sequence[Mapping[str, Any]], text: str, before: str
+) -> list[ToolCall | UnreadableCall]:
+    """Read the calls by the tokenizer's own ``response_template`` (transformers' ``parse_response``).
+
+    Args:
+        tokenizer: Tokenizer with a response template.
+        tools: Schemas of the tools, by which arguments that the format gives as text get their types.
+        text: Text of the turn.
+        before: Text before the turn, where the chat template may have begun it.
+    """
+    try:
+        message = tokenizer.parse_response(text, prefix=before, tools=list(tools))
+    except (ValueError, KeyError, RecursionError) as error:  # its messages quote the whole turn after the first line
+        return [UnreadableCall(f"the call cannot be read: {str(error).strip().partition(chr(10))[0]}")]
+    return [_call(call.get("function", call), "arguments") for call in message.get("tool_calls", [])]
+
+
+PARSERS: dict[str, Callable[..., list[ToolCall | UnreadableCall]]] = {"hermes": parse_hermes, "llama3": parse_llama3}
+"""Parsers of a turn's text alone, by the value of ``rollout.agent.parser``; :func:`build_parser` has all of them."""
+
+
+def build_parser(name: str, tokenizer: Any, tools: Sequence[Mapping[str, Any]]) -> Parser:
+    """Return a parser by the value of ``rollout.agent.parser``.
+
+    Args:
+        name: Name of a format, or ``schema`` for the tokenizer's own.
+        tokenizer: Tokenizer of the model.
+        tools: Schemas of the tools.
+
+    Raises:
+        ConfigError: The tokenizer has no response template.
+    """
+    if name in PARSERS:
+        return PARSERS[name]
+    if getattr(tokenizer, "response_template", None) is None:
+        raise ConfigError(
+            "rollout.agent.parser=schema: the tokenizer has no response_template; set policy.tokenizer to one that "
+            f"has, or use {' or '.join(PARSERS)}"
+        )
+    return partial(parse_by_schema, tokenizer, tools)
 
 
 def _read(text: str, arguments: str) -> ToolCall | UnreadableCall:

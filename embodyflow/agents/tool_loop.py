@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from embodyflow.agents.conversation import Conversation
 from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.tool import ModelTool, build_tools, close_tools
-from embodyflow.agents.tool_calls import PARSERS, ToolCall, UnreadableCall
+from embodyflow.agents.tool_calls import ToolCall, UnreadableCall, build_parser
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agent import AgentConfig
 from embodyflow.prompts.prompts import Prompt
@@ -27,7 +27,7 @@ class ToolLoop:
     """
 
     def __init__(self, config: AgentConfig) -> None:
-        self._config, self._parse = config, PARSERS[config.parser]
+        self._config = config
         self.tools = build_tools(config.tools, config.mistakes)
 
     def tools_of(self, row: Prompt) -> Mapping[str, ModelTool]:
@@ -51,10 +51,12 @@ class ToolLoop:
         context: EpisodeContext,
     ) -> Conversation:
         """Let the model and its tools take turns; return the conversation after the last one."""
-        schemas = [tool.schema for tool in tools.values()] if self._config.describe_tools else []
-        conversation = engine.chat(row, schemas, context)
+        schemas = [tool.schema for tool in tools.values()]
+        parse = build_parser(self._config.parser, engine.tokenizer, schemas)
+        conversation = engine.chat(row, schemas if self._config.describe_tools else [], context)
         for turn in range(self._config.max_turns):
-            calls = self._parse(await conversation.reply(self._config.max_turn_tokens))
+            text = await conversation.reply(self._config.max_turn_tokens)
+            calls = parse(text, conversation.text_before)
             if not conversation.finished or not calls:
                 break
             if turn + 1 == self._config.max_turns:

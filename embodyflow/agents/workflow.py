@@ -8,7 +8,7 @@ on nothing but its row, its context, the model and the answers of tools.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from embodyflow.agents.chat_format import ChatFormat
 from embodyflow.agents.conversation import Conversation, Model
@@ -73,6 +73,26 @@ class RolloutWorkflow(Protocol):
             engine: The model.
             row: Row of the data.
             context: Facts and services of this episode.
+        """
+
+
+@runtime_checkable
+class Demonstrator(Protocol):
+    """A workflow that demonstrates its episodes itself. Other workflows imitate the demonstrations of the data."""
+
+    async def demonstrate(self, row: Prompt) -> tuple[str, ...]:
+        """Return the turns of the model to imitate, each without the token that ends it."""
+
+
+@runtime_checkable
+class RowChecker(Protocol):
+    """A workflow that needs more of a row than a chat."""
+
+    def check(self, row: Prompt) -> None:
+        """Check the first row before a run starts.
+
+        Raises:
+            ConfigError: The row lacks something; the message names the key and what is allowed.
         """
 
 

@@ -6,7 +6,7 @@ and expand the result. Rewards outside the mask are not read. Statistics are flo
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.algorithm_registry import ADVANTAGES
 from embodyflow.algorithms.groups import Groups
 from embodyflow.algorithms.masked import AllReduce, one_rank, whiten
+from embodyflow.algorithms.turns import Turns
 from embodyflow.references import resolve
 
 
@@ -30,6 +31,7 @@ class AdvantageInputs:
         bootstrap_values: Estimate after the last token, float [B]: 0 if the episode terminated, the critic's value of
             the final observation if it was truncated. Without it every row counts as terminated.
         baselines: Reward of the greedy response or episode of each row's group, float [B].
+        turns: Turn of an agent that each token belongs to, integers [B, L] from 1. Without it each row is one turn.
         all_reduce: Sum over the ranks that hold the other rows of the batch.
     """
 
@@ -39,6 +41,7 @@ class AdvantageInputs:
     values: Tensor | None = None
     bootstrap_values: Tensor | None = None
     baselines: Tensor | None = None
+    turns: Tensor | None = None
     all_reduce: AllReduce = one_rank
 
 
@@ -94,6 +97,7 @@ def _check(inputs: AdvantageInputs) -> None:
         "group_ids": (num_rows,),
         "bootstrap_values": (num_rows,),
         "baselines": (num_rows,),
+        "turns": shape,
     }
     for name, size in expected.items():
         tensor = getattr(inputs, name)
@@ -115,6 +119,32 @@ def _center(scores: Tensor, groups: Groups) -> Tensor:
     return scores - groups.mean(scores).masked_fill(groups.single, 0.0)[groups.index]
 
 
+def _compare(
+    inputs: AdvantageInputs, config: AlgorithmConfig, compare: Callable[[Tensor, Groups], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return advantages of rows, or of an agent's turns, from a comparison of scores within groups.
+
+    A row's score is its return from the first turn on. With ``per_turn`` turn k of a row is compared with the returns
+    of its siblings from turn k on; one that ended earlier counts with the return of its last turn. So the baseline of a
+    turn does not depend on what is written in it, each turn has as many siblings as the row, and without discount and
+    rewards of turns every turn has the row's advantage.
+
+    Args:
+        inputs: Rows.
+        config: Algorithm.
+        compare: Function of one score per row, float64 [B], and groups that returns one advantage per row.
+    """
+    groups = Groups(inputs.group_ids)
+    if not config.reads_turns:
+        return _spread(compare(_row_scores(inputs), groups), inputs.mask)
+    turns = Turns.of(inputs.rewards, inputs.mask, inputs.turns)
+    columns = turns.returns(config.turn_discount).unbind(1)
+    if not config.per_turn:
+        return _spread(compare(columns[0] if columns else _row_scores(inputs), groups), inputs.mask)
+    compared = [compare(column, groups) for column in columns]
+    return _same(turns.spread(torch.stack(compared, 1) if compared else turns.rewards))
+
+
 def _spread(row_advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return each row's advantage for all its tokens, and the same as returns, as without a critic."""
     return _same(row_advantages[:, None] * mask)
@@ -130,9 +160,12 @@ def grpo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tens
     σ is the sample deviation (n − 1); a single row has μ = 0, σ = 1. Shao et al. 2024, "DeepSeekMath",
     arXiv:2402.03300 (outcome supervision).
     """
-    groups, scores = Groups(inputs.group_ids), _row_scores(inputs)
-    deviation = groups.std(scores).masked_fill(groups.single, 1.0)[groups.index]
-    return _spread(_center(scores, groups) / (deviation + 1e-6), inputs.mask)
+
+    def compare(scores: Tensor, groups: Groups) -> Tensor:
+        deviation = groups.std(scores).masked_fill(groups.single, 1.0)[groups.index]
+        return _center(scores, groups) / (deviation + 1e-6)
+
+    return _compare(inputs, config, compare)
 
 
 def dr_grpo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
@@ -142,8 +175,7 @@ def dr_grpo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, T
     ``aggregation=seq_mean_token_sum_norm``. Liu et al. 2025, "Understanding R1-Zero-like training",
     arXiv:2503.20783.
     """
-    groups, scores = Groups(inputs.group_ids), _row_scores(inputs)
-    return _spread(_center(scores, groups), inputs.mask)
+    return _compare(inputs, config, _center)
 
 
 def rloo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
@@ -151,10 +183,12 @@ def rloo(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tens
 
     A single row keeps its score. Ahmadian et al. 2024, "Back to basics", arXiv:2402.14740.
     """
-    groups, scores = Groups(inputs.group_ids), _row_scores(inputs)
-    sizes = groups.sizes.double()
-    factor = (sizes / (sizes - 1).clamp(min=1))[groups.index]
-    return _spread(_center(scores, groups) * factor, inputs.mask)
+
+    def compare(scores: Tensor, groups: Groups) -> Tensor:
+        sizes = groups.sizes.double()
+        return _center(scores, groups) * (sizes / (sizes - 1).clamp(min=1))[groups.index]
+
+    return _compare(inputs, config, compare)
 
 
 def cpgd(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
@@ -179,19 +213,43 @@ def cpgd(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tens
 def gae(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
     """Estimate generalised advantages: A_t = δ_t + γλ·A_{t+1} with δ_t = r_t + γV_{t+1} − V_t; returns are A + V.
 
-    Tokens outside the mask are not steps: V_{t+1} and A_{t+1} are those of the next token inside. ``whiten=batch``
-    whitens the advantages afterwards, and never the returns. Schulman et al. 2016, arXiv:1506.02438.
+    Tokens outside the mask are not steps: V_{t+1} and A_{t+1} are those of the next token inside. Where that token
+    belongs to a later turn of an agent, γ is ``gamma`` · ``turn_discount``. With ``per_turn`` the turns are the steps:
+    V is the value before a turn's first token, γ is ``turn_discount``, and all tokens of a turn share its advantage and
+    its return. ``whiten=batch`` whitens the advantages afterwards, and never the returns. Schulman et al. 2016,
+    arXiv:1506.02438; turns as steps as in Zhou et al. 2024, "ArCHer", arXiv:2402.19446.
     """
     if inputs.values is None:
         raise ValueError("values: missing; advantage=gae needs them")
     values = inputs.values.double().masked_fill(~inputs.mask, 0.0)
     terminal = values.new_zeros(len(values))
     after = terminal if inputs.bootstrap_values is None else inputs.bootstrap_values.double()
-    advantages = _accumulate(inputs, values, after, config.gamma, config.lam)
-    returns = advantages + values
+    if config.per_turn:
+        advantages, returns = _over_turns(inputs, values, after, config)
+    else:
+        advantages = _accumulate(inputs, values, after, _discounts(inputs, config), config.lam)
+        returns = advantages + values
     if config.whiten == "batch":
         advantages = whiten(advantages, inputs.mask, inputs.all_reduce)
     return advantages, returns
+
+
+def _over_turns(
+    inputs: AdvantageInputs, values: Tensor, after: Tensor, config: AlgorithmConfig
+) -> tuple[Tensor, Tensor]:
+    """Return GAE's advantages and returns with an agent's turns as steps, float64 [B, L]."""
+    turns = Turns.of(inputs.rewards, inputs.mask, inputs.turns)
+    steps, before = replace(inputs, rewards=turns.rewards, mask=turns.exist()), turns.first(values)
+    advantages = _accumulate(steps, before, after, config.turn_discount, config.lam)
+    return turns.spread(advantages), turns.spread(advantages + before)
+
+
+def _discounts(inputs: AdvantageInputs, config: AlgorithmConfig) -> float | Tensor:
+    """Return the discount after each token, float64 [B, L], or one number for all."""
+    if config.turn_discount == 1:
+        return config.gamma
+    closed = Turns.of(inputs.rewards, inputs.mask, inputs.turns).closed()
+    return torch.where(closed, config.gamma * config.turn_discount, config.gamma).double()
 
 
 def reinforce_plus_plus(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
@@ -266,8 +324,16 @@ def pass_at_k(inputs: AdvantageInputs, config: AlgorithmConfig) -> tuple[Tensor,
     return _spread(torch.where(right, columns[0], columns[1]), inputs.mask)
 
 
-def _accumulate(inputs: AdvantageInputs, values: Tensor, after: Tensor, gamma: float, lam: float) -> Tensor:
-    """Run GAE's recursion backwards; return float64 [B, L], zero outside the mask."""
+def _accumulate(inputs: AdvantageInputs, values: Tensor, after: Tensor, gamma: float | Tensor, lam: float) -> Tensor:
+    """Run GAE's recursion backwards; return float64 [B, L], zero outside the mask.
+
+    Args:
+        inputs: Rewards and mask.
+        values: Value before each step, float64 [B, L].
+        after: Value after the last step, float64 [B].
+        gamma: Discount of all steps, or of each, float64 [B, L].
+        lam: GAE's λ.
+    """
     rewards = inputs.rewards.double()
     if not rewards.numel():  # a rank without rows may have no columns either
         return rewards
@@ -275,8 +341,9 @@ def _accumulate(inputs: AdvantageInputs, values: Tensor, after: Tensor, gamma: f
     columns = []
     for t in reversed(range(rewards.shape[1])):
         inside = inputs.mask[:, t]
-        delta = rewards[:, t] + gamma * next_value - values[:, t]
-        running = torch.where(inside, delta + gamma * lam * running, running)
+        discount = gamma[:, t] if isinstance(gamma, Tensor) else gamma
+        delta = rewards[:, t] + discount * next_value - values[:, t]
+        running = torch.where(inside, delta + discount * lam * running, running)
         next_value = torch.where(inside, values[:, t], next_value)
         columns.append(running)
     return torch.stack(columns[::-1], 1).masked_fill(~inputs.mask, 0.0)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from embodyflow.algorithms.algorithm_registry import ADVANTAGES, LOSSES
+from embodyflow.algorithms.algorithm_registry import ADVANTAGES, LOSSES, Estimator, PolicyLoss
 
 NonNegative = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
@@ -143,6 +143,10 @@ class AlgorithmConfig(_Config):
     Attributes:
         advantage: Registered estimator, or ``"module:function"``.
         gamma, lam: Discount and GAE's λ, per decision.
+        turn_discount: Discount between the turns of an agent, on top of gamma. With it a row's score is the discounted
+            sum of its turns' rewards.
+        per_turn: Whether an agent's turn has its own advantage (:mod:`embodyflow.algorithms.turns`): grpo, dr_grpo and
+            rloo compare the returns of siblings from that turn on, and gae takes turns as steps instead of tokens.
         whiten: Whether advantages get mean 0 and variance 1: ``batch`` whitens those of GAE over the batch,
             ``minibatch`` those of any estimator over each mini-batch (Huang et al. 2022, "The 37 Implementation Details
             of PPO", number 7).
@@ -168,6 +172,8 @@ class AlgorithmConfig(_Config):
     advantage: Annotated[str, Field(examples=list(ADVANTAGES.entries))] = "grpo"
     gamma: Fraction = 1.0
     lam: Fraction = 1.0
+    turn_discount: Fraction = 1.0
+    per_turn: bool = False
     whiten: Literal["batch", "minibatch"] | None = "batch"
     loss: Annotated[str, Field(examples=list(LOSSES.entries))] = "ppo"
     clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
@@ -212,6 +218,7 @@ class AlgorithmConfig(_Config):
         if estimator.losses is not None and self.loss not in estimator.losses:
             allowed = ", ".join(estimator.losses)
             raise ValueError(f"advantage={self.advantage} does not belong with loss={self.loss}; allowed: {allowed}")
+        self._check_turns(estimator, loss)
         if loss.per_row and not estimator.per_row:
             allowed = ", ".join(
                 name
@@ -246,6 +253,25 @@ class AlgorithmConfig(_Config):
                 "allowed: seq_mean_token_mean"
             )
         return self
+
+    def _check_turns(self, estimator: Estimator, loss: PolicyLoss) -> None:
+        if self.reads_turns and not estimator.reads_turns:
+            allowed = ", ".join(name for name, entry in ADVANTAGES.entries.items() if entry.reads_turns)
+            raise ValueError(f"{self.turn_setting}: advantage={self.advantage} knows no turns; allowed: {allowed}")
+        if self.per_turn and loss.per_row:
+            raise ValueError(f"per_turn=true: loss={self.loss} needs one advantage per row; allowed with it is false")
+        if self.per_turn and self.gamma != 1:
+            raise ValueError(f"gamma={self.gamma:g}: must be 1 with per_turn=true, which discounts by turn_discount")
+
+    @property
+    def reads_turns(self) -> bool:
+        """Whether the advantage depends on an agent's turns."""
+        return self.per_turn or self.turn_discount != 1
+
+    @property
+    def turn_setting(self) -> str:
+        """The setting that makes the advantage depend on turns, for messages."""
+        return "per_turn=true" if self.per_turn else f"turn_discount={self.turn_discount:g}"
 
     @property
     def needs_critic(self) -> bool:

@@ -29,6 +29,7 @@ class Estimator:
         needs_baseline: Whether it needs the reward of a greedy response or episode of each group.
         needs_siblings: Whether it compares the rows of a group, which then needs at least two.
         losses: Losses it can be combined with; ``None`` allows all.
+        reads_turns: Whether it knows an agent's turns, so that ``turn_discount`` and ``per_turn`` have a meaning.
     """
 
     function: str
@@ -38,6 +39,7 @@ class Estimator:
     needs_baseline: bool = False
     needs_siblings: bool = True
     losses: tuple[str, ...] | None = None
+    reads_turns: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,11 +126,11 @@ ADVANTAGES: Registry[Estimator] = Registry(
     "advantage",
     Estimator,
     {
-        "grpo": Estimator(f"{_ADVANTAGES}:grpo", per_row=True),
-        "dr_grpo": Estimator(f"{_ADVANTAGES}:dr_grpo", per_row=True),
-        "rloo": Estimator(f"{_ADVANTAGES}:rloo", per_row=True),
+        "grpo": Estimator(f"{_ADVANTAGES}:grpo", per_row=True, reads_turns=True),
+        "dr_grpo": Estimator(f"{_ADVANTAGES}:dr_grpo", per_row=True, reads_turns=True),
+        "rloo": Estimator(f"{_ADVANTAGES}:rloo", per_row=True, reads_turns=True),
         "cpgd": Estimator(f"{_ADVANTAGES}:cpgd", per_row=True, losses=("cpgd",)),
-        "gae": Estimator(f"{_ADVANTAGES}:gae", needs_values=True, needs_siblings=False),
+        "gae": Estimator(f"{_ADVANTAGES}:gae", needs_values=True, needs_siblings=False, reads_turns=True),
         "reinforce_plus_plus": Estimator(
             f"{_ADVANTAGES}:reinforce_plus_plus", needs_whole_batch=True, needs_siblings=False
         ),
@@ -168,6 +170,7 @@ def register_advantage(
     needs_baseline: bool = False,
     needs_siblings: bool = True,
     losses: tuple[str, ...] | None = None,
+    reads_turns: bool = False,
 ) -> Callable[[Function], Function]:
     """Return a decorator that registers an advantage estimator; see :class:`Estimator`.
 
@@ -179,7 +182,16 @@ def register_advantage(
         reference = _reference(function)
         ADVANTAGES.add(
             name,
-            Estimator(reference, per_row, needs_values, needs_whole_batch, needs_baseline, needs_siblings, losses),
+            Estimator(
+                reference,
+                per_row,
+                needs_values,
+                needs_whole_batch,
+                needs_baseline,
+                needs_siblings,
+                losses,
+                reads_turns,
+            ),
         )
         return function
 

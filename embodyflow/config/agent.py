@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt
+from embodyflow.config.gymnasium_text import GymnasiumConfig
 from embodyflow.config.language import LanguageConfig, ResponseRolloutConfig
 
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
@@ -168,12 +169,16 @@ class AgentConfig(Config):
         tools: Tools that the model may call, each a reference ``module:function``, or a mapping with ``function`` or
             ``mcp`` and limits.
         mistakes: Exceptions ``module:Class`` of all tools and of the environment that are the model's mistake.
-        parser: Format of tool calls: ``hermes`` (also Qwen) or ``llama3``.
+        parser: Format of tool calls: ``hermes`` (also Qwen), ``llama3``, or ``schema`` for the tokenizer's own
+            ``response_template`` (transformers' ``parse_response``).
         describe_tools: Whether the chat template describes the tools to the model.
         max_turns: Most turns of the model in an episode.
         max_turn_tokens: Most tokens of a turn; ``null`` means as many as the episode has left.
-        max_redraws: Times that an episode is drawn again after a tool failed in all attempts, or the workflow rejected
-            it.
+        feedback: Message to the model after a wrong answer, of the workflow
+            :class:`embodyflow.agents.self_correction.SelfCorrection`.
+        gymnasium: Environment of the workflow :class:`embodyflow.agents.gymnasium_episode.GymnasiumEpisode`.
+        max_redraws: Times that an episode is drawn again after a tool or an environment failed in all attempts, or the
+            workflow rejected it.
     """
 
     workflow: Reference = TOOL_LOOP
@@ -182,10 +187,12 @@ class AgentConfig(Config):
     program: Annotated[ProgramConfig, BeforeValidator(_from_command)] | None = None
     tools: tuple[Annotated[ToolConfig, BeforeValidator(_from_reference)], ...] = ()
     mistakes: tuple[Reference, ...] = ()
-    parser: Literal["hermes", "llama3"] = "hermes"
+    parser: Literal["hermes", "llama3", "schema"] = "hermes"
     describe_tools: bool = True
     max_turns: PositiveInt
     max_turn_tokens: PositiveInt | None = None
+    feedback: Annotated[str, Field(min_length=1)] = "The answer is wrong. Check it and answer again."
+    gymnasium: GymnasiumConfig | None = None
     max_redraws: NonNegativeInt = 2
 
     @model_validator(mode="before")
@@ -196,6 +203,15 @@ class AgentConfig(Config):
             if isinstance(values, dict) and values.get(key) is not None:
                 return {"workflow": loop, **values}
         return values
+
+    @model_validator(mode="after")
+    def _check_gymnasium(self) -> "AgentConfig":
+        if self.gymnasium is not None and self.workflow == TOOL_LOOP:
+            raise ValueError(
+                "gymnasium: needs a workflow that plays in it; set "
+                "rollout.agent.workflow=embodyflow.agents.gymnasium_episode:GymnasiumEpisode"
+            )
+        return self
 
 
 class AgentRolloutConfig(ResponseRolloutConfig):
@@ -218,6 +234,7 @@ class AgentJobConfig(LanguageConfig):
     kind: ClassVar[str] = "agent"
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.agent_rollout:AgentRollout"
     check: ClassVar[str] = "embodyflow.rollouts.agent_checks:check_agent"
+    has_turns: ClassVar[bool] = True
 
     rollout: AgentRolloutConfig
 

@@ -135,6 +135,7 @@ class RunConfig(Config):
         policy_evaluator: Coroutine function ``module:function`` of ``flows.evaluate``, from a run whose workers have
             loaded the policy to the job's part of ``evaluation.json``; ``None`` if the job has no such evaluation.
         splits_models: Whether the trainer can split the matrices of a model over ranks.
+        has_turns: Whether rows may have several turns, for ``algorithm.turn_discount`` and ``algorithm.per_turn``.
         records_observations: Whether the run records the policy's observations of each task, so that an evaluation
             can compare its own.
         headline: Metrics of an iteration that the terminal and the logs show, at most three, with their labels.
@@ -162,6 +163,7 @@ class RunConfig(Config):
     evaluator: ClassVar[str] = "embodyflow.orchestration.evaluation.evaluation:evaluate"
     policy_evaluator: ClassVar[str | None] = None
     splits_models: ClassVar[bool] = False
+    has_turns: ClassVar[bool] = False
     records_observations: ClassVar[bool] = False
     headline: ClassVar[Mapping[str, str]] = {"rollout/reward": "return", "policy/entropy": "entropy"}
     pipeline_tag: ClassVar[str] = "reinforcement-learning"
@@ -247,6 +249,14 @@ class RunConfig(Config):
             raise ValueError(
                 f"algorithm.top_entropy_fraction={self.algorithm.top_entropy_fraction:g}: allowed is 1 with "
                 f"policy.name={self.policy.name}, whose entropy is the same in every state"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_turns(self) -> "RunConfig":
+        if self.algorithm.reads_turns and not self.has_turns:
+            raise ValueError(
+                f"algorithm.{self.algorithm.turn_setting}: only agent jobs have turns, and job is {self.kind}"
             )
         return self
 

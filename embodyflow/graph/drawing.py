@@ -16,6 +16,12 @@ _SHAPES = {
     NodeType.MODEL_INFERENCE: "box",
     NodeType.MODEL_TRAIN: "box3d",
 }
+_LEGEND = {
+    NodeType.COMPUTE: "ellipse: a computation on rows",
+    NodeType.DATA_LOAD: "cylinder: a source of rows",
+    NodeType.MODEL_INFERENCE: "box: a model of the rollout",
+    NodeType.MODEL_TRAIN: "3-D box: a model of the trainer",
+}
 
 
 def to_table(plan: Plan) -> str:
@@ -48,8 +54,11 @@ def _worker_rows(plan: Plan) -> list[tuple[str, ...]]:
 
 
 def to_dot(graph: TaskGraph, plan: Plan | None = None) -> str:
-    """Format a graph in Graphviz's language. Model nodes are boxes; with a plan each node names its ranks."""
+    """Format a graph in Graphviz's language, with a legend below it; with a plan each node names its ranks."""
+    kinds = {node.node_type for node in graph.nodes.values()}
+    legend = "   ".join(meaning for kind, meaning in _LEGEND.items() if kind in kinds)
     lines = [f"digraph {_quote(graph.graph_id)} {{", "  rankdir=LR;", '  node [fontname="Helvetica"];']
+    lines.append(f'  label={_quote(legend)}; labelloc=b; fontname="Helvetica"; fontsize=11;')
     for node in graph.nodes.values():
         label = _quote("\n".join(_label(node, plan)))
         lines.append(f"  {_quote(node.node_id)} [shape={_SHAPES[node.node_type]}, label={label}];")

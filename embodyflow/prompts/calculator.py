@@ -8,16 +8,11 @@ from numpy.typing import NDArray
 from embodyflow.prompts.arithmetic import MARKER, ArithmeticPrompts
 from embodyflow.prompts.prompt_config import CalculatorConfig
 from embodyflow.prompts.prompts import Prompt, Split
-from embodyflow.prompts.word_tokenizer import word_tokenizer
+from embodyflow.prompts.word_tokenizer import chat_tokenizer
 
 _CALL, _NAME = '<tool_call>{"name": "', "calculate"
 _ARGUMENT, _CALLED = '", "arguments": {"expression": "', '"}}</tool_call>'
 _WORDS = (*"0123456789+-*/().= ", f"{MARKER} ", _CALL, _NAME, _ARGUMENT, _CALLED, "error: ", "…")
-_CHAT_TEMPLATE = (
-    "{{ bos_token }}{% if tools %}{% for tool in tools %}{{ tool['function']['name'] }}{% endfor %}{% endif %}"
-    "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}<end>{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
-)
 
 
 class CalculatorPrompts(ArithmeticPrompts):
@@ -65,5 +60,4 @@ class CalculatorPrompts(ArithmeticPrompts):
 
 def build_tokenizer() -> Any:
     """Build the tokenizer of the products, a ``transformers.PreTrainedTokenizerFast`` with a chat template."""
-    roles = ("<user>", "<assistant>", "<tool>")
-    return word_tokenizer(_WORDS, end="<end>", chat_template=_CHAT_TEMPLATE, roles=roles)
+    return chat_tokenizer(_WORDS)

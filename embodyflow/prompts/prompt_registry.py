@@ -5,8 +5,20 @@ from typing import Any, assert_never
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.arithmetic import ArithmeticPrompts
 from embodyflow.prompts.calculator import CalculatorPrompts
-from embodyflow.prompts.prompt_config import ArithmeticConfig, CalculatorConfig, PromptConfig, RowsConfig, TasksConfig
+from embodyflow.prompts.prompt_config import (
+    ArithmeticConfig,
+    CalculatorConfig,
+    PromptConfig,
+    ReasoningGymConfig,
+    RowsConfig,
+    SeedsConfig,
+    SelfCorrectConfig,
+    TasksConfig,
+)
 from embodyflow.prompts.prompts import PromptSource
+from embodyflow.prompts.reasoning_gym import ReasoningGymPrompts
+from embodyflow.prompts.seeds import SeedPrompts
+from embodyflow.prompts.self_correct import SelfCorrectPrompts
 from embodyflow.prompts.tasks import TaskPrompts
 
 
@@ -27,8 +39,14 @@ def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens:
             return ArithmeticPrompts(config)
         case CalculatorConfig():
             return CalculatorPrompts(config)
+        case SelfCorrectConfig():
+            return SelfCorrectPrompts(config)
+        case SeedsConfig():
+            return SeedPrompts(config)
         case TasksConfig():
             return TaskPrompts(config)
+        case ReasoningGymConfig():
+            return ReasoningGymPrompts(config)
         case RowsConfig():
             _check_library()
             from embodyflow.prompts.prompt_files import RowPrompts

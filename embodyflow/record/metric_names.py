@@ -15,6 +15,7 @@ METRICS = {
     "rollout/contexts": "Mean number of an agent's contexts in an episode; above 1 where a chat template or a workflow "
     "changes what the model has read.",
     "rollout/turn_reward": "Mean sum of the rewards that an agent's workflow gives to single turns of an episode.",
+    "rollout/success_turn_<k>": "Share of an agent's episodes that succeeded with at most k turns, for k up to 8.",
     "rollout/tool_calls": "Mean number of an agent's tool calls in an episode.",
     "rollout/tool_mistakes": "Number of tool calls that were the model's mistake.",
     "rollout/num_episodes": "Number of episodes or responses gathered; in control jobs, episodes that ended.",
@@ -93,9 +94,9 @@ METRICS = {
     "perf/<node>_seconds": "Time of the slowest rank in one node of the graph.",
     "perf/evaluate_<mode>_seconds": "Time of an evaluation, mean over ranks.",
     "perf/env_steps_per_second": "Environment steps per second, summed over rollout workers.",
-    "perf/tool_retries": "Attempts of tool calls that failed and were repeated.",
+    "perf/tool_retries": "Attempts of tool calls, or of steps in a text environment, that failed and were repeated.",
     "perf/rejected_episodes": "Episodes that the workflow rejected.",
-    "perf/redrawn_episodes": "Episodes that were drawn again, because a tool failed in all attempts.",
+    "perf/redrawn_episodes": "Episodes that were drawn again, because a tool or an environment failed in all attempts.",
     "perf/tokens_read": "Tokens of prompts, messages and tool answers that went through the model, without those whose "
     "keys and values it had; 0 with an engine that does not count them.",
     "perf/env_restarts": "Environment processes that were restarted.",

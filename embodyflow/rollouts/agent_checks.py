@@ -4,7 +4,9 @@ from embodyflow.agents.chat_format import check_template
 from embodyflow.agents.environments.environment_class import EnvironmentClass
 from embodyflow.agents.environments.environment_loop import EnvironmentLoop
 from embodyflow.agents.programs.program import Program
+from embodyflow.agents.tool_calls import build_parser
 from embodyflow.agents.tool_loop import ToolLoop
+from embodyflow.agents.workflow import RowChecker
 from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.errors import ConfigError
@@ -38,6 +40,10 @@ def check_agent(config: AgentJobConfig) -> None:
             f"rollout.agent.program: rollout.agent.workflow={agent.workflow} does not use it; allowed are workflows "
             "that extend Program"
         )
+    if isinstance(workflow, Program):
+        build_parser(agent.parser, build_tokenizer(config.policy), [])
+    if isinstance(workflow, RowChecker):
+        workflow.check(source.prompt("train", 0))
     if isinstance(workflow, ToolLoop):
         try:
             _check_loop(config, workflow, source)
@@ -47,14 +53,14 @@ def check_agent(config: AgentJobConfig) -> None:
 
 def _check_loop(config: AgentJobConfig, workflow: ToolLoop, source: PromptSource) -> None:
     """Check that prompts, environments, rewards, tools and chat template fit together."""
+    agent, tokenizer = config.rollout.agent, build_tokenizer(config.policy)
+    for prompt in _prompts_of_each_kind(workflow, source):
+        schemas = [tool.schema for tool in workflow.tools_of(prompt).values()]
+        build_parser(agent.parser, tokenizer, schemas)
+        check_template(tokenizer, prompt, schemas if agent.describe_tools else [], ("tool",) if schemas else ())
     if isinstance(workflow, EnvironmentLoop):
         for environment in workflow.environments.all():
             _check_reward(config, environment)
-    tokenizer = build_tokenizer(config.policy)
-    for prompt in _prompts_of_each_kind(workflow, source):
-        tools = workflow.tools_of(prompt).values()
-        schemas = [tool.schema for tool in tools] if config.rollout.agent.describe_tools else []
-        check_template(tokenizer, prompt, schemas, ("tool",) if tools else ())
 
 
 def _prompts_of_each_kind(workflow: ToolLoop, source: PromptSource) -> list[Prompt]:

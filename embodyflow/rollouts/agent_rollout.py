@@ -19,7 +19,7 @@ from embodyflow.agents.sampled_calls import RecordedModel
 from embodyflow.agents.tool_loop import ToolLoop
 from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.agents.transcript import Tokens
-from embodyflow.agents.workflow import ChatEngine
+from embodyflow.agents.workflow import ChatEngine, Demonstrator
 from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.data.batches import Columns
@@ -71,7 +71,7 @@ class AgentRollout(LanguageRollout):
         batch, metrics, shown = super().judge(batch, split)
         for row, text in enumerate(shown):
             text["response"] = self.tokenizer.decode(super()._graded(batch, row), skip_special_tokens=False)
-        return batch, metrics | conversation_metrics(batch), shown
+        return batch, metrics | conversation_metrics(batch, self._agent.max_turns), shown
 
     def fault_metrics(self) -> dict[str, Metric]:
         """Return counts since the last call: failures of tools, rejections, and tokens that the model read."""
@@ -107,9 +107,9 @@ class AgentRollout(LanguageRollout):
 
     async def _demonstration(self, number: int, runner: ToolRunner) -> Played:
         prompt = self._prompts.prompt("demo", number)
-        turns = self._prompts.demonstration_turns("demo", number)
+        turns = await self._turns_to_imitate(number)
         script = Script([encode_response(prompt, turn, self.tokenizer) for turn in turns])
-        context = self._context(number, GREEDY_SEED, "demo", 0, runner)
+        context = self._context(prompt, number, GREEDY_SEED, "demo", 0, runner)
         episode = await self._run(script, prompt, context)
         place = f"demonstration {number}, {self._prompts.place('demo', number)}"
         if episode is None:
@@ -122,6 +122,11 @@ class AgentRollout(LanguageRollout):
                 "rollout.agent.max_turns, rollout.agent.max_turn_tokens or rollout.max_response_tokens"
             )
         return Played(episode, context.counts, context.seed)
+
+    async def _turns_to_imitate(self, number: int) -> tuple[str, ...]:
+        if isinstance(self._workflow, Demonstrator):
+            return await self._workflow.demonstrate(self._prompts.prompt("demo", number))
+        return self._prompts.demonstration_turns("demo", number)
 
     def _sample(self, questions: Sequence[Question], split: str, draws: Draws) -> Columns:
         assert self._engine is not None, "update_weights must be called first"
@@ -160,7 +165,7 @@ class AgentRollout(LanguageRollout):
         prompt = self._prompts.prompt(SPLITS[split], question.index)
         draw = 0
         while True:
-            context = self._context(question.uid, _seed(draws, question, draw), split, draw, runner)
+            context = self._context(prompt, question.uid, _seed(draws, question, draw), split, draw, runner)
             model = RecordedModel(_Sampled(conductor, number, context))
             try:
                 episode = await self._run(model, prompt, context)
@@ -202,8 +207,19 @@ class AgentRollout(LanguageRollout):
             raise TypeError(f"{self._agent.workflow} must return an Episode or None, gave {type(episode).__name__}")
         return episode
 
-    def _context(self, uid: int, seed: int, split: str, draw: int, runner: ToolRunner) -> EpisodeContext:
-        return EpisodeContext(uid, seed, split, draw, self._agent, self._calls_journal, runner, self._faults)
+    def _context(
+        self, prompt: Prompt, uid: int, seed: int, split: str, draw: int, runner: ToolRunner
+    ) -> EpisodeContext:
+        judge = partial(self._judge, prompt, uid)
+        return EpisodeContext(uid, seed, split, draw, self._agent, self._calls_journal, runner, self._faults, judge)
+
+    def _judge(self, prompt: Prompt, uid: int, episode: Episode) -> Score:
+        """Return the reward function's score of the model's last turn in an episode that may go on."""
+        response = episode.transcript.response()
+        last = max(response.turns)
+        answer = tuple(token for token, turn in zip(response.tokens, response.turns, strict=True) if turn == last)
+        sample = self._sample_of(uid, prompt, episode.transcript.prompt, answer, episode.finished)
+        return self._rewards.score([sample])[0]
 
     def _score(self, batch: Batch, samples: Sequence[Sample]) -> list[Score]:
         """Return the workflow's own rewards, and those of the reward function for episodes without one."""

@@ -12,6 +12,8 @@ from embodyflow.data.metrics import Metric, mean, total
 from embodyflow.data.padding import pad_lists
 from embodyflow.types import Batch
 
+_MOST_TURNS = 8
+
 
 @dataclass(frozen=True)
 class Played:
@@ -84,14 +86,24 @@ def place_on_turns(rewards: Sequence[float], response: Response) -> list[float]:
     return placed
 
 
-def conversation_metrics(rows: Batch) -> dict[str, Metric]:
-    """Return how often the model and its tools took turns, in how many contexts, and how many calls were mistakes."""
+def conversation_metrics(rows: Batch, max_turns: int) -> dict[str, Metric]:
+    """Return how often model and tools took turns, how many calls were mistakes, and success within so many turns.
+
+    Args:
+        rows: N rows of conversations with ``success``.
+        max_turns: Most turns of an episode; the success within each of the first 8 is reported.
+    """
     count = len(rows)
+    by_turn = {
+        f"rollout/success_turn_{turn}": rows["success"] & (rows["num_turns"] <= turn)
+        for turn in range(1, min(max_turns, _MOST_TURNS) + 1)
+    }
     per_episode = {
         "rollout/turns": rows["num_turns"],
         "rollout/contexts": rows["token_context"].flatten(1).amax(1) + 1 if count else rows["num_turns"],
         "rollout/turn_reward": rows["token_turn_reward"].flatten(1).sum(1),
         "rollout/tool_calls": rows["tool_calls"],
+        **by_turn,
     }
     means = {name: mean(float(each.double().mean()) if count else 0.0, count) for name, each in per_episode.items()}
     return means | {"rollout/tool_mistakes": total(int(rows["tool_mistakes"].sum()))}

@@ -272,21 +272,26 @@ class LanguageRollout(GroupRollout):
         for row in range(len(batch)):
             prompt = self._prompts.prompt(split, int(batch["prompt_id"][row]))
             asked, answer = batch["prompt_tokens"][row, : batch["prompt_length"][row]], self._graded(batch, row)
+            finished = bool(batch["terminated"][row])
             samples.append(
-                Sample(
-                    uid=int(batch["uid"][row]),
-                    prompt=self.tokenizer.decode(asked, skip_special_tokens=True),
-                    response=self.tokenizer.decode(answer, skip_special_tokens=True),
-                    ground_truth=prompt.ground_truth,
-                    data_source=prompt.data_source,
-                    num_tokens=len(answer),
-                    finished=bool(batch["terminated"][row]),
-                    row=prompt.row,
-                    messages=prompt.messages,
-                    token_ids=tuple(answer.tolist()),
-                )
+                self._sample_of(int(batch["uid"][row]), prompt, asked.tolist(), tuple(answer.tolist()), finished)
             )
         return samples
+
+    def _sample_of(self, uid: int, prompt: Prompt, asked: Sequence[int], answer: Tokens, finished: bool) -> Sample:
+        """Return an answer as the reward function gets it."""
+        return Sample(
+            uid=uid,
+            prompt=self.tokenizer.decode(asked, skip_special_tokens=True),
+            response=self.tokenizer.decode(answer, skip_special_tokens=True),
+            ground_truth=prompt.ground_truth,
+            data_source=prompt.data_source,
+            num_tokens=len(answer),
+            finished=finished,
+            row=prompt.row,
+            messages=prompt.messages,
+            token_ids=answer,
+        )
 
     def _score(self, batch: Batch, samples: Sequence[Sample]) -> list[Score]:
         """Return the score of each row."""

@@ -118,8 +118,10 @@ nodes:
      dependencies: [count]}
   - {node_id: advantage, executable_ref: "tasks:compute_advantage", node_type: COMPUTE, node_role: ADVANTAGE,
      dependencies: [reward]}
+  - {node_id: old_log_prob, executable_ref: "tasks:compute_old_log_prob", node_type: MODEL_TRAIN, node_role: ACTOR,
+     only_forward_compute: true, dependencies: [advantage]}
   - {node_id: train_actor, executable_ref: "tasks:train_actor", node_type: MODEL_TRAIN, node_role: ACTOR,
-     dependencies: [advantage]}
+     dependencies: [old_log_prob]}
 """
 
 
@@ -223,6 +225,7 @@ def test_a_project_runs_on_its_stack_and_without(installed: Installation, projec
 
     add_flow(project)
     (project / "configs" / "experiment" / "point.yaml").write_text(POINT)
+    run("embodyflow", "check-env", "experiment=point")
     out = run("embodyflow", "run", "--flow", "quick", "--experiment", "point", "run_id=resumed")
     assert out.splitlines()[-1] == "run_dir=runs/resumed"
     resumption = ["-p", "experiment=point", "-p", "resume=resumed", "-p", "iterations=2"]

@@ -17,6 +17,7 @@ from embodyflow.config.agent import AgentConfig, AgentJobConfig
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.prompts.calculator import build_tokenizer
 from embodyflow.prompts.prompts import Prompt
+from embodyflow.rewards.interface import Score
 
 TURN_TOKENS = 4
 TINY = (
@@ -31,10 +32,15 @@ FAULTS: dict[str, list[str]] = {}
 """Faults that :func:`look_up` still has, by the place that it is asked for."""
 
 
+def agent_words(*overrides: str) -> list[str]:
+    """Return the words of the tiny run with further overrides, of which later ones win."""
+    chosen = {override.partition("=")[0]: override for override in (*TINY, *overrides)}
+    return [chosen.pop("experiment"), *chosen.values()]
+
+
 def agent_config(*overrides: str) -> AgentJobConfig:
     """Compose the tiny run with further overrides, of which later ones win."""
-    chosen = {override.partition("=")[0]: override for override in (*TINY, *overrides)}
-    config = compose_config(["experiment=calculator", *(word for word in chosen.values() if "experiment=" not in word)])
+    config = compose_config(agent_words(*overrides))
     assert isinstance(config, AgentJobConfig)
     return config
 
@@ -45,8 +51,8 @@ def interview_config(tool: str = "look_up", *overrides: str) -> AgentJobConfig:
     return agent_config(*WORDS, f"rollout.agent.tools=[{limits}]", *overrides)
 
 
-def forgetful_config(*overrides: str) -> AgentJobConfig:
-    """Compose a tiny run of :class:`Forgetful`: ten turns of two agents, in up to six contexts."""
+def forgetful_words(*overrides: str) -> list[str]:
+    """Return the words of a tiny run of :class:`Forgetful`: ten turns of two agents, in up to six contexts."""
     words = (
         *("rollout.agent.workflow=agent_jobs:Forgetful", "policy.tokenizer=agent_jobs:forgetful_tokenizer"),
         *(
@@ -57,7 +63,7 @@ def forgetful_config(*overrides: str) -> AgentJobConfig:
         ),
         *("warm_start=null", f"rollout.agent.max_turn_tokens={TURN_TOKENS}"),
     )
-    return agent_config(*words, *overrides)
+    return agent_words(*words, *overrides)
 
 
 class Interview:
@@ -158,3 +164,8 @@ async def ask_again(place: str) -> str:
     with asked.open("a") as file:
         file.write(f"{place}\n")
     return str(number)
+
+
+def never_judged(episode: Episode) -> Score:
+    """Raise: the workflow of this test does not ask the reward function."""
+    raise AssertionError("the workflow asked the reward function")

@@ -11,7 +11,7 @@ import httpx
 from embodyflow.agents.call_journal import CallJournal
 from embodyflow.agents.endpoint.server import EpisodeServer
 from embodyflow.agents.endpoint.session import Session
-from embodyflow.agents.episode import EpisodeContext, Faults
+from embodyflow.agents.episode import Episode, EpisodeContext, Faults
 from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.agents.transcript import Tokens
 from embodyflow.agents.workflow import ChatEngine
@@ -19,6 +19,7 @@ from embodyflow.config.agent import AgentConfig
 from embodyflow.generation.interface import Completion
 from embodyflow.prompts.calculator import build_tokenizer
 from embodyflow.prompts.prompts import Prompt
+from embodyflow.rewards.interface import Score
 
 TOKENIZER = build_tokenizer()
 ROW = Prompt(7, None, [{"role": "user", "content": "12*34="}], "408", "calculator")
@@ -61,9 +62,13 @@ def decode(tokens: Sequence[int]) -> str:
     return TOKENIZER.decode(tokens, skip_special_tokens=False)
 
 
+def _no_reward_function(episode: Episode) -> Score:
+    raise AssertionError("a program's episode is judged after it has ended")
+
+
 def context_of(**config: Any) -> EpisodeContext:
     agent = AgentConfig(**{"max_turns": 4, **config})
-    return EpisodeContext(5, 11, "train", 0, agent, CallJournal(None), ToolRunner(), Faults())
+    return EpisodeContext(5, 11, "train", 0, agent, CallJournal(None), ToolRunner(), Faults(), _no_reward_function)
 
 
 def engine_of(model: KnownModel, max_tokens: int = 60, temperature: float = 1.0) -> ChatEngine:

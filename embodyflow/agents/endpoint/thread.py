@@ -10,7 +10,7 @@ from embodyflow.agents.endpoint.messages import continuation
 from embodyflow.agents.endpoint.stop_strings import StoppingModel
 from embodyflow.agents.endpoint.turns import Call, Turn, TurnRequest
 from embodyflow.agents.episode import Episode, EpisodeContext
-from embodyflow.agents.tool_calls import PARSERS, ToolCall, UnreadableCall
+from embodyflow.agents.tool_calls import ToolCall, UnreadableCall, build_parser
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.prompts.prompts import Prompt
 
@@ -38,7 +38,7 @@ class Thread:
 
     def __init__(self, engine: ChatEngine, row: Prompt, context: EpisodeContext, request: TurnRequest) -> None:
         self._context, self._tokenizer = context, engine.tokenizer
-        self._parse = PARSERS[context.config.parser]
+        self._parse = build_parser(context.config.parser, engine.tokenizer, [dict(tool) for tool in request.tools])
         self._model = StoppingModel(engine.model, engine.tokenizer)
         prompt = replace(row, text=None, messages=[dict(message) for message in request.messages])
         tools = [dict(tool) for tool in request.tools] if context.config.describe_tools else []
@@ -115,7 +115,7 @@ class Thread:
 
     def _calls(self, text: str) -> tuple[Call, ...]:
         """Return the calls in a turn; none if one of them cannot be read, so that the program sees all of the text."""
-        found = self._parse(text)
+        found = self._parse(text, self._conversation.text_before)
         for call in found:
             if isinstance(call, UnreadableCall):
                 self._context.mistake(call.reason)

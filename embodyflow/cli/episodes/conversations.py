@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import torch
 from rich.table import Column, Table
 from rich.text import Text
@@ -61,18 +62,30 @@ def conversation(folder: RunFolder, config: AgentJobConfig, uid: int) -> tuple[T
 
 
 def _segments(config: AgentJobConfig, episode: EpisodeRow, tokenizer: Any) -> Table:
-    """Return a table of the segments: runs of tokens with one origin."""
-    names = ("from", "tokens", "trained", "log-prob", "reward", "advantage", f"loss ({config.algorithm.loss})", "text")
+    """Return a table of the segments: runs of tokens with one origin, in one context and turn."""
+    names = (
+        "from",
+        "context",
+        "tokens",
+        "trained",
+        "log-prob",
+        "reward",
+        "advantage",
+        f"loss ({config.algorithm.loss})",
+        "text",
+    )
     table = Table(
         *(Column(name, overflow="fold") for name in names), box=None, title="sums over tokens; mean advantage"
     )
     length, mask = int(episode["response_length"]), episode["loss_mask"][..., 0]
     losses = _losses(config, episode) if episode["trained"] else None
-    for origin, group in groupby(range(length), key=lambda place: int(episode["token_origin"][place, 0])):
+    kinds = np.stack([episode[f"token_{name}"][:length, 0] for name in ("origin", "context", "turn")], 1).tolist()
+    for (origin, context, _), group in groupby(range(length), key=lambda place: kinds[place]):
         places = list(group)
         trained = bool(episode["trained"] and mask[places].any())
         table.add_row(
             Origin(origin).name.lower(),
+            str(context),
             str(len(places)),
             "yes" if trained else "no",
             _number(episode["log_probs"][places].sum() if origin == Origin.MODEL else None, "–"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BLOCK = 128
+BLOCK = 64
 """Positions of a block."""
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from embodyflow.generation.conversations.key_values import KeyValues
 from embodyflow.generation.conversations.row_passes import Chunk, RowPasses
-from embodyflow.generation.conversations.slots import Slots, common_length
+from embodyflow.generation.conversations.slots import Slots, common_length, key_of
 from embodyflow.generation.conversations.turn import Turn
 from embodyflow.generation.interface import Completion, Request, Sampling, TokenCounts, check_requests
 from embodyflow.generation.sampler import Noise, Sampler
@@ -48,6 +48,7 @@ class SlotConversations:
         self._noise = None if sampling.is_greedy else Noise(key_values.num_slots, vocab_size)
         self._active: list[Turn] = []  # each with a slot; those of the last pass at the end
         self._waiting = deque[Turn]()
+        self._readers: dict[tuple[int, ...], Turn] = {}  # a turn that reads its prompt, by the first tokens
         self.counts = TokenCounts()
 
     @property
@@ -68,6 +69,9 @@ class SlotConversations:
 
     def end(self, conversation: int) -> None:
         """Abandon the turn of a conversation, if it has one, and free its slot."""
+        for turn in self._active:
+            if turn.conversation == conversation:
+                self._forget_reader(turn)
         self._active = [turn for turn in self._active if turn.conversation != conversation]
         self._waiting = deque(turn for turn in self._waiting if turn.conversation != conversation)
         self._slots.release(conversation)
@@ -80,10 +84,10 @@ class SlotConversations:
         drawing, rows, row = list[Turn](), list[int](), -1
         for turn, chunk in zip(turns, chunks, strict=True):
             row += len(chunk.tokens)
-            if turn.is_reading:
-                self.counts.read += len(chunk.tokens)
             self._slots.tokens[turn.slot] += chunk.tokens
             del turn.unread[: len(chunk.tokens)]
+            if turn.is_reading:
+                self._note_read(turn, len(chunk.tokens))
             if not turn.unread:
                 drawing.append(turn)
                 rows.append(row)
@@ -95,9 +99,22 @@ class SlotConversations:
         self.counts.sampled += len(drawing)
         drawn = zip(drawing, tokens.tolist(), log_probs.tolist(), strict=True)
         ended = [turn for turn, token, log_prob in drawn if turn.append(token, log_prob)]
-        self._active = [turn for turn in self._active if turn not in ended]
+        done = set(ended)
+        self._active = [turn for turn in self._active if turn not in done]
         completions = [(turn.conversation, turn.completion(self._version)) for turn in ended]
         return sorted(completions, key=lambda pair: pair[0])
+
+    def _note_read(self, turn: Turn, num_tokens: int) -> None:
+        """Count tokens of a prompt that were read; a prompt that was read to its end can be copied."""
+        self.counts.read += num_tokens
+        if not turn.unread:
+            self._slots.remember(turn.slot)
+            self._forget_reader(turn)
+
+    def _forget_reader(self, turn: Turn) -> None:
+        key = key_of(turn.request.prompt_ids)
+        if self._readers.get(key) is turn:
+            del self._readers[key]
 
     def _choose(self) -> tuple[list[Turn], list[Chunk]]:
         """Return turns and their next tokens for a pass; turns that found no room come first in the next one."""
@@ -135,17 +152,16 @@ class SlotConversations:
 
     def _is_being_read(self, prompt: tuple[int, ...], length: int) -> bool:
         """Return True if an active turn reads at least half of what the prompt has after a prefix of this length."""
-        unread = len(prompt) - 1 - length
-        return unread > 0 and any(
-            common_length(turn.request.prompt_ids, prompt[:-1]) - length >= unread / 2
-            for turn in self._active
-            if turn.is_reading
-        )
+        reader, unread = self._readers.get(key_of(prompt)), len(prompt) - 1 - length
+        if reader is None or not unread:
+            return False
+        return common_length(reader.request.prompt_ids, prompt[:-1]) - length >= unread / 2
 
     def _begin(self, turn: Turn, slot: int, length: int) -> None:
         """Begin a turn in a slot of which it keeps the first tokens."""
         turn.slot, turn.unread = slot, list(turn.request.prompt_ids[length:])
         del self._slots.tokens[slot][length:]
         self._active.append(turn)
+        self._readers.setdefault(key_of(turn.request.prompt_ids), turn)
         if self._noise is not None:
             self._noise.start(slot, turn.request.seed)

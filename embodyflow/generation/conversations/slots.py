@@ -1,6 +1,13 @@
 """Which conversation has which slot of the cache, and which tokens the slots hold."""
 
+from collections import deque
 from collections.abc import Sequence
+
+KEY = 6
+"""Least number of tokens that are worth copying, by which slots are found."""
+
+MAX_CANDIDATES = 16
+"""Slots with the same first tokens that are compared with a prompt."""
 
 
 class Slots:
@@ -14,6 +21,7 @@ class Slots:
         self.tokens: list[list[int]] = [[] for _ in range(num_slots)]
         self._owners: dict[int, int] = {}  # slot of each conversation, the least recently used first
         self._free = list(range(num_slots))  # the longest free first
+        self._by_key: dict[tuple[int, ...], deque[int]] = {}  # slots that got these first tokens last
 
     @property
     def has_free(self) -> bool:
@@ -42,15 +50,28 @@ class Slots:
         """Free the slot of the conversation that has not used its own for the longest time."""
         self.release(next(iter(self._owners)))
 
+    def remember(self, slot: int) -> None:
+        """Let prompts that begin like a slot be found by :meth:`longest_prefix`."""
+        recent = self._by_key.setdefault(key_of(self.tokens[slot]), deque(maxlen=MAX_CANDIDATES))
+        if slot not in recent:
+            recent.append(slot)
+
     def longest_prefix(self, prompt: Sequence[int]) -> tuple[int, int]:
-        """Return the slot that holds the longest prefix of a prompt without its last token, and the prefix's length."""
-        lengths = [self.shared(slot, prompt) for slot in range(len(self.tokens))]
-        length = max(lengths)
-        return lengths.index(length), length
+        """Return a slot that holds a long prefix of a prompt without its last token, and the prefix's length.
+
+        The prefix is the longest among a few slots that got such a prompt last.
+        """
+        lengths = {slot: self.shared(slot, prompt) for slot in self._by_key.get(key_of(prompt), ())}
+        return max(lengths.items(), key=lambda pair: pair[1], default=(0, 0))
 
     def shared(self, slot: int, prompt: Sequence[int]) -> int:
         """Return how many tokens of a prompt a slot holds; the last one is never counted, because it is computed."""
         return common_length(self.tokens[slot], prompt[:-1])
+
+
+def key_of(tokens: Sequence[int]) -> tuple[int, ...]:
+    """Return the first tokens; prompts with equal ones may share more."""
+    return tuple(tokens[:KEY])
 
 
 def common_length(left: Sequence[int], right: Sequence[int]) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import chat_tokenizers
 import numpy as np
 import pytest
-from agent_jobs import agent_config
+from agent_jobs import agent_config, never_judged
 
 from embodyflow.agents.call_journal import CallJournal
 from embodyflow.agents.chat_format import check_template
@@ -63,7 +63,7 @@ class Writer:
 
 
 def new_context() -> EpisodeContext:
-    return EpisodeContext(0, 0, "train", 0, AGENT, CallJournal(None), ToolRunner(), Faults())
+    return EpisodeContext(0, 0, "train", 0, AGENT, CallJournal(None), ToolRunner(), Faults(), never_judged)
 
 
 def prompt_of(text: str) -> Prompt:

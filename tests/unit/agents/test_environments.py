@@ -7,6 +7,7 @@ from pathlib import Path
 import environment_classes
 import numpy as np
 import pytest
+from agent_jobs import never_judged
 from environment_classes import FAULTS, Fragile, Judged
 
 from embodyflow.agents.call_journal import CallJournal
@@ -37,7 +38,7 @@ def row_of(number=0, **columns) -> Prompt:
 
 
 def context_of(config, journal: Path | None = None, seed=5, draw=0) -> EpisodeContext:
-    return EpisodeContext(3, seed, "train", draw, config, CallJournal(journal), ToolRunner(), Faults())
+    return EpisodeContext(3, seed, "train", draw, config, CallJournal(journal), ToolRunner(), Faults(), never_judged)
 
 
 def play(config, *calls, row=None, journal=None, seed=5, reward=True):

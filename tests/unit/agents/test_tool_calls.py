@@ -2,7 +2,9 @@
 
 import pytest
 
-from embodyflow.agents.tool_calls import PARSERS, ToolCall, UnreadableCall
+from embodyflow.agents.tool_calls import PARSERS, ToolCall, UnreadableCall, build_parser
+from embodyflow.errors import ConfigError
+from embodyflow.prompts.calculator import build_tokenizer
 
 ADD = ToolCall("add", {"a": 1})
 
@@ -54,3 +56,66 @@ def test_llama3_reports_what_it_cannot_read(text):
     *_, call = PARSERS["llama3"](text)
 
     assert isinstance(call, UnreadableCall)
+
+
+ADD_SCHEMA = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+}
+
+
+def schema_parser(call):
+    """Return the parser of a tokenizer with a response template, whose prompt may begin a thought."""
+    tokenizer = build_tokenizer()
+    tokenizer.response_template = {
+        "defaults": {"role": "assistant"},
+        "start_anchor": "<assistant>",
+        "fields": {
+            "reasoning_content": {"open": "<think>", "close": "</think>"},
+            "tool_calls": {"repeats": True, "transform": {"type": "function", "function": "{content}"}, **call},
+            "content": {},
+        },
+    }
+    return build_parser("schema", tokenizer, [ADD_SCHEMA])
+
+
+JSON_CALL = {"open": "<call>", "close": "</call>", "content": "json"}
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "calls"),
+    [
+        ("The answer is 4.", "<assistant>", []),
+        ('<call>{"name": "add", "arguments": {"a": 1}}</call>', "<assistant>", [ADD]),
+        ('So.<call>{"name": "add", "arguments": {"a": 1}}</call>' * 2, "<assistant>", [ADD, ADD]),
+        ('<call>{"name": "add", "arguments": {"a": "1"}}</call>', "<assistant>", [ADD]),  # typed by the tool
+        ('<call>{"name": "add", "arguments": {"a": 1}}</call>', "<assistant><think>", []),  # only a thought
+        ('</think><call>{"name": "add", "arguments": {"a": 1}}</call>', "<assistant><think>", [ADD]),
+        ('<call>{"name": "add", "arguments": {"a": 1}}</call>', "<assistant><think><end><user>?<assistant>", [ADD]),
+    ],
+)
+def test_schema(text, before, calls):
+    assert schema_parser(JSON_CALL)(text, before) == calls
+
+
+@pytest.mark.parametrize("body", ["add(1)", '["add"]', '{"name": 3}', '{"name": "add", "arguments": [1]}', "["])
+def test_schema_reports_what_it_cannot_read(body):
+    [call] = schema_parser(JSON_CALL)(f"<call>{body}</call>", "<assistant>")
+
+    assert isinstance(call, UnreadableCall) and "\n" not in call.reason
+
+
+def test_a_schema_of_a_call_without_json():
+    call = {
+        "open_pattern": r"<f=(?P<name>\w+)>",
+        "close": "</f>",
+        "content": "xml-inline",
+        "content_args": {"tag_pattern": r"<(?P<key>\w+)>(?P<value>.*?)</\w+>"},
+        "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+    }
+    assert schema_parser(call)("<f=add><a>1</a></f>", "<assistant>") == [ADD]
+
+
+def test_a_tokenizer_without_a_response_template_is_refused():
+    with pytest.raises(ConfigError, match=r"schema: the tokenizer has no response_template; .* hermes or llama3"):
+        build_parser("schema", build_tokenizer(), [])

@@ -11,7 +11,7 @@ import tasks
 from embodyflow.agents.episode import Counts, Episode
 from embodyflow.agents.transcript import Origin, Transcript
 from embodyflow.cli.episodes import episode_list
-from embodyflow.cli.episodes.conversations import conversation, conversation_cells
+from embodyflow.cli.episodes.conversations import _segments, conversation, conversation_cells
 from embodyflow.cli.episodes.episode_list import EpisodeFilter, show_episodes
 from embodyflow.cli.episodes.episode_tables import episode_row
 from embodyflow.data.batches import to_batch
@@ -85,16 +85,31 @@ def test_conversations_are_listed_with_what_training_made_of_them(folder):
 def test_a_conversation_is_shown_turn_by_turn(folder):
     facts, segments = conversation(folder, CONFIG, 8)
 
-    origins, counts, trained, log_probs, rewards, *_, texts = cells(segments)
+    origins, contexts, counts, trained, log_probs, rewards, *_, texts = cells(segments)
+    assert contexts == ["0"] * 3
     assert origins == ["model", "tool", "model"] and texts == ["66", "<end><tool>6<end><assistant>", "## 6"]
     assert trained == ["no"] * 3 and log_probs == ["-1", "–", "-1"] and rewards == ["–"] * 3
     assert counts == ["2", "5", "2"] and "2*3=" in cells(facts)[1]
 
 
+def test_contexts_and_turns_are_shown_apart():
+    transcript = Transcript(tokens("<user>2*3=<end><assistant>"))
+    transcript.append_sampled(sampled("66"))
+    transcript.append_sampled(sampled("5"))
+    second = transcript.begin(tokens("<user>6<end><assistant>"))
+    transcript.append_sampled(sampled("7"), second)
+    played = Played(Episode(transcript, True), Counts(turns=3), seed=5)
+    episode = {name: column[0] for name, column in columns_of_episodes([played]).items()}
+
+    origins, contexts, *_, texts = cells(_segments(CONFIG, episode | {"trained": False}, TOKENIZER))
+    assert origins == ["model", "model", "template", "model"] and contexts == ["0", "0", "1", "1"]
+    assert texts == ["66", "5", "<user>6<end><assistant>", "7"]
+
+
 def test_a_trained_conversation_has_reward_advantage_and_loss(folder):
     _, segments = conversation(folder, CONFIG, 9)
 
-    assert [column[0] for column in cells(segments)] == ["model", "1", "yes", "-0.5", "1", "0.25", "-0.25", "5"]
+    assert [column[0] for column in cells(segments)] == ["model", "0", "1", "yes", "-0.5", "1", "0.25", "-0.25", "5"]
 
 
 def test_trackers_get_turns_and_advantages(folder):

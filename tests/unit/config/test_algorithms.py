@@ -19,7 +19,10 @@ from embodyflow.orchestration.request.compatibility import check_compatibility
 
 NO_GROUPS = "needs groups of siblings, and a control job's episodes have none; allowed with job=control are ppo"
 NO_STATES = "is for embodied jobs; it compares the states of episodes, and a response has none; allowed with job="
-CONTROL, LANGUAGE = ("cart_pole", "half_cheetah", "reacher"), ("calculator", "gsm8k", "math")
+CONTROL, LANGUAGE = (
+    ("cart_pole", "half_cheetah", "reacher"),
+    (*("babyai", "calculator", "gsm8k", "math", "reasoning_gym", "self_correct"),),
+)
 REFUSED = {(experiment, name): NO_GROUPS for experiment in CONTROL for name in algorithms() if name != "ppo"} | {
     (experiment, "srpo"): NO_STATES for experiment in LANGUAGE
 }

@@ -350,6 +350,15 @@ def test_svg_draws_every_node_and_edge():
     assert set(graph.nodes) <= titles and "rollout->sampling" in titles
 
 
+@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
+def test_the_legend_explains_the_shapes_below_all_lines():
+    graph = load_pipeline("embodied_grpo")
+    texts = list(ElementTree.fromstring(to_svg(graph)).iter("{http://www.w3.org/2000/svg}text"))
+    [legend] = [each for each in texts if each.text and "ellipse" in each.text]
+    assert "3-D box: a model of the trainer" in str(legend.text) and "cylinder" not in str(legend.text)
+    assert all(float(legend.get("y")) > float(each.get("y")) + 10 for each in texts if each is not legend)
+
+
 def test_svg_without_graphviz_names_the_package(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigError, match="SVG needs Graphviz"):

@@ -10,7 +10,7 @@ import agent_jobs
 import numpy as np
 import pytest
 import torch
-from agent_jobs import TURN_TOKENS, agent_config, forgetful_config, interview_config
+from agent_jobs import TURN_TOKENS, agent_config, forgetful_words, interview_config
 from trainers import free_address
 
 import tasks
@@ -18,6 +18,7 @@ from embodyflow.agents.conductor import Conductor
 from embodyflow.agents.episode import ToolFailedError
 from embodyflow.agents.transcript import Origin
 from embodyflow.config.agent import AgentJobConfig
+from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import Columns, to_batch
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
@@ -89,7 +90,9 @@ def test_the_trained_tokens_are_the_sampled_ones_and_no_others(interviews, train
 
 def test_the_trainer_computes_the_samplers_log_probs_in_each_context(trainer) -> None:
     """Two agents, whose template cuts earlier turns short, write ten turns in several contexts."""
-    rollout = rollout_of(forgetful_config(), trainer)
+    forgetful = compose_config(forgetful_words())
+    assert isinstance(forgetful, AgentJobConfig)
+    rollout = rollout_of(forgetful, trainer)
     rows = to_batch(play(rollout))
     rollout.close()
 

@@ -166,7 +166,7 @@ def test_an_experiment_uses_its_own_deployment_or_the_flows_first(flow: str, exp
 @pytest.mark.parametrize(
     ("flow", "experiment", "answer"),
     [
-        ("grpo", "embodyed", "experiment=embodyed: allowed are calculator, cart_pole, drawer_open, embodied, "),
+        ("grpo", "embodyed", "experiment=embodyed: allowed are babyai, calculator, cart_pole, drawer_open, embodied, "),
         ("grop", "embodied", "flow=grop: has no deployment; allowed are grpo, ppo, dapo, srpo, evaluate, gspo, cpgd"),
         ("evaluate", "embodied", "flow=evaluate: allowed are cpgd, dapo, grpo, gspo, ppo, srpo"),
     ],

@@ -1,0 +1,123 @@
+"""Agents train with credit for turns, by algorithms with and without a critic, and only on what the model wrote."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from agent_jobs import agent_config, forgetful_words
+from language_jobs import language_config
+from tensordict import TensorDict
+
+import tasks
+from benchmarks.in_process import InProcessRun
+from embodyflow.agents.episode import Counts, Episode
+from embodyflow.agents.transcript import Origin, Transcript
+from embodyflow.algorithms.algorithm_config import AlgorithmConfig
+from embodyflow.algorithms.algorithm_registry import LOSSES
+from embodyflow.algorithms.masked import one_rank
+from embodyflow.data.batches import to_batch
+from embodyflow.errors import ConfigError
+from embodyflow.generation.interface import Completion
+from embodyflow.policies.causal_lm import policy_causal_lm
+from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy, pack
+from embodyflow.rollouts.agent_rows import Played, columns_of_episodes
+from embodyflow.training.objectives import PolicyObjective
+
+CONFIG = agent_config()
+
+
+@pytest.mark.parametrize(
+    ("words", "metric"),
+    [
+        (("algorithm.per_turn=true", "algorithm.turn_discount=0.9"), "policy/pg_loss"),
+        (("algorithm=ppo", "algorithm.per_turn=true", "critic.epochs=1"), "critic/loss"),
+        (("algorithm=ppo", "algorithm.turn_discount=0.9", "critic.epochs=1"), "critic/explained_variance"),
+        (("algorithm=dapo", "filter.num_groups=2", "filter.max_rerolls=1"), "groups/num_kept_rows"),
+    ],
+    ids=["dr_grpo per turn", "ppo per turn", "ppo", "dapo"],
+)
+def test_an_iteration_of_agents_with_several_contexts(words: tuple[str, ...], metric: str) -> None:
+    run = InProcessRun(forgetful_words(*words))
+    run.warm_start()
+    before = run.trainer.weights()
+    metrics = run.iterate(1)
+    after = run.trainer.weights()
+
+    assert metrics["rollout/contexts"] >= 4 and metrics["rollout/turn_reward"] > 0
+    assert metrics["groups/num_kept_rows"] == 4 if "groups/num_kept_rows" in metrics else metrics["critic/value"] == 0
+    assert np.isfinite(metrics[metric]) and metrics["train/grad_norm"] > 0
+    assert any(not np.array_equal(before[name], after[name]) for name in before)
+    run.rollout.close()
+    run.trainer.close()
+
+
+def test_groups_whose_turns_differ_are_kept() -> None:
+    rows = agents_rows([(0.0, 1.0), (1.0, 0.0), (0.5, 0.5), (0.5, 0.5)])
+    rows["success"], rows["group_id"] = torch.ones(4, dtype=torch.bool), torch.tensor([1, 1, 2, 2])
+    worker: Any = type("Worker", (), {"config": CONFIG})
+
+    assert tasks.filter_groups(rows, worker=worker).batch["uid"].tolist() == [0, 1]
+    rows["token_turn_reward"] *= 0
+    assert len(tasks.filter_groups(rows, worker=worker).batch) == 0
+
+
+def agents_rows(turn_rewards: list[tuple[float, float]]) -> TensorDict:
+    """Return rows in which the model writes, reads a tool and a user, and writes again; then in another context."""
+    played = []
+    for row, rewards in enumerate(turn_rewards):
+        transcript = Transcript((7, 8, 9))
+        transcript.append_sampled(Completion((10, 11 + row), (-1.0, -2.0), "stop", 0))
+        transcript.append_given((12, 13), Origin.TOOL)
+        transcript.append_given((14,), Origin.USER)
+        context = transcript.begin((15, 16))
+        transcript.append_sampled(Completion((17, 18), (-1.0, -2.0), "stop", 0), context)
+        transcript.append_sampled(Completion((12,), (-1.0,), "stop", 0))
+        played.append(Played(Episode(transcript, True, 1.0, turn_rewards=(*rewards, 0.0)), Counts(3), row))
+    return to_batch({"uid": np.arange(len(played)), **columns_of_episodes(played)})
+
+
+@pytest.mark.parametrize("loss", list(LOSSES.entries))
+def test_tokens_of_tools_users_and_templates_have_no_gradient(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if what a tool wrote looks rewarding, the logits before its tokens get a gradient of exactly zero."""
+    per_row = LOSSES.entries[loss].per_row
+    algorithm = AlgorithmConfig(
+        advantage="cpgd" if loss == "cpgd" else "grpo",
+        loss=loss,
+        aggregation="seq_mean_token_mean" if per_row else "token_mean",
+        entropy_coef=0.1,
+        kl={"coef": 0.1},
+    )
+    torch.manual_seed(0)
+    config = CONFIG.model_copy(update={"algorithm": algorithm})
+    policy = CausalLMPolicy(config.policy, "cpu")
+    rows = agents_rows([(0.0, 1.0), (1.0, 0.0)])
+    mask = rows["loss_mask"]
+    noise = 0.01 * torch.randn(2, *mask.shape)
+    with torch.no_grad():
+        rows["old_log_probs"] = policy.evaluate(rows, 1.0)[0] + noise[0]
+        rows["ref_log_probs"] = rows["old_log_probs"] + noise[1]
+    rows["advantages"] = torch.where(mask, torch.tensor([1.0, -1.0])[:, None, None], 1e6)
+    logits, choose = [], policy_causal_lm.choose
+
+    def recorded(given: torch.Tensor, *arguments: Any) -> Any:
+        given.retain_grad()
+        logits.append(given)
+        return choose(given, *arguments)
+
+    monkeypatch.setattr(policy_causal_lm, "choose", recorded)
+    objective = PolicyObjective(policy, config)
+    value, _ = objective.loss(objective.prepare(rows, config.full_batch, one_rank))
+    value.backward()
+
+    packed = pack(rows, policy.model, "cpu")
+    trained = mask[packed.rows, packed.steps, 0]
+    moved = logits[0].grad.abs().sum(-1)
+    assert torch.equal(moved > 0, trained) and 0 < trained.sum() < len(trained) and moved.isfinite().all()
+
+
+def test_turns_belong_to_agent_jobs() -> None:
+    assert agent_config("algorithm.turn_discount=0.9").algorithm.turn_discount == 0.9
+    message = r"^algorithm.turn_discount=0.9: only agent jobs have turns, and job is language$"
+    with pytest.raises(ConfigError, match=message):
+        language_config("algorithm.turn_discount=0.9")
