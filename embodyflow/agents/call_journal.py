@@ -16,6 +16,10 @@ Key: TypeAlias = tuple[str, int, int, int]
 """Kind of call, uid of the episode, its draw, and number of the call among those of its kind."""
 
 
+class ChangedCallError(RuntimeError):
+    """A repeated episode asks for something else than the lost attempt did at the same place."""
+
+
 class CallJournal:
     """Calls in a file of JSON lines, written as they end.
 
@@ -34,7 +38,7 @@ class CallJournal:
         """Return the turn that an earlier attempt sampled after these tokens, or ``None``.
 
         Raises:
-            RuntimeError: The earlier attempt had other tokens here.
+            ChangedCallError: The earlier attempt had other tokens here.
         """
         found = self._find(("turn", uid, draw, turn), _digest(prompt_ids))
         if found is None:
@@ -59,7 +63,7 @@ class CallJournal:
         """Return the answer that an earlier attempt got, or ``None``.
 
         Raises:
-            RuntimeError: The earlier attempt called another tool or with other arguments.
+            ChangedCallError: The earlier attempt called another tool or with other arguments.
         """
         found = self._find(("tool", uid, draw, call), _digest([name, arguments]))
         return None if found is None else Answer(found["outcome"], found["text"], found["retries"])
@@ -75,7 +79,7 @@ class CallJournal:
         found = self._known.get(key)
         if found is not None and found["request"] != request:
             kind, uid, draw, number = key
-            raise RuntimeError(
+            raise ChangedCallError(
                 f"episode {uid}, draw {draw}: {kind} {number} differs from that of the lost attempt; a workflow must "
                 "depend on nothing but its arguments, the model and the answers of tools"
             )

@@ -93,7 +93,11 @@ class Conversation:
         return self._turn
 
     def give(self, role: str, contents: Sequence[str]) -> bool:
-        """Append messages of a role, such as the answers of tools, after a turn of the model.
+        """Append messages of a role, such as the answers of tools; see :meth:`give_messages`."""
+        return self.give_messages([{"role": role, "content": content} for content in contents])
+
+    def give_messages(self, messages: Sequence[Message]) -> bool:
+        """Append messages after a turn of the model.
 
         Returns:
             False if they and a further token of the model do not fit; the episode is then cut here.
@@ -102,15 +106,15 @@ class Conversation:
             ValueError: The model has not written a turn since the last messages.
         """
         if self._given is not None or not self._messages:
-            raise ValueError("messages must follow a turn of the model; give all messages of a role in one call")
-        messages = [*self._messages, *({"role": role, "content": content} for content in contents)]
+            raise ValueError("messages must follow a turn of the model; give all of them in one call")
+        whole = [*self._messages, *messages]
         before = self.transcript.tokens_of(self._context_number)
-        given = self._format.go_on(self._prompt, messages, self._text, self._turn, before)
+        given = self._format.go_on(self._prompt, whole, self._text, self._turn, before)
         if len(given.end) + len(given.tokens) >= self.room:
             self.finished = False
             return False
-        self._messages = messages
-        self._given = given, Origin.TOOL if role == "tool" else Origin.USER
+        self._messages = whole
+        self._given = given, Origin.TOOL if messages[-1]["role"] == "tool" else Origin.USER
         return True
 
     def episode(

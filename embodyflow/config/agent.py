@@ -13,6 +13,7 @@ Reference = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
 """Reference ``module:name`` to a function or class."""
 TOOL_LOOP = "embodyflow.agents.tool_loop:ToolLoop"
 ENVIRONMENT_LOOP = "embodyflow.agents.environments.environment_loop:EnvironmentLoop"
+PROGRAM = "embodyflow.agents.programs.program:Program"
 
 
 class CallLimits(Config):
@@ -111,6 +112,39 @@ class EnvironmentConfig(CallLimits):
         return {"": self.factory} if isinstance(self.factory, str) else self.factory
 
 
+class ProgramConfig(Config):
+    """A program that plays an episode with an OpenAI client. A bare list is its command, a bare reference a function.
+
+    Attributes:
+        command: Command, such as ``[python, my_agent.py]``. ``python`` is the one that runs embodyflow.
+        function: Function ``module:function``, called as ``await run(client, row)`` in a process of its own, in place
+            of a command.
+        timeout: Seconds that the program may take between two turns of the model, from its start to the first and from
+            the last to its end. A program that takes longer has failed.
+        reward: Source of rewards. ``printed`` takes the last line that the program prints, or the value that the
+            function returns, and leaves an episode without either to the reward function of the job. ``function``
+            leaves all of them to it.
+    """
+
+    command: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    function: Reference | None = None
+    timeout: PositiveFloat = 60.0
+    reward: Literal["printed", "function"] = "printed"
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> "ProgramConfig":
+        if bool(self.command) == (self.function is not None):
+            raise ValueError("needs either a command, such as [python, my_agent.py], or a function module:function")
+        return self
+
+
+def _from_command(value: Any) -> Any:
+    """Return the section that a command or a reference stands for."""
+    if isinstance(value, list | tuple):
+        return {"command": value}
+    return {"function": value} if isinstance(value, str) else value
+
+
 def _from_reference(value: Any) -> Any:
     return {"function": value} if isinstance(value, str) else value
 
@@ -126,10 +160,12 @@ class AgentConfig(Config):
 
     Attributes:
         workflow: Class ``module:Class`` that plays an episode; see :mod:`embodyflow.agents.workflow`. With an
-            ``environment`` it is :class:`embodyflow.agents.environments.environment_loop.EnvironmentLoop` by default.
+            ``environment`` it is :class:`embodyflow.agents.environments.environment_loop.EnvironmentLoop` by default,
+            with a ``program`` :class:`embodyflow.agents.programs.program.Program`.
         workflow_kwargs: Arguments of the class of an AReaL workflow, besides ``tokenizer`` and ``gconfig``. A reference
             ``module:function`` for an argument whose name ends with ``_fn`` stands for the function.
         environment: Environment class whose public methods are tools; ``null`` means none.
+        program: Program that plays an episode with an OpenAI client; ``null`` means none.
         tools: Tools that the model may call, each a reference ``module:function``, or a mapping with ``function`` or
             ``mcp`` and limits.
         mistakes: Exceptions ``module:Class`` of all tools and of the environment that are the model's mistake.
@@ -148,6 +184,7 @@ class AgentConfig(Config):
     workflow: Reference = TOOL_LOOP
     workflow_kwargs: dict[str, Any] = Field(default={})
     environment: Annotated[EnvironmentConfig, BeforeValidator(_from_factory)] | None = None
+    program: Annotated[ProgramConfig, BeforeValidator(_from_command)] | None = None
     tools: tuple[Annotated[ToolConfig, BeforeValidator(_from_reference)], ...] = ()
     mistakes: tuple[Reference, ...] = ()
     parser: Literal["hermes", "llama3", "schema"] = "hermes"
@@ -161,9 +198,10 @@ class AgentConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _choose_loop(cls, values: Any) -> Any:
-        """Play episodes by the workflow of environments if there is one."""
-        if isinstance(values, dict) and values.get("environment") is not None:
-            return {"workflow": ENVIRONMENT_LOOP, **values}
+        """Play episodes by the workflow of environments or programs if there is one of them."""
+        for key, loop in (("environment", ENVIRONMENT_LOOP), ("program", PROGRAM)):
+            if isinstance(values, dict) and values.get(key) is not None:
+                return {"workflow": loop, **values}
         return values
 
     @model_validator(mode="after")

@@ -3,6 +3,7 @@
 from embodyflow.agents.chat_format import check_template
 from embodyflow.agents.environments.environment_class import EnvironmentClass
 from embodyflow.agents.environments.environment_loop import EnvironmentLoop
+from embodyflow.agents.programs.program import Program
 from embodyflow.agents.tool_calls import build_parser
 from embodyflow.agents.tool_loop import ToolLoop
 from embodyflow.agents.workflow import RowChecker
@@ -34,6 +35,13 @@ def check_agent(config: AgentJobConfig) -> None:
             f"rollout.agent.environment: rollout.agent.workflow={agent.workflow} does not use it; allowed are "
             "workflows that extend EnvironmentLoop"
         )
+    if agent.program is not None and not isinstance(workflow, Program):
+        raise ConfigError(
+            f"rollout.agent.program: rollout.agent.workflow={agent.workflow} does not use it; allowed are workflows "
+            "that extend Program"
+        )
+    if isinstance(workflow, Program):
+        build_parser(agent.parser, build_tokenizer(config.policy), [])
     if isinstance(workflow, RowChecker):
         workflow.check(source.prompt("train", 0))
     if isinstance(workflow, ToolLoop):

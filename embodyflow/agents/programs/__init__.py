@@ -1,0 +1,1 @@
+"""Programs that play episodes in processes of their own and reach the model as an OpenAI-compatible server."""

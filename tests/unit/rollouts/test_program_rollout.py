@@ -1,0 +1,154 @@
+"""Episodes that a program plays, with a real engine, processes, server and trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from agent_jobs import agent_config
+from my_programs import SCRIPT
+from trainers import free_address
+
+from embodyflow.agents.programs.program import ProgramFailedError
+from embodyflow.agents.transcript import Origin
+from embodyflow.config.agent import AgentJobConfig
+from embodyflow.data.batches import Columns, to_batch, to_columns
+from embodyflow.data.rows_file import Journal
+from embodyflow.data.tables import digest_of, join_columns
+from embodyflow.errors import ConfigError
+from embodyflow.graph.node_groups import runs_on
+from embodyflow.nodes.calling import bind
+from embodyflow.references import resolve
+from embodyflow.rollouts.agent_checks import check_agent
+from embodyflow.rollouts.agent_rollout import AgentRollout
+from embodyflow.training.language_trainer import LanguageTrainer
+from pipelines import load_pipeline
+
+SMALL = ("rollout.agent.tools=[]", "warm_start=null", "rollout.num_groups=1")
+
+
+def program_config(program: str, *overrides: str) -> AgentJobConfig:
+    return agent_config(*SMALL, f"rollout.agent.program={program}", *overrides)
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Iterator[LanguageTrainer]:
+    trainer = LanguageTrainer(program_config("my_programs:interview"), 0, 1)
+    trainer.connect(free_address())
+    yield trainer
+    trainer.close()
+
+
+def rollout_of(config: AgentJobConfig, trainer: LanguageTrainer) -> AgentRollout:
+    rollout = AgentRollout(config, 0, 1)
+    rollout.update_weights(trainer.weights() | trainer.probe(), version=3)
+    return rollout
+
+
+def play(rollout: AgentRollout, journal: Journal | None = None) -> Columns:
+    return rollout.play(rollout.training_episodes(0, 1), "train", (0, 1, "rollout"), journal)
+
+
+def iterate(config: AgentJobConfig, rollout: AgentRollout, trainer: LanguageTrainer, iteration: int) -> set[str]:
+    """Run the nodes of an iteration as the flow does; return the names of their metrics."""
+    graph = load_pipeline(**config.pipeline.source())
+    outputs: dict[str, Any] = {}
+    names: set[str] = set()
+    for node_id in graph.get_execution_order():
+        node = graph.nodes[node_id]
+        parents = [to_columns(outputs[parent]) for parent in node.dependencies]
+        rows = to_batch(join_columns(parents)) if parents else None
+        count = 0 if rows is None else len(rows)
+        call = SimpleNamespace(
+            **{"seed": config.seed, "iteration": iteration, "node_id": node_id, "policy_version": iteration - 1},
+            **{"total_rows": count, "positions": np.arange(count), "run_folder": None},
+            **{"journal": lambda rank, part=0: None, "surplus": lambda rank: None},
+        )
+        worker = {"rollout": rollout, "trainer": trainer}[runs_on(graph, node_id)]
+        arguments = bind(resolve(node.executable_ref), rows, node.config, worker=worker, call=call)
+        output = resolve(node.executable_ref)(*arguments.args, **arguments.kwargs)
+        outputs[node_id] = output.batch
+        names |= output.metrics.keys()
+    rollout.update_weights(trainer.weights() | trainer.probe(), iteration)
+    return names
+
+
+def test_two_iterations_train_a_script_that_knows_nothing_of_us() -> None:
+    config = program_config(f"[python,{SCRIPT},'2']", "filter.drop_uniform=false", "rollout.agent.max_turns=2")
+    trainer = LanguageTrainer(config, 0, 1)
+    trainer.connect(free_address())
+    rollout = AgentRollout(config, 0, 1)
+    rollout.update_weights(trainer.weights() | trainer.probe(), 0)
+
+    before = {name: array.copy() for name, array in trainer.weights().items()}
+    names = iterate(config, rollout, trainer, 1) | iterate(config, rollout, trainer, 2)
+
+    assert {"perf/redrawn_episodes", "rollout/turns"} <= names
+    changed = [name for name, array in trainer.weights().items() if not np.array_equal(array, before[name])]
+    assert len(changed) > 5
+    rollout.close()
+    trainer.close()
+
+
+def test_the_trained_tokens_are_the_sampled_ones_and_a_lost_worker_takes_them(
+    trainer: LanguageTrainer, tmp_path: Path
+) -> None:
+    config = program_config("my_programs:interview")
+    rollout, journal = rollout_of(config, trainer), Journal(tmp_path / "stage" / "0.0.parts")
+    expected = play(rollout, journal)
+    rows = to_batch(expected)
+
+    origins, mask = rows["token_origin"][..., 0], rows["loss_mask"][..., 0]
+    inside = torch.arange(mask.shape[1]) < rows["response_length"][:, None]
+    assert rows["num_turns"].tolist() == [2] * 2
+    assert torch.equal(mask, inside & (origins == Origin.MODEL)) and mask.sum() >= 4
+    with torch.no_grad():
+        theirs, _ = trainer.policy.evaluate(rows, 1.0)
+    assert (theirs - rows["log_probs"]).abs().max() < 1e-5
+
+    (tmp_path / "stage" / "0.0.parts").unlink()  # lost before the rows were complete
+    halved = {name: (array / 2).astype(array.dtype) for name, array in trainer.weights().items()}
+    rollout._engine.update_weights(halved, 3)
+    assert digest_of(play(rollout, journal)) == digest_of(expected)
+    rollout.close()
+
+
+def test_a_program_that_crashes_is_drawn_again_and_counted(trainer: LanguageTrainer, tmp_path: Path) -> None:
+    crashed = tmp_path / "crashed"
+    agent = tmp_path / "agent.py"
+    agent.write_text(
+        f"import os, runpy, sys\nif not os.path.exists({str(crashed)!r}):\n    open({str(crashed)!r}, 'w').close()\n"
+        f"    sys.exit(3)\nsys.argv[1:] = ['1']\nrunpy.run_path({SCRIPT!r}, run_name='__main__')\n"
+    )
+    rollout = rollout_of(program_config(f"[python,{agent}]"), trainer)
+
+    rows = play(rollout)
+
+    assert rows["num_turns"].tolist() == [1] * 2
+    assert rollout.fault_metrics()["perf/redrawn_episodes"].value == 1
+    rollout.close()
+
+
+def test_a_program_that_always_fails_ends_the_run(trainer: LanguageTrainer) -> None:
+    config = program_config("[python,'-c','import sys; sys.exit(5)']", "rollout.agent.max_redraws=0")
+    rollout = rollout_of(config, trainer)
+    with pytest.raises(ProgramFailedError, match="the program failed with exit code 5") as failure:
+        play(rollout)
+    assert failure.value.__notes__[0].endswith("drawn 1 times")
+    rollout.close()
+
+
+def test_a_wrong_program_is_one_line_before_a_run_starts() -> None:
+    with pytest.raises(ConfigError, match=r"rollout.agent.program.command: no-such is no command"):
+        check_agent(program_config("[no-such]"))
+    with pytest.raises(
+        ConfigError, match=r"rollout.agent.program: rollout.agent.workflow=agent_jobs:Interview does not"
+    ):
+        overrides = "rollout.agent.workflow=agent_jobs:Interview", "rollout.agent.tools=[agent_jobs:look_up]"
+        check_agent(program_config("my_programs:interview", *overrides))
+    check_agent(program_config("my_programs:interview"))
