@@ -39,7 +39,7 @@ class TokenSequence:
 def sequences_of(batch: TensorDict) -> list[TokenSequence]:
     """Return the sequences of language rows (:mod:`embodyflow.types`), in the order of rows and contexts.
 
-    A row without the column ``token_context`` is one sequence. A prompt that the model never continues is none.
+    A row without the column ``token_context`` is one sequence. A prompt that the model never continues is left out.
     """
     prompts, responses = batch["prompt_tokens"].cpu().numpy(), batch["action_tokens"][..., 0].cpu().numpy()
     num_prompt, num_response = batch["prompt_length"].tolist(), batch["response_length"].tolist()
