@@ -169,7 +169,7 @@ def test_a_stack_with_the_usual_ports_taken(project: Project) -> None:
     assert ":4200" not in str(project.state()["api_url"])
     assert ":6379" not in str(project.state()["ray_address"])
     family = project.launcher().children(recursive=True)
-    assert train_and_listen(project) == {"127.0.0.1"}
+    assert {address for found in listening(family).values() for address in found} == {"127.0.0.1"}
     assert Path(str(project.state()["ray_temp_dir"])).stat().st_mode & 0o777 == 0o700
 
     deployments = json.loads(project.prefect("deployment", "ls", "--output", "json"))
@@ -203,6 +203,14 @@ def test_a_stack_with_the_usual_ports_taken(project: Project) -> None:
     assert project.embodyflow("down").returncode == 0
     assert all_gone(family)
     assert project.leftovers() == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nothing_listens_beyond_loopback_while_a_stack_and_a_run_are_up(project: Project) -> None:
+    up = project.embodyflow("up", "--detach")
+    assert up.returncode == 0, up.stderr
+    assert train_and_listen(project) == {"127.0.0.1"}
 
 
 def test_a_killed_stack_dies_whole_and_the_next_ends_its_runs_or_resumes_them(project: Project) -> None:

@@ -67,7 +67,7 @@ def play_alone(engine: HFEngine, conversation: int, num_turns: int) -> list[Comp
     return turns
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 3), min_size=1, max_size=7))
 def test_a_turn_has_the_same_bits_whenever_it_is_asked_for(engine: HFEngine, seed: int, lengths: list[int]) -> None:
     """Turns begin at random steps, some are replayed, and there may be more conversations than slots."""
