@@ -125,8 +125,8 @@ def compare_conductors(num_episodes: int, num_rounds: int) -> list[dict[str, Any
     """Play the workloads freely and in lockstep, in turns."""
     import torch
 
-    from embodyflow.agents.free_running import FreeRunning
-    from embodyflow.agents.lockstep import Lockstep
+    from embodyflow.agents.conducting.free_running import FreeRunning
+    from embodyflow.agents.conducting.lockstep import Lockstep
     from embodyflow.config.generation import HFConfig
     from embodyflow.generation.hf import HFEngine
 
@@ -160,7 +160,7 @@ def compare_conductors(num_episodes: int, num_rounds: int) -> list[dict[str, Any
 
 def chain_of(engine: Any, episodes: Sequence[int], factor: float) -> float:
     """Return the seconds of the longest chain: one episode's waits, and its passes without other episodes."""
-    from embodyflow.agents.free_running import FreeRunning
+    from embodyflow.agents.conducting.free_running import FreeRunning
 
     waits = max(sum(factor * wait_of(episode, turn) for turn in range(NUM_TURNS - 1)) for episode in episodes)
     return waits + play(engine, FreeRunning, episodes[:1], 0.0)["seconds"]

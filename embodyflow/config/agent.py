@@ -176,7 +176,7 @@ class AgentConfig(Config):
         max_turn_tokens: Most tokens of a turn; ``null`` means as many as the episode has left.
         feedback: Message to the model after a wrong answer, of the workflow
             :class:`embodyflow.agents.self_correction.SelfCorrection`.
-        gymnasium: Environment of the workflow :class:`embodyflow.agents.gymnasium_episode.GymnasiumEpisode`.
+        gymnasium: Environment of the workflow :class:`embodyflow.agents.gymnasium.gymnasium_episode.GymnasiumEpisode`.
         max_redraws: Times that an episode is drawn again after a tool or an environment failed in all attempts, or the
             workflow rejected it.
     """
@@ -209,7 +209,7 @@ class AgentConfig(Config):
         if self.gymnasium is not None and self.workflow == TOOL_LOOP:
             raise ValueError(
                 "gymnasium: needs a workflow that plays in it; set "
-                "rollout.agent.workflow=embodyflow.agents.gymnasium_episode:GymnasiumEpisode"
+                "rollout.agent.workflow=embodyflow.agents.gymnasium.gymnasium_episode:GymnasiumEpisode"
             )
         return self
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from embodyflow.agents.call_journal import CallJournal
-from embodyflow.agents.conductor import Conductor
-from embodyflow.agents.conductors import build_conductor
+from embodyflow.agents.conducting.conductor import Conductor
+from embodyflow.agents.conducting.conductors import build_conductor
 from embodyflow.agents.conversation import Model
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults
 from embodyflow.agents.sampled_calls import RecordedModel

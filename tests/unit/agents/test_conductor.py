@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodyflow.agents.lockstep import Lockstep
+from embodyflow.agents.conducting.lockstep import Lockstep
 from embodyflow.generation.interface import Completion, Sampling
 
 SAMPLING = Sampling(max_tokens=8)

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from language_models import save_model
 
-from embodyflow.agents.conductors import build_conductor
-from embodyflow.agents.free_running import FreeRunning
-from embodyflow.agents.idle_loop import MAX_POLLS, IdleLoop
-from embodyflow.agents.lockstep import Lockstep
+from embodyflow.agents.conducting.conductors import build_conductor
+from embodyflow.agents.conducting.free_running import FreeRunning
+from embodyflow.agents.conducting.idle_loop import MAX_POLLS, IdleLoop
+from embodyflow.agents.conducting.lockstep import Lockstep
 from embodyflow.config.generation import HFConfig
 from embodyflow.generation.hf import HFEngine
 from embodyflow.generation.interface import Completion, Sampling

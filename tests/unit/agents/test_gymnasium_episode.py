@@ -20,8 +20,11 @@ from embodyflow.training.language_trainer import LanguageTrainer
 NAMES = ("back", "on")
 WORDS = (
     *("data=seeds", "reward=workflow", "data.num_validation=8", "data.num_demos=6", "rollout.max_prompt_tokens=40"),
-    *("policy.tokenizer=embodyflow.agents.minigrid_text:build_tokenizer", "rollout.agent.max_turns=5"),
-    *("rollout.agent.tools=[]", "rollout.agent.workflow=embodyflow.agents.gymnasium_episode:GymnasiumEpisode"),
+    *("policy.tokenizer=embodyflow.agents.gymnasium.minigrid_text:build_tokenizer", "rollout.agent.max_turns=5"),
+    *(
+        "rollout.agent.tools=[]",
+        "rollout.agent.workflow=embodyflow.agents.gymnasium.gymnasium_episode:GymnasiumEpisode",
+    ),
     *("rollout.max_response_tokens=200", "policy.scratch.max_position_embeddings=256", "rollout.group_size=4"),
 )
 GAME = {

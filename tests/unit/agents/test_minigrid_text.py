@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from embodyflow.agents.minigrid_text import _COLORS, _KINDS, _STATES, bot_actions, build_tokenizer, describe
+from embodyflow.agents.gymnasium.minigrid_text import _COLORS, _KINDS, _STATES, bot_actions, build_tokenizer, describe
 
 WALL, DOOR, KEY, BALL, BOX = 2, 4, 5, 6, 7
 RED, GREEN, YELLOW = 0, 1, 4

@@ -14,14 +14,14 @@ from gymnasium import spaces
 from text_envs import PLACES
 
 from embodyflow.agents.episode import Faults
-from embodyflow.agents.text_environment import (
+from embodyflow.agents.gymnasium.text_environment import (
     EnvironmentFailedError,
     NotRepeatableError,
     Step,
     TextEnvironment,
     build_environment,
 )
-from embodyflow.agents.text_spaces import TextSpaces
+from embodyflow.agents.gymnasium.text_spaces import TextSpaces
 from embodyflow.config.gymnasium_text import GymnasiumConfig
 from embodyflow.errors import ConfigError
 

@@ -14,7 +14,7 @@ from agent_jobs import TURN_TOKENS, agent_config, forgetful_words, interview_con
 from trainers import free_address
 
 import tasks
-from embodyflow.agents.conductor import Conductor
+from embodyflow.agents.conducting.conductor import Conductor
 from embodyflow.agents.episode import ToolFailedError
 from embodyflow.agents.transcript import Origin
 from embodyflow.config.agent import AgentJobConfig

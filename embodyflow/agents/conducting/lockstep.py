@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TypeVar
 
-from embodyflow.agents.conductor import Ask, Conductor
+from embodyflow.agents.conducting.conductor import Ask, Conductor
 from embodyflow.generation.interface import GenerationEngine, Request, Sampling
 
 T = TypeVar("T")

@@ -2,9 +2,9 @@
 
 from typing import TypeVar
 
-from embodyflow.agents.conductor import Conductor
-from embodyflow.agents.free_running import FreeRunning
-from embodyflow.agents.lockstep import Lockstep
+from embodyflow.agents.conducting.conductor import Conductor
+from embodyflow.agents.conducting.free_running import FreeRunning
+from embodyflow.agents.conducting.lockstep import Lockstep
 from embodyflow.generation.interface import ConversationEngine, GenerationEngine, Sampling
 
 T = TypeVar("T")

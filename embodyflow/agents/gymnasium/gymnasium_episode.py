@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults
-from embodyflow.agents.text_environment import EnvironmentFailedError, TextEnvironment
+from embodyflow.agents.gymnasium.text_environment import EnvironmentFailedError, TextEnvironment
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agent import AgentConfig
 from embodyflow.config.gymnasium_text import GymnasiumConfig

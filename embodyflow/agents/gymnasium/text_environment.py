@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import gymnasium as gym
 
 from embodyflow.agents.episode import Faults
-from embodyflow.agents.text_spaces import TextSpaces
+from embodyflow.agents.gymnasium.text_spaces import TextSpaces
 from embodyflow.agents.tool_runner import in_thread
 from embodyflow.config.gymnasium_text import GymnasiumConfig
 from embodyflow.errors import ConfigError, InfrastructureError

@@ -3,8 +3,8 @@
 import asyncio
 from typing import TypeVar
 
-from embodyflow.agents.conductor import Ask, Conductor
-from embodyflow.agents.idle_loop import IdleLoop
+from embodyflow.agents.conducting.conductor import Ask, Conductor
+from embodyflow.agents.conducting.idle_loop import IdleLoop
 from embodyflow.generation.interface import Completion, ConversationEngine, Conversations, Sampling
 
 T = TypeVar("T")

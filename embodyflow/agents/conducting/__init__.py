@@ -1,0 +1,1 @@
+"""Episodes that run side by side on one generation engine."""

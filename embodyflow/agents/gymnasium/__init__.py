@@ -1,0 +1,1 @@
+"""Gymnasium environments whose observations and actions are text."""
