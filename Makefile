@@ -46,7 +46,7 @@ test-all: install  ## run the integration and chaos tests that `make test` leave
 slow: install  ## run the tests that CI leaves out, about half an hour
 	$(BIN)/python -m pytest tests/unit tests/integration -m "slow and not gpu" $(TWO_AT_ONCE)
 
-chaos: install  ## kill every part of a run at every node: 211 tests, about two hours on two cores
+chaos: install  ## kill every part of a run at every node: 260 tests, about two hours on two cores
 	$(BIN)/python -m pytest tests/chaos --numprocesses 2
 
 lint: install  ## check style, format and types
