@@ -66,7 +66,7 @@ def learning() -> str:
     rows = []
     for experiment, name, task, demonstrations in (
         ("embodied", "learning", "reach-v3, the default", "6"),
-        ("push", "learning_push", "push-v3", "2"),
+        ("push", "learning_push", "push-v3", "4"),
         ("drawer_open", "learning_drawer_open", "drawer-open-v3", "1"),
         ("pick_place", "learning_pick_place", "pick-place-v3", "4"),
         ("mt10", "learning_mt10", "MT10's ten tasks, one policy", "2 of each"),
