@@ -91,7 +91,6 @@ def test_srpo_rewards_failures_for_their_progress(runs: Runs) -> None:
     assert line["reward/score"] == pytest.approx(rate + (1 - rate) * failure_score, abs=1e-6)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(("flow", "loss"), [("gspo", "gspo"), ("cpgd", "cpgd")])
 def test_a_flow_trains_by_the_loss_of_its_name(runs: Runs, flow: str, loss: str) -> None:
     trained(runs, flow, "trainer.epochs=1")

@@ -209,7 +209,7 @@ def test_messages_must_follow_a_turn() -> None:
         chat.give("user", ["is"])
     asyncio.run(chat.reply())
     assert chat.give("user", ["is"])
-    with pytest.raises(ValueError, match="give all messages of a role in one call"):
+    with pytest.raises(ValueError, match="give all of them in one call"):
         chat.give("user", ["is"])
 
 

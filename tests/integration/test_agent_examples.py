@@ -17,7 +17,9 @@ from embodyflow.agents.transcript import Origin
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.prompts.word_tokenizer import word_tokenizer
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "agents"
+pytestmark = pytest.mark.integration
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "agents"
 
 
 def play(script: str, package: str, *turns: str, tokenizer: Any = TOKENIZER) -> tuple[Episode, KnownModel]:

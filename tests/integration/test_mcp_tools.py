@@ -17,7 +17,9 @@ from embodyflow.agents.tool_runner import Answer, ToolRunner
 from embodyflow.config.agent import AgentConfig
 from embodyflow.errors import ConfigError
 
-SERVER = Path(__file__).parents[2] / "support" / "mcp_server.py"
+pytestmark = pytest.mark.integration
+
+SERVER = Path(__file__).parents[1] / "support" / "mcp_server.py"
 COMMAND = [sys.executable, str(SERVER), "stdio"]
 
 
