@@ -117,10 +117,11 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def ray_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def ray_env(tmp_path_factory: pytest.TempPathFactory, missing_assets: str) -> Iterator[dict[str, str]]:
     """Yield the environment of a Ray cluster for tests that do not start or lose one.
 
-    Tests that look for leftover processes must not use it, since its own processes stay.
+    Tests that look for leftover processes must not use it, since its own processes stay. Its workers have the
+    environment variables that are set when it starts, so it starts after those of LIBERO's assets.
     """
     from ray_head import ray_head
 
@@ -129,24 +130,33 @@ def ray_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 
 
 @pytest.fixture(scope="session")
-def libero_assets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Provide LIBERO's assets from LIBERO_ASSETS or the unpacked test assets; skip without the extra."""
+def missing_assets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Provide LIBERO's assets from LIBERO_ASSETS or the unpacked test assets; yield why there are none, or ""."""
     if importlib.util.find_spec("libero") is None:
-        pytest.skip("the extra libero is not installed: make install EXTRAS=dev,libero")
+        yield "the extra libero is not installed: make install EXTRAS=dev,libero"
+        return
     if os.environ.get("LIBERO_ASSETS"):
-        yield
+        yield ""
         return
     import pyarrow
 
     packed = Path(os.environ.get("EMBODYFLOW_SHARED", ROOT.parent / "shared")) / "data" / "libero" / "assets.tar.zst"
     if not packed.is_file():
-        pytest.skip(f"no assets: neither LIBERO_ASSETS nor {packed}")
+        yield f"no assets: neither LIBERO_ASSETS nor {packed}"
+        return
     folder = tmp_path_factory.mktemp("libero")
     with pyarrow.input_stream(packed, compression="zstd") as stream, tarfile.open(fileobj=stream, mode="r|") as files:
         files.extractall(folder, filter="data")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LIBERO_ASSETS", str(folder / "assets"))
-        yield
+        yield ""
+
+
+@pytest.fixture(scope="session")
+def libero_assets(missing_assets: str) -> None:
+    """Skip without LIBERO's assets."""
+    if missing_assets:
+        pytest.skip(missing_assets)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The Ray worker: one rank of a group, which runs node functions on its shard of the rows."""
 
+import asyncio
 import logging
 import os
 import sys
@@ -81,6 +82,8 @@ class Worker:
 
     def __init__(self, engine: str, config: RunConfig, rank: int, world_size: int, buffers: dict[str, Any]) -> None:
         logging.getLogger().setLevel(logging.INFO)
+        # Ray uses uvloop where it is installed. With its policy, an event loop of asyncio's own starts no process.
+        asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy())
         self._rank = rank
         self._buffer = BufferClient(buffers)
         self._engine: Engine = resolve(engine)(config, rank, world_size)

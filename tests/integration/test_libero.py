@@ -205,6 +205,7 @@ def test_missing_assets_are_one_line(tmp_path: Path) -> None:
 
 
 def test_an_episode_continues_after_its_process_was_killed() -> None:
+    before = set(psutil.Process().children())
     chunks = np.random.default_rng(0).uniform(-1, 1, (4, 2, 3, 7)).astype(np.float32)
     trajectories = []
     with VectorEnv([make] * 2, chunk_size=3, num_workers=1, info_keys=("success",)) as vector:
@@ -212,7 +213,7 @@ def test_an_episode_continues_after_its_process_was_killed() -> None:
             seen = [vector.reset(seeds=[3, 4], options=[{"goal": 3}, {"goal": 4}])["state"]]
             for t, chunk in enumerate(chunks):
                 if t == killed_at:
-                    [process] = psutil.Process().children()
+                    [process] = set(psutil.Process().children()) - before
                     process.kill()
                 step = vector.step(chunk)
                 seen += [step.observation["state"], step.rewards]
