@@ -13,13 +13,11 @@ from embodyflow.prompts.prompt_config import (
     RowsConfig,
     SeedsConfig,
     SelfCorrectConfig,
-    TasksConfig,
 )
 from embodyflow.prompts.prompts import PromptSource
 from embodyflow.prompts.reasoning_gym import ReasoningGymPrompts
 from embodyflow.prompts.seeds import SeedPrompts
 from embodyflow.prompts.self_correct import SelfCorrectPrompts
-from embodyflow.prompts.tasks import TaskPrompts
 
 
 def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens: int) -> PromptSource:
@@ -43,13 +41,11 @@ def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens:
             return SelfCorrectPrompts(config)
         case SeedsConfig():
             return SeedPrompts(config)
-        case TasksConfig():
-            return TaskPrompts(config)
         case ReasoningGymConfig():
             return ReasoningGymPrompts(config)
         case RowsConfig():
             _check_library()
-            from embodyflow.prompts.prompt_files import RowPrompts
+            from embodyflow.prompts.files.prompt_files import RowPrompts
 
             return RowPrompts(config, tokenizer, max_prompt_tokens)
         case _:

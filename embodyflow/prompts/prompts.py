@@ -59,6 +59,26 @@ class PromptTooLongError(ValueError):
     """A prompt has more tokens than allowed."""
 
 
+def consecutive_splits(num_validation: int, num_demos: int, num_train: int, first: int = 0) -> dict[Split, range]:
+    """Return the numbers of each split: validation's first, then demonstrations', then training's.
+
+    So more rows to train on leave those of the other splits as they are.
+
+    Args:
+        num_validation: Size of the validation split.
+        num_demos: Size of the split of demonstrations.
+        num_train: Size of the training split.
+        first: First number.
+    """
+    demos = first + num_validation
+    train = demos + num_demos
+    return {
+        "validation": range(first, demos),
+        "demo": range(demos, train),
+        "train": range(train, train + num_train),
+    }
+
+
 def encode(prompt: Prompt, tokenizer: Any, max_prompt_tokens: int) -> tuple[int, ...]:
     """Return the token ids of a prompt.
 

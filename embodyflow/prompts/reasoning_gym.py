@@ -6,7 +6,7 @@ from typing import Any
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.arithmetic import MARKER
 from embodyflow.prompts.prompt_config import ReasoningGymConfig
-from embodyflow.prompts.prompts import Prompt, Split
+from embodyflow.prompts.prompts import Prompt, Split, consecutive_splits
 from embodyflow.prompts.word_tokenizer import word_tokenizer
 from embodyflow.seeding import derive_seed
 
@@ -37,18 +37,12 @@ class ReasoningGymPrompts:
 
     def __init__(self, config: ReasoningGymConfig) -> None:
         self._config = config
-        sizes: tuple[tuple[Split, int], ...] = (
-            ("validation", config.num_validation),
-            ("demo", config.num_demos),
-            ("train", config.num_train),
-        )
-        drawn = {task: _draw(config, task, sum(size for _, size in sizes)) for task in config.tasks}
-        self._entries: dict[Split, list[tuple[str, dict[str, Any]]]] = {}
-        start = 0
-        for split, size in sizes:
-            places = range(start, start + size)
-            self._entries[split] = [(task, entries[place]) for place in places for task, entries in drawn.items()]
-            start += size
+        sizes = config.num_validation, config.num_demos, config.num_train
+        drawn = {task: _draw(config, task, sum(sizes)) for task in config.tasks}
+        self._entries: dict[Split, list[tuple[str, dict[str, Any]]]] = {
+            split: [(task, entries[place]) for place in places for task, entries in drawn.items()]
+            for split, places in consecutive_splits(*sizes).items()
+        }
 
     def num_prompts(self, split: Split) -> int:
         """Return the number of problems in a split, of all tasks."""

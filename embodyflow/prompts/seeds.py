@@ -1,8 +1,8 @@
-"""Seeds of environments as rows: a workflow begins an episode in the environment that its row seeds."""
+"""Seeds of environments as rows: an agent begins an episode in the environment that its row seeds."""
 
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompt_config import SeedsConfig
-from embodyflow.prompts.prompts import Prompt, Split
+from embodyflow.prompts.prompts import Prompt, Split, consecutive_splits
 
 
 class SeedPrompts:
@@ -11,21 +11,13 @@ class SeedPrompts:
     So more seeds to train on leave the seeds of validation as they are. A row has its seed in ``row["seed"]``.
 
     Args:
-        config: Number of seeds, and the message before the first observation.
+        config: Number of seeds, and the message before the environment's first text.
     """
 
     def __init__(self, config: SeedsConfig) -> None:
         self._config = config
-        sizes: tuple[tuple[Split, int], ...] = (
-            ("validation", config.num_validation),
-            ("demo", config.num_demos),
-            ("train", config.num_train),
-        )
-        self._seeds: dict[Split, range] = {}
-        start = config.first_seed
-        for split, size in sizes:
-            self._seeds[split] = range(start, start + size)
-            start += size
+        sizes = config.num_validation, config.num_demos, config.num_train
+        self._seeds = consecutive_splits(*sizes, first=config.first_seed)
 
     def num_prompts(self, split: Split) -> int:
         """Return the number of seeds in a split."""

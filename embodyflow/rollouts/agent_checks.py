@@ -11,9 +11,10 @@ from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.errors import ConfigError
 from embodyflow.policies.causal_lm.modeling_causal_lm import build_tokenizer
-from embodyflow.prompts.prompt_config import TasksConfig
+from embodyflow.prompts.prompt_config import SeedsConfig
 from embodyflow.prompts.prompt_registry import build_prompt_source
 from embodyflow.prompts.prompts import Prompt, PromptSource, Split
+from embodyflow.rewards.functions.of_workflow import REFERENCE as OF_WORKFLOW
 from embodyflow.rewards.reward_config import CustomConfig
 from embodyflow.rollouts.language_checks import check_language
 
@@ -68,21 +69,26 @@ def _prompts_of_each_kind(workflow: ToolLoop, source: PromptSource) -> list[Prom
     if not isinstance(workflow, EnvironmentLoop):
         return [source.prompt("train", 0)]
     found: dict[str, Prompt] = {}
+    checked: set[tuple[str, frozenset[str]]] = set()
     splits: tuple[Split, ...] = ("train", "validation", "demo")
     for split in splits:
         for index in range(source.num_prompts(split)):
             prompt = source.prompt(split, index)
             environment = workflow.environments.of(prompt)
-            environment.reset_arguments(prompt, split)
             found.setdefault(environment.reference, prompt)
+            kind = environment.reference, frozenset(prompt.row)
+            if kind not in checked:
+                environment.reset_arguments(prompt, split)
+                checked.add(kind)
     return list(found.values())
 
 
 def _check_reward(config: AgentJobConfig, environment: EnvironmentClass) -> None:
     """Check that episodes of an environment have a reward."""
     function = config.reward.function
-    if isinstance(config.data, TasksConfig) and not environment.gives_reward and not isinstance(function, CustomConfig):
+    is_judged = isinstance(function, CustomConfig) and function.function != OF_WORKFLOW
+    if isinstance(config.data, SeedsConfig) and not environment.gives_reward and not is_judged:
         raise ConfigError(
-            f"rollout.agent.environment={environment.reference}: has no get_reward, and data.name=tasks has no ground "
+            f"rollout.agent.environment={environment.reference}: has no get_reward, and data.name=seeds has no ground "
             "truth that the reward function could compare with; add get_reward, or set reward=custom"
         )

@@ -40,8 +40,6 @@ from embodyflow.workers.session import Session, open_session
 from pipelines import NodeRole, NodeType, Pipeline, TaskGraph
 
 pytestmark = pytest.mark.integration
-RAYS_OWN = {"raylet", "gcs_server", "ray::DashboardAgent", "ray::RuntimeEnvAgent"}
-"""Processes that Ray once left on a busy machine after its shutdown."""
 PATIENCE = 60.0  # seconds, enough for a busy machine
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -159,10 +157,9 @@ def cluster() -> Iterator[None]:
     yield
     ray.shutdown()
     _, alive = psutil.wait_procs(started, timeout=PATIENCE)
-    names = [process.name() for process in alive]
     for process in alive:
-        process.kill()
-    assert set(names) <= RAYS_OWN
+        process.kill()  # later modules count processes
+    assert not alive
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 
 MOVED = {
     "embodyflow.data.arithmetic": "embodyflow.prompts.arithmetic",
-    "embodyflow.data.datasets": "embodyflow.prompts.datasets",
+    "embodyflow.data.datasets": "embodyflow.prompts.files.datasets",
     "envs.adapter": "embodyflow.environments.adapter",
     "envs.libero.expert": "embodyflow.environments.libero.expert",
     "envs.metaworld": "embodyflow.environments.metaworld",

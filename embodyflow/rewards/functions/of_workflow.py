@@ -2,6 +2,9 @@
 
 from embodyflow.rewards.interface import Sample, Score
 
+REFERENCE = f"{__name__}:refuse"
+"""Reference of :func:`refuse` in a configuration."""
+
 
 def refuse(sample: Sample) -> Score:
     """Refuse to score, because the workflow must have given a reward.

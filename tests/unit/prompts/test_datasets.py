@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodyflow.errors import ConfigError
-from embodyflow.prompts import datasets
-from embodyflow.prompts.datasets import Row, partition
 from embodyflow.prompts.epochs import shuffled_rows
+from embodyflow.prompts.files import datasets
+from embodyflow.prompts.files.datasets import Row, partition
 
 ROWS = [{"prompt": f"{i}+{i}=" + "x" * 2000, "answer": 2 * i} for i in range(400)]
 

@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from embodyflow.errors import ConfigError
-from embodyflow.prompts.file_patterns import expand_patterns
+from embodyflow.prompts.files.file_patterns import expand_patterns
+from embodyflow.prompts.files.prompt_files import RowPrompts
 from embodyflow.prompts.prompt_config import RowsConfig
-from embodyflow.prompts.prompt_files import RowPrompts
 
 VERL = {
     "train": ("data/*.parquet",),

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.arithmetic import build_tokenizer
+from embodyflow.prompts.files.prompt_files import RowPrompts
 from embodyflow.prompts.prompt_config import RowsConfig
-from embodyflow.prompts.prompt_files import RowPrompts
 from embodyflow.prompts.prompt_registry import build_prompt_source
 
 ROWS = [{"question": f"{i}+{i}=", "answer": f"twice\n#### {2 * i}", "extra": [i]} for i in range(10)]

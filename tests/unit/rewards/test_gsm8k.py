@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from embodyflow.errors import ConfigError, RewardError
 from embodyflow.prompts.epochs import shuffled_rows
+from embodyflow.prompts.files.prompt_files import RowPrompts
 from embodyflow.prompts.prompt_config import RowsConfig
-from embodyflow.prompts.prompt_files import RowPrompts
 from embodyflow.rewards.functions.written_numbers import parse_number
 from embodyflow.rewards.interface import Sample
 from embodyflow.rewards.reward_config import RewardConfig

@@ -138,8 +138,8 @@ def test_a_hundred_tool_faults_of_five_kinds_do_not_change_the_rows(trainer) -> 
 
     assert digest_of(rows) == digest_of(expected) and not any(agent_jobs.FAULTS.values())
     faults = {name: metric.value for name, metric in rollout.fault_metrics().items()}
-    names = ("tool_retries", "redrawn_episodes", "rejected_episodes")
-    assert [faults[f"perf/{name}"] for name in names] == [100, 0, 0]
+    assert faults.pop("perf/tokens_read") > 0
+    assert faults == {"perf/tool_retries": 100, "perf/redrawn_episodes": 0, "perf/rejected_episodes": 0}
     rollout.close()
 
 
@@ -153,8 +153,8 @@ def test_an_episode_whose_tool_stays_broken_is_drawn_again_and_counted(interview
     assert (rows["seed"] != expected["seed"]).tolist() == [False, True, False, False]
     assert rows["num_turns"].tolist() == [8] * 4 and rows["tool_calls"].tolist() == [8] * 4
     faults = {name: metric.value for name, metric in interviews.fault_metrics().items()}
-    names = ("tool_retries", "redrawn_episodes", "rejected_episodes")
-    assert [faults[f"perf/{name}"] for name in names] == [2, 1, 0]
+    assert faults.pop("perf/tokens_read") > 0
+    assert faults == {"perf/tool_retries": 2, "perf/redrawn_episodes": 1, "perf/rejected_episodes": 0}
 
 
 def test_a_tool_that_is_broken_for_good_ends_the_node_and_a_retry_calls_it_again(interviews, tmp_path) -> None:

@@ -25,7 +25,8 @@ from embodyflow.rollouts.agent_rollout import AgentRollout
 from embodyflow.training.language_trainer import LanguageTrainer
 
 TASKS = (
-    *("data={name: tasks, num_train: 8, num_validation: 4, text: '7*'}", "warm_start=null", "rollout.agent.tools=[]"),
+    "data={name: seeds, num_train: 8, num_validation: 4, num_demos: 0, prompt: '7*'}",
+    *("reward=workflow", "warm_start=null", "rollout.agent.tools=[]"),
     *("rollout.max_prompt_tokens=24", "rollout.max_response_tokens=100"),
 )
 
@@ -143,7 +144,7 @@ def test_an_evaluation_has_tasks_of_its_own(rollout) -> None:
         ),
         (
             ["rollout.agent.environment={a: 'environment_classes:Increment'}"],
-            "rollout.agent.environment: prompt 0 of tasks has no column environment; needs one with a",
+            "rollout.agent.environment: prompt 4 of seeds has no column environment; needs one with a",
         ),
         (
             [

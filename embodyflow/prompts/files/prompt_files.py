@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from embodyflow.errors import ConfigError
-from embodyflow.prompts.columns import abbreviate, top_column, value_of
-from embodyflow.prompts.conversations import Message, read_messages, split_last_answer
-from embodyflow.prompts.datasets import Row, partition
+from embodyflow.prompts.files.columns import abbreviate, top_column, value_of
+from embodyflow.prompts.files.conversations import Message, read_messages, split_last_answer
+from embodyflow.prompts.files.datasets import Row, partition
 from embodyflow.prompts.prompt_config import RowsConfig, template_parts
 from embodyflow.prompts.prompts import Prompt, PromptTooLongError, Split, encode
 

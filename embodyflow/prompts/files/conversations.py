@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from embodyflow.errors import ConfigError
-from embodyflow.prompts.columns import abbreviate
+from embodyflow.prompts.files.columns import abbreviate
 
 Message = dict[str, Any]
 

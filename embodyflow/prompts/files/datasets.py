@@ -19,7 +19,7 @@ import pyarrow.ipc
 import pyarrow.parquet
 
 from embodyflow.errors import ConfigError
-from embodyflow.prompts.columns import check_columns
+from embodyflow.prompts.files.columns import check_columns
 
 Row: TypeAlias = dict[str, Any]
 
