@@ -12,6 +12,7 @@ from embodyflow.agents.endpoint.parameters import (
     Body,
     Ignored,
     PositiveInt,
+    Refused,
     check_sampling,
     function_tools,
     read_body,
@@ -22,12 +23,10 @@ from embodyflow.agents.endpoint.turns import Turn, TurnRequest
 
 _FIXED: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
-    "top_p": (1,),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "logit_bias": ({},),
     "response_format": ({"type": "text"},),
-    "top_logprobs": (0,),
     "modalities": (["text"],),
     "audio": (),
     "functions": (),
@@ -41,49 +40,33 @@ class ChatBody(Body):
     """Body of ``POST /v1/chat/completions``.
 
     Attributes:
-        model: Any name; one model is served.
         messages: The chat so far.
         seed: Without effect, as every draw is seeded by the run, the episode and the turn.
     """
 
-    model: str = "policy"
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
     stop: str | list[str] | None = None
     max_tokens: PositiveInt | None = None
     max_completion_tokens: PositiveInt | None = None
     logprobs: bool | None = None
-    stream: bool | None = None
     stream_options: dict[str, Any] | None = None
 
-    temperature: float | None = None
     n: int | None = None
-    top_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
-    top_logprobs: int | None = None
     modalities: list[str] | None = None
-    audio: Any = None
-    functions: Any = None
-    function_call: Any = None
-    prediction: Any = None
-    web_search_options: Any = None
+    audio: Refused = None
+    functions: Refused = None
+    function_call: Refused = None
+    prediction: Refused = None
+    web_search_options: Refused = None
 
     seed: Ignored = None
     parallel_tool_calls: Ignored = None
     metadata: Ignored = None
-    moderation: Ignored = None
-    prompt_cache_key: Ignored = None
-    prompt_cache_options: Ignored = None
-    prompt_cache_retention: Ignored = None
     reasoning_effort: Ignored = None
-    safety_identifier: Ignored = None
-    service_tier: Ignored = None
-    store: Ignored = None
-    user: Ignored = None
     verbosity: Ignored = None
 
 
@@ -161,11 +144,7 @@ def _calls(turn: Turn) -> list[dict[str, Any]]:
 
 
 def _log_probs(turn: Turn) -> dict[str, Any]:
-    content = [
-        {"token": text, "logprob": log_prob, "bytes": list(text.encode()), "top_logprobs": []}
-        for text, log_prob in turn.tokens
-    ]
-    return {"content": content, "refusal": None}
+    return {"content": turn.log_probs(), "refusal": None}
 
 
 def _usage(turn: Turn) -> dict[str, int]:

@@ -13,14 +13,40 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from embodyflow.agents.endpoint.api_error import ApiError
 
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
-Ignored = Any
+Ignored = object
 """Parameter that is accepted and has no effect."""
+Refused = object
+"""Parameter that only ``null`` is allowed for."""
+SAMPLING: Mapping[str, tuple[Any, ...]] = {"top_p": (1,), "top_logprobs": (0,)}
+"""Allowed values of parameters that both APIs have."""
 
 
 class Body(BaseModel):
-    """Body of a request; an unknown parameter is an error."""
+    """Parameters of a request that both APIs have; an unknown parameter is an error.
+
+    Attributes:
+        model: Any name; one model is served.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str = "policy"
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    stream: bool | None = None
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: int | None = None
+
+    moderation: Ignored = None
+    prompt_cache_key: Ignored = None
+    prompt_cache_options: Ignored = None
+    prompt_cache_retention: Ignored = None
+    safety_identifier: Ignored = None
+    service_tier: Ignored = None
+    store: Ignored = None
+    user: Ignored = None
 
 
 B = TypeVar("B", bound=Body)
@@ -50,13 +76,13 @@ def check_sampling(body: Body, fixed: Mapping[str, tuple[Any, ...]], temperature
 
     Args:
         body: Body of the request.
-        fixed: Allowed values by parameter; ``None`` is always allowed.
+        fixed: Allowed values by parameter, besides :data:`SAMPLING`; ``None`` is always allowed.
         temperature: Temperature of the run's training episodes.
 
     Raises:
         ApiError: A parameter asks for another distribution; the message names it and the allowed values.
     """
-    fixed = {**fixed, "temperature": (temperature,)}
+    fixed = {**SAMPLING, **fixed, "temperature": (temperature,)}
     for name, allowed in fixed.items():
         value = getattr(body, name)
         if value is not None and value not in allowed:

@@ -12,6 +12,7 @@ from embodyflow.agents.endpoint.parameters import (
     Body,
     Ignored,
     PositiveInt,
+    Refused,
     check_sampling,
     function_tools,
     read_body,
@@ -20,8 +21,6 @@ from embodyflow.agents.endpoint.parameters import (
 from embodyflow.agents.endpoint.turns import Call, Turn, TurnRequest
 
 _FIXED: Mapping[str, tuple[Any, ...]] = {
-    "top_p": (1,),
-    "top_logprobs": (0,),
     "truncation": ("disabled",),
     "background": (False,),
     "conversation": (),
@@ -37,45 +36,29 @@ class ResponseBody(Body):
     """Body of ``POST /v1/responses``.
 
     Attributes:
-        model: Any name; one model is served.
         input: Text of the user, or items: messages, function calls and their outputs.
         instructions: System message before the input.
         previous_response_id: Id of the response that the input follows.
     """
 
-    model: str = "policy"
     input: str | list[dict[str, Any]]
     instructions: str | None = None
     previous_response_id: str | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
     max_output_tokens: PositiveInt | None = None
-    stream: bool | None = None
     include: list[str] | None = None
     text: dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     metadata: dict[str, Any] | None = None
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_logprobs: int | None = None
     truncation: str | None = None
     background: bool | None = None
-    conversation: Any = None
-    prompt: Any = None
-    context_management: Any = None
+    conversation: Refused = None
+    prompt: Refused = None
+    context_management: Refused = None
 
     max_tool_calls: Ignored = None
-    moderation: Ignored = None
-    prompt_cache_key: Ignored = None
-    prompt_cache_options: Ignored = None
-    prompt_cache_retention: Ignored = None
     reasoning: Ignored = None
-    safety_identifier: Ignored = None
-    service_tier: Ignored = None
-    store: Ignored = None
     stream_options: Ignored = None
-    user: Ignored = None
 
 
 def read_response_request(value: Any, temperature: float, history: History) -> tuple[ResponseBody, TurnRequest]:
@@ -191,10 +174,7 @@ def _head(body: ResponseBody, turn: Turn) -> dict[str, Any]:
 def _items(body: ResponseBody, turn: Turn) -> Iterator[dict[str, Any]]:
     status = "incomplete" if turn.finish_reason == "length" else "completed"
     if turn.text or not turn.calls:
-        log_probs = [
-            {"token": text, "bytes": list(text.encode()), "logprob": log_prob, "top_logprobs": []}
-            for text, log_prob in (turn.tokens if _LOG_PROBS in (body.include or ()) else ())
-        ]
+        log_probs = turn.log_probs() if _LOG_PROBS in (body.include or ()) else []
         part = {"type": "output_text", "text": turn.text, "annotations": [], "logprobs": log_probs}
         message = {"type": "message", "id": f"msg_{turn.name}", "role": "assistant", "status": status}
         yield {**message, "content": [part]}

@@ -70,6 +70,13 @@ class Turn:
     num_prompt_tokens: int
     num_sampled_tokens: int
 
+    def log_probs(self) -> list[dict[str, Any]]:
+        """Return the log-probs of the tokens, as both APIs carry them."""
+        return [
+            {"token": text, "logprob": log_prob, "bytes": list(text.encode()), "top_logprobs": []}
+            for text, log_prob in self.tokens
+        ]
+
     def message(self) -> dict[str, Any]:
         """Return the turn as the message by which the next request names it."""
         message: dict[str, Any] = {"role": "assistant", "content": self.text}
