@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import text_envs
 from agent_jobs import agent_config
+from agent_rollouts import play
 from trainers import free_address
 
 from embodyflow.agents.transcript import Origin
@@ -79,10 +80,6 @@ def test_the_expert_demonstrates_in_the_environment_of_each_seed() -> None:
     assert texts[0].endswith("<user>place 2<end><assistant>on<end><user>place 3<end><assistant>on<end>")
     assert rows["own_success"].all() and rows["terminated"].all() and (rows["own_reward"] == 1).all()
     rollout.close()
-
-
-def play(rollout: AgentRollout) -> Columns:
-    return rollout.play(rollout.training_episodes(0, 1), "train", (0, 1, "rollout"))
 
 
 def test_siblings_begin_alike_and_only_the_models_tokens_are_trained_on(rollout: AgentRollout) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from agent_jobs import TURN_TOKENS, agent_config, forgetful_words, interview_config
+from agent_rollouts import play, rollout_of
 from trainers import free_address
 
 import tasks
@@ -19,7 +20,7 @@ from embodyflow.agents.episode import ToolFailedError
 from embodyflow.agents.transcript import Origin
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.config.composition.compose import compose_config
-from embodyflow.data.batches import Columns, to_batch
+from embodyflow.data.batches import to_batch
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import EpisodeError
@@ -35,16 +36,6 @@ def trainer() -> Iterator[LanguageTrainer]:
     trainer.connect(free_address())
     yield trainer
     trainer.close()
-
-
-def rollout_of(config: AgentJobConfig, trainer: LanguageTrainer) -> AgentRollout:
-    rollout = AgentRollout(config, 0, 1)
-    rollout.update_weights(trainer.weights() | trainer.probe(), version=3)
-    return rollout
-
-
-def play(rollout: AgentRollout, journal: Journal | None = None) -> Columns:
-    return rollout.play(rollout.training_episodes(0, 1), "train", (0, 1, "rollout"), journal)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from agent_jobs import TURN_TOKENS, agent_config
+from agent_rollouts import play
 from areal_workflows import SEEN, Spoiled
 from trainers import free_address
 
@@ -15,7 +16,7 @@ from embodyflow.agents.areal.generation_shapes import GenerationHyperparameters,
 from embodyflow.agents.transcript import Origin
 from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agent import AgentConfig
-from embodyflow.data.batches import Columns, to_batch
+from embodyflow.data.batches import to_batch
 from embodyflow.errors import ConfigError, EpisodeError
 from embodyflow.rollouts.agent_rollout import AgentRollout
 from embodyflow.training.language_trainer import LanguageTrainer
@@ -46,10 +47,6 @@ def use(rollout: AgentRollout, name: str, kwargs: dict[str, object] = KWARGS, **
     rollout._agent = AgentConfig.model_validate({**values, "workflow_kwargs": kwargs})
     rollout._workflow = build_workflow(rollout._agent)
     return rollout
-
-
-def play(rollout: AgentRollout) -> Columns:
-    return rollout.play(rollout.training_episodes(0, 1), "train", (0, 1, "rollout"))
 
 
 def test_rows_have_the_sampled_tokens_and_the_workflows_reward(engines, rollout) -> None:

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 from agent_jobs import agent_config
+from agent_rollouts import play
 from environment_classes import FAULTS
 from trainers import free_address
 
 from embodyflow.agents.tool_calls import PARSERS, ToolCall
 from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agent import AgentConfig
-from embodyflow.data.batches import Columns, to_batch
+from embodyflow.data.batches import to_batch
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError
@@ -58,10 +59,6 @@ def use(rollout: AgentRollout, name: str, **agent: object) -> AgentRollout:
     rollout._agent = AgentConfig.model_validate({"max_turns": 4, "environment": environment, **agent})
     rollout._workflow = build_workflow(rollout._agent)
     return rollout
-
-
-def play(rollout: AgentRollout, journal: Journal | None = None) -> Columns:
-    return rollout.play(rollout.training_episodes(0, 1), "train", (0, 1, "rollout"), journal)
 
 
 def test_episodes_are_rows_with_the_environments_prompt_and_reward(engines, rollout) -> None:

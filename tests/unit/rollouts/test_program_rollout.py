@@ -4,32 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from agent_jobs import agent_config
+from agent_jobs import agent_config, agent_words
+from agent_rollouts import play, rollout_of
 from my_programs import SCRIPT
 from trainers import free_address
 
+from benchmarks.in_process import InProcessRun
 from embodyflow.agents.programs.program import ProgramFailedError
 from embodyflow.agents.transcript import Origin
 from embodyflow.config.agent import AgentJobConfig
-from embodyflow.data.batches import Columns, to_batch, to_columns
+from embodyflow.data.batches import to_batch
 from embodyflow.data.rows_file import Journal
-from embodyflow.data.tables import digest_of, join_columns
+from embodyflow.data.tables import digest_of
 from embodyflow.errors import ConfigError
-from embodyflow.graph.node_groups import runs_on
-from embodyflow.nodes.calling import bind
-from embodyflow.references import resolve
 from embodyflow.rollouts.agent_checks import check_agent
-from embodyflow.rollouts.agent_rollout import AgentRollout
 from embodyflow.training.language_trainer import LanguageTrainer
-from pipelines import load_pipeline
 
 SMALL = ("rollout.agent.tools=[]", "warm_start=null", "rollout.num_groups=1")
+
+
+def program_words(program: str, *overrides: str) -> list[str]:
+    return agent_words(*SMALL, f"rollout.agent.program={program}", *overrides)
 
 
 def program_config(program: str, *overrides: str) -> AgentJobConfig:
@@ -44,55 +43,20 @@ def trainer() -> Iterator[LanguageTrainer]:
     trainer.close()
 
 
-def rollout_of(config: AgentJobConfig, trainer: LanguageTrainer) -> AgentRollout:
-    rollout = AgentRollout(config, 0, 1)
-    rollout.update_weights(trainer.weights() | trainer.probe(), version=3)
-    return rollout
-
-
-def play(rollout: AgentRollout, journal: Journal | None = None) -> Columns:
-    return rollout.play(rollout.training_episodes(0, 1), "train", (0, 1, "rollout"), journal)
-
-
-def iterate(config: AgentJobConfig, rollout: AgentRollout, trainer: LanguageTrainer, iteration: int) -> set[str]:
-    """Run the nodes of an iteration as the flow does; return the names of their metrics."""
-    graph = load_pipeline(**config.pipeline.source())
-    outputs: dict[str, Any] = {}
-    names: set[str] = set()
-    for node_id in graph.get_execution_order():
-        node = graph.nodes[node_id]
-        parents = [to_columns(outputs[parent]) for parent in node.dependencies]
-        rows = to_batch(join_columns(parents)) if parents else None
-        count = 0 if rows is None else len(rows)
-        call = SimpleNamespace(
-            **{"seed": config.seed, "iteration": iteration, "node_id": node_id, "policy_version": iteration - 1},
-            **{"total_rows": count, "positions": np.arange(count), "run_folder": None},
-            **{"journal": lambda rank, part=0: None, "surplus": lambda rank: None},
-        )
-        worker = {"rollout": rollout, "trainer": trainer}[runs_on(graph, node_id)]
-        arguments = bind(resolve(node.executable_ref), rows, node.config, worker=worker, call=call)
-        output = resolve(node.executable_ref)(*arguments.args, **arguments.kwargs)
-        outputs[node_id] = output.batch
-        names |= output.metrics.keys()
-    rollout.update_weights(trainer.weights() | trainer.probe(), iteration)
-    return names
-
-
 def test_two_iterations_train_a_script_that_knows_nothing_of_us() -> None:
-    config = program_config(f"[python,{SCRIPT},'2']", "filter.drop_uniform=false", "rollout.agent.max_turns=2")
-    trainer = LanguageTrainer(config, 0, 1)
-    trainer.connect(free_address())
-    rollout = AgentRollout(config, 0, 1)
-    rollout.update_weights(trainer.weights() | trainer.probe(), 0)
+    run = InProcessRun(
+        program_words(f"[python,{SCRIPT},'2']", "filter.drop_uniform=false", "rollout.agent.max_turns=2")
+    )
+    run.warm_start()
 
-    before = {name: array.copy() for name, array in trainer.weights().items()}
-    names = iterate(config, rollout, trainer, 1) | iterate(config, rollout, trainer, 2)
+    before = {name: array.copy() for name, array in run.trainer.weights().items()}
+    names = run.iterate(1).keys() | run.iterate(2).keys()
 
     assert {"perf/redrawn_episodes", "rollout/turns"} <= names
-    changed = [name for name, array in trainer.weights().items() if not np.array_equal(array, before[name])]
+    changed = [name for name, array in run.trainer.weights().items() if not np.array_equal(array, before[name])]
     assert len(changed) > 5
-    rollout.close()
-    trainer.close()
+    run.rollout.close()
+    run.trainer.close()
 
 
 def test_the_trained_tokens_are_the_sampled_ones_and_a_lost_worker_takes_them(
