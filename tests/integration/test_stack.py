@@ -143,6 +143,7 @@ def train_and_listen(project: Project) -> set[str]:
     )
     secrets = {"PREFECT_API_AUTH_STRING": project.auth_string(), "RAY_AUTH_MODE": "token"}
     secrets["RAY_AUTH_TOKEN_PATH"] = str(project.root / ".embodyflow" / "ray_token")
+    secrets["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray stays on the loopback interface
     addresses = {"PREFECT_API_URL": str(state["api_url"]), "RAY_ADDRESS": str(state["ray_address"])}
     command = [sys.executable, "-m", "flows.ppo", *SMALL_CONTROL, *words]
     out = (project.root / "listens.log").open("w+")
