@@ -8,6 +8,7 @@ from small_runs import SMALL, SMALL_CONTROL, SMALL_LANGUAGE, TWO_WORKERS, Runs, 
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+from waiting import finish
 
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
@@ -60,11 +61,11 @@ class FaultyRuns:
         process = runs.start(
             *(*self._job, *WORDS, *words, f"run_root={runs.root}", f"run_id={run_id}"), flow=self._flow
         )
-        output, _ = process.communicate(timeout=280)
+        output = finish(process)
         while process.returncode == KILLED:
             runs.assert_nothing_runs(seconds=30)
             process = runs.start(f"resume={run_id}", f"run_root={runs.root}", flow=self._flow)
-            more, _ = process.communicate(timeout=280)
+            more = finish(process)
             output += more
         assert process.returncode == 0, output[-6000:]
         return output

@@ -9,7 +9,7 @@ import pytest
 from machine_memory import MachineMemory
 from ray_head import ray_head
 from small_runs import SMALL, TWO_WORKERS, Runs, assert_trained, training_records
-from waiting import eventually
+from waiting import eventually, finish
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -45,7 +45,7 @@ def test_workers_that_ray_kills_for_memory_are_replaced_with_advice(runs: Runs, 
         killed = eventually(lambda: not all(each.is_running() for each in workers), 100.0)
         memory.set_available(0.9)
 
-        output, _ = process.communicate(timeout=500)
+        output = finish(process, 500)
     finally:
         process.kill()
     assert killed and process.returncode == 0, output[-4000:]

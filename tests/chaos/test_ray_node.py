@@ -10,7 +10,7 @@ import pytest
 from ray.cluster_utils import Cluster
 from ray_head import ray_head
 from small_runs import SMALL, TWO_WORKERS, Runs
-from waiting import eventually
+from waiting import eventually, finish
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -39,7 +39,7 @@ def test_a_run_survives_a_ray_node(cluster: Cluster, index: int, tmp_path: Path,
     while not checkpoint.exists() and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.05)
     cluster.remove_node(list(cluster.worker_nodes)[index], allow_graceful=False)
-    output, _ = process.communicate(timeout=280)
+    output = finish(process)
     assert process.returncode == 0, output[-4000:]
     here.assert_same_training("disturbed", "undisturbed")
     assert here.metrics("disturbed") == here.metrics("undisturbed")
@@ -57,7 +57,7 @@ def test_a_run_whose_only_ray_node_dies_ends_with_the_command_to_resume(tmp_path
         [raylet] = [each for each in named if head in Path(f"/proc/{each.pid}/environ").read_bytes()]
         raylet.kill()
         began = time.monotonic()
-        output, _ = process.communicate(timeout=120)
+        output = finish(process, 120)
         assert time.monotonic() - began < 60.0
     assert process.returncode == 1
     assert output.splitlines()[-1].endswith("no node of the Ray cluster is alive; start Ray, then resume=alone")

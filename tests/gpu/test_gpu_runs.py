@@ -12,6 +12,7 @@ import pytest
 import torch
 from small_runs import SMALL, SMALL_CONTROL, SMALL_LANGUAGE, Runs
 from trainers import SEED, demos_for, new_trainer, rows_for
+from waiting import finish
 
 pytestmark = [
     pytest.mark.gpu,
@@ -38,7 +39,7 @@ def test_a_run_trains_and_resumes(name: str, tmp_path: Path, prefect_api: str) -
 
     def run(run_id: str, iterations: int) -> None:
         process = runs.start(*words, f"run_id={run_id}", f"iterations={iterations}", flow=flow)
-        output, _ = process.communicate(timeout=280)
+        output = finish(process)
         assert process.returncode == 0, output[-4000:]
 
     run(name, 2)

@@ -5,6 +5,7 @@ import os
 import pytest
 from agent_jobs import TINY, WORDS
 from small_runs import ROOT, Runs
+from waiting import finish
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -30,7 +31,7 @@ def run(runs: Runs, run_id: str, **env: str) -> list[str]:
     words = {word.partition("=")[0]: word for word in INTERVIEW}
     words |= {"run_id": f"run_id={run_id}", "iterations": "iterations=2"}
     process = mine.start(*words.values(), f"run_root={runs.root}")
-    output, _ = process.communicate(timeout=400)
+    output = finish(process, 400)
     assert process.returncode == 0, output[-4000:]
     return asked.read_text().splitlines()
 

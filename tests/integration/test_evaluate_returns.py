@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from small_runs import SMALL_CONTROL, Runs
+from waiting import finish
 
 pytestmark = pytest.mark.integration
 
@@ -15,11 +16,11 @@ def test_an_evaluation_of_a_control_run_agrees_with_training(
     runs = Runs(tmp_path).served_by(prefect_api, **ray_env)
     words = (*SMALL_CONTROL, "iterations=1", "evaluation.num_episodes=6", "rollout.num_workers=1")
     trained = runs.start(*words, f"run_root={runs.root}", "run_id=arm", flow="ppo")
-    output, _ = trained.communicate(timeout=runs.seconds)
+    output = finish(trained)
     assert trained.returncode == 0, output[-4000:]
     [after] = [record for record in runs.metrics("arm") if record["iteration"] == 1 and "eval/return" in record]
     evaluated = runs.start(f"policy={runs.root}/arm", "run_id=again", flow="evaluate")
-    output, _ = evaluated.communicate(timeout=runs.seconds)
+    output = finish(evaluated)
     assert evaluated.returncode == 0, output[-4000:]
     result = json.loads((runs.root / "again" / "evaluation.json").read_text())
     found = result["return"]

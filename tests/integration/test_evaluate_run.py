@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from small_runs import Runs, assert_trained
+from waiting import finish
 
 from embodyflow.cli.episodes.replay import replay
 from embodyflow.record.episode_record import read_episodes
@@ -65,7 +66,7 @@ def assert_agrees_with_training(runs: Runs, run_id: str, output: str) -> None:
 @pytest.mark.core
 def test_an_evaluation_agrees_with_training(runs: Runs, mine: Path) -> None:
     process = start(runs, mine, "evaluated")
-    output, _ = process.communicate(timeout=200)
+    output = finish(process)
     assert process.returncode == 0, output[-4000:]
     assert_agrees_with_training(runs, "evaluated", output)
 
@@ -82,7 +83,7 @@ def test_a_killed_evaluation_continues(runs: Runs, mine: Path) -> None:
     runs.assert_nothing_runs(seconds=30)
     known = [entry.facts["node_id"] for entry in Ledger(ledger).entries]
     second = start(runs, mine, "killed")
-    output, _ = second.communicate(timeout=200)
+    output = finish(second)
     assert second.returncode == 0, output[-4000:]
     assert known and all(f"{node_id} was done before" in output for node_id in known)
     assert_agrees_with_training(runs, "killed", output)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from small_runs import ROOT, Runs
+from waiting import finish
 
 pytestmark = pytest.mark.integration
 
@@ -28,7 +29,7 @@ def test_a_policy_of_your_own_starts_from_demonstrations_and_learns(tmp_path: Pa
     assert (python, option) == ("python", "-m")
     runs = Runs(tmp_path).served_by(prefect_api)
     process = runs.start(*words, *SHORT, f"run_root={runs.root}", "run_id=own", flow=flow.removeprefix("flows."))
-    output, _ = process.communicate(timeout=280)
+    output = finish(process)
     assert process.returncode == 0, output[-4000:]
     iterations = [record for record in runs.records("own") if "weights_digest" in record]
     assert len(iterations) == 2

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from small_runs import SMALL, TWO_WORKERS, Runs
+from waiting import finish
 
 pytestmark = pytest.mark.integration
 
@@ -123,7 +124,7 @@ def test_a_failing_node_fails_the_run_and_leaves_no_process(runs: Runs, tmp_path
     words = ["pipeline.custom_fn=broken_pipeline:graph", "iterations=1"]
     own_runs = runs.served_by(prefect_api, PYTHONPATH=str(tmp_path))
     process = own_runs.start(*SMALL, f"run_root={runs.root}", "run_id=broken", *words)
-    output, _ = process.communicate(timeout=240)
+    output = finish(process)
     assert process.returncode == 1
     assert "ZeroDivisionError" in output and "planted" in output
     runs.assert_nothing_runs(seconds=10)

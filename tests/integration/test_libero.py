@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from small_runs import Runs
+from waiting import finish
 
 from embodyflow.simulation.rendering import rendering_problem
 from embodyflow.simulation.vector_env import VectorEnv
@@ -233,7 +234,7 @@ def test_a_policy_trains_from_images(tmp_path: Path, prefect_api: str, ray_env: 
     words += ["warm_start.num_demos=1", "warm_start.steps=10", "policy.hidden_size=64", "filter.drop_uniform=false"]
     words += ["evaluation.num_goals=1", "evaluation.video=false"]
     process = runs.start(*words)
-    output, _ = process.communicate(timeout=runs.seconds)
+    output = finish(process)
     assert process.returncode == 0, output[-4000:]
     [record] = [each for each in runs.metrics("seen") if "train/grad_norm" in each]
     assert record["rollout/num_episodes"] == record["groups/num_kept_rows"] == 2

@@ -9,6 +9,7 @@ from language_jobs import language_config, rows_to_train_on
 from safetensors.numpy import load_file, save_file
 from small_runs import SMALL_LANGUAGE, Runs, assert_trained
 from trainers import free_address, largest_gap, spawn_ranks
+from waiting import finish
 
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import to_batch
@@ -26,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Runs:
 
 def run(runs: Runs, run_id: str, *words: str) -> str:
     process = runs.start(*SMALL_LANGUAGE, f"run_root={runs.root}", f"run_id={run_id}", *words)
-    output, _ = process.communicate(timeout=240)
+    output = finish(process)
     assert process.returncode == 0, output[-4000:]
     return output
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from small_runs import Runs
+from waiting import finish
 
 from embodyflow.cli.ledger import show_ledger
 from embodyflow.record.ledger import Ledger
@@ -24,7 +25,7 @@ def test_it_is_refused_unless_allowed_and_then_named_in_every_report(
 ) -> None:
     runs = Runs(tmp_path).served_by(prefect_api, **ray_env)
     refused = runs.start("experiment=embodied", *WORDS, f"run_root={runs.root}", "run_id=refused")
-    output, _ = refused.communicate(timeout=120)
+    output = finish(refused, 120)
     assert refused.returncode == 2 and not (runs.root / "refused").exists()
     assert output.startswith(f"env.adapter.wrappers={NORMALIZE}: reset(seed=0) does not restore goal 0 of task 'swing")
 

@@ -11,6 +11,7 @@ from generation_engines import EngineProcess
 from language_jobs import language_config, rows_to_train_on
 from small_runs import Runs
 from trainers import Weights, free_address
+from waiting import finish
 
 from embodyflow.config.generation import VLLMConfig
 from embodyflow.errors import ParityError
@@ -123,7 +124,7 @@ def test_a_run_generates_with_vllm(words: tuple[str, ...], tmp_path: Path, prefe
         *("evaluation.num_prompts=16", "trainer.num_minibatches=1", f"rollout.probe_tolerance={TOLERANCE}"),
         *("filter.drop_uniform=false", f"run_root={runs.root}", "run_id=vllm", *words),
     )
-    output, _ = process.communicate(timeout=280)
+    output = finish(process)
     assert process.returncode == 0, output[-4000:]
     records = [record for record in runs.metrics("vllm") if "train/optimizer_steps" in record]
     assert [record["train/optimizer_steps"] for record in records] == [1, 1]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from small_runs import SMALL, Runs
+from waiting import finish
 
 pytestmark = pytest.mark.integration
 
@@ -23,7 +24,7 @@ def test_a_trainer_that_dies_between_two_measurements_changes_nothing(tmp_path: 
             break
     pids = json.loads((disturbed.root / "one" / "processes.json").read_text())
     os.kill(pids["trainer/0"], signal.SIGKILL)
-    output, _ = process.communicate(timeout=disturbed.seconds)
+    output = finish(process)
     assert process.returncode == 0, output[-4000:]
     assert output.count("after 40 steps of the warm start") >= 1 and "the start failed and is retried" in output
     undisturbed.run("one", *UNTIL)

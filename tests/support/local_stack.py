@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import yaml
+from waiting import RUN_SECONDS
 
 from embodyflow.orchestration.server.credentials import Credentials
 
@@ -82,7 +83,7 @@ class Project:
 
     def embodyflow(self, *words: str) -> subprocess.CompletedProcess[str]:
         process = self.start(*words)
-        out, err = process.communicate(timeout=280)
+        out, err = process.communicate(timeout=RUN_SECONDS)
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     def prefect(self, *words: str) -> str:

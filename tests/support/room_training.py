@@ -8,6 +8,7 @@ from picture_room import WORDS
 from small_runs import Runs
 from tensordict import TensorDict
 from trainers import SEED, largest_gap, new_trainer
+from waiting import finish
 
 from embodyflow.config import RunConfig
 from embodyflow.data.batches import to_batch
@@ -69,7 +70,7 @@ def assert_resumes(
 def run_and_export(runs: Runs, run_id: str, *words: str) -> Path:
     """Train for two iterations on two trainer ranks; return the folder of the exported policy."""
     process = runs.start(*RUN, *words, f"run_root={runs.root}", f"run_id={run_id}")
-    output, _ = process.communicate(timeout=240)
+    output = finish(process)
     assert process.returncode == 0, output[-4000:]
     assert "no episode video: " in output, "the picture room cannot render"
     records = runs.metrics(run_id)
