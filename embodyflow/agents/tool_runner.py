@@ -66,6 +66,8 @@ class ToolRunner:
                 return answer
             reason = answer.text
             log.warning("tool %s failed in attempt %d: %s", callee.name, attempt + 1, reason)
+            if attempt < callee.config.retries:
+                await asyncio.sleep(callee.config.wait_after(attempt))
         return Answer("failure", reason, callee.config.retries)
 
     async def attempt(

@@ -96,5 +96,13 @@ class RowChecker(Protocol):
         """
 
 
+@runtime_checkable
+class Closable(Protocol):
+    """A workflow that holds something open, such as tools of MCP servers."""
+
+    def close(self) -> None:
+        """Close it, at the end of the rollout worker."""
+
+
 WorkflowBuilder = Callable[[AgentConfig], RolloutWorkflow]
 """Class of a workflow, as ``rollout.agent.workflow`` names it."""

@@ -9,6 +9,8 @@ from embodyflow.config.gymnasium_text import GymnasiumConfig
 from embodyflow.config.language import LanguageConfig, ResponseRolloutConfig
 
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+LONGEST_BACKOFF = 30.0
 Reference = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
 """Reference ``module:name`` to a function or class."""
 TOOL_LOOP = "embodyflow.agents.tool_loop:ToolLoop"
@@ -16,19 +18,34 @@ ENVIRONMENT_LOOP = "embodyflow.agents.environments.environment_loop:EnvironmentL
 PROGRAM = "embodyflow.agents.programs.program:Program"
 
 
-class CallLimits(Config):
+class RetryLimits(Config):
+    """Limits of further attempts.
+
+    Attributes:
+        retries: Further attempts after one that failed.
+        backoff: Seconds before the second attempt. Each further one waits twice as long, at most 30 seconds. A server
+            that restarts needs a few; ``0`` means no wait.
+    """
+
+    retries: NonNegativeInt = 2
+    backoff: NonNegativeFloat = 0.5
+
+    def wait_after(self, attempt: int) -> float:
+        """Return the seconds between a failed attempt and the next one; attempts count from 0."""
+        return min(self.backoff * 2.0 ** min(attempt, 30), LONGEST_BACKOFF)
+
+
+class CallLimits(RetryLimits):
     """Limits of the calls of a tool.
 
     Attributes:
         timeout: Seconds that an attempt has for its answer. They begin when the attempt does, not in the queue.
-        retries: Further attempts of a call that failed.
         concurrency: Most calls at a time in a rollout worker; further ones wait.
         max_answer_chars: Most characters of an answer that the model reads.
         keep: Part of a longer answer that the model reads: its ``head``, its ``tail``, or both ``ends``.
     """
 
     timeout: PositiveFloat = 30.0
-    retries: NonNegativeInt = 2
     concurrency: PositiveInt = 64
     max_answer_chars: PositiveInt = 4096
     keep: Literal["head", "tail", "ends"] = "head"
@@ -112,7 +129,7 @@ class EnvironmentConfig(CallLimits):
         return {"": self.factory} if isinstance(self.factory, str) else self.factory
 
 
-class ProgramConfig(Config):
+class ProgramConfig(RetryLimits):
     """A program that plays an episode with an OpenAI client. A bare list is its command, a bare reference a function.
 
     Attributes:
@@ -177,8 +194,8 @@ class AgentConfig(Config):
         feedback: Message to the model after a wrong answer, of the workflow
             :class:`embodyflow.agents.self_correction.SelfCorrection`.
         gymnasium: Environment of the workflow :class:`embodyflow.agents.gymnasium.gymnasium_episode.GymnasiumEpisode`.
-        max_redraws: Times that an episode is drawn again after a tool or an environment failed in all attempts, or the
-            workflow rejected it.
+        max_redraws: Times that an episode is drawn again after a tool, an environment or a program failed in all
+            attempts, or the workflow rejected it.
     """
 
     workflow: Reference = TOOL_LOOP

@@ -94,7 +94,8 @@ METRICS = {
     "perf/<node>_seconds": "Time of the slowest rank in one node of the graph.",
     "perf/evaluate_<mode>_seconds": "Time of an evaluation, mean over ranks.",
     "perf/env_steps_per_second": "Environment steps per second, summed over rollout workers.",
-    "perf/tool_retries": "Attempts of tool calls, or of steps in a text environment, that failed and were repeated.",
+    "perf/tool_retries": "Attempts of tool calls, of steps in a text environment, or of programs that failed and were "
+    "repeated.",
     "perf/rejected_episodes": "Episodes that the workflow rejected.",
     "perf/redrawn_episodes": "Episodes that were drawn again, because a tool or an environment failed in all attempts.",
     "perf/tokens_read": "Tokens of prompts, messages and tool answers that went through the model, without those whose "

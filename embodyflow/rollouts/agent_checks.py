@@ -6,7 +6,7 @@ from embodyflow.agents.environments.environment_loop import EnvironmentLoop
 from embodyflow.agents.programs.program import Program
 from embodyflow.agents.tool_calls import build_parser
 from embodyflow.agents.tool_loop import ToolLoop
-from embodyflow.agents.workflow import RowChecker
+from embodyflow.agents.workflow import Closable, RolloutWorkflow, RowChecker
 from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.errors import ConfigError
@@ -26,8 +26,17 @@ def check_agent(config: AgentJobConfig) -> None:
         ConfigError: A check failed; one line names the key and what is allowed.
     """
     check_language(config)
+    workflow = build_workflow(config.rollout.agent)
+    try:
+        _check_workflow(config, workflow)
+    finally:
+        if isinstance(workflow, Closable):
+            workflow.close()
+
+
+def _check_workflow(config: AgentJobConfig, workflow: RolloutWorkflow) -> None:
+    """Check that the workflow fits the data and uses what the section has for it."""
     agent = config.rollout.agent
-    workflow = build_workflow(agent)
     source = build_prompt_source(config.data, None, config.rollout.max_prompt_tokens)
     if source.prompt("train", 0).messages is None:
         raise ConfigError("data: an agent needs chats; set data.chat=true or data.messages_column")
@@ -46,10 +55,7 @@ def check_agent(config: AgentJobConfig) -> None:
     if isinstance(workflow, RowChecker):
         workflow.check(source.prompt("train", 0))
     if isinstance(workflow, ToolLoop):
-        try:
-            _check_loop(config, workflow, source)
-        finally:
-            workflow.close()
+        _check_loop(config, workflow, source)
 
 
 def _check_loop(config: AgentJobConfig, workflow: ToolLoop, source: PromptSource) -> None:

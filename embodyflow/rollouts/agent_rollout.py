@@ -16,10 +16,9 @@ from embodyflow.agents.conducting.conductors import build_conductor
 from embodyflow.agents.conversation import Model
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults
 from embodyflow.agents.sampled_calls import RecordedModel
-from embodyflow.agents.tool_loop import ToolLoop
 from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.agents.transcript import Tokens
-from embodyflow.agents.workflow import ChatEngine, Demonstrator
+from embodyflow.agents.workflow import ChatEngine, Closable, Demonstrator
 from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.data.batches import Columns
@@ -96,9 +95,9 @@ class AgentRollout(LanguageRollout):
         return {"uid": np.array(numbers, np.int64), **columns_of_episodes(played)}
 
     def close(self) -> None:
-        """Close the engine, the reward manager and the tools."""
+        """Close the engine, the reward manager and the workflow."""
         super().close()
-        if isinstance(self._workflow, ToolLoop):
+        if isinstance(self._workflow, Closable):
             self._workflow.close()
 
     async def _demonstrate(self, numbers: Sequence[int]) -> list[Played]:

@@ -11,7 +11,7 @@ from typing import Any
 from language_jobs import TINY as TINY_LANGUAGE
 
 from embodyflow.agents.episode import Episode, EpisodeContext
-from embodyflow.agents.tool import build_tools
+from embodyflow.agents.tool import build_tools, close_tools
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agent import AgentConfig, AgentJobConfig
 from embodyflow.config.composition.compose import compose_config
@@ -47,8 +47,22 @@ def agent_config(*overrides: str) -> AgentJobConfig:
 
 def interview_config(tool: str = "look_up", *overrides: str) -> AgentJobConfig:
     """Compose a tiny run of :class:`Interview` with one of the tools below."""
-    limits = "{function: agent_jobs:" + tool + ", timeout: 2.0, retries: 2}"
+    limits = "{function: agent_jobs:" + tool + ", timeout: 2.0, retries: 2, backoff: 0.0}"
     return agent_config(*WORDS, f"rollout.agent.tools=[{limits}]", *overrides)
+
+
+def tools_word(*tools: dict[str, Any]) -> str:
+    """Return the word of a run that chooses tools."""
+    return f"rollout.agent.tools={_in_hydras_grammar(list(tools))}"
+
+
+def _in_hydras_grammar(value: Any) -> str:
+    """Return JSON whose keys have no quotes."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}: {_in_hydras_grammar(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_in_hydras_grammar, value)) + "]"
+    return json.dumps(value)
 
 
 def forgetful_words(*overrides: str) -> list[str]:
@@ -67,11 +81,15 @@ def forgetful_words(*overrides: str) -> list[str]:
 
 
 class Interview:
-    """Implements :class:`~embodyflow.agents.workflow.RolloutWorkflow`: the only tool answers each turn of the model."""
+    """Implements :class:`~embodyflow.agents.workflow.RolloutWorkflow`: tools answer the turns of the model, in order."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
-        [self._tool] = build_tools(config.tools).values()
+        self._tools = list(build_tools(config.tools).values())
+
+    def close(self) -> None:
+        """Close the tools."""
+        close_tools(self._tools)
 
     async def run(self, engine: ChatEngine, row: Prompt, context: EpisodeContext) -> Episode:
         """Play one episode; its reward is the number of digits that the model wrote."""
@@ -81,7 +99,7 @@ class Interview:
             if turn and not conversation.give("tool", [answer]):
                 break
             text += await conversation.reply(self._config.max_turn_tokens)
-            answer = await context.call(self._tool, {"place": f"{context.uid}/{turn}"})
+            answer = await context.call(self._tools[turn % len(self._tools)], {"place": f"{context.uid}/{turn}"})
         digits = sum(letter.isdigit() for letter in text)
         return conversation.episode(reward=float(digits), success=digits % 2 == 0)
 
@@ -142,6 +160,15 @@ def look_up(place: str) -> str:
             case "dead sandbox":
                 raise BrokenPipeError("the sandbox is gone")
     return place.replace("/", "*")
+
+
+async def recall(place: str) -> str:
+    """Answer with the place, after the faults that it still has.
+
+    Args:
+        place: Place.
+    """
+    return look_up(place)
 
 
 async def ask_again(place: str) -> str:

@@ -7,31 +7,40 @@ The program knows nothing of the run. It finds the server's address and its key 
 
 import asyncio
 import json
+import logging
 import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from embodyflow.agents.call_journal import ChangedCallError
 from embodyflow.agents.endpoint.api_error import RequestError
 from embodyflow.agents.endpoint.server import EpisodeServer
 from embodyflow.agents.endpoint.session import Session
-from embodyflow.agents.episode import Episode, EpisodeContext
+from embodyflow.agents.episode import Counts, Episode, EpisodeContext
 from embodyflow.agents.programs.process import Ended, environment, running, search_path
+from embodyflow.agents.programs.repeated_model import RepeatedModel
 from embodyflow.agents.programs.reward import read_reward
+from embodyflow.agents.transcript import Transcript
 from embodyflow.agents.workflow import ChatEngine
 from embodyflow.config.agent import AgentConfig, ProgramConfig
 from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.prompts.prompts import Prompt
 from embodyflow.references import resolve
 
+log = logging.getLogger(__name__)
+
 FUNCTION_MODULE = "embodyflow.agents.programs.function"
 
 
 class ProgramFailedError(InfrastructureError):
-    """A program failed or took too long, so the episode is drawn again; the message says how."""
+    """A program failed or took too long in all attempts, so the episode is drawn again; the message says how."""
+
+
+class ProgramChangedError(ProgramFailedError):
+    """A program does not repeat what it did before, so the episode is drawn again."""
 
 
 class Program:
@@ -62,11 +71,30 @@ class Program:
     async def run(self, engine: ChatEngine, row: Prompt, context: EpisodeContext) -> Episode:
         """Play one episode: run the program to its end.
 
+        A program that fails starts again and gets the turns that the model has written.
+
         Raises:
-            ProgramFailedError: The program failed, took too long, or does not repeat what it did before.
+            ProgramFailedError: The program failed or took too long in all attempts.
+            ProgramChangedError: It does not repeat what it did before.
             RequestError: It asked for something that an episode cannot have.
             PrintedRewardError: It printed something other than a reward.
         """
+        model, attempt = RepeatedModel(engine.model), 0
+        while True:
+            model.begin_again()
+            context.counts = Counts()
+            try:
+                return await self._run_once(replace(engine, model=model, transcript=Transcript()), row, context)
+            except ProgramFailedError as error:
+                if isinstance(error, ProgramChangedError) or attempt == self._program.retries:
+                    raise
+                context.faults.retries += 1
+                log.warning("episode %d: attempt %d: %s; it starts again", context.uid, attempt + 1, error)
+            await asyncio.sleep(self._program.wait_after(attempt))
+            attempt += 1
+
+    async def _run_once(self, engine: ChatEngine, row: Prompt, context: EpisodeContext) -> Episode:
+        """Run the program to its end once."""
         host = self._host_here()
         watch = _Watch(self._program.timeout, _once(host.starting.release))
         session = Session(engine, row, context, watch.on_turn)
@@ -88,7 +116,7 @@ class Program:
             if session.failed.done():
                 error = session.failed.result()
                 if isinstance(error, ChangedCallError):
-                    raise ProgramFailedError(f"the program does not repeat what it did before: {error}") from error
+                    raise ProgramChangedError(f"the program does not repeat what it did before: {error}") from error
                 raise error
             if not ended.done():
                 raise ProgramFailedError(

@@ -30,7 +30,7 @@ def agent(environment, **rest) -> AgentConfig:
 
 
 def limits(name, **rest):
-    return agent({"factory": f"environment_classes:{name}", **rest})
+    return agent({"factory": f"environment_classes:{name}", "backoff": 0.0, **rest})
 
 
 def row_of(number=0, **columns) -> Prompt:

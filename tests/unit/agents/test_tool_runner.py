@@ -5,6 +5,7 @@ import json
 import sys
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -12,7 +13,7 @@ from embodyflow.agents.tool import ModelMistake, Tool, exceptions
 from embodyflow.agents.tool_runner import Answer, ToolRunner
 from embodyflow.config.agent import ToolConfig
 
-DEFAULTS = {"function": "none:none", "retries": 2, "timeout": 5.0}
+DEFAULTS = {"function": "none:none", "retries": 2, "backoff": 0.0, "timeout": 5.0}
 
 
 def run(function, arguments=None, **limits):
@@ -67,6 +68,21 @@ def test_a_tool_that_always_fails_is_no_answer(name):
     answer = run(fetch, timeout=0.05, retries=1)
 
     assert (answer.outcome, answer.retries, len(calls)) == ("failure", 1, 2) and answer.text
+
+
+def test_each_wait_before_a_further_attempt_is_twice_as_long():
+    times = []
+
+    def fetch() -> str:
+        """Fetch."""
+        times.append(time.monotonic())
+        raise ConnectionRefusedError("it starts again")
+
+    run(fetch, retries=3, backoff=0.05)
+
+    waits = [after - before for before, after in pairwise(times)]
+    assert len(waits) == 3 and all(wait >= 0.05 * 2**number for number, wait in enumerate(waits))
+    assert [ToolConfig(**DEFAULTS | {"backoff": 20}).wait_after(attempt) for attempt in (0, 1, 5000)] == [20, 30, 30]
 
 
 def test_a_time_limit_is_named():

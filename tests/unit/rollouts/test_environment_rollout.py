@@ -110,7 +110,7 @@ def test_a_lost_workers_episodes_are_played_on(rollout, tmp_path: Path, monkeypa
 def test_faults_of_the_environment_do_not_change_the_rows(rollout, monkeypatch) -> None:
     monkeypatch.setitem(PARSERS, "hermes", lambda text, before: [ToolCall("step", {"number": len(text)})] * 2)
     # One call may meet all faults, since the order in which episodes call depends on time.
-    use(rollout, "Fragile", environment={"factory": "environment_classes:Fragile", "retries": 5})
+    use(rollout, "Fragile", environment={"factory": "environment_classes:Fragile", "retries": 5, "backoff": 0})
     expected = play(rollout)
     FAULTS[:] = ["reset", "step", "step", "reset", "step"]
 
