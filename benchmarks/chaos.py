@@ -2,10 +2,10 @@
 
     python -m benchmarks.chaos --kills 200 --folder /tmp/chaos
 
-The campaign runs three small jobs, embodied, language and control, two at a time. Each run meets several faults drawn
-from a seed: a part (a rollout worker, the trainer, a buffer or the flow's own process) is killed or stopped at a node,
-after a delay. A run whose driver was killed is resumed. The script compares weights, metrics, ledger and the number of
-optimizer updates. Finished runs in the folder are reused. Results go to ``benchmarks/results/chaos.json``.
+The campaign runs four small jobs, embodied, language, control and agent, two at a time. Each run meets several faults
+drawn from a seed: a part (a rollout worker, the trainer, a buffer or the flow's own process) is killed or stopped at a
+node, after a delay. A run whose driver was killed is resumed. The script compares weights, metrics, ledger and the
+number of optimizer updates. Finished runs in the folder are reused. Results go to ``benchmarks/results/chaos.json``.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from rich.progress import Progress
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "chaos")]
 
-from disturbed import JOBS, Disturbed, fault  # noqa: E402
 from faulty_nodes import CONTROL_NODES, LANGUAGE_NODES, NODES  # noqa: E402
+from faulty_runs import FaultyRuns, fault  # noqa: E402
 from servers import prefect_server  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "chaos.json"
@@ -35,7 +35,7 @@ WORDS = (f"iterations={ITERATIONS}",)
 FAULTS_PER_RUN = 5
 AT_ONCE = 2
 PARTS = ("rollout/0", "rollout/1", "trainer/0", "buffer", "driver")
-NODES_OF = {"embodied": NODES, "language": LANGUAGE_NODES, "control": CONTROL_NODES}
+NODES_OF = {"embodied": NODES, "language": LANGUAGE_NODES, "control": CONTROL_NODES, "agent": LANGUAGE_NODES}
 
 
 def draw(rng: random.Random, job: str) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class Contestant:
     """The runs of one job; their results are in the folder.
 
     Args:
-        job: Key of ``JOBS``.
+        job: Key of ``NODES_OF``.
         folder: Folder of the campaign.
         api_url: API address of a Prefect server.
         seed: Seed of the faults.
@@ -59,7 +59,7 @@ class Contestant:
     def __init__(self, job: str, folder: Path, api_url: str, seed: int) -> None:
         self.job, self._folder, self._seed = job, folder / job, seed
         self._folder.mkdir(exist_ok=True)
-        self._disturbed = Disturbed(self._folder, api_url, job)
+        self._runs = FaultyRuns(self._folder, api_url, job)
 
     def results(self) -> list[dict[str, Any]]:
         """Return faults and seconds of each run so far, and whether it ended like the undisturbed run."""
@@ -73,17 +73,17 @@ class Contestant:
         faults = [draw(rng, self.job) for _ in range(FAULTS_PER_RUN if done else 0)]
         self._forget(run_id)
         began = time.monotonic()
-        self._disturbed.run(run_id, *faults, words=WORDS)
+        self._runs.run(run_id, *faults, words=WORDS)
         seconds = time.monotonic() - began
-        self._disturbed.runs.assert_nothing_runs(seconds=10)
-        same = self._disturbed.outcome(run_id) == self._disturbed.outcome("undisturbed")
+        self._runs.runs.assert_nothing_runs(seconds=10)
+        same = self._runs.outcome(run_id) == self._runs.outcome("undisturbed")
         met = [faults[int(mark.name.rpartition(".")[2])] for mark in self._folder.glob(f"{run_id}.json.*")]
         result = {"faults": met, "same": same, "seconds": seconds}
         (self._folder / f"{run_id}.result").write_text(json.dumps(result))
 
     def _forget(self, run_id: str) -> None:
         """Remove the remains of a run from a campaign that was stopped."""
-        shutil.rmtree(self._disturbed.runs.root / run_id, ignore_errors=True)
+        shutil.rmtree(self._runs.runs.root / run_id, ignore_errors=True)
         for mark in self._folder.glob(f"{run_id}.json.*"):
             mark.unlink()
 
@@ -93,7 +93,7 @@ def campaign(kills: int, seed: int, folder: Path) -> dict[str, Any]:
     (folder / "server").mkdir(exist_ok=True)
     with prefect_server(folder / "server") as url, Progress() as progress, ThreadPoolExecutor(AT_ONCE) as threads:
         bar = progress.add_task("faults", total=kills)
-        contestants = [Contestant(job, folder, url, seed) for job in JOBS]
+        contestants = [Contestant(job, folder, url, seed) for job in NODES_OF]
         running: dict[Future[None], Contestant] = {}
         while (met := sum(len(result["faults"]) for one in contestants for result in one.results())) < kills:
             progress.update(bar, completed=met)

@@ -1,29 +1,17 @@
 """The nodes of the default pipelines, with planned faults.
 
-The workers of a run import this module. The plan is a JSON file, named by ``EMBODYFLOW_FAULTS``, with a list of faults,
-each of which happens once per run::
-
-    {"iteration": 2, "node": "train_actor", "part": "trainer/0", "signal": "SIGKILL", "delay": 0.02}
-
-``part`` names the process to signal, as in the run's ``processes.json``; with ``"below": true`` its first child process
-is meant. Two other values make the node's function raise: ``exception`` raises as for a lost worker, ``bug`` as for a
-mistake in the function. A process outside the run is given by its ``pid``. ``delay`` is in seconds after the start of
-the node; without it the process ends before the node starts. Besides the graph's nodes there is ``commit``, which
-starts when the trainer is about to write a checkpoint.
+The workers of a run import this module, and meet the faults of :mod:`planned_faults` when a node starts. Two values of
+``part`` make the node's function raise: ``exception`` raises as for a lost worker, ``bug`` as for a mistake in the
+function. ``delay`` is in seconds after the start of the node; without it the process ends before the node starts.
+Besides the graph's nodes there is ``commit``, which starts when the trainer is about to write a checkpoint.
 """
 
-import contextlib
 import functools
-import json
-import os
-import signal
 import threading
-import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
+from planned_faults import claimed_faults, send_signal
 
 import tasks
 from embodyflow.errors import WorkerLostError
@@ -61,43 +49,15 @@ def _with_faulty_nodes(whole: TaskGraph) -> TaskGraph:
 def _inject_faults(call: Any, worker: Any) -> None:
     if getattr(worker, "rank", 0) != 0:
         return
-    plan = Path(os.environ["EMBODYFLOW_FAULTS"])
-    for index, fault in enumerate(json.loads(plan.read_text())):
-        if (fault["iteration"], fault["node"]) == (call.iteration, call.node_id) and _claim(plan, index):
-            if fault["part"] == "exception":
-                raise WorkerLostError("planted")
-            if fault["part"] == "bug":
-                raise ValueError("planted")
-            if "delay" in fault:
-                threading.Timer(fault["delay"], _kill, (fault, worker.config)).start()
-            else:
-                _kill(fault, worker.config)
-
-
-def _claim(plan: Path, index: int) -> bool:
-    try:
-        plan.with_name(f"{plan.name}.{index}").touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
-
-
-def _kill(fault: dict[str, Any], config: Any) -> None:
-    with contextlib.suppress(psutil.NoSuchProcess):  # it ended by an earlier fault, or just now
-        process = _process_of(fault, config)
-        process.send_signal(signal.Signals[fault["signal"]])
-        if fault["signal"] == "SIGKILL" and process.pid != os.getpid():
-            while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                time.sleep(0.001)
-
-
-def _process_of(fault: dict[str, Any], config: Any) -> psutil.Process:
-    if "pid" in fault:
-        return psutil.Process(fault["pid"])
-    pids = json.loads((config.run_dir / "processes.json").read_text())
-    [pid] = [pid for name, pid in pids.items() if name == fault["part"] or name.startswith(f"{fault['part']}/")][:1]
-    process = psutil.Process(pid)
-    return process.children()[0] if fault.get("below") else process
+    for fault in claimed_faults(call.node_id, call.iteration):
+        if fault["part"] == "exception":
+            raise WorkerLostError("planted")
+        if fault["part"] == "bug":
+            raise ValueError("planted")
+        if "delay" in fault:
+            threading.Timer(fault["delay"], send_signal, (fault, worker.config.run_dir)).start()
+        else:
+            send_signal(fault, worker.config.run_dir)
 
 
 def _watch_commits(worker: Any) -> None:

@@ -1,9 +1,12 @@
 """Runs with planned faults, and the outcome that must equal that of a run without faults."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+from agent_jobs import WORDS as INTERVIEW_WORDS
+from agent_jobs import run_words
 from small_runs import SMALL, SMALL_CONTROL, SMALL_LANGUAGE, TWO_WORKERS, Runs, assert_trained
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
@@ -14,14 +17,20 @@ from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
 
 HERE = Path(__file__).parent
+MODULES = os.pathsep.join(map(str, (HERE, HERE.parent / "support", HERE.parents[1])))
 WORDS = ("cluster.node_timeout=20",)
 NORMALISED = ("policy.normalize_observations=true", "policy.normalize_returns=true")
+TOOL = "{function: faulty_agents:ask, timeout: 90}"
+INTERVIEW = (*INTERVIEW_WORDS, f"rollout.agent.tools=[{TOOL}]")
+PROGRAM = HERE / "faulty_agents.py"
 JOBS = {  # training flow and words of each job
     "embodied": ("grpo", (*SMALL, TWO_WORKERS, "pipeline.custom_fn=faulty_nodes:graph")),
     "language": (
         "grpo",
         (*SMALL_LANGUAGE, "rollout.groups_per_call=2", "pipeline.custom_fn=faulty_nodes:language_graph"),
     ),
+    "agent": ("grpo", (*run_words(*INTERVIEW), TWO_WORKERS, "pipeline.custom_fn=faulty_nodes:language_graph")),
+    "program": ("grpo", (*run_words("rollout.agent.tools=[]", f"rollout.agent.program=[python,{PROGRAM}]"),)),
     "control": ("ppo", (*SMALL_CONTROL, *NORMALISED, "seed=7", "pipeline.custom_fn=faulty_nodes:control_graph")),
 }
 PARTS = ("rollout/0", "rollout/1", "trainer/0", "buffer", "driver", "exception")
@@ -50,17 +59,19 @@ class FaultyRuns:
 
     def __init__(self, folder: Path, api_url: str, job: str = "embodied") -> None:
         self._flow, self._job = JOBS[job]
-        self.runs = Runs(folder).served_by(api_url, PYTHONPATH=str(HERE))
+        self.runs = Runs(folder).served_by(api_url, PYTHONPATH=MODULES)
         self._plans = folder
 
     def run(self, run_id: str, *faults: dict[str, Any], words: tuple[str, ...] = ITERATIONS) -> str:
-        """Run the job with faults, and resume it each time its driver is killed; return the output."""
+        """Run the job with faults, and resume it each time its driver is killed; return the output.
+
+        Later words win.
+        """
         plan = self._plans / f"{run_id}.json"
         plan.write_text(json.dumps(faults))
         runs = self.runs.served_by(self.runs.env["PREFECT_API_URL"], EMBODYFLOW_FAULTS=str(plan))
-        process = runs.start(
-            *(*self._job, *WORDS, *words, f"run_root={runs.root}", f"run_id={run_id}"), flow=self._flow
-        )
+        whole = (*self._job, *WORDS, *words, f"run_root={runs.root}", f"run_id={run_id}")
+        process = runs.start(*{word.partition("=")[0]: word for word in whole}.values(), flow=self._flow)
         output = finish(process)
         while process.returncode == KILLED:
             runs.assert_nothing_runs(seconds=30)
@@ -78,6 +89,10 @@ class FaultyRuns:
         assert self.num_faults(run_id) == len(faults)
         assert self.outcome(run_id) == undisturbed
         return output
+
+    def beside_plan(self, run_id: str, suffix: str) -> Path:
+        """Return the path of a file beside a run's plan, which its processes write."""
+        return self._plans / f"{run_id}{suffix}"
 
     def num_faults(self, run_id: str) -> int:
         """Return how many faults of a run's plan have happened."""

@@ -3,18 +3,14 @@
 import os
 
 import pytest
-from agent_jobs import TINY, WORDS
+from agent_jobs import WORDS, run_words
 from small_runs import ROOT, Runs
 from waiting import finish
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-INTERVIEW = (
-    *TINY,
-    *(word for word in WORDS if word not in TINY),
-    *("rollout.group_size=8", "filter.drop_uniform=false", "evaluation.num_prompts=2"),
-    "cluster.start_timeout=300",
-    "rollout.agent.tools=[{function: agent_jobs:ask_again, timeout: 60}]",
+INTERVIEW = run_words(
+    *WORDS, "rollout.group_size=8", "rollout.agent.tools=[{function: agent_jobs:ask_again, timeout: 60}]"
 )
 
 
@@ -28,9 +24,7 @@ def run(runs: Runs, run_id: str, **env: str) -> list[str]:
     asked = runs.root.parent / f"asked-{run_id}"
     paths = os.pathsep.join(map(str, (ROOT / "tests" / "support", ROOT)))
     mine = runs.served_by(runs.env["PREFECT_API_URL"], PYTHONPATH=paths, ASKED=str(asked), **env)
-    words = {word.partition("=")[0]: word for word in INTERVIEW}
-    words |= {"run_id": f"run_id={run_id}", "iterations": "iterations=2"}
-    process = mine.start(*words.values(), f"run_root={runs.root}")
+    process = mine.start(*INTERVIEW, f"run_id={run_id}", "iterations=2", f"run_root={runs.root}")
     output = finish(process, 400)
     assert process.returncode == 0, output[-4000:]
     return asked.read_text().splitlines()

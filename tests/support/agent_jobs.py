@@ -51,6 +51,13 @@ def interview_config(tool: str = "look_up", *overrides: str) -> AgentJobConfig:
     return agent_config(*WORDS, f"rollout.agent.tools=[{limits}]", *overrides)
 
 
+def run_words(*overrides: str) -> list[str]:
+    """Return the words of a tiny run that trains in every iteration, without its name and its iterations."""
+    words = ("rollout.group_size=4", "filter.drop_uniform=false", "evaluation.num_prompts=2", "warm_start=null")
+    whole = agent_words(*words, "cluster.start_timeout=300", *overrides)
+    return [word for word in whole if not word.startswith(("run_id=", "iterations="))]
+
+
 def tools_word(*tools: dict[str, Any]) -> str:
     """Return the word of a run that chooses tools."""
     return f"rollout.agent.tools={_in_hydras_grammar(list(tools))}"
@@ -81,7 +88,7 @@ def forgetful_words(*overrides: str) -> list[str]:
 
 
 class Interview:
-    """Implements :class:`~embodyflow.agents.workflow.RolloutWorkflow`: tools answer the turns of the model, in order."""
+    """Implements :class:`~embodyflow.agents.workflow.RolloutWorkflow`: tools answer the model in turn."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config

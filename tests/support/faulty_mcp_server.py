@@ -9,10 +9,13 @@ import json
 import os
 import signal
 import sys
+import threading
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+SLOW_SECONDS = 1.5
 FOLDER, SESSION = Path(os.environ["FAULTS"]), str(os.getpid())
 
 
@@ -25,7 +28,7 @@ def claim(place: str) -> bool:
     return True
 
 
-def answer(message: dict[str, Any], tools: list[str]) -> dict[str, Any]:
+def answer(message: dict[str, Any], tools: Sequence[str]) -> dict[str, Any]:
     """Return the answer to a request."""
     schema = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
     listed = [{"name": tool, "description": "Look a place up.", "inputSchema": schema} for tool in tools]
@@ -99,10 +102,20 @@ def main(transport: str, *tools: str) -> None:
         ThreadingHTTPServer(("127.0.0.1", int(transport)), Handler).serve_forever()
     for line in sys.stdin:
         message = json.loads(line)
-        if fault_of(message) is not None:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if "id" in message:
-            print(json.dumps(answer(message, list(tools))), flush=True)
+        match fault_of(message):
+            case "crash":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "slow":
+                threading.Timer(SLOW_SECONDS, reply, (message, tools)).start()
+            case "stall":
+                pass
+            case _ if "id" in message:
+                reply(message, tools)
+
+
+def reply(message: dict[str, Any], tools: Sequence[str]) -> None:
+    """Write the answer to a request to stdout."""
+    print(json.dumps(answer(message, tools)), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from my_programs import SCRIPT
 
 from embodyflow.agents.call_journal import ChangedCallError
 from embodyflow.agents.endpoint.api_error import RequestError
-from embodyflow.agents.episode import Episode
-from embodyflow.agents.programs.program import Program, ProgramFailedError
+from embodyflow.agents.episode import Episode, EpisodeContext
+from embodyflow.agents.programs.program import Program, ProgramChangedError, ProgramFailedError
 from embodyflow.agents.programs.reward import PrintedRewardError, read_reward
 from embodyflow.config.agent import AgentConfig
 from embodyflow.errors import ConfigError
@@ -48,8 +48,8 @@ WORKER = """
 """
 
 
-def play(program: Any, model: KnownModel, **config: Any) -> Episode:
-    context = context_of(program=program, **config)
+def play(program: Any, model: KnownModel, context: EpisodeContext | None = None, **config: Any) -> Episode:
+    context = context or context_of(program=program, **config)
 
     async def run() -> Episode:
         return await Program(context.config).run(engine_of(model), ROW, context)
@@ -111,9 +111,74 @@ def test_without_a_value_the_reward_function_judges() -> None:
     ],
 )
 def test_a_program_that_fails(tmp_path: Path, lines: str, error: type[Exception], reason: str) -> None:
-    program = {"command": script(tmp_path, lines), "timeout": 1.0 if "sleep" in lines else 60}
+    program = {"command": script(tmp_path, lines), "timeout": 1.0 if "sleep" in lines else 60, "retries": 0}
     with pytest.raises(error, match=reason):
         play(program, KnownModel("1", "2"))
+
+
+DIE_ONCE = """
+    def once(number, end):
+        marker = os.path.join({folder!r}, str(number))
+        if not os.path.exists(marker):
+            open(marker, "w").close()
+            end()
+
+    def turn(*said):
+        message = json.loads(ask(messages=[*row["messages"], *said]))["choices"][0]["message"]
+        return [*said, message, {{"role": "user", "content": "="}}]
+"""
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "sys.exit('no disk')", "time.sleep(60)"])
+def test_a_program_that_fails_starts_again_and_gets_the_turns_that_it_had(tmp_path: Path, end: str) -> None:
+    """It fails after its first turn, and after its third, so that its turns are given again twice."""
+    lines = textwrap.dedent(DIE_ONCE).format(folder=str(tmp_path)) + (
+        f"def end(): {end}\n"
+        "said = turn(); once(1, end); said = turn(*said); said = turn(*said); once(3, end)\n"
+        "turn(*said); print(len(said))\n"
+    )
+    path = tmp_path / "agent.py"
+    path.write_text(textwrap.dedent(ASK) + lines)
+    program = {"command": ["python", str(path)], "timeout": 3.0 if "sleep" in end else 60, "backoff": 0}
+    context, model = context_of(program=program, max_turns=4), KnownModel("1", "2", "3", "4")
+
+    episode = play(program, model, context)
+
+    assert episode.reward == 6 and not model.turns
+    written = [decode(segment.tokens) for segment in episode.transcript.segments if segment.origin == 1]
+    assert written == ["1<end>", "2<end>", "3<end>", "4<end>"]
+    assert context.counts.turns == 4 and context.faults.retries == 2
+
+
+def test_a_turn_that_is_written_while_its_program_dies_is_given_to_the_next(tmp_path: Path) -> None:
+    lines = """
+    import threading
+    if not os.path.exists({marker!r}):
+        open({marker!r}, "w").close()
+        threading.Thread(target=ask, daemon=True).start()
+        time.sleep(0.5)
+        os.kill(os.getpid(), 9)
+    print(json.loads(ask())["choices"][0]["message"]["content"])
+    """.replace("{marker!r}", repr(str(tmp_path / "died")))
+    model = KnownModel("7", "8")
+    model.wait = lambda: asyncio.sleep(1.5)
+
+    assert play(script(tmp_path, lines), model).reward == 7 and model.turns == ["8"]
+
+
+def test_a_program_that_differs_when_it_starts_again_is_drawn_again(tmp_path: Path) -> None:
+    lines = f"""
+    attempts = open({str(tmp_path / "attempts")!r}, "a")
+    number = attempts.tell()
+    attempts.write("x")
+    attempts.flush()
+    ask(messages=[dict(row["messages"][0], content=str(number))])
+    sys.exit(1)
+    """
+    model = KnownModel("1", "2", "3")
+    with pytest.raises(ProgramChangedError, match="does not repeat what it did before: turn 0 differs"):
+        play(script(tmp_path, lines), model)
+    assert (tmp_path / "attempts").read_text() == "xx" and model.turns == ["2", "3"]
 
 
 def test_the_time_of_a_program_does_not_count_that_of_the_model(tmp_path: Path) -> None:

@@ -82,14 +82,53 @@ def test_the_trained_tokens_are_the_sampled_ones_and_a_lost_worker_takes_them(
     rollout.close()
 
 
-def test_a_program_that_crashes_is_drawn_again_and_counted(trainer: LanguageTrainer, tmp_path: Path) -> None:
+def test_programs_that_die_between_turns_do_not_change_the_rows_and_are_counted(
+    trainer: LanguageTrainer, tmp_path: Path
+) -> None:
+    """Each program is killed after its first turn, starts again, and is given that turn."""
+    agent = tmp_path / "agent.py"
+    agent.write_text(
+        "import hashlib, io, json, os, sys, my_programs\n"
+        "text = sys.stdin.read()\n"
+        "folder, complete = sys.argv.pop(), my_programs.complete\n"
+        "def dying(*words, **parameters):\n"
+        "    message = complete(*words, **parameters)\n"
+        "    marker = os.path.join(folder, str(json.loads(text)['seed']))\n"
+        "    if os.path.isdir(folder) and not os.path.exists(marker):\n"
+        "        open(marker, 'w').close()\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "    return message\n"
+        "my_programs.complete, sys.stdin = dying, io.StringIO(text)\n"
+        "my_programs.main('3')\n"
+    )
+    folder = tmp_path / "died"
+    config = program_config(
+        "{command: [python," + f"{agent},{folder}" + "], backoff: 0.0}", "rollout.agent.max_turns=3"
+    )
+    rollout = rollout_of(config, trainer)
+    expected = play(rollout)
+    assert rollout.fault_metrics()["perf/tool_retries"].value == 0
+    folder.mkdir()
+
+    rows = play(rollout)
+
+    assert rows["num_turns"].tolist() == [3] * 2 and len(list(folder.iterdir())) == 2
+    assert digest_of(rows) == digest_of(expected)
+    faults = {name: metric.value for name, metric in rollout.fault_metrics().items()}
+    assert (faults["perf/tool_retries"], faults["perf/redrawn_episodes"]) == (2, 0)
+    rollout.close()
+
+
+def test_a_program_that_fails_in_all_attempts_is_drawn_again_and_counted(
+    trainer: LanguageTrainer, tmp_path: Path
+) -> None:
     crashed = tmp_path / "crashed"
     agent = tmp_path / "agent.py"
     agent.write_text(
         f"import os, runpy, sys\nif not os.path.exists({str(crashed)!r}):\n    open({str(crashed)!r}, 'w').close()\n"
         f"    sys.exit(3)\nsys.argv[1:] = ['1']\nrunpy.run_path({SCRIPT!r}, run_name='__main__')\n"
     )
-    rollout = rollout_of(program_config(f"[python,{agent}]"), trainer)
+    rollout = rollout_of(program_config("{command: [python," + str(agent) + "], retries: 0}"), trainer)
 
     rows = play(rollout)
 
@@ -99,7 +138,8 @@ def test_a_program_that_crashes_is_drawn_again_and_counted(trainer: LanguageTrai
 
 
 def test_a_program_that_always_fails_ends_the_run(trainer: LanguageTrainer) -> None:
-    config = program_config("[python,'-c','import sys; sys.exit(5)']", "rollout.agent.max_redraws=0")
+    program = "{command: [python,'-c','import sys; sys.exit(5)'], retries: 1, backoff: 0.0}"
+    config = program_config(program, "rollout.agent.max_redraws=0")
     rollout = rollout_of(config, trainer)
     with pytest.raises(ProgramFailedError, match="the program failed with exit code 5") as failure:
         play(rollout)
