@@ -76,8 +76,7 @@ class FaultyRuns:
         while process.returncode == KILLED:
             runs.assert_nothing_runs(seconds=30)
             process = runs.start(f"resume={run_id}", f"run_root={runs.root}", flow=self._flow)
-            more = finish(process)
-            output += more
+            output += finish(process)
         assert process.returncode == 0, output[-6000:]
         return output
 

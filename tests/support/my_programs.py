@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -39,16 +40,27 @@ def silent(client: ClientSettings, row: Mapping[str, Any]) -> None:
     complete(client.base_url, client.api_key, row["messages"])
 
 
-def main(number: str) -> None:
-    """Play an interview of some turns as a script, which knows of nothing but its environment."""
+def main(number: str, deaths: str = "") -> None:
+    """Play an interview of some turns as a script, which knows of nothing but its environment.
+
+    In a folder ``deaths`` that exists, it dies after its first turn, once for each seed.
+    """
     row = json.load(sys.stdin)
     messages = row["messages"]
     for _ in range(int(number)):
         message = complete(os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"], messages, max_tokens=4)
         messages += [message, {"role": "user", "content": "="}]
+        _die_once(deaths, str(row["seed"]))
     written = "".join(message["content"] or "" for message in messages if message["role"] == "assistant")
     print(json.dumps({"reward": len(written), "success": row["ground_truth"] == "408"}))
 
 
+def _die_once(folder: str, name: str) -> None:
+    marker = os.path.join(folder, name)
+    if os.path.isdir(folder) and not os.path.exists(marker):
+        with open(marker, "w"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

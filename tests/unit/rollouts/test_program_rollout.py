@@ -86,25 +86,9 @@ def test_programs_that_die_between_turns_do_not_change_the_rows_and_are_counted(
     trainer: LanguageTrainer, tmp_path: Path
 ) -> None:
     """Each program is killed after its first turn, starts again, and is given that turn."""
-    agent = tmp_path / "agent.py"
-    agent.write_text(
-        "import hashlib, io, json, os, sys, my_programs\n"
-        "text = sys.stdin.read()\n"
-        "folder, complete = sys.argv.pop(), my_programs.complete\n"
-        "def dying(*words, **parameters):\n"
-        "    message = complete(*words, **parameters)\n"
-        "    marker = os.path.join(folder, str(json.loads(text)['seed']))\n"
-        "    if os.path.isdir(folder) and not os.path.exists(marker):\n"
-        "        open(marker, 'w').close()\n"
-        "        os.kill(os.getpid(), 9)\n"
-        "    return message\n"
-        "my_programs.complete, sys.stdin = dying, io.StringIO(text)\n"
-        "my_programs.main('3')\n"
-    )
-    folder = tmp_path / "died"
-    config = program_config(
-        "{command: [python," + f"{agent},{folder}" + "], backoff: 0.0}", "rollout.agent.max_turns=3"
-    )
+    folder = tmp_path / "deaths"
+    program = "{command: [python," + f"{SCRIPT},'3',{folder}" + "], backoff: 0.0}"
+    config = program_config(program, "rollout.agent.max_turns=3")
     rollout = rollout_of(config, trainer)
     expected = play(rollout)
     assert rollout.fault_metrics()["perf/tool_retries"].value == 0
