@@ -206,10 +206,10 @@ class EnvironmentProcess:
             self._process.wait()
             self._threads[0].join()
             last = f": {self._errors[-1]}" if self._errors else ""
-            error = EnvironmentLostError(f"{self._name}: its process has ended{last}")
-            self._inbox.close(error)
+            lost = EnvironmentLostError(f"{self._name}: its process has ended{last}")
+            self._inbox.close(lost)
             if not self._ready.done():
-                self._ready.set_exception(error)
+                self._ready.set_exception(lost)
 
     def _read_answers(self, lines: IO[bytes]) -> None:
         for line in lines:
