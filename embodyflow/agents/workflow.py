@@ -15,6 +15,7 @@ from embodyflow.agents.conversation import Conversation, Model
 from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.transcript import Transcript
 from embodyflow.config.agent import AgentConfig
+from embodyflow.data.metrics import Metric
 from embodyflow.prompts.prompts import Prompt
 
 
@@ -102,6 +103,14 @@ class Closable(Protocol):
 
     def close(self) -> None:
         """Close it, at the end of the rollout worker."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A workflow that measures more of its episodes than their rewards."""
+
+    def metrics(self) -> dict[str, Metric]:
+        """Return what it has measured since the last call, by name."""
 
 
 WorkflowBuilder = Callable[[AgentConfig], RolloutWorkflow]

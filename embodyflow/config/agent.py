@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt
 from embodyflow.config.gymnasium_text import GymnasiumConfig
 from embodyflow.config.language import LanguageConfig, ResponseRolloutConfig
+from embodyflow.prompts.verifiers.verifiers_config import VerifiersConfig, from_id
 
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
@@ -16,6 +17,7 @@ Reference = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
 TOOL_LOOP = "embodyflow.agents.tool_loop:ToolLoop"
 ENVIRONMENT_LOOP = "embodyflow.agents.environments.environment_loop:EnvironmentLoop"
 PROGRAM = "embodyflow.agents.programs.program:Program"
+VERIFIERS = "embodyflow.agents.verifiers.verifiers_workflow:VerifiersWorkflow"
 
 
 class RetryLimits(Config):
@@ -178,11 +180,13 @@ class AgentConfig(Config):
     Attributes:
         workflow: Class ``module:Class`` that plays an episode; see :mod:`embodyflow.agents.workflow`. With an
             ``environment`` it is :class:`embodyflow.agents.environments.environment_loop.EnvironmentLoop` by default,
-            with a ``program`` :class:`embodyflow.agents.programs.program.Program`.
+            with a ``program`` :class:`embodyflow.agents.programs.program.Program`, with ``verifiers``
+            :class:`embodyflow.agents.verifiers.verifiers_workflow.VerifiersWorkflow`.
         workflow_kwargs: Arguments of the class of an AReaL workflow, besides ``tokenizer`` and ``gconfig``. A reference
             ``module:function`` for an argument whose name ends with ``_fn`` stands for the function.
         environment: Environment class whose public methods are tools; ``null`` means none.
         program: Program that plays an episode with an OpenAI client; ``null`` means none.
+        verifiers: Environment of the package verifiers that plays an episode; ``null`` means none.
         tools: Tools that the model may call, each a reference ``module:function``, or a mapping with ``function`` or
             ``mcp`` and limits.
         mistakes: Exceptions ``module:Class`` of all tools and of the environment that are the model's mistake.
@@ -202,6 +206,7 @@ class AgentConfig(Config):
     workflow_kwargs: dict[str, Any] = Field(default={})
     environment: Annotated[EnvironmentConfig, BeforeValidator(_from_factory)] | None = None
     program: Annotated[ProgramConfig, BeforeValidator(_from_command)] | None = None
+    verifiers: Annotated[VerifiersConfig, BeforeValidator(from_id)] | None = None
     tools: tuple[Annotated[ToolConfig, BeforeValidator(_from_reference)], ...] = ()
     mistakes: tuple[Reference, ...] = ()
     parser: Literal["hermes", "llama3", "schema"] = "hermes"
@@ -215,8 +220,8 @@ class AgentConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _choose_loop(cls, values: Any) -> Any:
-        """Play episodes by the workflow of environments or programs if there is one of them."""
-        for key, loop in (("environment", ENVIRONMENT_LOOP), ("program", PROGRAM)):
+        """Play episodes by the workflow of what the section has."""
+        for key, loop in (("environment", ENVIRONMENT_LOOP), ("program", PROGRAM), ("verifiers", VERIFIERS)):
             if isinstance(values, dict) and values.get(key) is not None:
                 return {"workflow": loop, **values}
         return values

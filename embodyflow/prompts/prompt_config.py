@@ -4,10 +4,11 @@ import string
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from embodyflow.prompts.files.file_patterns import expand_patterns
 from embodyflow.prompts.prompts import Split
+from embodyflow.prompts.verifiers.verifiers_config import VerifiersConfig, from_id
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
@@ -105,6 +106,21 @@ class ReasoningGymConfig(_Config):
             if taken := sorted({"seed", "size"} & settings.keys()):
                 raise ValueError(f"{task}.{taken[0]}: is set by split_seed and the sizes of the splits")
         return tasks
+
+
+class VerifiersTasksConfig(_Config):
+    """Tasks of an environment of the package verifiers (:mod:`embodyflow.prompts.verifiers.verifiers_prompts`).
+
+    Attributes:
+        environment: Environment, that of ``rollout.agent.verifiers``.
+        num_validation: Number of tasks to validate on, the first of the taskset.
+        num_train: Number of tasks to train on, which follow them; ``null`` means all that are left.
+    """
+
+    name: Literal["verifiers"] = "verifiers"
+    environment: Annotated[VerifiersConfig, BeforeValidator(from_id)]
+    num_validation: Annotated[int, Field(ge=1, strict=True)] = 100
+    num_train: Annotated[int, Field(ge=1, strict=True)] | None = None
 
 
 class RowsConfig(_Config):
@@ -225,6 +241,12 @@ def template_parts(template: str) -> Iterator[tuple[str, str | None]]:
 
 
 PromptConfig = Annotated[
-    ArithmeticConfig | CalculatorConfig | SelfCorrectConfig | SeedsConfig | ReasoningGymConfig | RowsConfig,
+    ArithmeticConfig
+    | CalculatorConfig
+    | SelfCorrectConfig
+    | SeedsConfig
+    | ReasoningGymConfig
+    | VerifiersTasksConfig
+    | RowsConfig,
     Field(discriminator="name"),
 ]

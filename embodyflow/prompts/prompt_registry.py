@@ -13,11 +13,13 @@ from embodyflow.prompts.prompt_config import (
     RowsConfig,
     SeedsConfig,
     SelfCorrectConfig,
+    VerifiersTasksConfig,
 )
 from embodyflow.prompts.prompts import PromptSource
 from embodyflow.prompts.reasoning_gym import ReasoningGymPrompts
 from embodyflow.prompts.seeds import SeedPrompts
 from embodyflow.prompts.self_correct import SelfCorrectPrompts
+from embodyflow.prompts.verifiers.verifiers_prompts import VerifiersPrompts
 
 
 def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens: int) -> PromptSource:
@@ -43,6 +45,8 @@ def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens:
             return SeedPrompts(config)
         case ReasoningGymConfig():
             return ReasoningGymPrompts(config)
+        case VerifiersTasksConfig():
+            return VerifiersPrompts(config)
         case RowsConfig():
             _check_library()
             from embodyflow.prompts.files.prompt_files import RowPrompts

@@ -6,6 +6,7 @@ from embodyflow.agents.environments.environment_loop import EnvironmentLoop
 from embodyflow.agents.programs.program import Program
 from embodyflow.agents.tool_calls import build_parser
 from embodyflow.agents.tool_loop import ToolLoop
+from embodyflow.agents.verifiers.verifiers_workflow import VerifiersWorkflow
 from embodyflow.agents.workflow import Closable, RolloutWorkflow, RowChecker
 from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agent import AgentJobConfig
@@ -50,7 +51,12 @@ def _check_workflow(config: AgentJobConfig, workflow: RolloutWorkflow) -> None:
             f"rollout.agent.program: rollout.agent.workflow={agent.workflow} does not use it; allowed are workflows "
             "that extend Program"
         )
-    if isinstance(workflow, Program):
+    if agent.verifiers is not None and not isinstance(workflow, VerifiersWorkflow):
+        raise ConfigError(
+            f"rollout.agent.verifiers: rollout.agent.workflow={agent.workflow} does not use it; allowed are workflows "
+            "that extend VerifiersWorkflow"
+        )
+    if isinstance(workflow, Program | VerifiersWorkflow):
         build_parser(agent.parser, build_tokenizer(config.policy), [])
     if isinstance(workflow, RowChecker):
         workflow.check(source.prompt("train", 0))

@@ -18,7 +18,7 @@ from embodyflow.agents.episode import Episode, EpisodeContext, Faults
 from embodyflow.agents.sampled_calls import RecordedModel
 from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.agents.transcript import Tokens
-from embodyflow.agents.workflow import ChatEngine, Closable, Demonstrator
+from embodyflow.agents.workflow import ChatEngine, Closable, Demonstrator, Measured
 from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agent import AgentJobConfig
 from embodyflow.data.batches import Columns
@@ -73,7 +73,7 @@ class AgentRollout(LanguageRollout):
         return batch, metrics | conversation_metrics(batch, self._agent.max_turns), shown
 
     def fault_metrics(self) -> dict[str, Metric]:
-        """Return counts since the last call: failures of tools, rejections, and tokens that the model read."""
+        """Return counts since the last call: failures of tools, rejections, tokens read, and the workflow's metrics."""
         faults, self._faults = self._faults, Faults()
         tokens_read, self._tokens_read = self._tokens_read, 0
         return {
@@ -81,6 +81,7 @@ class AgentRollout(LanguageRollout):
             "perf/redrawn_episodes": total(faults.redraws),
             "perf/rejected_episodes": total(faults.rejections),
             "perf/tokens_read": total(tokens_read),
+            **(self._workflow.metrics() if isinstance(self._workflow, Measured) else {}),
         }
 
     def demonstrate(self) -> Columns:

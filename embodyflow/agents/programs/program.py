@@ -19,6 +19,7 @@ from embodyflow.agents.call_journal import ChangedCallError
 from embodyflow.agents.endpoint.api_error import RequestError
 from embodyflow.agents.endpoint.server import EpisodeServer
 from embodyflow.agents.endpoint.session import Session
+from embodyflow.agents.endpoint.watch import Watch
 from embodyflow.agents.episode import Counts, Episode, EpisodeContext
 from embodyflow.agents.programs.process import Ended, environment, running, search_path
 from embodyflow.agents.programs.repeated_model import RepeatedModel
@@ -96,7 +97,7 @@ class Program:
     async def _run_once(self, engine: ChatEngine, row: Prompt, context: EpisodeContext) -> Episode:
         """Run the program to its end once."""
         host = self._host_here()
-        watch = _Watch(self._program.timeout, _once(host.starting.release))
+        watch = Watch(self._program.timeout, _once(host.starting.release))
         session = Session(engine, row, context, watch.on_turn)
         async with host.server.serve(session) as settings, session:
             env = environment(settings.base_url, settings.api_key) | self._variables
@@ -107,7 +108,7 @@ class Program:
                 watch.end()
         return self._episode(ended, session)
 
-    async def _play(self, env: Mapping[str, str], row: bytes, session: Session, watch: "_Watch") -> Ended:
+    async def _play(self, env: Mapping[str, str], row: bytes, session: Session, watch: Watch) -> Ended:
         """Run the program; return its end, unless the session fails or its time is over before."""
         async with running(self._command, env, row) as ended:
             watch.start()
@@ -158,47 +159,6 @@ class _Host:
     loop: asyncio.AbstractEventLoop
     server: EpisodeServer
     starting: asyncio.Semaphore
-
-
-class _Watch:
-    """Measures the time that a program takes without the model.
-
-    Args:
-        seconds: Time until it is over.
-        has_started: Called at the program's first turn or its end.
-
-    Attributes:
-        expired: Done when the time is over.
-    """
-
-    def __init__(self, seconds: float, has_started: Callable[[], None]) -> None:
-        self._seconds, self._has_started = seconds, has_started
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self.expired: asyncio.Future[None] = self._loop.create_future()
-
-    def start(self) -> None:
-        """Begin to measure."""
-        self._timer = self._loop.call_later(self._seconds, self._expire)
-
-    def on_turn(self, begins: bool) -> None:
-        """Stop measuring while the model writes; begin from zero after it."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if begins:
-            self._has_started()
-        else:
-            self.start()
-
-    def end(self) -> None:
-        """Stop measuring."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._has_started()
-
-    def _expire(self) -> None:
-        if not self.expired.done():
-            self.expired.set_result(None)
 
 
 def _once(function: Callable[[], None]) -> Callable[[], None]:

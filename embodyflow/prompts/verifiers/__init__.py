@@ -1,0 +1,1 @@
+"""Tasks of environments of the package verifiers, which a process of their own loads."""
