@@ -65,11 +65,15 @@ with given tokens of its own. The last token of each context is the model's. The
     token_context    int32   [N, R, 1]      context of the token; 0 is also padding
     token_turn       int32   [N, R, 1]      number of the model's turn, from 1; 0 for tokens of others and padding
     token_turn_reward  float32 [N, R, 1]    reward of the turn at its last token, zero elsewhere
+    token_agent      int32   [N, R, 1]      agent that wrote the token, from 1 in the order of ``rollout.agent.agents``;
+                                            0 for an agent without a name, tokens of others and padding
+    token_agent_reward  float32 [N, R, 1]   outcome of the agent at the last token that it wrote, zero elsewhere
     num_turns        int64   [N]            turns of the model
     tool_calls       int64   [N]            calls that the model asked for
     tool_mistakes    int64   [N]            those of them that were the model's mistake
     rewarded         bool    [N]            whether the workflow itself gave the reward, ``own_reward`` (float32 [N]),
                                             and the verdict, ``own_success`` (bool [N])
+    agents_rewarded  bool    [N]            whether the workflow gave each agent an outcome of its own
 
 Worked example: the model calls a calculator with 8 tokens and the token that ends its turn, reads an answer of 4 tokens
 with the 3 that the template puts around it, and answers with 5 tokens and the end. R = 9 + 7 + 6 = 22. ``loss_mask`` is
@@ -80,6 +84,10 @@ again, and the chat template removes the thought from the first turn. The chat i
 the 22 that the model has seen. They begin context 1, and the model answers with 6 tokens. R = 12 + 20 + 6 = 38:
 ``token_context`` is 0 for the first 12 and 1 for the other 26; ``loss_mask`` is true for the first 12 and the last 6.
 The trainer computes two sequences, of 10 + 12 and of 26 tokens.
+
+Worked example with two agents: the first writes 2 tokens after its prompt. The second reads a prompt of 5 tokens,
+writes 2, and wins a chip. R = 2 + 5 + 2 = 9: ``token_agent`` is 1, 1, then 0 five times, then 2, 2.
+``token_agent_reward`` is −1 at token 2, 1 at token 9 and zero elsewhere.
 
 Rows travel between ranks without their padding (:mod:`embodyflow.data.padding`). That applies to the columns above and
 below with R or T in their shape, and to your own columns with names that begin with ``token_``, such as

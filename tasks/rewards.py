@@ -20,7 +20,8 @@ from embodyflow.types import Batch, NodeOutput
 def compute_reward(batch: Batch, config: Any = None, *, worker: Engine | None = None, **kwargs: Any) -> NodeOutput:
     """Place each row's reward on its last executed token; an episode's reward is its outcome, 1 or 0.
 
-    Rewards of an agent's turns are added at the last tokens of the turns.
+    Rewards of an agent's turns are added at the last tokens of the turns. Where agents have outcomes of their own,
+    these take the place of the episode's, each at the last token of its agent.
     """
     return NodeOutput(*reward(batch, worker))
 
@@ -31,7 +32,9 @@ def reward(batch: Batch, worker: Engine | None) -> tuple[Batch, dict[str, Metric
     mask, scores = batch["loss_mask"], batch.get("scores", batch["success"].float())
     batch["rewards"] = place_on_last_token(scores, mask.flatten(1)).view(mask.shape)
     if "token_turn_reward" in set(batch.keys()):
-        batch["rewards"] = batch["rewards"] + batch["token_turn_reward"]
+        own = batch["agents_rewarded"].view(-1, 1, 1)
+        outcomes = torch.where(own, batch["token_agent_reward"], batch["rewards"])
+        batch["rewards"] = outcomes + batch["token_turn_reward"]
     score = scores.mean().item() if len(batch) else 0.0
     return batch, metrics | {"reward/score": mean(score, len(batch))}
 
@@ -91,9 +94,16 @@ def compute_kl_penalty(batch: Batch, config: Any = None, *, worker: TrainerEngin
 def compute_advantage(batch: Batch, config: Any = None, *, worker: Reducer, **kwargs: Any) -> NodeOutput:
     """Compute advantages by the configured estimator, one step per decision; a group's rows are on one rank.
 
-    A column ``kl_penalty`` is subtracted from the rewards first. ``token_turn`` tells the turns of an agent.
+    A column ``kl_penalty`` is subtracted from the rewards first. ``token_turn`` tells the turns of an agent, and
+    ``token_agent`` the agents.
+
+    Raises:
+        ValueError: ``algorithm.per_agent`` is true, and an episode gives its agents no outcomes of their own.
     """
-    mask, rewards = batch["loss_mask"], batch["rewards"]
+    mask, rewards, algorithm = batch["loss_mask"], batch["rewards"], worker.config.algorithm
+    if algorithm.per_agent and not batch["agents_rewarded"].all():
+        uid = int(batch["uid"][~batch["agents_rewarded"]][0])
+        raise ValueError(f"algorithm.per_agent=true: episode {uid} has no agent_rewards; the workflow must give them")
     if "kl_penalty" in set(batch.keys()):
         rewards = rewards - batch["kl_penalty"]
     inputs = AdvantageInputs(
@@ -104,9 +114,10 @@ def compute_advantage(batch: Batch, config: Any = None, *, worker: Reducer, **kw
         bootstrap_values=batch.get("bootstrap_values", None),
         baselines=batch.get("baseline", None),
         turns=batch["token_turn"].amax(-1) if "token_turn" in set(batch.keys()) else None,
+        agents=batch["token_agent"].amax(-1) if "token_agent" in set(batch.keys()) else None,
         all_reduce=worker.all_reduce,
     )
-    advantages, returns = compute_advantages(inputs, worker.config.algorithm)
+    advantages, returns = compute_advantages(inputs, algorithm)
     batch["advantages"] = advantages.unsqueeze(-1) * mask  # the tokens of a decision share its advantage
     batch["returns"] = returns
     num_tokens = int(mask.sum())

@@ -131,22 +131,21 @@ def _kept(batch: Batch, rules: FilterConfig, uniform: str = "success") -> Batch:
     success, groups = batch["success"], batch["group_id"]
     keep = keep_within(success, groups, rules.min_success, rules.max_success)
     if rules.drop_uniform:
-        keep &= keep_mixed(batch[uniform], groups) | _differ_in_turns(batch)
+        keep &= keep_mixed(batch[uniform], groups) | _differ_in_parts(batch)
     if rules.drop_truncated:
         keep &= keep_untruncated(batch["truncated"], groups)
     return batch[keep]
 
 
-def _differ_in_turns(batch: Batch) -> torch.Tensor:
-    """Return a mask of the rows in whose group the rewards of an agent's turns differ, bool [N]."""
+def _differ_in_parts(batch: Batch) -> torch.Tensor:
+    """Return a mask of the rows in whose group the rewards of a turn, or those of an agent, differ, bool [N]."""
     differ = torch.zeros(len(batch), dtype=torch.bool)
-    if "token_turn_reward" not in set(batch.keys()) or not batch["token_turn_reward"].any():
-        return differ
-    columns = (batch[name].flatten(1) for name in ("token_turn_reward", "loss_mask", "token_turn"))
-    turns = Turns.of(*columns)
     groups = Groups(batch["group_id"])
-    for rewards in turns.rewards.unbind(1):
-        differ |= groups.mixed(rewards)[groups.index]
+    for part in ("token_turn", "token_agent"):
+        if f"{part}_reward" in set(batch.keys()) and batch[f"{part}_reward"].any():
+            columns = (batch[name].flatten(1) for name in (f"{part}_reward", "loss_mask", part))
+            for rewards in Turns.of(*columns).rewards.unbind(1):
+                differ |= groups.mixed(rewards)[groups.index]
     return differ
 
 

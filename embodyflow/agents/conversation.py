@@ -1,6 +1,6 @@
 """A chat of the model, as the tokens that were sampled and given."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from embodyflow.agents.chat_format import ChatFormat, Continuation, Message
@@ -32,6 +32,7 @@ class Conversation:
         context: Context of the episode.
         transcript: Tokens of the episode. The first conversation's prompt is that of the episode. The prompt of a
             further one begins a context and counts as given tokens.
+        agent: Name of the agent whose conversation it is.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class Conversation:
         max_tokens: int,
         context: EpisodeContext,
         transcript: Transcript,
+        agent: str = "",
     ) -> None:
         self._model, self._prompt, self._format, self._tokenizer = model, prompt, format, tokenizer
-        self._max_tokens, self._context = max_tokens, context
+        self._max_tokens, self._context, self._agent = max_tokens, context, agent
         self._messages: list[Message] = []
         self._turn = ""
         self._context_number = 0
@@ -57,7 +59,7 @@ class Conversation:
             opening = Continuation(self._text, (), format.encode(self._text), begins_context=True)
             self._given = opening, Origin.TEMPLATE
         else:
-            transcript.begin(format.begin(prompt))
+            transcript.begin(format.begin(prompt), agent)
 
     @property
     def room(self) -> int:
@@ -118,10 +120,14 @@ class Conversation:
         return True
 
     def episode(
-        self, reward: float | None = None, success: bool | None = None, turn_rewards: Sequence[float] = ()
+        self,
+        reward: float | None = None,
+        success: bool | None = None,
+        turn_rewards: Sequence[float] = (),
+        agent_rewards: Mapping[str, float] | None = None,
     ) -> Episode:
         """Return the episode as it is now; arguments as in :class:`~embodyflow.agents.episode.Episode`."""
-        return Episode(self.transcript, self.finished, reward, success, tuple(turn_rewards))
+        return Episode(self.transcript, self.finished, reward, success, tuple(turn_rewards), agent_rewards)
 
     def _read(self) -> None:
         """Append the given tokens, which the model reads with its next turn."""
@@ -130,7 +136,7 @@ class Conversation:
         given, origin = self._given
         self._given, self._text = None, given.text
         if given.begins_context:
-            self._context_number = self.transcript.begin(given.tokens)
+            self._context_number = self.transcript.begin(given.tokens, self._agent)
         else:
             self.transcript.append_given(given.end, Origin.TEMPLATE, self._context_number)
             self.transcript.append_given(given.tokens, origin, self._context_number)

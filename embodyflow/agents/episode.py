@@ -66,9 +66,13 @@ class Episode:
         success: Verdict of the workflow; ``None`` with a reward means that the reward is positive.
         turn_rewards: Reward of each turn of the model, of all contexts in order, besides the episode's reward; empty
             gives none.
+        agent_rewards: Outcome of each agent by its name, which counts for that agent's tokens alone. It takes the
+            place of the episode's reward in training; that one is reported. ``None`` means that all agents share the
+            reward.
 
     Raises:
-        ValueError: A reward is NaN or infinite, or the number of turn rewards is not that of turns.
+        ValueError: A reward is NaN or infinite, the number of turn rewards is not that of turns, or an agent that wrote
+            a turn has no reward.
     """
 
     transcript: Transcript
@@ -76,12 +80,20 @@ class Episode:
     reward: float | None = None
     success: bool | None = None
     turn_rewards: tuple[float, ...] = ()
+    agent_rewards: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         num_turns = self.transcript.num_turns
+        of_agents = self.agent_rewards or {}
+        if self.agent_rewards is not None and (missing := sorted(self.transcript.writers - of_agents.keys())):
+            raise ValueError(f"agent_rewards: {missing[0]!r} wrote a turn and has no reward; each agent needs one")
         if self.turn_rewards and len(self.turn_rewards) != num_turns:
             raise ValueError(f"turn_rewards: {len(self.turn_rewards)} for {num_turns} turns; each turn needs one")
-        rewards = {"reward": (0.0 if self.reward is None else self.reward,), "turn_rewards": self.turn_rewards}
+        rewards = {
+            "reward": (0.0 if self.reward is None else self.reward,),
+            "turn_rewards": self.turn_rewards,
+            "agent_rewards": tuple(of_agents.values()),
+        }
         for name, values in rewards.items():
             if not all(map(math.isfinite, values)):
                 raise ValueError(f"{name}={getattr(self, name)}: must be finite")

@@ -50,20 +50,26 @@ class Transcript:
     Attributes:
         prompt: Tokens before the first segment of context 0; none until the first context begins.
         segments: Segments after the prompt, in the order in which they came.
+        agents: Name of the agent whose context it is, one for each context; empty for an agent without a name.
     """
 
     prompt: Tokens = ()
     segments: list[Segment] = field(default_factory=list)
-    _num_contexts: int = field(init=False, default=0)
+    agents: list[str] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         if self.prompt:
-            self._num_contexts = 1
+            self.agents.append("")
 
     @property
     def num_contexts(self) -> int:
         """Number of contexts so far."""
-        return self._num_contexts
+        return len(self.agents)
+
+    @property
+    def writers(self) -> set[str]:
+        """Names of the agents that have written at least one turn."""
+        return {self.agents[segment.context] for segment in self.segments if segment.origin == Origin.MODEL}
 
     @property
     def num_new_tokens(self) -> int:
@@ -80,15 +86,16 @@ class Transcript:
         mine = (segment.tokens for segment in self.segments if segment.context == context)
         return tuple(chain(self.prompt if context == 0 else (), *mine))
 
-    def begin(self, tokens: Tokens) -> int:
-        """Begin a context and return its number; the tokens of the first one are the episode's prompt.
+    def begin(self, tokens: Tokens, agent: str = "") -> int:
+        """Begin a context of an agent and return its number; the tokens of the first one are the episode's prompt.
 
         Raises:
             ValueError: There are no tokens.
         """
         if not tokens:
             raise ValueError("a context must begin with at least one token")
-        context, self._num_contexts = self._num_contexts, self._num_contexts + 1
+        context = self.num_contexts
+        self.agents.append(agent)
         if context == 0:
             self.prompt = tokens
         else:
@@ -121,6 +128,7 @@ class Transcript:
         origins: list[int] = []
         contexts: list[int] = []
         turns: list[int] = []
+        agents: list[str] = []
         log_probs: list[float] = []
         num_turns = 0
         for segment in segments:
@@ -131,8 +139,11 @@ class Transcript:
             origins += [segment.origin] * length
             contexts += [number_of[segment.context]] * length
             turns += [num_turns if sampled else 0] * length
+            agents += [self.agents[segment.context] if sampled else ""] * length
         version = min(segment.policy_version for segment in segments if segment.origin == Origin.MODEL)
-        return Response(tuple(tokens), tuple(origins), tuple(contexts), tuple(turns), tuple(log_probs), version)
+        return Response(
+            tuple(tokens), tuple(origins), tuple(contexts), tuple(turns), tuple(agents), tuple(log_probs), version
+        )
 
     def _with_successors(self) -> list[Segment]:
         """Return the model's segments and those that one of them follows in its context."""
@@ -140,8 +151,8 @@ class Transcript:
         return [segment for at, segment in enumerate(self.segments) if at <= last.get(segment.context, -1)]
 
     def _checked(self, context: int) -> int:
-        if not 0 <= context < self._num_contexts:
-            raise ValueError(f"context={context}: the episode has {self._num_contexts} contexts")
+        if not 0 <= context < self.num_contexts:
+            raise ValueError(f"context={context}: the episode has {self.num_contexts} contexts")
         return context
 
 
@@ -154,6 +165,7 @@ class Response:
         origins: :class:`Origin` of each token.
         contexts: Context of each token. Contexts without a turn of the model do not count.
         turns: Number of the model's turn that each token belongs to, from 1; 0 for tokens of others.
+        agents: Name of the agent that wrote each token; empty for tokens of others and of an agent without a name.
         log_probs: Log-prob of each token of the model, 0 for others.
         policy_version: Oldest version of the weights that sampled one of them.
     """
@@ -162,5 +174,6 @@ class Response:
     origins: tuple[int, ...]
     contexts: tuple[int, ...]
     turns: tuple[int, ...]
+    agents: tuple[str, ...]
     log_probs: tuple[float, ...]
     policy_version: int

@@ -30,6 +30,7 @@ class ChatEngine:
         max_tokens: Most tokens of an episode after its prompt.
         temperature: Temperature of the turns that are trained on.
         transcript: Tokens of the episode.
+        agents: Names of the agents, which ``rollout.agent.agents`` lists; empty for a workflow of one agent.
     """
 
     model: Model
@@ -38,8 +39,11 @@ class ChatEngine:
     max_tokens: int
     temperature: float = 1.0
     transcript: Transcript = field(default_factory=Transcript)
+    agents: tuple[str, ...] = ()
 
-    def chat(self, row: Prompt, tools: Sequence[dict[str, Any]], context: EpisodeContext) -> Conversation:
+    def chat(
+        self, row: Prompt, tools: Sequence[dict[str, Any]], context: EpisodeContext, agent: str = ""
+    ) -> Conversation:
         """Begin a conversation.
 
         The first one continues the row's prompt. Further ones, such as those of another agent or a chat that goes on
@@ -50,13 +54,17 @@ class ChatEngine:
             row: Prompt, a chat; ``dataclasses.replace(row, messages=…)`` is one with other messages.
             tools: Schemas of the tools that the chat template describes.
             context: Context of the episode.
+            agent: Name of the agent whose conversation it is, one of ``rollout.agent.agents``; empty without those.
 
         Raises:
             PromptTooLongError: The first prompt is too long. That of a further conversation leaves no
                 :attr:`~embodyflow.agents.conversation.Conversation.room`.
+            ValueError: ``rollout.agent.agents`` does not list the agent.
         """
+        if agent not in (self.agents or ("",)):
+            raise ValueError(f"agent={agent!r}: rollout.agent.agents lists {', '.join(self.agents) or 'none'}")
         format = ChatFormat(self.tokenizer, tools, self.max_prompt_tokens)
-        return Conversation(self.model, row, format, self.tokenizer, self.max_tokens, context, self.transcript)
+        return Conversation(self.model, row, format, self.tokenizer, self.max_tokens, context, self.transcript, agent)
 
 
 class RolloutWorkflow(Protocol):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from embodyflow.algorithms.agents import AgentRows
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.algorithm_registry import ADVANTAGES
 from embodyflow.algorithms.groups import Groups
@@ -32,6 +33,7 @@ class AdvantageInputs:
             the final observation if it was truncated. Without it every row counts as terminated.
         baselines: Reward of the greedy response or episode of each row's group, float [B].
         turns: Turn of an agent that each token belongs to, integers [B, L] from 1. Without it each row is one turn.
+        agents: Agent that wrote each token, integers [B, L] from 1. Only ``algorithm.per_agent`` needs it.
         all_reduce: Sum over the ranks that hold the other rows of the batch.
     """
 
@@ -42,6 +44,7 @@ class AdvantageInputs:
     bootstrap_values: Tensor | None = None
     baselines: Tensor | None = None
     turns: Tensor | None = None
+    agents: Tensor | None = None
     all_reduce: AllReduce = one_rank
 
 
@@ -61,13 +64,33 @@ def compute_advantages(inputs: AdvantageInputs, config: AlgorithmConfig) -> tupl
 
     Raises:
         ValueError: An input or a result of a user's estimator is missing, has the wrong shape, or is not finite inside
-            the mask.
+            the mask. Or ``per_agent`` is true, and a token inside the mask has no agent.
     """
     _check(inputs)
     estimate: EstimatorFunction = resolve(ADVANTAGES.resolve(config.advantage).function)
-    given = estimate(inputs, config)
-    advantages, returns = _checked(config.advantage, given, inputs)
+    agents = AgentRows.of(inputs.mask, inputs.agents) if config.per_agent else None
+    estimated = inputs if agents is None else _rows_of_agents(inputs, agents)
+    given = _checked(config.advantage, estimate(estimated, config), estimated)
+    advantages, returns = given if agents is None else map(agents.join, given)
     return advantages.to(inputs.rewards.dtype), returns.to(inputs.rewards.dtype)
+
+
+def _rows_of_agents(inputs: AdvantageInputs, agents: AgentRows) -> AdvantageInputs:
+    """Return inputs in which the tokens of each agent are a row, and the same agent's rows of a group are a group."""
+
+    def rows(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor[agents.row]
+
+    return replace(
+        inputs,
+        rewards=inputs.rewards[agents.row],
+        mask=agents.mask,
+        group_ids=agents.groups(inputs.group_ids),
+        values=rows(inputs.values),
+        bootstrap_values=rows(inputs.bootstrap_values),
+        turns=None if inputs.turns is None else agents.own_turns(inputs.turns),
+        agents=None,
+    )
 
 
 def _checked(name: str, given: object, inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
@@ -98,6 +121,7 @@ def _check(inputs: AdvantageInputs) -> None:
         "bootstrap_values": (num_rows,),
         "baselines": (num_rows,),
         "turns": shape,
+        "agents": shape,
     }
     for name, size in expected.items():
         tensor = getattr(inputs, name)

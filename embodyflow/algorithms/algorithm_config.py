@@ -147,6 +147,9 @@ class AlgorithmConfig(_Config):
             sum of its turns' rewards.
         per_turn: Whether an agent's turn has its own advantage (:mod:`embodyflow.algorithms.turns`): grpo, dr_grpo and
             rloo compare the returns of siblings from that turn on, and gae takes turns as steps instead of tokens.
+        per_agent: Whether the tokens of each agent are a row of their own to the estimator
+            (:mod:`embodyflow.algorithms.agents`): an agent's outcome is compared with those of the same agent in the
+            sibling episodes, never with another agent's.
         whiten: Whether advantages get mean 0 and variance 1: ``batch`` whitens those of GAE over the batch,
             ``minibatch`` those of any estimator over each mini-batch (Huang et al. 2022, "The 37 Implementation Details
             of PPO", number 7).
@@ -174,6 +177,7 @@ class AlgorithmConfig(_Config):
     lam: Fraction = 1.0
     turn_discount: Fraction = 1.0
     per_turn: bool = False
+    per_agent: bool = False
     whiten: Literal["batch", "minibatch"] | None = "batch"
     loss: Annotated[str, Field(examples=list(LOSSES.entries))] = "ppo"
     clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
@@ -260,6 +264,13 @@ class AlgorithmConfig(_Config):
             raise ValueError(f"{self.turn_setting}: advantage={self.advantage} knows no turns; allowed: {allowed}")
         if self.per_turn and loss.per_row:
             raise ValueError(f"per_turn=true: loss={self.loss} needs one advantage per row; allowed with it is false")
+        if self.per_agent and loss.per_row:
+            raise ValueError(f"per_agent=true: loss={self.loss} needs one advantage per row; allowed with it is false")
+        if self.per_agent and estimator.needs_baseline:
+            raise ValueError(
+                f"per_agent=true: advantage={self.advantage} compares with one greedy reward for all agents; allowed "
+                "with it is false"
+            )
         if self.per_turn and self.gamma != 1:
             raise ValueError(f"gamma={self.gamma:g}: must be 1 with per_turn=true, which discounts by turn_discount")
 

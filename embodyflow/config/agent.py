@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from embodyflow.config.base import Config, PositiveFloat, PositiveInt
 from embodyflow.config.gymnasium_text import GymnasiumConfig
@@ -14,6 +14,7 @@ NonNegativeFloat = Annotated[float, Field(ge=0)]
 LONGEST_BACKOFF = 30.0
 Reference = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
 """Reference ``module:name`` to a function or class."""
+AgentName = Annotated[str, Field(pattern=r"^\w+$")]
 TOOL_LOOP = "embodyflow.agents.tool_loop:ToolLoop"
 ENVIRONMENT_LOOP = "embodyflow.agents.environments.environment_loop:EnvironmentLoop"
 PROGRAM = "embodyflow.agents.programs.program:Program"
@@ -193,11 +194,15 @@ class AgentConfig(Config):
         parser: Format of tool calls: ``hermes`` (also Qwen), ``llama3``, or ``schema`` for the tokenizer's own
             ``response_template`` (transformers' ``parse_response``).
         describe_tools: Whether the chat template describes the tools to the model.
+        agents: Names of the agents of a workflow with several, whose conversations it opens by name; empty for one
+            agent.
         max_turns: Most turns of the model in an episode.
         max_turn_tokens: Most tokens of a turn; ``null`` means as many as the episode has left.
         feedback: Message to the model after a wrong answer, of the workflow
             :class:`embodyflow.agents.self_correction.SelfCorrection`.
         gymnasium: Environment of the workflow :class:`embodyflow.agents.gymnasium.gymnasium_episode.GymnasiumEpisode`.
+        game: Class ``module:Class`` of a game, built with a seed, of the workflow
+            :class:`embodyflow.agents.games.self_play.SelfPlay`; ``agents`` are its players.
         max_redraws: Times that an episode is drawn again after a tool, an environment or a program failed in all
             attempts, or the workflow rejected it.
     """
@@ -211,10 +216,12 @@ class AgentConfig(Config):
     mistakes: tuple[Reference, ...] = ()
     parser: Literal["hermes", "llama3", "schema"] = "hermes"
     describe_tools: bool = True
+    agents: tuple[AgentName, ...] = ()
     max_turns: PositiveInt
     max_turn_tokens: PositiveInt | None = None
     feedback: Annotated[str, Field(min_length=1)] = "The answer is wrong. Check it and answer again."
     gymnasium: GymnasiumConfig | None = None
+    game: Reference | None = None
     max_redraws: NonNegativeInt = 2
 
     @model_validator(mode="before")
@@ -225,6 +232,13 @@ class AgentConfig(Config):
             if isinstance(values, dict) and values.get(key) is not None:
                 return {"workflow": loop, **values}
         return values
+
+    @field_validator("agents")
+    @classmethod
+    def _check_agents(cls, agents: tuple[str, ...]) -> tuple[str, ...]:
+        if twice := sorted(name for name in {*agents} if agents.count(name) > 1):
+            raise ValueError(f"{twice[0]} is listed twice; each agent needs a name of its own")
+        return agents
 
     @model_validator(mode="after")
     def _check_gymnasium(self) -> "AgentConfig":
@@ -259,6 +273,12 @@ class AgentJobConfig(LanguageConfig):
     has_turns: ClassVar[bool] = True
 
     rollout: AgentRolloutConfig
+
+    @model_validator(mode="after")
+    def _check_agents(self) -> "AgentJobConfig":
+        if self.algorithm.per_agent and not self.rollout.agent.agents:
+            raise ValueError("algorithm.per_agent=true: needs rollout.agent.agents, the names of the workflow's agents")
+        return self
 
     @property
     def kept_iterations(self) -> int:

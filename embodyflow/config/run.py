@@ -135,7 +135,8 @@ class RunConfig(Config):
         policy_evaluator: Coroutine function ``module:function`` of ``flows.evaluate``, from a run whose workers have
             loaded the policy to the job's part of ``evaluation.json``; ``None`` if the job has no such evaluation.
         splits_models: Whether the trainer can split the matrices of a model over ranks.
-        has_turns: Whether rows may have several turns, for ``algorithm.turn_discount`` and ``algorithm.per_turn``.
+        has_turns: Whether rows may have several turns and agents, for ``algorithm.turn_discount``,
+            ``algorithm.per_turn`` and ``algorithm.per_agent``.
         records_observations: Whether the run records the policy's observations of each task, so that an evaluation
             can compare its own.
         headline: Metrics of an iteration that the terminal and the logs show, at most three, with their labels.
@@ -258,6 +259,8 @@ class RunConfig(Config):
             raise ValueError(
                 f"algorithm.{self.algorithm.turn_setting}: only agent jobs have turns, and job is {self.kind}"
             )
+        if self.algorithm.per_agent and not self.has_turns:
+            raise ValueError(f"algorithm.per_agent=true: only agent jobs have agents, and job is {self.kind}")
         return self
 
     @property

@@ -15,6 +15,7 @@ METRICS = {
     "rollout/contexts": "Mean number of an agent's contexts in an episode; above 1 where a chat template or a workflow "
     "changes what the model has read.",
     "rollout/turn_reward": "Mean sum of the rewards that an agent's workflow gives to single turns of an episode.",
+    "rollout/reward_<agent>": "Mean outcome of one of `rollout.agent.agents` in an episode.",
     "rollout/success_turn_<k>": "Share of an agent's episodes that succeeded with at most k turns, for k up to 8.",
     "rollout/tool_calls": "Mean number of an agent's tool calls in an episode.",
     "rollout/tool_mistakes": "Number of tool calls that were the model's mistake.",

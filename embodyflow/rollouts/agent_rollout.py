@@ -70,7 +70,7 @@ class AgentRollout(LanguageRollout):
         batch, metrics, shown = super().judge(batch, split)
         for row, text in enumerate(shown):
             text["response"] = self.tokenizer.decode(super()._graded(batch, row), skip_special_tokens=False)
-        return batch, metrics | conversation_metrics(batch, self._agent.max_turns), shown
+        return batch, metrics | conversation_metrics(batch, self._agent), shown
 
     def fault_metrics(self) -> dict[str, Metric]:
         """Return counts since the last call: failures of tools, rejections, tokens read, and the workflow's metrics."""
@@ -93,7 +93,7 @@ class AgentRollout(LanguageRollout):
         assert self.config.warm_start is not None
         numbers = range(self.rank, self.config.warm_start.num_demos, self.world_size)
         played = asyncio.run(self._demonstrate(numbers))
-        return {"uid": np.array(numbers, np.int64), **columns_of_episodes(played)}
+        return {"uid": np.array(numbers, np.int64), **columns_of_episodes(played, self._agent.agents)}
 
     def close(self) -> None:
         """Close the engine, the reward manager and the workflow."""
@@ -145,7 +145,7 @@ class AgentRollout(LanguageRollout):
             ]
         )
         self._tokens_read += conductor.counts.read
-        return {**ids_of(questions), **columns_of_episodes(played)}
+        return {**ids_of(questions), **columns_of_episodes(played, self._agent.agents)}
 
     async def _play(
         self,
@@ -200,7 +200,12 @@ class AgentRollout(LanguageRollout):
     async def _run(self, model: Model, prompt: Prompt, context: EpisodeContext) -> Episode | None:
         rollout = self.config.rollout
         engine = ChatEngine(
-            model, self.tokenizer, rollout.max_prompt_tokens, rollout.max_response_tokens, rollout.temperature
+            model,
+            self.tokenizer,
+            rollout.max_prompt_tokens,
+            rollout.max_response_tokens,
+            rollout.temperature,
+            agents=self._agent.agents,
         )
         episode = await self._workflow.run(engine, prompt, context)
         if not isinstance(episode, Episode | None):

@@ -1,12 +1,13 @@
 """Rows of conversations: the columns of language rows, with the origin, context and turn of each token."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from embodyflow.agents.episode import Counts, Episode
 from embodyflow.agents.transcript import Origin, Response
+from embodyflow.config.agent import AgentConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, mean, total
 from embodyflow.data.padding import pad_lists
@@ -24,8 +25,14 @@ class Played:
     seed: int
 
 
-def columns_of_episodes(played: Sequence[Played]) -> Columns:
-    """Return the columns of episodes (:mod:`embodyflow.types`), each padded to the longest; only ids are missing."""
+def columns_of_episodes(played: Sequence[Played], agents: Sequence[str] = ()) -> Columns:
+    """Return the columns of episodes (:mod:`embodyflow.types`), each padded to the longest; only ids are missing.
+
+    Args:
+        played: Episodes.
+        agents: Names of the agents, in the order of their numbers.
+    """
+    numbers = {name: number for number, name in enumerate(agents, 1)}
     episodes = [each.episode for each in played]
     responses = [episode.transcript.response() for episode in episodes]
     inside, tokens = pad_lists([response.tokens for response in responses], np.int64)
@@ -35,6 +42,14 @@ def columns_of_episodes(played: Sequence[Played]) -> Columns:
     _, turns = pad_lists([response.turns for response in responses], np.int32)
     _, turn_rewards = pad_lists(
         [place_on_turns(each.turn_rewards, response) for each, response in zip(episodes, responses, strict=True)],
+        np.float32,
+    )
+    _, writers = pad_lists([[numbers.get(name, 0) for name in each.agents] for each in responses], np.int32)
+    _, agent_rewards = pad_lists(
+        [
+            place_on_agents(each.agent_rewards or {}, response)
+            for each, response in zip(episodes, responses, strict=True)
+        ],
         np.float32,
     )
     lengths, finished = inside.sum(1), np.array([episode.finished for episode in episodes], np.bool_)
@@ -53,6 +68,8 @@ def columns_of_episodes(played: Sequence[Played]) -> Columns:
         "token_context": contexts[..., None],
         "token_turn": turns[..., None],
         "token_turn_reward": turn_rewards[..., None],
+        "token_agent": writers[..., None],
+        "token_agent_reward": agent_rewards[..., None],
         "response_length": lengths,
         "num_steps": lengths.copy(),
         "terminated": finished,
@@ -61,6 +78,7 @@ def columns_of_episodes(played: Sequence[Played]) -> Columns:
         "tool_calls": np.array([each.counts.calls for each in played], np.int64),
         "tool_mistakes": np.array([each.counts.mistakes for each in played], np.int64),
         "rewarded": np.array(own, np.bool_),
+        "agents_rewarded": np.array([episode.agent_rewards is not None for episode in episodes], np.bool_),
         "own_reward": np.array(rewards, np.float32),
         "own_success": np.array(
             [
@@ -86,17 +104,34 @@ def place_on_turns(rewards: Sequence[float], response: Response) -> list[float]:
     return placed
 
 
-def conversation_metrics(rows: Batch, max_turns: int) -> dict[str, Metric]:
+def place_on_agents(rewards: Mapping[str, float], response: Response) -> list[float]:
+    """Return the reward of each agent at the last token that it wrote and 0 elsewhere, R numbers.
+
+    Args:
+        rewards: Reward of each agent by name. An agent that wrote nothing has no place.
+        response: Tokens of the episode.
+    """
+    written = zip(response.agents, response.turns, strict=True)
+    last = {agent: place for place, (agent, turn) in enumerate(written) if turn}
+    placed = [0.0] * len(response.tokens)
+    for agent, reward in rewards.items():
+        if agent in last:
+            placed[last[agent]] = reward
+    return placed
+
+
+def conversation_metrics(rows: Batch, config: AgentConfig) -> dict[str, Metric]:
     """Return how often model and tools took turns, how many calls were mistakes, and success within so many turns.
 
     Args:
         rows: N rows of conversations with ``success``.
-        max_turns: Most turns of an episode; the success within each of the first 8 is reported.
+        config: Section ``rollout.agent``. The success within each of the first 8 turns is reported, and the mean reward
+            of each agent.
     """
     count = len(rows)
     by_turn = {
         f"rollout/success_turn_{turn}": rows["success"] & (rows["num_turns"] <= turn)
-        for turn in range(1, min(max_turns, _MOST_TURNS) + 1)
+        for turn in range(1, min(config.max_turns, _MOST_TURNS) + 1)
     }
     per_episode = {
         "rollout/turns": rows["num_turns"],
@@ -104,6 +139,10 @@ def conversation_metrics(rows: Batch, max_turns: int) -> dict[str, Metric]:
         "rollout/turn_reward": rows["token_turn_reward"].flatten(1).sum(1),
         "rollout/tool_calls": rows["tool_calls"],
         **by_turn,
+        **{
+            f"rollout/reward_{name}": (rows["token_agent_reward"] * (rows["token_agent"] == number)).flatten(1).sum(1)
+            for number, name in enumerate(config.agents, 1)
+        },
     }
     means = {name: mean(float(each.double().mean()) if count else 0.0, count) for name, each in per_episode.items()}
     return means | {"rollout/tool_mistakes": total(int(rows["tool_mistakes"].sum()))}

@@ -65,6 +65,7 @@ def _segments(config: AgentJobConfig, episode: EpisodeRow, tokenizer: Any) -> Ta
     """Return a table of the segments: runs of tokens with one origin, in one context and turn."""
     names = (
         "from",
+        *(["agent"] if config.rollout.agent.agents else []),
         "context",
         "tokens",
         "trained",
@@ -80,11 +81,13 @@ def _segments(config: AgentJobConfig, episode: EpisodeRow, tokenizer: Any) -> Ta
     length, mask = int(episode["response_length"]), episode["loss_mask"][..., 0]
     losses = _losses(config, episode) if episode["trained"] else None
     kinds = np.stack([episode[f"token_{name}"][:length, 0] for name in ("origin", "context", "turn")], 1).tolist()
+    agents = _agents_of_contexts(config, episode)
     for (origin, context, _), group in groupby(range(length), key=lambda place: kinds[place]):
         places = list(group)
         trained = bool(episode["trained"] and mask[places].any())
         table.add_row(
             Origin(origin).name.lower(),
+            *([agents.get(context, "–")] if config.rollout.agent.agents else []),
             str(context),
             str(len(places)),
             "yes" if trained else "no",
@@ -95,6 +98,12 @@ def _segments(config: AgentJobConfig, episode: EpisodeRow, tokenizer: Any) -> Ta
             Text(tokenizer.decode(episode["action_tokens"][places, 0].tolist(), skip_special_tokens=False)),
         )
     return table
+
+
+def _agents_of_contexts(config: AgentJobConfig, episode: EpisodeRow) -> dict[int, str]:
+    """Return the name of the agent of each context, in which no other agent writes."""
+    written = np.stack([episode["token_context"], episode["token_agent"]], -1).reshape(-1, 2)
+    return {context: config.rollout.agent.agents[agent - 1] for context, agent in written.tolist() if agent}
 
 
 def _losses(config: AgentJobConfig, episode: EpisodeRow) -> Any:

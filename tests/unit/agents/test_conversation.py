@@ -202,6 +202,27 @@ def test_a_second_agent_reads_its_own_prompt_alone() -> None:
         asyncio.run(third.reply())
 
 
+def test_agents_are_known_by_name() -> None:
+    tokenizer, texts = chat_tokenizers.thinking(keeps=False), [THOUGHT + ANSWER, "one", "twelve"]
+    engine = ChatEngine(Writer(tokenizer, texts), tokenizer, 50, 400, agents=("ann", "bob"))
+    context = new_context()
+
+    async def play() -> Conversation:
+        first, second = (engine.chat(prompt_of("add"), [], context, name) for name in ("bob", "ann"))
+        await first.reply()
+        await second.reply()
+        assert first.give("user", ["is"]) and await first.reply() == "twelve"
+        return first
+
+    transcript = asyncio.run(play()).transcript
+    assert transcript.agents == ["bob", "ann", "bob"]  # the template begins a context of the same agent
+    for name in ("", "eve"):
+        with pytest.raises(ValueError, match=f"agent='{name}': rollout.agent.agents lists ann, bob"):
+            engine.chat(prompt_of("add"), [], context, name)
+    with pytest.raises(ValueError, match=r"agent='ann': rollout.agent.agents lists none"):
+        ChatEngine(Writer(tokenizer, texts), tokenizer, 50, 400).chat(prompt_of("add"), [], context, "ann")
+
+
 def test_messages_must_follow_a_turn() -> None:
     tokenizer = chat_tokenizers.thinking(keeps=True)
     chat = ChatEngine(Writer(tokenizer, ["one"]), tokenizer, 50, 100).chat(prompt_of("add"), [], new_context())

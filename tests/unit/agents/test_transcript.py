@@ -29,10 +29,11 @@ def test_a_conversation_becomes_one_row():
     assert response.policy_version == 2  # the oldest
 
 
-def two_agents():
+def two_agents(first="", second=""):
     """Return an episode in which context 0 waits for context 3; contexts 1 and 2 have no turn of the model."""
     transcript = Transcript()
-    assert [transcript.begin(tokens) for tokens in ((1, 2), (40,), (41,), (30, 31))] == [0, 1, 2, 3]
+    begun = ((1, 2), first), ((40,), "silent"), ((41,), second), ((30, 31), second)
+    assert [transcript.begin(tokens, agent) for tokens, agent in begun] == [0, 1, 2, 3]
     transcript.append_sampled(completion(10))
     transcript.append_sampled(completion(32), context=3)
     transcript.append_given((33,), Origin.USER, context=3)  # nobody answers
@@ -63,9 +64,23 @@ def test_rewards_of_turns_are_on_their_last_tokens():
     assert columns["token_context"].dtype == columns["token_turn"].dtype == "int32"
 
 
+def test_tokens_and_outcomes_belong_to_agents():
+    episode = Episode(two_agents("ann", "bob"), True, 0.5, agent_rewards={"bob": -1.0, "silent": 3.0, "ann": 2.0})
+    assert episode.transcript.writers == {"ann", "bob"}
+    unnamed = Episode(two_agents(), True, 0.5)
+    columns = columns_of_episodes([Played(each, Counts(turns=3), 0) for each in (episode, unnamed)], ("bob", "ann"))
+
+    assert columns["token_agent"][..., 0].tolist() == [[0, 0, 2, 1, 0, 2, 2], [0] * 7]
+    assert columns["token_agent_reward"][..., 0].tolist() == [[0, 0, 0, -1, 0, 0, 2], [0] * 7]
+    assert columns["agents_rewarded"].tolist() == [True, False]
+    assert columns["token_agent"].dtype == "int32" and columns["token_agent_reward"].dtype == "float32"
+
+
 @pytest.mark.parametrize(
     ("rewards", "message"),
     [
+        ({"agent_rewards": {"ann": 1.0}}, "agent_rewards: '' wrote a turn and has no reward; each agent needs one"),
+        ({"agent_rewards": {"": float("nan")}}, "must be finite"),
         ({"turn_rewards": (1.0,)}, "turn_rewards: 1 for 3 turns; each turn needs one"),
         ({"turn_rewards": (1.0, float("nan"), 0.0)}, "must be finite"),
         ({"reward": float("inf")}, "reward=inf: must be finite"),

@@ -106,6 +106,22 @@ def test_contexts_and_turns_are_shown_apart():
     assert texts == ["66", "5", "<user>6<end><assistant>", "7"]
 
 
+def test_agents_are_shown_by_name():
+    config = interview_config("look_up", "rollout.agent.agents=[ann, bob]")
+    transcript = Transcript()
+    for agent, text in (("bob", "66"), ("ann", "7")):
+        context = transcript.begin(tokens("<user>2*3=<end><assistant>"), agent)
+        transcript.append_sampled(sampled(text), context)
+    played = Played(Episode(transcript, True), Counts(turns=2), seed=5)
+    columns = columns_of_episodes([played], config.rollout.agent.agents)
+    episode = {name: column[0] for name, column in columns.items()}
+
+    table = _segments(config, episode | {"trained": False}, TOKENIZER)
+    assert [str(column.header) for column in table.columns][:3] == ["from", "agent", "context"]
+    origins, agents, *_ = cells(table)
+    assert origins == ["model", "template", "model"] and agents == ["bob", "ann", "ann"]
+
+
 def test_a_trained_conversation_has_reward_advantage_and_loss(folder):
     _, segments = conversation(folder, CONFIG, 9)
 

@@ -61,6 +61,16 @@ def test_groups_whose_turns_differ_are_kept() -> None:
     assert len(tasks.filter_groups(rows, worker=worker).batch) == 0
 
 
+def test_groups_whose_agents_differ_are_kept() -> None:
+    rows = agents_rows([(0.0, 0.0)] * 4)
+    rows["success"], rows["group_id"] = torch.ones(4, dtype=torch.bool), torch.tensor([1, 1, 2, 2])
+    rows["token_agent"] = rows["loss_mask"].int()
+    worker: Any = type("Worker", (), {"config": CONFIG})
+    assert len(tasks.filter_groups(rows, worker=worker).batch) == 0
+    rows["token_agent_reward"][0, -1] = 1.0
+    assert tasks.filter_groups(rows, worker=worker).batch["uid"].tolist() == [0, 1]
+
+
 def agents_rows(turn_rewards: list[tuple[float, float]]) -> TensorDict:
     """Return rows in which the model writes, reads a tool and a user, and writes again; then in another context."""
     played = []
@@ -113,6 +123,41 @@ def test_tokens_of_tools_users_and_templates_have_no_gradient(loss: str, monkeyp
     trained = mask[packed.rows, packed.steps, 0]
     moved = logits[0].grad.abs().sum(-1)
     assert torch.equal(moved > 0, trained) and 0 < trained.sum() < len(trained) and moved.isfinite().all()
+
+
+def test_the_outcome_of_an_agent_takes_the_place_of_the_episodes() -> None:
+    rows = agents_rows([(0.0, 1.0), (0.0, 0.0)])
+    rows["scores"], rows["success"] = torch.tensor([5.0, 7.0]), torch.tensor([True, True])
+    rows["agents_rewarded"][0] = True
+    rows["token_agent_reward"][0, 1] = 3.0
+    rewards = tasks.compute_reward(rows).batch["rewards"][..., 0]
+    last = int(rows["loss_mask"][1].nonzero()[-1, 0])
+    assert rewards[0].sum() == 3.0 + 1.0 and rewards[0, 1] == 3.0
+    assert rewards[1].sum() == rewards[1, last] == 7.0
+
+
+def test_an_advantage_per_agent_needs_outcomes_of_agents() -> None:
+    rows = agents_rows([(0.0, 1.0), (0.0, 0.0)])
+    rows["rewards"], rows["group_id"] = rows["token_turn_reward"], torch.tensor([1, 1])
+    rows["agents_rewarded"][0] = True
+    config = agent_config("algorithm.per_agent=true", "rollout.agent.agents=[ann]")
+    worker: Any = type("Worker", (), {"config": config, "all_reduce": one_rank})
+    with pytest.raises(ValueError, match=r"^algorithm.per_agent=true: episode 1 has no agent_rewards; the workflow"):
+        tasks.compute_advantage(rows, worker=worker)
+    rows["agents_rewarded"][1] = True
+    with pytest.raises(ValueError, match="a token inside the mask has no agent"):
+        tasks.compute_advantage(rows, worker=worker)
+    rows["token_agent"] = rows["loss_mask"].int()
+    assert tasks.compute_advantage(rows, worker=worker).batch["advantages"].any()
+
+
+def test_agents_belong_to_agent_jobs_and_have_names() -> None:
+    with pytest.raises(ConfigError, match=r"^algorithm.per_agent=true: only agent jobs have agents, and job is lang"):
+        language_config("algorithm.per_agent=true")
+    with pytest.raises(ConfigError, match=r"^algorithm.per_agent=true: needs rollout.agent.agents, the names"):
+        agent_config("algorithm.per_agent=true")
+    with pytest.raises(ConfigError, match=r"agents.*: ann is listed twice; each agent needs a name of its own"):
+        agent_config("rollout.agent.agents=[ann, bob, ann]")
 
 
 def test_turns_belong_to_agent_jobs() -> None:
