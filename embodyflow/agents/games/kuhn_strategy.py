@@ -32,7 +32,7 @@ def optimal(alpha: float = 0.0) -> Strategy:
     Args:
         alpha: Probability that the first player bets with a jack, from 0 to 1/3; each value is optimal.
     """
-    active = {
+    active: dict[InformationSet, float] = {
         **{("jack", ()): alpha, ("queen", ()): 0.0, ("king", ()): 3 * alpha},
         **{("jack", ("check",)): 1 / 3, ("queen", ("check",)): 0.0, ("king", ("check",)): 1.0},
         **{("jack", ("bet",)): 0.0, ("queen", ("bet",)): 1 / 3, ("king", ("bet",)): 1.0},
