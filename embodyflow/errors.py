@@ -23,7 +23,7 @@ class InfrastructureError(RuntimeError):
 
 
 class ClusterLostError(RuntimeError):
-    """No node of the Ray cluster is alive, so no retry can succeed."""
+    """The head of the Ray cluster is gone, or no node is alive, so no retry can succeed."""
 
 
 class WorkerLostError(InfrastructureError):

@@ -13,7 +13,7 @@ from embodyflow.errors import InfrastructureError, NodeTimeoutError, WorkerLostE
 from embodyflow.workers.calls import NodeCall, NodeResult
 from embodyflow.workers.gpu_sharing import Options
 from embodyflow.workers.lost_actors import ACTOR_GONE, explain_loss
-from embodyflow.workers.ray_nodes import while_a_node_lives
+from embodyflow.workers.ray_threads import in_thread
 from embodyflow.workers.worker import Worker
 
 INTERRUPT_SECONDS = 5.0
@@ -76,7 +76,6 @@ class WorkerGroup:
 
         Raises:
             TimeoutError: The ranks were not ready within ``cluster.start_timeout``.
-            ClusterLostError: No Ray node is alive.
             Exception: An engine raised it while it was built.
         """
         try:
@@ -229,9 +228,13 @@ class WorkerGroup:
         async with self._replacing:
             if self._ranks[rank] is not lost:
                 return
-            ray.kill(lost)
-            self._ranks[rank] = self._spawn(rank, len(self._ranks))
+            await in_thread(self._respawn, rank, lost)
             await self._ready([rank])
+
+    def _respawn(self, rank: int, lost: Any) -> None:
+        """Replace a rank, also if no one waits for it any longer: no killed rank stays in the group."""
+        ray.kill(lost)
+        self._ranks[rank] = self._spawn(rank, len(self._ranks))
 
     def _spawn(self, rank: int, num_ranks: int) -> Any:
         cluster = self._config.cluster
@@ -255,7 +258,7 @@ class WorkerGroup:
         late = f"cluster.start_timeout={seconds:g}: the {self.role} group did not start in that time; raise it"
         ready = asyncio.gather(*(self._ranks[rank].ready.remote() for rank in ranks))
         try:
-            pids = await self._within(while_a_node_lives(ready), late, seconds)
+            pids = await self._within(ready, late, seconds)
         except ACTOR_GONE as error:
             if getattr(error, "actor_init_failed", False):  # the engine's own error says why
                 raise

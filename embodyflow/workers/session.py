@@ -17,6 +17,7 @@ from embodyflow.workers.calls import NodeCall, NodeReport, NodeResult, NodeWork
 from embodyflow.workers.gpu_sharing import check_resources, placed
 from embodyflow.workers.group import WorkerGroup
 from embodyflow.workers.layout import Layout, join_facts, order_of, plan_inputs
+from embodyflow.workers.ray_threads import in_thread
 
 
 class Session:
@@ -111,7 +112,7 @@ class Session:
         If Ray nodes came or went, all ranks are replaced, because ranks know only the buffers they were started with.
         """
         assert self.config.run_id is not None
-        alive = start_buffers(self.config.run_id, self.config.cluster.buffer, self._buffers)
+        alive = await in_thread(start_buffers, self.config.run_id, self.config.cluster.buffer, self._buffers)
         moved = alive.keys() != self._buffers.keys()
         self._buffers.clear()
         self._buffers.update(alive)

@@ -115,7 +115,8 @@ from test_server_access import ask
 def look():
     api = get_current_settings().api
     secret = api.auth_string.get_secret_value()
-    server = [each for each in psutil.Process().children() if str(each.cmdline()).find("guarded_server") >= 0]
+    commands = {each: str(each.info["cmdline"]) for each in psutil.process_iter(["cmdline"])}  # None of a zombie
+    server = [each for each in psutil.Process().children() if "guarded_server" in commands.get(each, "")]
     [listening] = [one for one in server[0].net_connections("inet") if one.status == psutil.CONN_LISTEN]
     child = subprocess.run([sys.executable, "-c", "import os; print(dict(os.environ))"], capture_output=True, text=True)
     port = api.url.partition("//")[2].partition("/")[0]
@@ -124,7 +125,7 @@ def look():
         "rebound": ask(f"{api.url}/health", Host="evil.example")[0],
         "page": "access-control-allow-origin" in ask(f"{api.url}/health", Origin="http://evil.example")[1],
         "address": listening.laddr.ip,
-        "seen": secret in child.stdout or any(secret in str(each.cmdline()) for each in psutil.process_iter()),
+        "seen": secret in child.stdout or any(secret in command for command in commands.values()),
         "children": len(server),
     }
 

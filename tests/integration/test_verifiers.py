@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import sys
 from typing import Any
 
-import numpy as np
 import pytest
-from agent_jobs import agent_words
-from episode_clients import CALL, KnownModel, context_of, decode, engine_of
+from episode_clients import KnownModel, context_of, engine_of
 
-from benchmarks.in_process import InProcessRun
 from embodyflow.agents.episode import Episode
-from embodyflow.agents.verifiers.verifiers_workflow import EnvironmentFaultError, VerifiersWorkflow
-from embodyflow.errors import ConfigError
+from embodyflow.agents.verifiers.verifiers_workflow import VerifiersWorkflow
 from embodyflow.prompts.prompt_config import VerifiersTasksConfig
 from embodyflow.prompts.verifiers.verifiers_prompts import VerifiersPrompts
 

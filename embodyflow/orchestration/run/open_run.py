@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from embodyflow.config import RunConfig
 from embodyflow.graph import TaskGraph
@@ -16,6 +17,7 @@ from embodyflow.orchestration.server.iteration_runs import iteration_runs
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.record.trackers import open_trackers
+from embodyflow.workers.ray_nodes import while_cluster_lives
 from embodyflow.workers.session import open_session
 
 
@@ -27,13 +29,16 @@ async def open_run(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> As
         folder: Folder of the run, locked by the caller.
         config: Run configuration.
         graph: Graph that an iteration runs.
+
+    Raises:
+        ClusterLostError: No Ray node is alive, or the head is gone; the message has the command to resume.
     """
     stages = Stages(folder, Ledger(folder.ledger_path), config.kept_checkpoints, config.kept_iterations)
     folder.write_status("start", 0, config.iterations)
     # The order of nesting matters: workers end before anything waits for the Prefect server.
     async with open_artifacts(str(config.run_id)) as artifacts, iteration_runs(iteration) as iterations:
         with ray_cluster(config):
-            async with open_session(config) as session:
+            async with while_cluster_lives(partial(_after_loss, folder)), open_session(config) as session:
                 trackers = open_trackers(config)
                 try:
                     turns = Turns(config.rollout.max_staleness)
@@ -45,3 +50,8 @@ async def open_run(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> As
                     for tracker in trackers:
                         tracker.close()
                     await stages.drain()
+
+
+def _after_loss(folder: RunFolder) -> str:
+    """Return what to do after the loss of the cluster."""
+    return f"start Ray, then {f'resume={folder.path.name}' if folder.checkpoints.committed() else 'restart the run'}"

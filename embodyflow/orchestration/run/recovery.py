@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from prefect.logging import get_run_logger
 
-from embodyflow.errors import ClusterLostError, DamageError, InfrastructureError
+from embodyflow.errors import DamageError, InfrastructureError
 from embodyflow.orchestration.run.nodes import Run
 
 T = TypeVar("T")
@@ -30,7 +30,6 @@ async def with_recovery(run: Run, name: str, step: Callable[[], Coroutine[Any, A
 
     Raises:
         StorageError: The run's folder is gone.
-        ClusterLostError: No Ray node is alive; the message has the command to resume.
         Exception: The step's error if it is not retryable, or its last one after ``cluster.max_recoveries`` recoveries.
     """
     failures = 0
@@ -42,10 +41,6 @@ async def with_recovery(run: Run, name: str, step: Callable[[], Coroutine[Any, A
                 await recover(run)
             return await step()
         except Exception as error:
-            if lost := [each for each in _leaves(error) if isinstance(each, ClusterLostError)]:
-                is_committed = bool(run.folder.checkpoints.committed())
-                after = f"resume={run.folder.path.name}" if is_committed else "restart the run"
-                raise ClusterLostError(f"{lost[0]}; start Ray, then {after}") from error
             failures += 1
             if not is_retryable(error) or failures > run.config.cluster.max_recoveries:
                 raise

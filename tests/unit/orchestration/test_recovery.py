@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from embodyflow.errors import (
-    ClusterLostError,
     DamageError,
     NodeTimeoutError,
     RewardError,
@@ -83,22 +82,6 @@ def test_permanent_failures_are_raised(
     with pytest.raises(type(error)):
         step.run_with_recovery(monkeypatch)
     assert step.tried == tried
-
-
-@pytest.mark.parametrize("is_committed", [False, True])
-def test_a_cluster_without_nodes_ends_the_run_with_the_command_to_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_committed: bool
-) -> None:
-    lost = ClusterLostError("no node of the Ray cluster is alive")
-    step = Step(ExceptionGroup("nodes", [LOST, ExceptionGroup("more", [lost])]), failures=9)
-    step.run.folder = RunFolder(tmp_path)
-    if is_committed:
-        step.run.folder.checkpoints.begin(0)
-        step.run.folder.checkpoints.commit(0, {}, keep=1)
-    after = f"resume={tmp_path.name}" if is_committed else "restart the run"
-    with pytest.raises(ClusterLostError, match=f"^no node of the Ray cluster is alive; start Ray, then {after}$"):
-        step.run_with_recovery(monkeypatch)
-    assert (step.tried, step.recovered) == (1, 0)
 
 
 def test_the_newest_intact_commit_is_restored(tmp_path: Path) -> None:

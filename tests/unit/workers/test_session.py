@@ -1,6 +1,7 @@
 """How a session plans calls and merges answers, with fake ranks and no processes."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import total
 from embodyflow.data.row_plan import ShardRef
+from embodyflow.workers import session as session_module
 from embodyflow.workers.calls import LogLine, NodeCall, NodeReport, NodeResult, NodeWork
 from embodyflow.workers.layout import Layout
 from embodyflow.workers.session import Session
@@ -125,3 +127,33 @@ def test_answers_of_ranks_with_the_same_rows_count_once(tiny_config: Callable[..
     assert holders == [["1/first/0"], ["1/first/0"], ["1/first/2"], ["1/first/2"]]
     everywhere = NodeWork("everywhere", "f", "trainer", 1, layout=Layout.REPLICATE)
     assert asyncio.run(session.run_node(everywhere, [first])).metrics["rows"].value == 30
+
+
+def test_the_event_loop_runs_while_ray_starts_buffers(
+    tiny_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray blocks that call once the head of the cluster is gone, and the watch on the cluster needs the loop."""
+    may_start, calls = threading.Event(), []
+
+    class Mended:
+        async def renew(self) -> None:
+            calls.append("renew")
+
+        async def connect(self) -> None:
+            calls.append("connect")
+
+    def start_buffers(*_: Any) -> dict[str, Any]:
+        assert may_start.wait(20.0), "the loop was blocked"
+        return {"another node": None}
+
+    async def freed(*_: Any) -> None:
+        calls.append("free")
+
+    async def mend() -> None:
+        asyncio.get_running_loop().call_later(0.05, may_start.set)
+        await Session(tiny_config(), {"trainer": Mended()}, {}).mend()  # type: ignore[dict-item]
+
+    monkeypatch.setattr(session_module, "start_buffers", start_buffers)
+    monkeypatch.setattr(session_module, "call_buffers", freed)
+    asyncio.run(mend())
+    assert calls == ["renew", "connect", "free"]
