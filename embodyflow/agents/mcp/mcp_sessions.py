@@ -34,8 +34,8 @@ class Sessions(Protocol):
 class SharedSession:
     """One session for all requests, since each would start a process. Implements :class:`Sessions`.
 
-    A request that fails by its time limit or the transport costs the session, and with it the process. Other requests
-    in it end first.
+    A request that fails by its time limit or the transport costs the session, and with it the process. It goes on until
+    its other requests have ended.
 
     Args:
         config: Server, a command.
@@ -48,7 +48,7 @@ class SharedSession:
         self._num_requests: dict[Session, int] = {}
 
     async def take(self) -> Session:
-        """Return the session; open one if there is none."""
+        """Return the open session, or open one."""
         async with self._opening:
             if self._session is None:
                 self._session = await Session.open(self._config)
@@ -98,7 +98,7 @@ class SessionPool:
     def give_back(self, session: Session, error: BaseException | None = None) -> None:
         """Keep the session for the next request; after an error leave it and all idle ones.
 
-        A server that was started again knows none of them, and says so by an error.
+        A restarted server knows none of them and answers with an error.
         """
         self._idle.append(session)
         if error is None:

@@ -72,7 +72,7 @@ class Program:
     async def run(self, engine: ChatEngine, row: Prompt, context: EpisodeContext) -> Episode:
         """Play one episode: run the program to its end.
 
-        A program that fails starts again and gets the turns that the model has written.
+        A program that fails restarts and gets the turns that the model has written.
 
         Raises:
             ProgramFailedError: The program failed or took too long in all attempts.
@@ -90,7 +90,7 @@ class Program:
                 if isinstance(error, ProgramChangedError) or attempt == self._program.retries:
                     raise
                 context.faults.retries += 1
-                log.warning("episode %d: attempt %d: %s; it starts again", context.uid, attempt + 1, error)
+                log.warning("episode %d: attempt %d: %s; it restarts", context.uid, attempt + 1, error)
             await asyncio.sleep(self._program.wait_after(attempt))
             attempt += 1
 

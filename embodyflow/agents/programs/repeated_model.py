@@ -1,4 +1,4 @@
-"""The model of a program that starts again: it writes what it wrote before."""
+"""The model of a program that restarts: it writes what it wrote before."""
 
 from dataclasses import dataclass, field
 
