@@ -3,7 +3,7 @@
 It is a script that imports verifiers and nothing of embodyflow, because its Python may have other packages. The first
 line of stdin is a JSON object with ``taskset``, ``settings``, and ``num_tasks`` or ``max_turns``.
 
-``describe`` answers with one line, ``{"tasks": […]}``. ``play`` answers ``{"ready": true}`` and then takes lines such as
+``describe`` answers with one line, ``{"tasks": […]}``. ``play`` answers ``{"ready": true}``. Then it takes lines such as
 ``{"episode": 3, "task": {…}, "base_url": "…", "api_key": "…"}``, and ``{"cancel": 3}``. It answers each episode with a
 line when it has ended. ``{"error": "…"}`` says what is wrong with the environment.
 """
