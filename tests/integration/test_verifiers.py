@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from agent_jobs import agent_words
-from episode_clients import CALL, KnownModel, context_of, decode, engine_of
+from episode_clients import CALL, TOKENIZER, KnownModel, context_of
 
 from benchmarks.in_process import InProcessRun
 from embodyflow.agents.episode import Episode
 from embodyflow.agents.verifiers.verifiers_workflow import EnvironmentFaultError, VerifiersWorkflow
+from embodyflow.agents.workflow import ChatEngine
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.prompts import Prompt
 from embodyflow.prompts.verifiers.environment_process import tasks_of
 from embodyflow.prompts.verifiers.verifiers_config import VerifiersConfig
+from embodyflow.prompts.word_tokenizer import word_tokenizer
 
 pytestmark = [
     pytest.mark.integration,
@@ -26,6 +28,9 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("verifiers") is None, reason="needs the extra verifiers"),
 ]
 PRODUCT = {"prompt": "12*34=", "answer": "408"}
+LETTERS = word_tokenizer(
+    [*map(chr, range(32, 127)), "\n"], end="<end>", roles=("<assistant>",), chat_template=TOKENIZER.chat_template
+)
 CALCULATE = CALL.replace("calculate", "calculator_calculate")
 
 
@@ -38,9 +43,9 @@ def play(
     row = Prompt(0, None, [{"role": "user", "content": task["prompt"]}], "", taskset, {"task": task})
 
     async def run(model: KnownModel) -> Episode:
-        return await workflow.run(engine_of(model, 120), row, context_of(verifiers=taskset, **agent))
+        return await workflow.run(ChatEngine(model, LETTERS, 400, 1000), row, context_of(verifiers=taskset, **agent))
 
-    models = [KnownModel(*turns) for turns in episodes]
+    models = [KnownModel(*turns, tokenizer=LETTERS) for turns in episodes]
     try:
         return [(asyncio.run(run(model)), model) for model in models]
     finally:
@@ -65,7 +70,7 @@ def test_two_iterations_train_on_a_taskset() -> None:
     before = {name: array.copy() for name, array in run.trainer.weights().items()}
     names = run.iterate(1).keys() | run.iterate(2).keys()
 
-    assert {f"rollout/verifiers/{name}" for name in ("right", "short", "letters")} <= names
+    assert {f"rollout/verifiers/{name}" for name in ("right", "digits", "letters")} <= names
     changed = [name for name, array in run.trainer.weights().items() if not np.array_equal(array, before[name])]
     assert len(changed) > 5
     assert "verifiers" not in sys.modules
@@ -79,7 +84,9 @@ def test_the_model_calls_the_tools_of_a_taskset_until_a_limit() -> None:
     )
 
     assert (right.reward, right.success, right.finished) == (1.0, True, True)
-    assert decode(model.prompts[1]).endswith(f"<user>12*34=<end><assistant>{CALCULATE}<end><tool>408<end><assistant>")
+    assert LETTERS.decode(model.prompts[1]).endswith(
+        f"<user>12*34=<end><assistant>{CALCULATE}<end><tool>408<end><assistant>"
+    )
     assert (cut.reward, cut.success, cut.finished) == (0.0, False, False)
 
 
@@ -94,9 +101,14 @@ def test_a_reward_that_raises_is_no_reward() -> None:
         ("vf_nothing", {}, r"taskset 'vf_nothing' not found"),
         ("vf_faults", {"taskset": {"fault": "no tasks"}}, "it has no tasks$"),
         (
-            "vf_faults",
-            {"taskset": {"fault": "no reward"}},
+            "vf_silent",
+            {},
             "it gives no reward; its Task needs a method with @vf.reward$",
+        ),
+        (
+            "vf_faults",
+            {"taskset": {"fault": "another type"}},
+            "its tasks are of Silent; its class must be a Taskset of",
         ),
         ("vf_faults", {"taskset": {"fault": "no prompt"}}, "task 0 has no prompt; allowed are tasks that open"),
         ("vf_faults", {"taskset": {"fault": "raises"}}, "its tasks cannot be loaded: FileNotFoundError: rows.json$"),
