@@ -118,7 +118,7 @@ class Measured(Protocol):
     """A workflow that measures more of its episodes than their rewards."""
 
     def metrics(self) -> dict[str, Metric]:
-        """Return what it has measured since the last call, by name."""
+        """Return the metrics since the last call, by name."""
 
 
 WorkflowBuilder = Callable[[AgentConfig], RolloutWorkflow]

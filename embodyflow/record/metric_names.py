@@ -97,6 +97,8 @@ METRICS = {
     "perf/env_steps_per_second": "Environment steps per second, summed over rollout workers.",
     "perf/tool_retries": "Attempts of tool calls, of steps in a text environment, or of programs that failed and were "
     "repeated.",
+    "rollout/verifiers/<name>": "Mean of a weighted reward or a metric of the environment of verifiers.",
+    "eval/verifiers/<name>": "The same in evaluations.",
     "perf/rejected_episodes": "Episodes that the workflow rejected.",
     "perf/redrawn_episodes": "Episodes that were drawn again, because a tool or an environment failed in all attempts.",
     "perf/tokens_read": "Tokens of prompts, messages and tool answers that went through the model, without those whose "

@@ -38,3 +38,7 @@ class Calculations(vf.Taskset[Calculation, Config]):
     @classmethod
     def toolsets(cls, config: Config) -> list[vf.Toolset]:
         return [Calculator(config.tools)]
+
+
+if __name__ == "__main__":
+    Calculator.run()

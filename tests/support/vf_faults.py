@@ -21,12 +21,12 @@ class Judged(vf.Task[vf.TaskData]):
         raise KeyError("answer")
 
 
-class Faults(vf.Taskset[vf.Task, Config]):
+class Faults(vf.Taskset[Judged, Config]):
     def load(self) -> Iterator[vf.Task]:
         match self.config.fault:
             case "no tasks":
                 return
-            case "no reward":
+            case "another type":
                 yield Silent(vf.TaskData(prompt="1*1="), vf.TaskConfig())
             case "no prompt":
                 yield Judged(vf.TaskData(), vf.TaskConfig())

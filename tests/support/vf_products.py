@@ -1,4 +1,4 @@
-"""A taskset of verifiers, as its authors would write it: products, a follow-up question, a reward and a metric."""
+"""A taskset of verifiers, as its authors would write it: products, with two rewards and a metric."""
 
 import verifiers.v1 as vf
 
@@ -15,8 +15,8 @@ class Product(vf.Task[Data]):
         return float(self.data.answer in trace.last_reply)
 
     @vf.reward(weight=0.25)
-    async def short(self, trace: vf.Trace) -> float:
-        return float(len(trace.last_reply) < 9)
+    async def digits(self, trace: vf.Trace) -> float:
+        return sum(letter.isdigit() for letter in trace.last_reply) / 20
 
     @vf.metric
     async def letters(self, trace: vf.Trace) -> float:

@@ -118,7 +118,7 @@ class VerifiersWorkflow:
                 raise error
             if not playing.done():
                 raise EnvironmentFailedError(
-                    f"the environment took longer than rollout.agent.verifiers.timeout={self._config.timeout:g} seconds "
+                    f"the episode took longer than rollout.agent.verifiers.timeout={self._config.timeout:g} seconds "
                     "without the model"
                 )
             return playing.result()

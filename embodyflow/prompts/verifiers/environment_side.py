@@ -3,9 +3,9 @@
 It is a script that imports verifiers and nothing of embodyflow, because its Python may have other packages. The first
 line of stdin is a JSON object with ``taskset``, ``settings``, and ``num_tasks`` or ``max_turns``.
 
-``describe`` answers with one line, ``{"tasks": […]}``. ``play`` answers ``{"ready": true}`` and then takes lines such as
-``{"episode": 3, "task": {…}, "base_url": "…", "api_key": "…"}``, and ``{"cancel": 3}``. It answers each episode with a
-line when it has ended. ``{"error": "…"}`` says what is wrong with the environment.
+``describe`` answers with one line, ``{"tasks": […]}``. ``play`` answers ``{"ready": true}``. Then it takes lines such
+as ``{"episode": 3, "task": {…}, "base_url": "…", "api_key": "…"}``, and ``{"cancel": 3}``. It answers each episode with
+a line when it has ended. ``{"error": "…"}`` says what is wrong with the environment.
 """
 
 import asyncio
@@ -71,7 +71,8 @@ def describe(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the first tasks: the chat, the answer if the data has one, and the whole data.
 
     Raises:
-        EnvironmentFaultError: The environment cannot be loaded, has no tasks or no reward, or a prompt is no text.
+        EnvironmentFaultError: The environment cannot be loaded, has no tasks or no reward, a prompt is no text, or a
+            task cannot be built again from its data.
     """
     env = load(request)
     taskset, number = env.taskset, request["num_tasks"]
@@ -83,6 +84,7 @@ def describe(request: Mapping[str, Any]) -> list[dict[str, Any]]:
         raise EnvironmentFaultError(f"its tasks cannot be loaded: {_line(error)}") from error
     if not tasks:
         raise EnvironmentFaultError("it has no tasks")
+    _check_rebuilds(taskset, tasks[0])
     if not _gives_reward(env, tasks[0]):
         raise EnvironmentFaultError("it gives no reward; its Task needs a method with @vf.reward")
     return [_described(task.data) for task in tasks]
@@ -109,6 +111,16 @@ def _with_defaults(vf: Any, settings: dict[str, Any], request: Mapping[str, Any]
     if agent.max_turns is None:
         changes["max_turns"] = request.get("max_turns")
     return config.model_copy(update={name: agent.model_copy(update=changes)})
+
+
+def _check_rebuilds(taskset: Any, task: Any) -> None:
+    """Check that a task can be built again from its data, in the process that plays it."""
+    kind = type(taskset).task_type()
+    if type(task) is not kind:
+        raise EnvironmentFaultError(f"its tasks are of {type(task).__name__}; its class must be a Taskset of that")
+    excluded = [name for name, field in kind.data_type().model_fields.items() if field.exclude]
+    if excluded:
+        raise EnvironmentFaultError(f"{kind.data_type().__name__}.{excluded[0]}: must not have exclude=True")
 
 
 def _gives_reward(env: Any, task: Any) -> bool:

@@ -12,8 +12,8 @@ class VerifiersConfig(BaseModel):
 
     Attributes:
         taskset: Id of the taskset: the name of a package that exports it.
-        settings: Further settings of verifiers' ``EnvConfig``, such as ``{taskset: {split: train}, agent: {harness: {id:
-            bash}}}``. Without them the model chats and calls the tools of the task, on this machine.
+        settings: Further settings of verifiers' ``EnvConfig``, such as ``{taskset: {split: train}}``. Without
+            ``agent.harness`` and ``agent.runtime`` the model chats and calls the tools of the task, on this machine.
         python: Python that has verifiers and the taskset. ``python`` is the one that runs embodyflow.
         start_timeout: Seconds that the process may take to load the environment.
         timeout: Seconds that an episode may take between two turns of the model, from its start to the first and from
