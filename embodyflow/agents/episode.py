@@ -17,6 +17,9 @@ from embodyflow.rewards.interface import Score
 
 log = logging.getLogger(__name__)
 
+JUDGE_QUEUE = ":judge"
+"""Name of the queue that the reward function's calls wait in; no tool has it."""
+
 Make: TypeAlias = Callable[[], Awaitable[Answer]]
 """Makes a call, with its retries."""
 
@@ -112,7 +115,7 @@ class EpisodeContext:
         journal: Calls of an earlier attempt, and those of this one.
         runner: Runs the tools of all episodes that are played side by side.
         faults: Failures that the worker recovered from.
-        judge: Reward function of the job, called with the episode so far; it grades the model's last turn.
+        grade: Reward function of the job, called with the episode so far; it grades the model's last turn and blocks.
         counts: Turns and calls so far.
     """
 
@@ -124,7 +127,7 @@ class EpisodeContext:
     journal: CallJournal
     runner: ToolRunner
     faults: Faults
-    judge: Callable[[Episode], Score]
+    grade: Callable[[Episode], Score]
     counts: Counts = field(default_factory=Counts)
 
     async def call(self, tool: ModelTool, arguments: Mapping[str, Any], make: Make | None = None) -> str:
@@ -177,6 +180,18 @@ class EpisodeContext:
         if recorded is not None and recorded.text != answer.text:
             log.warning("episode %d: %s does not answer as before; the recorded answer counts", self.uid, name)
         return recorded or answer
+
+    async def judge(self, episode: Episode) -> Score:
+        """Return the reward function's score of the model's last turn, in an episode that may go on.
+
+        The function runs in a thread, one episode after the other, and other episodes go on meanwhile. It gets one
+        episode a call, so a score does not depend on which episodes wait.
+
+        Raises:
+            RewardError: The reward function failed.
+        """
+        score: Score = await self.runner.run_alone(JUDGE_QUEUE, self.grade, {"episode": episode})
+        return score
 
     def mistake(self, text: str) -> str:
         """Count a call of the model that names no tool or cannot be read; return the text for the model."""

@@ -25,7 +25,7 @@ class SelfCorrection:
         conversation = engine.chat(row, [], context)
         for turn in range(1, self._config.max_turns + 1):
             await conversation.reply(self._config.max_turn_tokens)
-            score = context.judge(conversation.episode())
+            score = await context.judge(conversation.episode())
             if score.correct or not conversation.finished or turn == self._config.max_turns:
                 break
             if not conversation.give("user", [self._config.feedback]):

@@ -87,6 +87,15 @@ class ToolRunner:
         async with slots:
             return await _attempt(callee, values, number)
 
+    async def run_alone(self, queue: str, function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+        """Run a function in a thread and return its value; functions of the same queue wait for each other.
+
+        Raises:
+            Exception: The function's own.
+        """
+        async with self._slots.setdefault(queue, asyncio.Semaphore(1)):
+            return await in_thread(function, values)
+
 
 async def _attempt(tool: Callee, values: Mapping[str, Any], attempt: int) -> Answer:
     limit = asyncio.timeout(tool.config.timeout)

@@ -10,7 +10,7 @@ from embodyflow.errors import RewardError
 
 @dataclass(frozen=True)
 class Sample:
-    """One response to one prompt.
+    """One response to one prompt; the response of an agent is its last turn.
 
     Attributes:
         uid: Id of the row, named in errors.
@@ -18,7 +18,7 @@ class Sample:
         response: Text of the response, without special tokens.
         ground_truth: Ground truth from the row of the dataset.
         data_source: Name of the dataset.
-        num_tokens: Number of tokens of the response.
+        num_tokens: Number of tokens that the model wrote: those of the response, or of all turns of an agent.
         finished: True if the response ended by itself, False if it was cut at the limit of tokens.
         row: Further columns of the row of the dataset.
         messages: Messages of the prompt if it is a chat, else ``None``.

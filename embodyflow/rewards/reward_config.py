@@ -244,7 +244,7 @@ class DapoConfig(_Config):
     """DAPO's soft penalty for overlong responses, added to the rewards of another manager.
 
     Attributes:
-        max_tokens: Maximum number of tokens of a response.
+        max_tokens: Maximum number of tokens of a response, of an agent in all its turns.
         overlong: Shape of the penalty below that maximum.
         scores: Manager whose rewards the penalty is added to.
     """

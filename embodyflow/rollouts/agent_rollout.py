@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from embodyflow.agents.conversation import Model
 from embodyflow.agents.episode import Episode, EpisodeContext, Faults
 from embodyflow.agents.sampled_calls import RecordedModel
 from embodyflow.agents.tool_runner import ToolRunner
-from embodyflow.agents.transcript import Tokens
+from embodyflow.agents.transcript import Origin, Tokens
 from embodyflow.agents.workflow import ChatEngine, Closable, Demonstrator, Measured
 from embodyflow.agents.workflow_registry import build_workflow
 from embodyflow.config.agent import AgentJobConfig
@@ -215,16 +215,17 @@ class AgentRollout(LanguageRollout):
     def _context(
         self, prompt: Prompt, uid: int, seed: int, split: str, draw: int, runner: ToolRunner
     ) -> EpisodeContext:
-        judge = partial(self._judge, prompt, uid)
-        return EpisodeContext(uid, seed, split, draw, self._agent, self._calls_journal, runner, self._faults, judge)
+        grade = partial(self._grade, prompt, uid)
+        return EpisodeContext(uid, seed, split, draw, self._agent, self._calls_journal, runner, self._faults, grade)
 
-    def _judge(self, prompt: Prompt, uid: int, episode: Episode) -> Score:
+    def _grade(self, prompt: Prompt, uid: int, episode: Episode) -> Score:
         """Return the reward function's score of the model's last turn in an episode that may go on."""
         response = episode.transcript.response()
         last = max(response.turns)
         answer = tuple(token for token, turn in zip(response.tokens, response.turns, strict=True) if turn == last)
         sample = self._sample_of(uid, prompt, episode.transcript.prompt, answer, episode.finished)
-        return self._rewards.score([sample])[0]
+        written = sum(origin == Origin.MODEL for origin in response.origins)
+        return self._rewards.score([replace(sample, num_tokens=written)])[0]
 
     def _score(self, batch: Batch, samples: Sequence[Sample]) -> list[Score]:
         """Return the workflow's own rewards, and those of the reward function for episodes without one."""
@@ -239,6 +240,10 @@ class AgentRollout(LanguageRollout):
         """Return the tokens of the model's last turn."""
         tokens, turns = super()._graded(batch, row), batch["token_turn"][row].flatten()
         return tokens[turns[: len(tokens)] == turns.max()]
+
+    def _num_written(self, batch: Batch, row: int) -> int:
+        """Return the number of tokens that the model wrote in all its turns."""
+        return int((batch["token_origin"][row] == Origin.MODEL).sum())
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -273,9 +273,8 @@ class LanguageRollout(GroupRollout):
             prompt = self._prompts.prompt(split, int(batch["prompt_id"][row]))
             asked, answer = batch["prompt_tokens"][row, : batch["prompt_length"][row]], self._graded(batch, row)
             finished = bool(batch["terminated"][row])
-            samples.append(
-                self._sample_of(int(batch["uid"][row]), prompt, asked.tolist(), tuple(answer.tolist()), finished)
-            )
+            sample = self._sample_of(int(batch["uid"][row]), prompt, asked.tolist(), tuple(answer.tolist()), finished)
+            samples.append(replace(sample, num_tokens=self._num_written(batch, row)))
         return samples
 
     def _sample_of(self, uid: int, prompt: Prompt, asked: Sequence[int], answer: Tokens, finished: bool) -> Sample:
@@ -301,6 +300,10 @@ class LanguageRollout(GroupRollout):
         """Return the tokens that the reward function grades, int64 [n]."""
         tokens: torch.Tensor = batch["action_tokens"][row].flatten()[: batch["response_length"][row]]
         return tokens
+
+    def _num_written(self, batch: Batch, row: int) -> int:
+        """Return the number of tokens that the model wrote."""
+        return int(batch["response_length"][row])
 
     @contextmanager
     def _model_folder(self) -> Iterator[Path]:

@@ -10,7 +10,7 @@ from embodyflow.errors import ClusterLostError
 from embodyflow.workers.ray_threads import in_thread
 
 CHECK_SECONDS = 2.0
-"""Interval between two checks, and time for the head to accept a connection. Ray notices a dead node after some 15 s."""
+"""Interval between two checks, and time for the head to accept a connection. Ray notices a dead node after 15 s."""
 
 NUM_CHECKS = 3
 """Checks in a row that miss the head before it counts as gone. It may be restarting, or this process may be stalled."""

@@ -63,6 +63,36 @@ class Dice:
         return np.float32(sum(self.seen))
 
 
+class SlowDice:
+    """Draws from both global generators in coroutines, before and after they wait."""
+
+    async def reset(self) -> str:
+        return await self._roll()
+
+    async def roll(self) -> str:
+        """Roll."""
+        return await self._roll()
+
+    async def fumble(self) -> str:
+        """Roll, but ask for too much first."""
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(60)
+        except TimeoutError:
+            return await self._roll()
+        return "never"
+
+    async def get_reward(self) -> float:
+        return float(len(await self._roll()))
+
+    async def _roll(self) -> str:
+        seen = [random.randint(1, 99)]
+        for _ in range(3):
+            await asyncio.sleep(0.001)
+            seen += [random.randint(1, 99), int(np.random.randint(1, 99))]
+        return " ".join(map(str, seen))
+
+
 class Fragile:
     """Changes before it fails."""
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from embodyflow.agents.environments.environment_class import QUEUE, EnvironmentClass, task_seed
-from embodyflow.agents.environments.seeded_call import call_seeded
+from embodyflow.agents.environments.seeded_call import SeededCoroutine, call_seeded
 from embodyflow.agents.episode import EpisodeContext
 from embodyflow.agents.tool import Callee, ModelTool
 from embodyflow.agents.tool_runner import Answer, in_thread
@@ -134,11 +134,11 @@ class EnvironmentSession:
 
     async def _perform(self, instance: Any, name: str, values: Mapping[str, Any], number: int | str | None) -> Any:
         """Call a method; its number in the episode, or ``None`` for the task, is part of its seed."""
-        method = getattr(instance, name)
-        if inspect.iscoroutinefunction(method):
-            return await method(**values)
-        task = task_seed(self._row, self._context.split)
+        method, task = getattr(instance, name), task_seed(self._row, self._context.split)
         seed = derive_seed(task, "reset") if number is None else derive_seed(self._context.seed, task, number)
+        if inspect.iscoroutinefunction(method):
+            call = method(**values)
+            return await (SeededCoroutine(call, seed) if self._environment.is_seeded else call)
         return await self._in_thread(method, values, seed)
 
     async def _in_thread(self, function: Any, values: Mapping[str, Any], seed: int) -> Any:

@@ -13,6 +13,7 @@ from embodyflow.rewards.reward_config import DapoConfig
 class DapoRewardManager:
     """Adds a penalty for overlong responses to another manager's rewards (Yu et al. 2025, arXiv:2503.14476).
 
+    The length is the number of tokens that the model wrote, of an agent in all its turns; tokens of tools do not count.
     The penalty does not change whether a response is correct; the part ``overlong`` reports it.
     """
 

@@ -99,6 +99,40 @@ def test_draws_of_the_global_generators_are_those_of_the_row_and_the_episode():
     assert (random.getstate(), np.random.get_state()[1].tolist()) == outside
 
 
+def test_coroutines_are_seeded_whatever_other_tasks_draw_meanwhile():
+    def rolls(seed, disturb=False):
+        config, context = agent("SlowDice"), context_of(agent("SlowDice"), seed=seed)
+        others = []
+
+        async def draw():
+            while True:
+                others.append(random.random())
+                np.random.random()
+                await asyncio.sleep(0)
+
+        async def episode():
+            session = EnvironmentSession(Environments(config).of(row_of()), row_of(), context)
+            task = asyncio.create_task(draw()) if disturb else None
+            seen = [await session.begin()]
+            seen += [await session.call(session.tools[name], {}) for name in ("roll", "fumble", "roll")]
+            if task is not None:
+                task.cancel()
+            return seen
+
+        return asyncio.run(episode()), others
+
+    before = random.getstate()
+    alone, _ = rolls(1)
+    assert random.getstate() == before
+    disturbed, others = rolls(1, disturb=True)
+    random.setstate(before)
+
+    assert disturbed == alone and len(set(alone)) == 4
+    assert len(others) > 9 and others == [random.random() for _ in others]  # tasks beside it draw as if it did not
+    assert rolls(2)[0][0] == alone[0]  # siblings begin alike
+    assert rolls(2)[0][1:] != alone[1:]
+
+
 def test_several_calls_at_a_time_are_not_seeded_and_do_not_wait_for_each_other():
     config = limits("Dice", concurrency=8)
     runner, contexts = ToolRunner(), [context_of(config, seed=seed) for seed in range(8)]

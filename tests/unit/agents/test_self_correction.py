@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
+import torch
 from agent_jobs import agent_config
 from trainers import free_address
 
+from embodyflow.agents.episode import Episode, EpisodeContext
 from embodyflow.agents.transcript import Origin
 from embodyflow.data.batches import to_batch
 from embodyflow.rewards.interface import Sample, Score
@@ -80,6 +84,24 @@ def test_the_checker_grades_the_last_turn_as_the_reward_function_does(
     assert sorted(during, key=lambda sample: sample.uid) == seen
 
 
+def test_the_penalty_on_length_counts_all_turns_and_no_token_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer has 3 or 4 tokens and its end; with the last alone, no episode would reach the buffer."""
+    penalised = AgentRollout(agent_config(*WORDS, "rollout.agent.max_turn_tokens=30", *DAPO), 0, 1)
+    rows, _, metrics = play(penalised, monkeypatch, WRONG, RIGHT)
+    written, last = rows["loss_mask"].flatten(1).sum(1), (rows["token_turn"] == 2).flatten(1).sum(1)
+    expected = -((written - 5) / 4).clamp(0, 1)
+    assert torch.equal(rows["scores"], 1 + expected) and rows["success"].all()
+    assert (last <= 5).all() and (written < rows["response_length"]).all() and (expected < 0).all()
+    rows["rewarded"] = rows["rewarded"] & False
+    judged, metrics, _ = penalised.judge(rows, "demo")
+    assert torch.equal(judged["scores"], 1 + expected)
+    assert metrics["reward/overlong"].value == pytest.approx(expected.mean().item())
+    penalised.close()
+
+
+DAPO = ("reward=dapo", "reward.manager.max_tokens=9", "reward.manager.overlong.buffer=4")
+
+
 def half_for_anything(sample: Sample) -> Score:
     return Score(0.5, True)
 
@@ -91,6 +113,62 @@ def test_any_reward_function_is_a_checker(monkeypatch: pytest.MonkeyPatch) -> No
     rows, _, _ = play(rollout, monkeypatch, WRONG)
     assert rows["success"].all() and (rows["num_turns"] == 1).all() and (rows["scores"] == 0.5).all()
     rollout.close()
+
+
+GRADING: list[int] = []
+NUM_AT_ONCE: list[int] = []
+
+
+def slowly(sample: Sample) -> Score:
+    """Grade by the first token, after a time that differs between episodes."""
+    GRADING.append(sample.uid)
+    NUM_AT_ONCE.append(len(GRADING))
+    time.sleep(0.02 * (sample.uid % 3))
+    GRADING.remove(sample.uid)
+    return Score(float(sample.token_ids[0] % 2), sample.token_ids[0] % 2 == 0)
+
+
+def promptly(sample: Sample) -> Score:
+    return Score(float(sample.token_ids[0] % 2), sample.token_ids[0] % 2 == 0)
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_a_slow_checker_changes_no_row(free: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = []
+    for function in (slowly, promptly):
+        place = f"reward.function={{name: custom, function: {__name__}:{function.__name__}}}"
+        config = agent_config(*WORDS, place, "rollout.group_size=4")
+        trainer, rollout = LanguageTrainer(config, 0, 1), AgentRollout(config, 0, 1)
+        trainer.connect(free_address())
+        rollout.update_weights(trainer.weights() | trainer.probe(), version=0)
+        if not free:
+            monkeypatch.setattr(rollout._engine, "is_batch_invariant", lambda: False)
+        rows.append(rollout.play(rollout.training_episodes(0, 1), "train", (0, 1, "rollout")))
+        rollout.close()
+        trainer.close()
+    assert set(rows[0]["num_turns"]) == {1, 2} and len(NUM_AT_ONCE) >= 8 and set(NUM_AT_ONCE) == {1}
+    assert rows[0].keys() == rows[1].keys()
+    assert all((rows[0][name] == rows[1][name]).all() for name in rows[0])
+
+
+def test_other_episodes_go_on_while_one_is_graded(rollout: AgentRollout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checker waits for the first turn of every episode, so none may wait for the checker before its own."""
+    num_demos, answered, score = 8, threading.Semaphore(0), rollout._rewards.score
+    original = EpisodeContext.judge
+
+    def wait_and_score(samples: list[Sample]) -> list[Score]:
+        for _ in range(num_demos):
+            assert answered.acquire(timeout=20), "the checker holds up the other episodes"
+        answered.release(num_demos)
+        return score(samples)
+
+    async def judge(context: EpisodeContext, episode: Episode) -> Score:
+        answered.release()
+        return await original(context, episode)
+
+    monkeypatch.setattr(EpisodeContext, "judge", judge)
+    monkeypatch.setattr(rollout._rewards, "score", wait_and_score)
+    assert len(rollout.demonstrate()["num_turns"]) == num_demos
 
 
 def test_sampled_episodes_have_one_or_two_turns_and_never_a_turn_after_a_right_answer() -> None:
