@@ -5,7 +5,7 @@ many as transformers: one product computes queries, keys and values, another the
 feed-forward layer, and no modules are called in between.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
 from embodyflow.generation.slot_cache import SlotCache, SlotLayer
+from embodyflow.policies.causal_lm.windows_causal_lm import Window, windows_of
 from embodyflow.policies.onednn_linear import linear
 
 MODELS = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
@@ -53,19 +54,21 @@ class Decoder:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._layers = [_Layer(layer, model.config) for layer in model.model.layers]
+        self._windows = windows_of(model.config)
 
-    def __call__(self, tokens: Tensor, positions: Tensor, mask: Tensor, cache: SlotCache) -> Tensor:
+    def __call__(self, tokens: Tensor, positions: Tensor, masks: Mapping[Window, Tensor], cache: SlotCache) -> Tensor:
         """Return the logits [n, V] after the next token of each of the first n slots.
 
         Args:
             tokens: Tokens, int64 [n].
             positions: Positions of the tokens, int64 [n, 1].
-            mask: Attention mask, bool [n, 1, 1, c], from :meth:`SlotCache.prepare_step` for this pass.
+            masks: Attention masks, bool [n, 1, 1, c], from :meth:`SlotCache.prepare_step` for this pass.
             cache: Cache that receives the tokens' keys and values.
         """
         dtype = self._model.model.embed_tokens.weight.dtype
-        bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
-        return self.logits(self.hidden(tokens, positions, [_OfSlots(slots, bias) for slots in cache.layers]))
+        biases = {window: _bias(mask, dtype) for window, mask in masks.items()}
+        layers = zip(cache.layers, self._windows, strict=True)
+        return self.logits(self.hidden(tokens, positions, [_OfSlots(slots, biases[each]) for slots, each in layers]))
 
     def hidden(
         self, tokens: Tensor, positions: Tensor, attentions: Sequence[Attention], linear: Linear = linear
@@ -158,6 +161,10 @@ def is_supported(model: Any) -> bool:
         and config.hidden_act == "silu"
         and config._attn_implementation in ("sdpa", "embodyflow_sdpa")
     )
+
+
+def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
 
 
 def _normalize(hidden: Tensor, norm: Any) -> Tensor:

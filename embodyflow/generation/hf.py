@@ -15,7 +15,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.cache_utils import DynamicCache
 
 from embodyflow.config.generation import HFConfig
-from embodyflow.errors import ConfigError
 from embodyflow.generation import attention
 from embodyflow.generation.active_completions import ActiveCompletions
 from embodyflow.generation.conversations.invariant_passes import InvariantPasses
@@ -33,9 +32,10 @@ from embodyflow.generation.sampler import Sampler
 from embodyflow.generation.slot_cache import SlotCache
 from embodyflow.generation.stopping import StopStrings
 from embodyflow.generation.streams import AllAtOnce, StreamGuard, in_order
+from embodyflow.generation.supported_models import check_model
 from embodyflow.generation.weights import ModelWeights
 from embodyflow.policies import onednn_linear, rms_norm
-from embodyflow.policies.causal_lm.shared_prompts_causal_lm import attends_to_all
+from embodyflow.policies.causal_lm.windows_causal_lm import windows_of
 
 
 class HFEngine:
@@ -50,20 +50,22 @@ class HFEngine:
         device: ``cpu`` or ``cuda``.
 
     Raises:
-        ConfigError: A layer of the model does not attend to all positions.
+        ConfigError: The engine cannot generate with this model.
     """
 
     def __init__(self, config: HFConfig, model_path: Path, device: str) -> None:
         model_config: PreTrainedConfig = AutoConfig.from_pretrained(model_path)
-        _check_attention(model_config)
+        check_model(model_config)
         self.version = 0
         self._config, self._model_path, self._device = config, model_path, torch.device(device)
-        model = AutoModelForCausalLM.from_pretrained(model_path, dtype=getattr(torch, config.dtype))
+        options = {"attn_implementation": attention.implementation_for(model_config)}
+        model = AutoModelForCausalLM.from_pretrained(model_path, dtype=getattr(torch, config.dtype), **options)
         self._model: Any = model.to(self._device).eval()
         attention.use_in(self._model)
         onednn_linear.use_in(self._model)
         rms_norm.use_in(self._model)
         self._decoder = Decoder(self._model) if is_supported(self._model) else None
+        self._windows = windows_of(model_config)
         self._weights = ModelWeights.of_model(self._model)
         self._vocab_size = self._weights.vocab_size
         self._max_model_len = config.max_model_len or self._weights.max_positions
@@ -178,10 +180,11 @@ class HFEngine:
         """Draw the next token of every completion; return slots that have ended."""
         last, last_positions = active.last_tokens()
         tokens, positions = self._tensor(last), self._tensor(last_positions)[:, None]
-        mask = cache.prepare_step(positions, int(last_positions.max()) + 1)
+        masks = cache.prepare_step(positions, int(last_positions.max()) + 1, self._windows)
         if self._decoder is not None:
-            logits = self._decoder(tokens, positions, mask, cache)
+            logits = self._decoder(tokens, positions, masks, cache)
         else:
+            mask = attention.masks_for(self._model, masks)
             whole = self._forward(tokens[:, None], attention_mask=mask, position_ids=positions, past_key_values=cache)
             logits = whole[:, -1]
         return active.append(0, *sampler.draw(logits, active.noise(0)))
@@ -229,11 +232,3 @@ def _padded(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return the sequences padded with zeros on the right to the longest length."""
     longest = max(map(len, sequences))
     return [[*sequence, *[0] * (longest - len(sequence))] for sequence in sequences]
-
-
-def _check_attention(config: PreTrainedConfig) -> None:
-    if not attends_to_all(config):
-        raise ConfigError(
-            f"name=hf: {config.model_type} has layers without full attention; allowed are models with full attention "
-            "in every layer (name=vllm serves others)"
-        )

@@ -2,14 +2,18 @@
 
 transformers' caches keep all rows of a batch at the same length by padding on the left, so a new row could start only
 at the position of the longest one. In this cache a token lies at its own position, a new prompt overwrites a finished
-sequence, and a mask hides everything after a row's last token.
+sequence, and a mask hides everything after a row's last token. Layers that attend to a window keep all positions too:
+a turn of a conversation may go back, and siblings copy any prefix.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+
+from embodyflow.policies.causal_lm.windows_causal_lm import Window, seen_within
 
 GROWTH = 64  # minimum number of positions that a cache grows by
 
@@ -91,19 +95,23 @@ class SlotCache(Cache):
             layer.length = max(layer.length, length)
             layer.write(slots[:, None], positions, source.keys[rows], source.values[rows])
 
-    def prepare_step(self, positions: torch.Tensor, length: int) -> torch.Tensor:
+    def prepare_step(
+        self, positions: torch.Tensor, length: int, windows: Collection[Window] = (None,)
+    ) -> dict[Window, torch.Tensor]:
         """Set the positions that the next forward pass writes to.
 
         Args:
             positions: Positions [n, 1] of the next tokens in the first n slots.
             length: Largest of the positions plus 1.
+            windows: Windows of the layers.
 
         Returns:
-            The attention mask of that pass, bool [n, 1, 1, length]: a token sees the positions up to its own.
+            The attention mask of that pass for each window, bool [n, 1, 1, length].
         """
         for layer in self.layers:
             layer.positions, layer.length = positions, length
-        return (torch.arange(length, device=positions.device) <= positions)[:, None, None]
+        places = torch.arange(length, device=positions.device)
+        return {window: seen_within(places, positions, window)[:, None, None] for window in {*windows}}
 
     @torch.inference_mode()
     def move(self, source: int, target: int) -> None:

@@ -1,6 +1,7 @@
 """Small language models in Hugging Face folders."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -11,8 +12,15 @@ VOCAB = ("<eos>", *ALPHABET, *("ab", "bc", "cde"))  # a token per character, and
 MAX_POSITIONS = 64
 
 
-def save_model(folder: Path, *, tied: bool, seed: int = 0) -> Path:
-    """Write a Qwen3 model with random weights and a character tokenizer; return the folder."""
+def save_model(folder: Path, *, tied: bool, seed: int = 0, **settings: Any) -> Path:
+    """Write a Qwen3 model with random weights and a character tokenizer; return the folder.
+
+    Args:
+        folder: Folder to write.
+        tied: Use the embedding as the head's weight.
+        seed: Seed of the weights.
+        **settings: Further settings of the model's configuration.
+    """
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=len(VOCAB),
@@ -27,6 +35,7 @@ def save_model(folder: Path, *, tied: bool, seed: int = 0) -> Path:
         initializer_range=0.15,  # with the usual 0.02, tokens would be almost equally probable
         bos_token_id=None,
         eos_token_id=0,
+        **settings,
     )
     Qwen3ForCausalLM(config).save_pretrained(folder)
     tokenizer = Tokenizer(models.WordLevel({token: index for index, token in enumerate(VOCAB)}, unk_token="."))

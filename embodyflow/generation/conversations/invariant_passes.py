@@ -9,6 +9,7 @@ from embodyflow.generation.conversations.invariance import LENGTHS, agreeing_wid
 from embodyflow.generation.conversations.key_values import KeyValues
 from embodyflow.generation.conversations.row_passes import RowPasses
 from embodyflow.generation.decoder import Decoder
+from embodyflow.policies.causal_lm.windows_causal_lm import windows_of
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +51,8 @@ class InvariantPasses:
     def key_values(self, num_slots: int) -> KeyValues:
         """Return an empty cache."""
         config, attention = self._model.config, self._model.model.layers[0].self_attn
-        sizes = (config.num_hidden_layers, num_slots, config.num_key_value_heads, attention.head_dim)
-        return KeyValues(*sizes, self._model.dtype, self._model.device)
+        sizes = (num_slots, config.num_key_value_heads, attention.head_dim)
+        return KeyValues(windows_of(config), *sizes, self._model.dtype, self._model.device)
 
     def passes(self, key_values: KeyValues) -> RowPasses:
         """Return passes of :attr:`widths` over a cache."""

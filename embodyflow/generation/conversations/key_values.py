@@ -1,8 +1,8 @@
 """Keys and values of conversations, and attention to them that does not depend on the other rows of a pass.
 
 The cache holds blocks of a fixed number of positions. Attention multiplies each row with each block by products of one
-shape, and adds up the blocks in order. A block after a row's own position adds exact zeros. So the result of a row has
-the same bits in a short cache and in a long one.
+shape, and adds up the blocks in order. A block after a row's own position, or before the layer's window, adds exact
+zeros. So the result of a row has the same bits in a short cache and in a long one.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from embodyflow.policies.causal_lm.windows_causal_lm import Window, seen_within
 
 BLOCK = 64
 """Positions of a block."""
@@ -45,10 +47,17 @@ class Places:
     def __init__(self, slots: Tensor, positions: Tensor, num_single: int, num_blocks: int, runs: Sequence[Run]) -> None:
         self.slots, self.num_single, self.num_blocks, self.runs = slots, num_single, num_blocks, runs
         self.blocks, self.offsets = positions // BLOCK, positions % BLOCK
-        total = max([num_blocks, *(run.num_blocks for run in runs)])
-        every = torch.arange(total * BLOCK, device=positions.device).view(total, 1, 1, 1, BLOCK)
-        hidden = every > positions[:, None, None, None]
-        self.bias = torch.zeros(hidden.shape, device=positions.device).masked_fill_(hidden, float("-inf"))
+        self._positions = positions[:, None, None, None]
+        self._total = max([num_blocks, *(run.num_blocks for run in runs)])
+        self._biases: dict[Window, Tensor] = {}
+
+    def bias(self, window: Window) -> Tensor:
+        """Return the bias of the scores in layers with a window, 0 or minus infinity, float32 [N, n, 1, 1, B]."""
+        if window not in self._biases:
+            every = torch.arange(self._total * BLOCK, device=self._positions.device).view(-1, 1, 1, 1, BLOCK)
+            hidden = ~seen_within(every, self._positions, window)
+            self._biases[window] = torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, float("-inf"))
+        return self._biases[window]
 
 
 class KeyValues:
@@ -58,7 +67,7 @@ class KeyValues:
     weight 0, but 0 · NaN is NaN.
 
     Args:
-        num_layers: Number of layers.
+        windows: Window of each layer.
         num_slots: Number of slots, S.
         num_heads: Number of heads with their own keys and values, H.
         head_dim: Features of a head, D.
@@ -67,13 +76,19 @@ class KeyValues:
     """
 
     def __init__(
-        self, num_layers: int, num_slots: int, num_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+        self,
+        windows: Sequence[Window],
+        num_slots: int,
+        num_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         shape = (0, num_slots + 1, num_heads, BLOCK, head_dim)
-        self.num_slots = num_slots
+        self.num_slots, self._windows = num_slots, windows
         self._layers = [
             (torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
-            for _ in range(num_layers)
+            for _ in windows
         ]
 
     def reserve(self, num_positions: int) -> None:
@@ -91,7 +106,8 @@ class KeyValues:
 
     def attentions(self, places: Places) -> list["BlockAttention"]:
         """Return the attention of every layer in a pass."""
-        return [BlockAttention(keys, values, places) for keys, values in self._layers]
+        layers = zip(self._layers, self._windows, strict=True)
+        return [BlockAttention(keys, values, places, places.bias(window)) for (keys, values), window in layers]
 
 
 class BlockAttention:
@@ -101,10 +117,11 @@ class BlockAttention:
         keys: Keys [N, S + 1, H, B, D] of N blocks of B positions.
         values: Values, likewise.
         places: Places of the rows.
+        bias: Bias of the scores, from :meth:`Places.bias`.
     """
 
-    def __init__(self, keys: Tensor, values: Tensor, places: Places) -> None:
-        self._keys, self._values, self._places = keys, values, places
+    def __init__(self, keys: Tensor, values: Tensor, places: Places, bias: Tensor) -> None:
+        self._keys, self._values, self._places, self._bias = keys, values, places, bias
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """Store the rows' keys and values, and return what the rows attend to."""
@@ -121,12 +138,12 @@ class BlockAttention:
         slots, blocks = places.slots[: places.num_single], places.num_blocks
         keys = self._keys[:blocks].index_select(1, slots)
         values = self._values[:blocks].index_select(1, slots)
-        bias = places.bias[:blocks, : places.num_single]
+        bias = self._bias[:blocks, : places.num_single]
         return _attend(torch.matmul(queries, keys.transpose(-1, -2)), bias, lambda each: torch.matmul(each, values))
 
     def _run(self, queries: Tensor, run: Run) -> Tensor:
         keys, values = self._keys[: run.num_blocks, run.slot], self._values[: run.num_blocks, run.slot]
-        bias = self._places.bias[: run.num_blocks, run.first : run.end]
+        bias = self._bias[: run.num_blocks, run.first : run.end]
         scores = _products(queries.expand(run.num_blocks, *queries.shape[1:]), keys.transpose(-1, -2))
         return _attend(scores, bias, lambda each: _products(each, values))
 

@@ -7,13 +7,17 @@ there: it computes attention sequence by sequence.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from tensordict import TensorDict
 
 from embodyflow.policies.causal_lm.sequences_causal_lm import sequences_of
+from embodyflow.policies.causal_lm.windows_causal_lm import Window, seen_within
+
+BLIND_TO_POSITIONS = {"afmoe", "biogpt", "falcon", "gpt_oss", "granitemoehybrid", "opt", "xglm"}
+"""Architectures of transformers whose masks do not depend on positions; a line holds one of their sequences."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,21 @@ class AttentionLines:
     tokens: torch.Tensor
     places: torch.Tensor
     mask: torch.Tensor | None
+    _local_masks: dict[int, torch.Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    def mask_within(self, window: Window) -> torch.Tensor | None:
+        """Return the mask of layers with a window, bool ``[L, 1, W, W]`` or ``[1, 1, W, W]``; ``None`` if causal.
+
+        Sequences lie in one piece, so the distance of two places is that of their tokens' positions.
+        """
+        width = self.tokens.shape[1]
+        if window is None or window >= width:
+            return self.mask
+        if window not in self._local_masks:
+            places = torch.arange(width, device=self.tokens.device)
+            near = seen_within(places, places[:, None], window)[None, None]
+            self._local_masks[window] = near if self.mask is None else near & self.mask
+        return self._local_masks[window]
 
 
 @dataclass(frozen=True)
@@ -53,7 +72,7 @@ class Packed:
     targets: torch.Tensor
 
 
-def pack_rows(batch: TensorDict, device: str, attention: str) -> Packed:
+def pack_rows(batch: TensorDict, device: str, attention: str, model_type: str = "") -> Packed:
     """Pack the sequences of language rows (:mod:`embodyflow.types`), each but its last token.
 
     Without rows the result is one line of one token: a sharded model's forward pass is a collective, so a rank without
@@ -63,14 +82,18 @@ def pack_rows(batch: TensorDict, device: str, attention: str) -> Packed:
         batch: Language rows.
         device: Device of the result.
         attention: Name of the model's attention in transformers.
+        model_type: Architecture of the model in transformers.
     """
     sequences = sequences_of(batch)
     inputs = [sequence.inputs for sequence in sequences]
     lengths = [len(each) for each in inputs]
+    width = max(lengths, default=1)
     if attention == "flash_attention_2" and lengths:
         lines, width = [list(range(len(lengths)))], sum(lengths)
+    elif model_type in BLIND_TO_POSITIONS:
+        lines = [[index] for index in range(len(lengths))]
     else:
-        lines, width = first_fit(lengths), max(lengths, default=1)
+        lines = first_fit(lengths)
     ids, positions = np.zeros((2, max(len(lines), 1), width), np.int64)
     before: list[np.ndarray] = [np.zeros((5, 0), np.int64)]
     for number, line in enumerate(lines):

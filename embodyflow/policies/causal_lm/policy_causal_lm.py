@@ -79,7 +79,7 @@ def pack(batch: TensorDict, model: Any, device: str) -> Packed:
     """Pack language rows in the way of the model's attention: by :func:`pack_shared` or :func:`pack_rows`."""
     if is_used_in(model):
         return pack_shared(batch, device)
-    return pack_rows(batch, device, model.config._attn_implementation)
+    return pack_rows(batch, device, model.config._attn_implementation, model.config.model_type)
 
 
 def before_responses(model: Any, packed: Packed) -> torch.Tensor:

@@ -19,28 +19,21 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 
 from embodyflow.policies.causal_lm.packing_causal_lm import AttentionLines, Packed, first_fit
 from embodyflow.policies.causal_lm.sequences_causal_lm import sequences_of
+from embodyflow.policies.causal_lm.windows_causal_lm import Window, has_windows, seen_within
 
 NAME = "embodyflow_shared_prompts"
 """Name in transformers' registry of attentions. Its registry of masks lacks the name, so models make no mask."""
 
-MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
-"""Architectures of transformers whose attention :func:`attend` computes, if every layer attends to all positions."""
+MODEL_TYPES = {"gemma", "gemma3_text", "llama", "mistral", "phi3", "qwen2", "qwen3"}
+"""Architectures of transformers whose attention :func:`attend` computes, with and without windows."""
 
 
 def use_in(model: Any) -> None:
     """Make a transformers model share prompts, if its attention is ``sdpa`` and of a known architecture."""
     config = model.config
-    if config._attn_implementation == "sdpa" and config.model_type in MODEL_TYPES and attends_to_all(config):
+    if config._attn_implementation == "sdpa" and config.model_type in MODEL_TYPES and has_windows(config):
         AttentionInterface.register(NAME, attend)
         model.set_attn_implementation(NAME)
-
-
-def attends_to_all(config: Any) -> bool:
-    """Return True if every layer of a transformers model attends to all positions."""
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    return kinds == {"full_attention"} and (
-        hasattr(config, "layer_types") or not getattr(config, "sliding_window", None)
-    )
 
 
 def is_used_in(model: Any) -> bool:
@@ -102,6 +95,7 @@ def attend(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
+    sliding_window: Window = None,
     attention_lines: AttentionLines | None = None,
     **arguments: Any,
 ) -> tuple[torch.Tensor, None]:
@@ -114,6 +108,7 @@ def attend(
         value: Values, [1, H, U, D].
         attention_mask: Mask, for calls without lines.
         scaling: Factor of the scores.
+        sliding_window: Window of the layer.
         attention_lines: Layout that the model was called with; without one, transformers' own attention is used.
         **arguments: Further arguments of transformers' attention.
 
@@ -121,8 +116,10 @@ def attend(
         Outputs, [1, U, G·H, D], and no attention weights.
     """
     if attention_lines is None:
+        if attention_mask is None:
+            attention_mask = _mask_of_one_sequence(key, sliding_window)
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **arguments)
-    mask = attention_lines.mask
+    mask = attention_lines.mask_within(sliding_window)
     queries, keys, values = (_gather(each, attention_lines.tokens) for each in (query, key, value))
     if mask is not None and query.device.type != "cpu":
         # On a GPU no fused kernel supports both a mask and shared heads; the unfused one keeps all scores.
@@ -138,6 +135,15 @@ def attend(
     )
     outputs = mixed.transpose(1, 2).flatten(0, 1)  # [L·W, G·H, D]
     return embedding(attention_lines.places, outputs.flatten(1)).view(1, -1, *outputs.shape[1:]), None
+
+
+def _mask_of_one_sequence(key: torch.Tensor, window: Window) -> torch.Tensor | None:
+    """Return the mask of keys [n, H, t, D] and as many queries, bool [t, t]; ``None`` if it is causal."""
+    length = key.shape[2]
+    if window is None or window >= length:
+        return None
+    places = torch.arange(length, device=key.device)
+    return seen_within(places, places[:, None], window)
 
 
 def _gather(heads: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

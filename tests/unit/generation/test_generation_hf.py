@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from language_models import VOCAB, save_model
-from transformers import AutoConfig, AutoModelForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from embodyflow.config.generation import HFConfig
 from embodyflow.errors import ConfigError
@@ -81,10 +81,19 @@ def test_other_models_decode_with_transformers(tmp_path: Path) -> None:
     np.testing.assert_allclose(one.log_probs, engine.score([(request.prompt_ids, one.token_ids)])[0], atol=1e-5)
 
 
-def test_layers_without_full_attention_are_refused(tmp_path: Path) -> None:
-    config = MistralConfig(
-        vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, sliding_window=4
-    )
-    MistralForCausalLM(config).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"mistral .*name=vllm"):
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("llama4_text", "layers of the kind chunked_attention; allowed are full_attention and sliding_attention"),
+        ("qwen3_next", "layers of the kind linear_attention"),
+        ("gpt_neo", "layers of the kind local"),
+        ("gemma3n_text", "layers that share keys and values"),
+    ],
+)
+def test_other_attention_is_refused(kind: str, reason: str, tmp_path: Path) -> None:
+    AutoConfig.for_model(kind).save_pretrained(tmp_path)
+    with pytest.raises(
+        ConfigError, match=rf"rollout.generation.name=hf: {kind} has {reason}.* \(.*name=vllm"
+    ) as caught:
         HFEngine(HFConfig(), tmp_path, "cpu")
+    assert "\n" not in str(caught.value)

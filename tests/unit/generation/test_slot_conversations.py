@@ -42,6 +42,15 @@ def engine(folder: Path) -> HFEngine:
     return HFEngine(HFConfig(max_num_seqs=4), folder, "cpu")
 
 
+@pytest.fixture(scope="module")
+def local_engine(tmp_path_factory: pytest.TempPathFactory) -> HFEngine:
+    """The second of two layers attends to five positions."""
+    settings = {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": 5}
+    return HFEngine(
+        HFConfig(max_num_seqs=4), save_model(tmp_path_factory.mktemp("local"), tied=True, **settings), "cpu"
+    )
+
+
 def request(conversation: int, turn: int, before: tuple[int, ...] = ()) -> Request:
     """Ask for a turn after messages of lengths that differ between conversations and turns."""
     rng = np.random.default_rng((conversation // 2, turn))  # two conversations share a prompt
@@ -70,6 +79,16 @@ def play_alone(engine: HFEngine, conversation: int, num_turns: int) -> list[Comp
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 3), min_size=1, max_size=7))
 def test_a_turn_has_the_same_bits_whenever_it_is_asked_for(engine: HFEngine, seed: int, lengths: list[int]) -> None:
+    check_bits(engine, seed, lengths)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 2**32), st.lists(st.integers(1, 3), min_size=1, max_size=7))
+def test_a_turn_has_the_same_bits_with_windows(local_engine: HFEngine, seed: int, lengths: list[int]) -> None:
+    check_bits(local_engine, seed, lengths)
+
+
+def check_bits(engine: HFEngine, seed: int, lengths: list[int]) -> None:
     """Turns begin at random steps, some are replayed, and there may be more conversations than slots."""
     rng = np.random.default_rng(seed)
     expected = [play_alone(engine, number, length) for number, length in enumerate(lengths)]

@@ -12,6 +12,7 @@ from huggingface_hub.utils import filter_repo_objects
 from hypothesis import given
 from hypothesis import strategies as st
 from language_models import save_model
+from language_rows import GROUPED, GROUPS, LENGTHS, one_by_one, rows, siblings
 from safetensors.torch import load_file, save_file
 from tensordict import TensorDict
 from torch.nn.functional import scaled_dot_product_attention
@@ -20,7 +21,6 @@ from transformers.modeling_flash_attention_utils import _is_packed_sequence, pre
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from embodyflow.config.generation import HFConfig
-from embodyflow.data.batches import to_batch
 from embodyflow.generation.hf import HFEngine
 from embodyflow.generation.interface import Request, Sampling
 from embodyflow.policies.causal_lm import modeling_causal_lm, shared_prompts_causal_lm
@@ -68,64 +68,19 @@ def test_an_engine_loads_a_model_of_the_hub_from_its_folder_alone(
     assert not (cache / "pytorch_model.bin").exists()
 
 
-def rows(lengths: list[tuple[int, int]], seed: int = 0) -> TensorDict:
-    """Make rows of prompts and responses of these lengths; the padding is not zero, so that reading it shows."""
-    rng, count = np.random.default_rng(seed), len(lengths)
-    num_prompt, num_response = np.array(lengths, np.int64).reshape(-1, 2).T
-    longest = int(num_response.max(initial=1))
-    mask = np.arange(longest) < num_response[:, None]
-    return to_batch(
-        {
-            "prompt_tokens": rng.integers(4, 19, (count, int(num_prompt.max(initial=1)))),
-            "action_tokens": rng.integers(4, 19, (count, longest, 1)),
-            "prompt_length": num_prompt,
-            "response_length": num_response,
-            "loss_mask": mask[..., None],
-        }
-    )
-
-
-def one_by_one(policy: CausalLMPolicy, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return log-probs and entropy by the textbook: one row at a time, nothing packed."""
-    shape = batch["loss_mask"].shape
-    log_probs, entropy = torch.zeros(shape), torch.zeros(shape)
-    for row in range(len(batch)):
-        prompt = batch["prompt_tokens"][row, : batch["prompt_length"][row]]
-        response = batch["action_tokens"][row, : batch["response_length"][row], 0]
-        logits = policy.model(input_ids=torch.cat([prompt, response])[None]).logits[0, len(prompt) - 1 : -1]
-        distribution = torch.distributions.Categorical(logits=logits / temperature)
-        log_probs[row, : len(response), 0] = distribution.log_prob(response)
-        entropy[row, : len(response), 0] = distribution.entropy()
-    return log_probs, entropy
-
-
-LENGTHS = [(7, 30), (3, 4), (5, 1), (9, 12), (2, 2), (8, 25), (1, 9)]
-
-
-def siblings(of: list[int], lengths: list[tuple[int, int]], seed: int = 0) -> TensorDict:
-    """Make rows of these lengths with the prompts of other rows, which may be cut short."""
-    batch = rows(lengths, seed)
-    batch["prompt_tokens"] = batch["prompt_tokens"][of]
-    return batch
-
-
 @pytest.mark.parametrize(
-    ("model_type", "attention"), [("qwen3", "eager"), ("olmo2", "sdpa"), ("gpt_neox", "sdpa"), ("mistral", "sdpa")]
+    ("model_type", "attention"), [("qwen3", "eager"), ("olmo2", "sdpa"), ("gpt_neox", "sdpa"), ("mistral", "eager")]
 )
 def test_packed_rows_equal_rows_alone(model_type: str, attention: str) -> None:
     torch.manual_seed(0)
     policy, batch = CausalLMPolicy(config_of(model_type, attn_implementation=attention), "cpu"), rows(LENGTHS)
-    assert not is_used_in(policy.model)  # Mistral's layers attend to a window by default
+    assert not is_used_in(policy.model)
     packed = pack_rows(batch, "cpu", attention)
     # 111 tokens, which padding to the longest row would make 252; no last token of a row is an input.
     assert packed.input_ids.shape == (4, 36)
-    for mine, expected in zip(policy.evaluate(batch, 0.7), one_by_one(policy, batch, 0.7), strict=True):
+    for mine, expected in zip(policy.evaluate(batch, 0.7), one_by_one(policy.model, batch, 0.7), strict=True):
         assert mine.shape == (7, 30, 1) and mine.dtype == torch.float32
         torch.testing.assert_close(mine, expected, atol=1e-5, rtol=0)
-
-
-GROUPS = [0, 0, 2, 3, 3, 3, 0]
-GROUPED = [(7, 30), (7, 4), (5, 1), (9, 12), (9, 2), (9, 25), (3, 9)]  # the last prompt is the beginning of another
 
 
 @pytest.mark.parametrize("model_type", ["qwen3", "qwen2", "llama"])
@@ -135,7 +90,7 @@ def test_siblings_share_their_prompt_and_equal_rows_alone(model_type: str) -> No
     packed = pack_shared(batch, "cpu")
     # Four prompts of 24 tokens in all, and each response without its last token: no padding.
     assert packed.input_ids.shape == (1, 7 + 5 + 9 + 3 + 83 - 7)
-    for mine, expected in zip(policy.evaluate(batch, 0.7), one_by_one(policy, batch, 0.7), strict=True):
+    for mine, expected in zip(policy.evaluate(batch, 0.7), one_by_one(policy.model, batch, 0.7), strict=True):
         torch.testing.assert_close(mine, expected, atol=1e-5, rtol=0)
 
 
@@ -202,7 +157,7 @@ def test_rows_do_not_attend_to_each_other_by_flash_attention(
     lengths: list[tuple[int, int]], policy: CausalLMPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = rows(lengths)
-    expected = one_by_one(policy, batch, 0.7)
+    expected = one_by_one(policy.model, batch, 0.7)
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", flash_attention)
     monkeypatch.setattr(policy.model.config, "_attn_implementation_internal", "flash_attention_2")
     monkeypatch.setattr(policy, "config", config_of(attn_implementation="flash_attention_2"))
@@ -216,7 +171,7 @@ def test_rows_do_not_attend_to_each_other_by_flash_attention(
 def test_the_gradient_of_packed_rows_is_the_sum_of_the_rows_gradients(model_type: str, batch: TensorDict) -> None:
     torch.manual_seed(0)
     policy, gradients = CausalLMPolicy(config_of(model_type), "cpu"), []
-    for evaluate in (policy.evaluate, lambda rows, temperature: one_by_one(policy, rows, temperature)):
+    for evaluate in (policy.evaluate, lambda rows, temperature: one_by_one(policy.model, rows, temperature)):
         policy.model.zero_grad()
         log_probs, entropy = evaluate(batch, 1.0)
         (log_probs + 0.1 * entropy).sum().backward()

@@ -1,18 +1,14 @@
 """Rows of several contexts: each context is computed as if it were alone."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensordict import TensorDict
+from language_rows import CONTEXTS, Row, alone, batch_of
 
-from embodyflow.data.batches import to_batch
-from embodyflow.data.padding import pad_lists
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig, ScratchConfig
 from embodyflow.policies.causal_lm.critic_causal_lm import CausalLMCritic
 from embodyflow.policies.causal_lm.packing_causal_lm import pack_rows
@@ -23,52 +19,6 @@ from embodyflow.training.learner import micro_batches
 
 TOKENIZER = "embodyflow.prompts.arithmetic:build_tokenizer"
 SIZES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 8}
-Row = tuple[list[int], list[tuple[int, list[int], list[int]]]]
-"""A prompt, and segments: context, given tokens, tokens of the model."""
-
-ROWS: list[Row] = [
-    # The second context repeats the prompt and a part of the first; the third is another agent's, amid the first.
-    (
-        [4, 5, 6],
-        [(0, [], [7, 8, 9]), (2, [12, 13], [14]), (0, [10], [11, 7]), (1, [4, 5, 6, 8, 9, 15], [16, 4]), (2, [5], [6])],
-    ),
-    ([4, 5, 6], [(0, [], [7, 9])]),
-    ([9, 8], [(1, [9, 8, 7], [6, 5]), (2, [9, 8, 7, 4], [5])]),  # the model does not continue the prompt
-    ([5] * 9, [(0, [], [6] * 12), (1, [5], [6])]),
-]
-
-
-def batch_of(rows: list[Row]) -> TensorDict:
-    """Return the columns of rows that the forward passes read; what is padded is not zero, so that reading it shows."""
-    tokens = [[token for _, given, own in turns for token in (*given, *own)] for _, turns in rows]
-    contexts = [[context for context, given, own in turns for _ in (*given, *own)] for _, turns in rows]
-    mask = [
-        [trained for _, given, own in turns for trained in (*[False] * len(given), *[True] * len(own))]
-        for _, turns in rows
-    ]
-    inside, padded = pad_lists(tokens, np.int64)
-    _, prompts = pad_lists([prompt for prompt, _ in rows], np.int64)
-    return to_batch(
-        {
-            "prompt_tokens": np.where(prompts, prompts, 17),
-            "prompt_length": np.array([len(prompt) for prompt, _ in rows], np.int64),
-            "action_tokens": np.where(inside, padded, 18)[..., None],
-            "token_context": np.where(inside, pad_lists(contexts, np.int32)[1], 3)[..., None].astype(np.int32),
-            "response_length": inside.sum(1),
-            "loss_mask": pad_lists(mask, np.bool_)[1][..., None],
-        }
-    )
-
-
-def alone(batch: TensorDict, evaluate: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Return a number before each of the model's tokens, [N, R, 1], by one pass over the tokens before it."""
-    numbers = torch.zeros(batch["loss_mask"].shape)
-    for row, step in batch["loss_mask"][..., 0].nonzero().tolist():
-        tokens, contexts = batch["action_tokens"][row, :, 0], batch["token_context"][row, :, 0]
-        before = tokens[:step][contexts[:step] == contexts[step]]
-        prompt = batch["prompt_tokens"][row, : batch["prompt_length"][row] if contexts[step] == 0 else 0]
-        numbers[row, step] = evaluate(torch.cat([prompt, before, tokens[step : step + 1]]))
-    return numbers
 
 
 def log_prob(policy: CausalLMPolicy, tokens: torch.Tensor) -> torch.Tensor:
@@ -84,7 +34,7 @@ def config_of(model_type: str, attention: str) -> CausalLMConfig:
 @pytest.mark.parametrize(("model_type", "attention"), [("qwen3", "sdpa"), ("qwen3", "eager"), ("olmo2", "sdpa")])
 def test_each_context_is_computed_as_if_it_were_alone(model_type: str, attention: str) -> None:
     torch.manual_seed(0)
-    policy, batch = CausalLMPolicy(config_of(model_type, attention), "cpu"), batch_of(ROWS)
+    policy, batch = CausalLMPolicy(config_of(model_type, attention), "cpu"), batch_of(CONTEXTS)
     assert is_used_in(policy.model) == (attention == "sdpa" and model_type == "qwen3")
     gradients = []
     log_probs, expected = policy.evaluate(batch, 0.7)[0], alone(batch, lambda tokens: log_prob(policy, tokens))
@@ -101,7 +51,7 @@ def test_each_context_is_computed_as_if_it_were_alone(model_type: str, attention
 
 def test_the_critic_values_what_a_context_has_seen() -> None:
     torch.manual_seed(0)
-    critic, batch = CausalLMCritic(config_of("qwen3", "sdpa"), "cpu"), batch_of(ROWS)
+    critic, batch = CausalLMCritic(config_of("qwen3", "sdpa"), "cpu"), batch_of(CONTEXTS)
     torch.nn.init.ones_(critic.model.score.weight)
     with torch.no_grad():
         values = critic.evaluate(batch)[..., None]
@@ -110,7 +60,7 @@ def test_the_critic_values_what_a_context_has_seen() -> None:
 
 
 def test_contexts_share_their_beginnings() -> None:
-    packed = pack_shared(batch_of(ROWS[:1]), "cpu")
+    packed = pack_shared(batch_of(CONTEXTS[:1]), "cpu")
     # Prompt 3; context 0: 7 8 9 10 11; context 1 repeats the prompt: 8 9 15 16; context 2: 12 13 14 5.
     assert packed.input_ids.shape == (1, 3 + 5 + 4 + 4)
     assert packed.targets.tolist() == [7, 8, 9, 10, 11, 7, *(5, 6, 8, 9, 15, 16, 4), *(13, 14, 5, 6)]
@@ -158,7 +108,7 @@ def test_attention_sees_exactly_the_tokens_of_the_context(rows: list[Row]) -> No
 
 
 def test_flash_attention_finds_each_context_in_the_positions() -> None:
-    batch = batch_of(ROWS)
+    batch = batch_of(CONTEXTS)
     packed = pack_rows(batch, "cpu", "flash_attention_2")
     starts = [*(packed.position_ids[0] == 0).nonzero().flatten().tolist(), packed.position_ids.shape[1]]
     found = [packed.input_ids[0, start:end].tolist() for start, end in pairwise(starts)]
@@ -173,5 +123,5 @@ def test_micro_batches_count_the_tokens_that_the_model_did_not_write(monkeypatch
     class Limits:
         micro_batch_tokens = 30  # the row has 3 + 19 tokens, of which the model wrote 9
 
-    cuts = micro_batches(batch_of(ROWS[:1] * 2), Limits(), OneRank())  # type: ignore[arg-type]
+    cuts = micro_batches(batch_of(CONTEXTS[:1] * 2), Limits(), OneRank())  # type: ignore[arg-type]
     assert [(cut.start, cut.stop) for cut in cuts] == [(0, 1), (1, 2)]

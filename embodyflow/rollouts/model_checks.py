@@ -1,0 +1,130 @@
+"""Checks that trainer and engine of a language job can handle its model, before a process starts."""
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any
+
+from embodyflow.config.language import LanguageConfig
+from embodyflow.errors import ConfigError
+from embodyflow.policies.causal_lm.split_causal_lm import check_split
+
+PLAIN = {"llama", "mistral", "qwen2", "qwen3"}
+"""Architectures of transformers that need no further check, which would import torch."""
+
+
+def check_model(config: LanguageConfig) -> None:
+    """Check that the model exists, that it can be split, and that trainer and engine can handle its architecture.
+
+    Raises:
+        ConfigError: A check failed; one line names the key and what is allowed.
+    """
+    path, scratch, tensor_size = config.policy.path, config.policy.scratch, config.trainer.tensor_parallel_size
+    if scratch is not None:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+        key = f"policy.scratch.model_type={scratch.model_type}"
+        if scratch.model_type not in CONFIG_MAPPING_NAMES:
+            near = difflib.get_close_matches(scratch.model_type, CONFIG_MAPPING_NAMES, n=3)
+            raise ConfigError(
+                f"{key}: transformers has no such architecture; "
+                f"allowed are, for example, {', '.join(near or ['qwen3', 'llama', 'gpt2'])}"
+            )
+        check_split(scratch.model_dump(), tensor_size)
+        if scratch.model_type not in PLAIN:
+            check_architecture(config, _sized(scratch.model_dump()), key)
+    elif path is not None and is_folder(path):
+        file = Path(path).expanduser() / "config.json"
+        if not file.is_file():
+            raise ConfigError(
+                f"policy.path={path}: has no config.json; allowed are a Hugging Face folder and a model name on its hub"
+            )
+        values = json.loads(file.read_text())
+        check_split(values, tensor_size)
+        _check_positions(config, values)
+        if values.get("model_type") not in PLAIN:
+            check_architecture(config, _read(file.parent, f"policy.path={path}"), f"policy.path={path}")
+
+
+def check_architecture(config: LanguageConfig, model: Any, key: str) -> None:
+    """Check that trainer and engine can handle an architecture.
+
+    Args:
+        config: Run configuration.
+        model: Configuration of the model in transformers.
+        key: Key and value that name the model.
+
+    Raises:
+        ConfigError: They cannot; one line names the key and what is allowed.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+
+    from embodyflow.generation.supported_models import check_model
+    from embodyflow.policies.causal_lm.windows_causal_lm import KINDS
+
+    kind = model.model_type
+    if model.get_text_config() is not model:
+        raise ConfigError(f"{key}: {kind} reads more than text; allowed are models of text alone, such as its decoder")
+    if type(model) not in AutoModelForCausalLM._model_mapping:
+        raise ConfigError(f"{key}: {kind} is no causal language model of transformers")
+    if not hasattr(model, "max_position_embeddings"):
+        raise ConfigError(f"{key}: {kind} does not state its max_position_embeddings; allowed are models that do")
+    built = AutoModelForCausalLM._model_mapping[type(model)]
+    others = sorted({*(getattr(model, "layer_types", None) or ())} - {*KINDS})
+    if others or built._is_stateful:
+        raise ConfigError(
+            f"{key}: {kind} has layers of the kind {others[0] if others else 'recurrent'}, which the trainer cannot "
+            f"pack into lines; allowed are {' and '.join(KINDS)}"
+        )
+    _check_attention(config.policy.attn_implementation, model, built)
+    if config.rollout.generation.name == "hf":
+        check_model(model)
+    if config.algorithm.needs_critic and type(model) not in AutoModelForTokenClassification._model_mapping:
+        raise ConfigError(
+            f"algorithm.advantage={config.algorithm.advantage}: needs a critic, and transformers has no token "
+            f"classifier for the {kind} of {key}; allowed are advantages without a critic, such as grpo"
+        )
+
+
+def is_folder(path: str) -> bool:
+    """Return True if the path is a local folder, and not ``owner/name`` on the hub."""
+    return path.startswith((".", "/", "~")) or path.count("/") > 1 or Path(path).exists()
+
+
+def _check_attention(attention: str, model: Any, built: Any) -> None:
+    """Check that transformers computes the architecture in full by the configured attention."""
+    key, kind = f"policy.attn_implementation={attention}", model.model_type
+    supported = {
+        "eager": True,
+        "sdpa": built._supports_sdpa and not getattr(model, "attn_logit_softcapping", None),
+        "flash_attention_2": built._supports_flash_attn,
+    }
+    if not supported[attention]:
+        allowed = [name for name, is_supported in supported.items() if is_supported]
+        raise ConfigError(f"{key}: does not compute the attention of {kind} in full; allowed are {', '.join(allowed)}")
+
+
+def _check_positions(config: LanguageConfig, values: dict[str, Any]) -> None:
+    """Check that the model can attend to the longest row, unless ``max_model_len`` overrides its limit."""
+    rollout, positions = config.rollout, values.get("max_position_embeddings", values.get("n_positions"))
+    if rollout.generation.max_model_len is None and positions is not None and rollout.longest_row > positions:
+        raise ConfigError(
+            f"rollout.max_prompt_tokens + rollout.max_response_tokens = {rollout.longest_row} exceed the "
+            f"max_position_embeddings={positions} of policy.path={config.policy.path}"
+        )
+
+
+def _sized(sizes: dict[str, Any]) -> Any:
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(**sizes)
+
+
+def _read(folder: Path, key: str) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise ConfigError(f"{key}: transformers cannot read its config.json: {first}") from error

@@ -1,0 +1,95 @@
+"""A model that trainer or engine cannot handle is refused in one line, before a process starts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from language_jobs import language_config
+from transformers import AutoConfig, Gemma3Config
+
+from embodyflow.errors import ConfigError
+
+TOKENIZER = "policy.tokenizer=embodyflow.prompts.arithmetic:build_tokenizer"
+EAGER = "policy.attn_implementation=eager"
+VLLM = "(rollout.generation.name=vllm serves others)"
+
+
+def words_for(folder: Path) -> tuple[str, ...]:
+    return "policy.scratch=null", f"policy.path={folder}", TOKENIZER
+
+
+def save_config(kind: str, folder: Path, **settings: Any) -> None:
+    AutoConfig.for_model(kind, **settings).save_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "answer"),
+    [
+        (
+            "gemma2",
+            (),
+            "policy.attn_implementation=sdpa: does not compute the attention of gemma2 in full; allowed are",
+        ),
+        ("gpt_oss", (), "policy.attn_implementation=sdpa: does not compute the attention of gpt_oss in full; allowed"),
+        ("qwen3_next", (), "{path}: qwen3_next has layers of the kind linear_attention, which the trainer cannot pack"),
+        ("mamba", (), "{path}: mamba does not state its max_position_embeddings"),
+        ("bloom", (), "{path}: bloom does not state its max_position_embeddings"),
+        ("gpt_neo", (EAGER,), f"rollout.generation.name=hf: gpt_neo has layers of the kind local; .*{VLLM}"),
+        ("gemma3n_text", (), f"rollout.generation.name=hf: gemma3n_text has layers that share keys and .*{VLLM}"),
+        ("t5", (), "{path}: t5 is no causal language model of transformers"),
+        ("gemma3_text", ("algorithm=ppo",), "algorithm.advantage=gae: needs a critic, and transformers has no token"),
+    ],
+)
+def test_an_architecture_is_refused(kind: str, words: tuple[str, ...], answer: str, tmp_path: Path) -> None:
+    save_config(kind, tmp_path)
+    answer = "^" + answer.replace("(", r"\(").replace(")", r"\)").format(path=f"policy.path={tmp_path}")
+    with pytest.raises(ConfigError, match=answer) as caught:
+        language_config(*words_for(tmp_path), *words)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("gemma3_text", ()),
+        ("gemma2", (EAGER,)),
+        ("gpt_oss", (EAGER,)),
+        ("phi3", ()),
+        ("mistral", ()),
+        ("gpt2", ()),
+        ("phi3", ("algorithm=ppo",)),
+    ],
+)
+def test_an_architecture_with_windows_is_accepted(kind: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    save_config(kind, tmp_path)
+    assert language_config(*words_for(tmp_path), *words).policy.path == str(tmp_path)
+
+
+def test_another_engine_may_serve_what_ours_cannot(tmp_path: Path) -> None:
+    save_config("gpt_neo", tmp_path)
+    engine = "rollout.generation={name:remote,base_url:'http://x',weight_update:reload_weights,weights_folder:/x}"
+    words = ("~rollout.generation.max_num_seqs", engine, EAGER)
+    assert language_config(*words_for(tmp_path), *words).rollout.generation.name == "remote"
+
+
+def test_a_model_that_also_reads_images_is_refused(tmp_path: Path) -> None:
+    Gemma3Config().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=rf"^policy.path={tmp_path}: gemma3 reads more than text; allowed are models"):
+        language_config(*words_for(tmp_path))
+
+
+def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen33"}))
+    with pytest.raises(
+        ConfigError, match=rf"^policy.path={tmp_path}: transformers cannot read its config.json: "
+    ) as it:
+        language_config(*words_for(tmp_path))
+    assert len(str(it.value).splitlines()) == 1
+
+
+def test_sizes_of_a_random_model_are_checked_too() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^policy.attn_implementation=sdpa: does not compute the attention of gemma2 in"
+    ):
+        language_config("policy.scratch.model_type=gemma2")
