@@ -335,10 +335,41 @@ def siirl() -> str:
     return table(("Files", "Flow", "Nodes", "Rows", "Rows kept", "Optimizer steps", "Gradient norm"), rows)
 
 
+def agents() -> str:
+    """Return the success rates that agents have learned."""
+    rows = []
+    for experiment, name, task in (
+        ("calculator", "agent_learning", "products that are too large for the model, with a calculator"),
+        ("self_correct", "agent_learning_self_correct", "sums, with a second answer after a wrong one"),
+    ):
+        for each in _read(name)["comparisons"]:
+            arm = {"no tool": f"{task.partition(', with')[0]}, without one"}.get(each["arm"], task)
+            seconds = f"{each['mean']['mean_train_seconds']:.0f}"
+            seeds, curve = str(len(each["runs"])), f"[curve](images/{name}.png)"
+            rows.append((code(experiment), arm, *_lift(each["mean"]), seeds, seconds, curve))
+    header = ("`experiment=`", "Task", "Before", "After", "Lowest after", "Seeds", "Seconds of training", "Curve")
+    return table(header, rows)
+
+
+def conversations() -> str:
+    """Return the rates of agents' episodes beside the bound, in lockstep, and beside TRL."""
+    rows = []
+    for each in _read("agent_generation")["comparisons"]:
+        free, lockstep = (each["contenders"][name] for name in ("free running", "lockstep"))
+        rates = (f"{one['episodes_per_second']:.1f}" for one in (free, lockstep))
+        rows.append((f"{each['workload']} tools", *rates, f"{free['of_bound']:.2f}", "–"))
+    for each in _read("agent_against_trl")["comparisons"]:
+        rate = f"{each['contenders']['embodyflow']['episodes_per_second']:.1f}"
+        rows.append((f"calculator, {each['workload']} tools", rate, "–", "–", f"**{each['episodes_ratio']:.1f}**"))
+    header = ("Workload", "Episodes/s", "In lockstep", "Share of the bound", "Times TRL's rate")
+    return table(header, rows)
+
+
 TABLES = {
     each.__name__: each
     for each in (
         *(learning, algorithms, srpo, trl, generation, staleness, control, normalised_control, vector_env, libero),
+        *(agents, conversations),
         *(data_plane, planning, orchestration, faults, durability, growth, exploration, formulas, siirl),
     )
 }

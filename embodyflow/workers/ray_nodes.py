@@ -36,7 +36,7 @@ async def while_cluster_lives(what_to_do: Callable[[], str]) -> AsyncIterator[No
     try:
         async with asyncio.timeout(None) as limit:
             watching = asyncio.create_task(_until_lost(ray.get_runtime_context().gcs_address))
-            watching.add_done_callback(lambda done: done.cancelled() or limit.reschedule(0.0))
+            watching.add_done_callback(lambda done: None if done.cancelled() else limit.reschedule(0.0))
             try:
                 yield
             finally:
