@@ -10,7 +10,7 @@ from embodyflow.errors import ClusterLostError
 from embodyflow.workers.ray_threads import in_thread
 
 CHECK_SECONDS = 2.0
-"""Interval between two checks, and time for the head to accept a connection. Ray notices a dead node after some 15 s."""
+"""Interval between two checks, and time for the head to accept a connection. Ray notices a dead node after 15 s."""
 
 NUM_CHECKS = 3
 """Checks in a row that miss the head before it counts as gone. It may be restarting, or this process may be stalled."""
@@ -35,8 +35,13 @@ async def while_cluster_lives(what_to_do: Callable[[], str]) -> AsyncIterator[No
     """
     try:
         async with asyncio.timeout(None) as limit:
+
+            def end_block(watch: "asyncio.Task[str]") -> None:
+                if not watch.cancelled():
+                    limit.reschedule(0.0)
+
             watching = asyncio.create_task(_until_lost(ray.get_runtime_context().gcs_address))
-            watching.add_done_callback(lambda done: done.cancelled() or limit.reschedule(0.0))
+            watching.add_done_callback(end_block)
             try:
                 yield
             finally:

@@ -102,7 +102,7 @@ def test_a_lost_cluster_explains_the_errors_that_its_end_causes(head: Head) -> N
             except asyncio.CancelledError:
                 raise ValueError("a consequence") from None
 
-    with pytest.raises(ClusterLostError, match="is gone; start Ray$") as caught:
+    with pytest.raises(ClusterLostError, match=r"is gone; start Ray$") as caught:
         asyncio.run(fail())
     assert isinstance(caught.value.__cause__, ValueError)
 
