@@ -35,8 +35,13 @@ async def while_cluster_lives(what_to_do: Callable[[], str]) -> AsyncIterator[No
     """
     try:
         async with asyncio.timeout(None) as limit:
+
+            def end_block(watch: "asyncio.Task[str]") -> None:
+                if not watch.cancelled():
+                    limit.reschedule(0.0)
+
             watching = asyncio.create_task(_until_lost(ray.get_runtime_context().gcs_address))
-            watching.add_done_callback(lambda done: None if done.cancelled() else limit.reschedule(0.0))
+            watching.add_done_callback(end_block)
             try:
                 yield
             finally:

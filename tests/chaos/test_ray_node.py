@@ -15,7 +15,7 @@ from waiting import eventually, finish
 
 from embodyflow.orchestration.watchers.orphans import marked_processes
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
 WORDS = (TWO_WORKERS, "iterations=3")
 
@@ -74,7 +74,7 @@ def start(runs: Runs, run_id: str) -> subprocess.Popen[str]:
     """Start a run of many iterations and wait for its first commit."""
     process = runs.start(*SMALL, "iterations=1000", f"run_root={runs.root}", f"run_id={run_id}")
     committed = runs.root / run_id / "checkpoints" / "iteration-000001"
-    assert eventually(lambda: committed.exists() or process.poll() is not None, 400.0)
+    assert eventually(lambda: committed.exists() or process.poll() is not None, 600.0)
     return process
 
 

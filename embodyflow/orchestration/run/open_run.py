@@ -53,5 +53,5 @@ async def open_run(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> As
 
 
 def _after_loss(folder: RunFolder) -> str:
-    """Return what to do after the loss of the cluster."""
+    """Return the hint for the user after the loss of the cluster."""
     return f"start Ray, then {f'resume={folder.path.name}' if folder.checkpoints.committed() else 'restart the run'}"
