@@ -1,8 +1,7 @@
 """Policies in GGUF files, converted to Hugging Face folders.
 
 A file is converted once: its weights are dequantised to float32 and kept in the Hugging Face cache, where trainer and
-engines load them. A file that changes its size or time is
-converted again.
+engines load them. A file whose size or time of change differs is converted again.
 """
 
 import fcntl
