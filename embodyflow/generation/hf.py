@@ -20,6 +20,7 @@ from embodyflow.generation.active_completions import ActiveCompletions
 from embodyflow.generation.conversations.invariant_passes import InvariantPasses
 from embodyflow.generation.conversations.slot_conversations import SlotConversations
 from embodyflow.generation.decoder import Decoder, is_supported
+from embodyflow.generation.head import head_at
 from embodyflow.generation.interface import (
     Arrivals,
     Completion,
@@ -191,12 +192,11 @@ class HFEngine:
 
     def _prefill(self, prompts: list[tuple[int, ...]]) -> tuple[DynamicCache, torch.Tensor]:
         """Return the keys and values of n prompts, and the logits [n, V] after each prompt."""
-        cache = DynamicCache()
-        last = self._tensor([len(prompt) - 1 for prompt in prompts])
-        kept, where = last.unique(return_inverse=True)
+        cache, last = DynamicCache(), [len(prompt) - 1 for prompt in prompts]
         # Padding is on the right, so no real token attends to it, and later tokens overwrite its cache entries.
-        logits = self._forward(_padded(prompts), past_key_values=cache, logits_to_keep=kept)
-        return cache, logits[torch.arange(len(prompts), device=self._device), where]
+        with head_at(self._model, self._tensor(range(len(prompts))), self._tensor(last)):
+            logits = self._forward(_padded(prompts), past_key_values=cache)
+        return cache, logits[0]
 
     def _score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[npt.NDArray[np.float32]]:
         tokens = self._tensor(_padded([[*prompt, *response] for prompt, response in sequences]))

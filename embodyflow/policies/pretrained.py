@@ -11,7 +11,9 @@ from embodyflow.references import resolve
 class PretrainedConfig(PolicyConfig):
     """Source of weights and tokenizer; each policy's configuration gives ``scratch`` its own type."""
 
-    path: str | None = Field(None, description="Folder, or name on the Hugging Face hub; null for random weights.")
+    path: str | None = Field(
+        None, description="Folder, name on the Hugging Face hub or, for language, GGUF file; null for random weights."
+    )
     scratch: BaseModel | None = Field(None, description="Sizes of the model of random weights.")
     tokenizer: str | None = Field(
         None, description="Folder, hub name or module:function that builds one; null for the model's own."

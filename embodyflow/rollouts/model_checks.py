@@ -34,10 +34,11 @@ def check_model(config: LanguageConfig) -> None:
         if scratch.model_type not in PLAIN:
             check_architecture(config, _sized(scratch.model_dump()), key)
     elif path is not None and is_folder(path):
-        file = Path(path).expanduser() / "config.json"
+        file = _folder(path) / "config.json"
         if not file.is_file():
             raise ConfigError(
-                f"policy.path={path}: has no config.json; allowed are a Hugging Face folder and a model name on its hub"
+                f"policy.path={path}: has no config.json; allowed are a Hugging Face folder, a GGUF file and a model "
+                "name on Hugging Face's hub"
             )
         values = json.loads(file.read_text())
         check_split(values, tensor_size)
@@ -87,8 +88,17 @@ def check_architecture(config: LanguageConfig, model: Any, key: str) -> None:
 
 
 def is_folder(path: str) -> bool:
-    """Return True if the path is a local folder, and not ``owner/name`` on the hub."""
-    return path.startswith((".", "/", "~")) or path.count("/") > 1 or Path(path).exists()
+    """Return True if the path is a local folder or file, and not ``owner/name`` on the hub."""
+    return path.endswith(".gguf") or path.startswith((".", "/", "~")) or path.count("/") > 1 or Path(path).exists()
+
+
+def _folder(path: str) -> Path:
+    """Return a local folder, or the one that a GGUF file is converted to."""
+    if not path.endswith(".gguf"):
+        return Path(path).expanduser()
+    from embodyflow.policies.causal_lm.gguf_causal_lm import folder_of_gguf
+
+    return folder_of_gguf(path)
 
 
 def _check_attention(attention: str, model: Any, built: Any) -> None:

@@ -18,6 +18,7 @@ from embodyflow.policies import onednn_linear, rms_norm
 from embodyflow.policies.causal_lm import checkpoint_causal_lm as checkpoint
 from embodyflow.policies.causal_lm import shared_prompts_causal_lm
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
+from embodyflow.policies.causal_lm.gguf_causal_lm import folder_of_gguf, is_gguf
 from embodyflow.policies.causal_lm.split_causal_lm import check_split
 from embodyflow.references import resolve
 
@@ -29,7 +30,7 @@ def build_tokenizer(config: CausalLMConfig) -> Any:
     """Return the ``transformers`` tokenizer."""
     name = config.tokenizer or config.path
     assert name is not None
-    return resolve(name)() if ":" in name else AutoTokenizer.from_pretrained(name)
+    return resolve(name)() if ":" in name else AutoTokenizer.from_pretrained(_source(name))
 
 
 def build_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module:
@@ -37,7 +38,7 @@ def build_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module:
     if config.path is None:
         return _prepared(_random_model(config, tokenizer))
     model_config = _model_config(config, tokenizer)
-    model: Any = AutoModelForCausalLM.from_pretrained(config.path, config=model_config, **_options(config))
+    model: Any = AutoModelForCausalLM.from_pretrained(_source(config.path), config=model_config, **_options(config))
     return _prepared(model)
 
 
@@ -54,7 +55,9 @@ def build_empty_model(config: CausalLMConfig, tokenizer: Any) -> torch.nn.Module
 
 
 def folder_of(path: str) -> Path:
-    """Return the folder with weights and tokenizer of a model, given as a folder or a name on the hub."""
+    """Return the folder with weights and tokenizer of a model, given as a folder, a GGUF file or a name on the hub."""
+    if is_gguf(path):
+        return folder_of_gguf(path)
     folder = Path(path).expanduser()
     return folder if folder.exists() else Path(snapshot_download(path, allow_patterns=HUB_FILES))
 
@@ -114,6 +117,11 @@ def save_folder(model: Any, tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def _source(path: str) -> str:
+    """Return the folder of a GGUF file, or the path itself, which transformers finds."""
+    return str(folder_of_gguf(path)) if is_gguf(path) else path
+
+
 def _random_model(config: CausalLMConfig, tokenizer: Any) -> Any:
     return AutoModelForCausalLM.from_config(_model_config(config, tokenizer), **_options(config))
 
@@ -124,7 +132,8 @@ def _options(config: CausalLMConfig) -> dict[str, Any]:
 
 def _model_config(config: CausalLMConfig, tokenizer: Any) -> Any:
     if config.scratch is None:
-        model_config: Any = AutoConfig.from_pretrained(config.path)
+        assert config.path is not None
+        model_config: Any = AutoConfig.from_pretrained(_source(config.path))
     else:
         sizes = config.scratch.model_dump()
         special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}

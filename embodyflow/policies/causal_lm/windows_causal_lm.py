@@ -45,7 +45,7 @@ def has_windows(config: Any) -> bool:
 
 
 def seen_within(places: torch.Tensor, positions: torch.Tensor, window: Window) -> torch.Tensor:
-    """Return which places a token sees: those up to its own position and within the window.
+    """Return the mask of the places that tokens see: those up to their own position and within the window.
 
     Args:
         places: Positions of keys, int64.

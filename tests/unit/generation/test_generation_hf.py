@@ -34,6 +34,19 @@ def test_a_long_completion_does_not_block_others(tmp_path: Path, monkeypatch: py
     assert len(passes) - 23 < 0.75 * in_pairs
 
 
+def test_a_head_computes_one_row_for_each_prompt(tmp_path: Path) -> None:
+    """Prompts of five lengths: five rows of logits, not five for each prompt."""
+    engine, rows = HFEngine(HFConfig(), save_model(tmp_path, tied=True), "cpu"), []
+    head = engine._model.get_output_embeddings()
+    head.register_forward_hook(lambda module, inputs, outputs: rows.append(outputs.numel() // len(VOCAB)))
+    requests = [Request(tuple(range(1, 2 + length)), length) for length in range(5)]
+    together = engine.generate(requests, Sampling(1))
+    assert rows == [5]
+    assert [one.token_ids for one in together] == [
+        engine.generate([each], Sampling(1))[0].token_ids for each in requests
+    ]
+
+
 LLAMA3 = {
     **{"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
     "original_max_position_embeddings": 16,
