@@ -85,7 +85,7 @@ class KuhnPoker:
         return {"first": first, "second": 0.0 - first}
 
     def observe(self) -> str:
-        """Return what the player who acts next reads."""
+        """Return the text that the player who acts next reads."""
         return observation(len(self.history) % 2, self.deal[len(self.history) % 2], self.history)
 
     def act(self, action: str) -> None:
@@ -102,7 +102,7 @@ class KuhnPoker:
 
 
 def observation(seat: int, card: str, history: History) -> str:
-    """Return what a player reads before its next action.
+    """Return the text that a player reads before its next action.
 
     Args:
         seat: 0 for the first player, 1 for the second.

@@ -26,7 +26,7 @@ class TextGame(Protocol):
         """Rewards of all players; 0 before the end."""
 
     def observe(self) -> str:
-        """Return what the player who acts next reads: all that it may know and has not read so far."""
+        """Return the text that the player who acts next reads: all that it may know and has not read so far."""
 
     def act(self, action: str) -> None:
         """Play an action of the player who acts next, one of :attr:`actions`."""
