@@ -72,7 +72,7 @@ def describe(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Raises:
         EnvironmentFaultError: The environment cannot be loaded, has no tasks or no reward, a prompt is no text, or a
-            task cannot be built again from its data.
+            task cannot be rebuilt from its data.
     """
     env = load(request)
     taskset, number = env.taskset, request["num_tasks"]
@@ -114,7 +114,7 @@ def _with_defaults(vf: Any, settings: dict[str, Any], request: Mapping[str, Any]
 
 
 def _check_rebuilds(taskset: Any, task: Any) -> None:
-    """Check that a task can be built again from its data, in the process that plays it."""
+    """Check that a task can be rebuilt from its data, in the process that plays it."""
     kind = type(taskset).task_type()
     if type(task) is not kind:
         raise EnvironmentFaultError(f"its tasks are of {type(task).__name__}; its class must be a Taskset of that")
