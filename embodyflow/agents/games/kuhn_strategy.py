@@ -32,16 +32,13 @@ def optimal(alpha: float = 0.0) -> Strategy:
     Args:
         alpha: Probability that the first player bets with a jack, from 0 to 1/3; each value is optimal.
     """
-    active: dict[InformationSet, float] = {
-        **{("jack", ()): alpha, ("queen", ()): 0.0, ("king", ()): 3 * alpha},
-        **{("jack", ("check",)): 1 / 3, ("queen", ("check",)): 0.0, ("king", ("check",)): 1.0},
-        **{("jack", ("bet",)): 0.0, ("queen", ("bet",)): 1 / 3, ("king", ("bet",)): 1.0},
-        **{
-            ("jack", ("check", "bet")): 0.0,
-            ("queen", ("check", "bet")): alpha + 1 / 3,
-            ("king", ("check", "bet")): 1.0,
-        },
+    of_cards: dict[History, tuple[float, float, float]] = {
+        (): (alpha, 0.0, 3 * alpha),
+        ("check",): (1 / 3, 0.0, 1.0),
+        ("bet",): (0.0, 1 / 3, 1.0),
+        ("check", "bet"): (0.0, alpha + 1 / 3, 1.0),
     }
+    active = {(card, history): p for history, each in of_cards.items() for card, p in zip(CARDS, each, strict=True)}
     return {
         (card, history): {action: p if action in ("bet", "call") else 1 - p for action in allowed(history)}
         for (card, history), p in active.items()

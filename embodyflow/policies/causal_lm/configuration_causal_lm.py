@@ -21,6 +21,7 @@ class ScratchConfig(BaseModel):
     head_dim: int = Field(32, ge=2, le=1024, description="Features of a head.")
     max_position_embeddings: int = Field(128, ge=2, le=2**24, description="Tokens of the longest sequence.")
     tie_word_embeddings: bool = Field(True, description="Use the embedding as the head's weight.")
+    initializer_range: float = Field(0.02, gt=0, le=1, description="Standard deviation of the random weights.")
 
 
 class CausalLMConfig(PretrainedConfig):
