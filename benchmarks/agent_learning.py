@@ -9,7 +9,8 @@ of ``calculator`` has no tool. Its demonstrations state results without a call, 
 steps, more than that of the others. Finished runs in the folder are reused. Results go to
 ``benchmarks/results/agent_learning.json`` and ``docs/images/agent_learning.png``, or for another experiment to
 ``agent_learning_<experiment>.json`` and ``.png``. The script exits with 1 if a claim in :data:`EXPERIMENTS` is not met.
-All rates are greedy and means over the seeds.
+Rates are means over the seeds, greedy where nothing else is said. The claims on *calculator* are on sampled
+success, which training maximises: a model that copies a number at random in most samples may copy it greedily.
 """
 
 import argparse
@@ -50,8 +51,8 @@ EXPERIMENTS = {
         "products with a calculator, reward for a correct result; dots: unseen products",
         (11261, 11262, 11263),
         {
-            "at most 0.3 before": lambda means: means["tool"]["success_rate_before"] <= 0.3,
-            "at least 0.9 after": lambda means: means["tool"]["success_rate_after"] >= 0.9,
+            "sampled at most 0.3 before": lambda means: means["tool"]["sampled_success_rate_before"] <= 0.3,
+            "sampled at least 0.9 after": lambda means: means["tool"]["sampled_success_rate_after"] >= 0.9,
             "at most 0.4 after without the tool": lambda means: means["no tool"]["success_rate_after"] <= 0.4,
         },
         {"tool": [], "no tool": NO_TOOL},

@@ -344,10 +344,13 @@ def agents() -> str:
     ):
         for each in _read(name)["comparisons"]:
             arm = {"no tool": f"{task.partition(', with')[0]}, without one"}.get(each["arm"], task)
-            seconds = f"{each['mean']['mean_train_seconds']:.0f}"
-            seeds, curve = str(len(each["runs"])), f"[curve](images/{name}.png)"
-            rows.append((code(experiment), arm, *_lift(each["mean"]), seeds, seconds, curve))
-    header = ("`experiment=`", "Task", "Before", "After", "Lowest after", "Seeds", "Seconds of training", "Curve")
+            sampled = (f"{each['mean'][f'sampled_success_rate_{moment}']:.2f}" for moment in ("before", "after"))
+            numbers = f"{len(each['runs'])}", f"{each['mean']['mean_train_seconds']:.0f} s"
+            rows.append(
+                (code(experiment), arm, *_lift(each["mean"]), *sampled, *numbers, f"[curve](images/{name}.png)")
+            )
+    header = ("`experiment=`", "Task", "Before", "After", "Lowest after", "Sampled before", "Sampled after", "Seeds")
+    header = (*header, "Training", "Curve")
     return table(header, rows)
 
 
