@@ -178,7 +178,7 @@ def test_a_server_over_http_is_connected_to_again():
         tools, deadline = None, time.monotonic() + 30
         while tools is None:
             try:
-                tools = tools_of({"url": f"http://127.0.0.1:{port}/mcp"}, timeout=10, retries=20)
+                tools = tools_of({"url": f"http://127.0.0.1:{port}/mcp"}, timeout=10, retries=3, backoff=0.1)
             except ConfigError:
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
