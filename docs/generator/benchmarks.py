@@ -354,25 +354,11 @@ def agents() -> str:
     return table(header, rows)
 
 
-def conversations() -> str:
-    """Return the rates of agents' episodes beside the bound, in lockstep, and beside TRL."""
-    rows = []
-    for each in _read("agent_generation")["comparisons"]:
-        free, lockstep = (each["contenders"][name] for name in ("free running", "lockstep"))
-        rates = (f"{one['episodes_per_second']:.1f}" for one in (free, lockstep))
-        rows.append((f"{each['workload']} tools", *rates, f"{free['of_bound']:.2f}", "–"))
-    for each in _read("agent_against_trl")["comparisons"]:
-        rate = f"{each['contenders']['embodyflow']['episodes_per_second']:.1f}"
-        rows.append((f"calculator, {each['workload']} tools", rate, "–", "–", f"**{each['episodes_ratio']:.1f}**"))
-    header = ("Workload", "Episodes/s", "In lockstep", "Share of the bound", "Times TRL's rate")
-    return table(header, rows)
-
-
 TABLES = {
     each.__name__: each
     for each in (
         *(learning, algorithms, srpo, trl, generation, staleness, control, normalised_control, vector_env, libero),
-        *(agents, conversations),
+        agents,
         *(data_plane, planning, orchestration, faults, durability, growth, exploration, formulas, siirl),
     )
 }

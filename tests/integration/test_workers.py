@@ -143,7 +143,7 @@ def our_processes() -> dict[int, str]:
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    before = set(psutil.Process().children(recursive=True))
+    before = set(psutil.Process().children())
     ray.init(
         address="local",
         num_cpus=2,
@@ -153,7 +153,8 @@ def cluster() -> Iterator[None]:
         namespace="test",
         runtime_env={"env_vars": {"PYTHONPATH": f"{TESTS}/integration:{TESTS}/support"}},  # for this module in workers
     )
-    started = set(psutil.Process().children(recursive=True)) - before
+    ours = set(psutil.Process().children()) - before
+    started = {process for each in ours for process in (each, *each.children(recursive=True))}
     yield
     ray.shutdown()
     _, alive = psutil.wait_procs(started, timeout=PATIENCE)

@@ -34,7 +34,8 @@ def ray_head(folder: Path, *, prefix: Sequence[str] = (), **settings: str) -> It
     head = start_process(command, log=folder / "ray.log", env=env, cwd=folder)
     try:
         deadline = time.monotonic() + 120
-        while not answers(address):
+        # The head's address answers before the node has started.
+        while not (answers(address) and "Ray runtime started" in (folder / "ray.log").read_text()):
             assert time.monotonic() < deadline and head.is_running(), (folder / "ray.log").read_text()
             time.sleep(0.1)
         yield secret | {"RAY_ADDRESS": address}

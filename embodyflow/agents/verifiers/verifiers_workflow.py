@@ -34,9 +34,6 @@ INFRASTRUCTURE = (
 )
 """Names of verifiers' errors, and of time limits, after which another attempt may succeed."""
 
-PREFIXES = {"train": "rollout", "eval": "eval"}
-"""First part of the metrics' names, by split."""
-
 
 class EnvironmentFailedError(InfrastructureError):
     """An episode of an environment failed or took too long, so it is drawn again; the message says how."""
@@ -149,10 +146,10 @@ class VerifiersWorkflow:
         session.is_cut = session.is_cut or answer["is_truncated"]
         reward = sum(given)
         episode = session.episode(reward, reward > self._config.success_above)
-        if (prefix := PREFIXES.get(context.split)) is not None:
-            for name, value in {**answer["metrics"], **rewards}.items():
-                if value is not None:
-                    self._measured[f"{prefix}/verifiers/{name}"].append(value)
+        for name, value in {**answer["metrics"], **rewards}.items():
+            by_split = {"train": f"rollout/verifiers/{name}", "eval": f"eval/verifiers/{name}"}
+            if value is not None and context.split in by_split:
+                self._measured[by_split[context.split]].append(value)
         return episode
 
     def _server_here(self) -> EpisodeServer:
