@@ -32,44 +32,18 @@ def columns_of_episodes(played: Sequence[Played], agents: Sequence[str] = ()) ->
         played: Episodes.
         agents: Names of the agents, in the order of their numbers.
     """
-    numbers = {name: number for number, name in enumerate(agents, 1)}
     episodes = [each.episode for each in played]
     responses = [episode.transcript.response() for episode in episodes]
-    inside, tokens = pad_lists([response.tokens for response in responses], np.int64)
-    _, log_probs = pad_lists([response.log_probs for response in responses], np.float32)
-    _, origins = pad_lists([response.origins for response in responses], np.int8)
-    _, contexts = pad_lists([response.contexts for response in responses], np.int32)
-    _, turns = pad_lists([response.turns for response in responses], np.int32)
-    _, turn_rewards = pad_lists(
-        [place_on_turns(each.turn_rewards, response) for each, response in zip(episodes, responses, strict=True)],
-        np.float32,
-    )
-    _, writers = pad_lists([[numbers.get(name, 0) for name in each.agents] for each in responses], np.int32)
-    _, agent_rewards = pad_lists(
-        [
-            place_on_agents(each.agent_rewards or {}, response)
-            for each, response in zip(episodes, responses, strict=True)
-        ],
-        np.float32,
-    )
-    lengths, finished = inside.sum(1), np.array([episode.finished for episode in episodes], np.bool_)
     prompts = [episode.transcript.prompt for episode in episodes]
-    own = [episode.reward is not None for episode in episodes]
-    rewards = [0.0 if episode.reward is None else episode.reward for episode in episodes]
+    lengths = np.array([len(response.tokens) for response in responses], np.int64)
+    finished = np.array([episode.finished for episode in episodes], np.bool_)
     return {
         "seed": np.array([each.seed for each in played], np.int64),
         "policy_version": np.array([response.policy_version for response in responses], np.int64),
         "prompt_tokens": pad_lists(prompts, np.int64)[1],
         "prompt_length": np.array([len(prompt) for prompt in prompts], np.int64),
-        "action_tokens": tokens[..., None],
-        "log_probs": log_probs[..., None],
-        "loss_mask": (inside & (origins == Origin.MODEL))[..., None],
-        "token_origin": origins[..., None],
-        "token_context": contexts[..., None],
-        "token_turn": turns[..., None],
-        "token_turn_reward": turn_rewards[..., None],
-        "token_agent": writers[..., None],
-        "token_agent_reward": agent_rewards[..., None],
+        **_token_columns(responses, {name: number for number, name in enumerate(agents, 1)}),
+        **_reward_columns(episodes, responses),
         "response_length": lengths,
         "num_steps": lengths.copy(),
         "terminated": finished,
@@ -77,16 +51,51 @@ def columns_of_episodes(played: Sequence[Played], agents: Sequence[str] = ()) ->
         "num_turns": np.array([each.counts.turns for each in played], np.int64),
         "tool_calls": np.array([each.counts.calls for each in played], np.int64),
         "tool_mistakes": np.array([each.counts.mistakes for each in played], np.int64),
-        "rewarded": np.array(own, np.bool_),
-        "agents_rewarded": np.array([episode.agent_rewards is not None for episode in episodes], np.bool_),
+    }
+
+
+def _token_columns(responses: Sequence[Response], agents: Mapping[str, int]) -> Columns:
+    """Return the columns of tokens, N rows of R tokens.
+
+    Args:
+        responses: Tokens of the episodes.
+        agents: Number of each agent by its name.
+    """
+    inside, tokens = pad_lists([response.tokens for response in responses], np.int64)
+    _, log_probs = pad_lists([response.log_probs for response in responses], np.float32)
+    _, origins = pad_lists([response.origins for response in responses], np.int8)
+    _, contexts = pad_lists([response.contexts for response in responses], np.int32)
+    _, turns = pad_lists([response.turns for response in responses], np.int32)
+    _, writers = pad_lists([[agents.get(name, 0) for name in response.agents] for response in responses], np.int32)
+    return {
+        "action_tokens": tokens[..., None],
+        "log_probs": log_probs[..., None],
+        "loss_mask": (inside & (origins == Origin.MODEL))[..., None],
+        "token_origin": origins[..., None],
+        "token_context": contexts[..., None],
+        "token_turn": turns[..., None],
+        "token_agent": writers[..., None],
+    }
+
+
+def _reward_columns(episodes: Sequence[Episode], responses: Sequence[Response]) -> Columns:
+    """Return the columns of the workflow's own rewards and verdicts."""
+    pairs = list(zip(episodes, responses, strict=True))
+    _, of_turns = pad_lists([place_on_turns(each.turn_rewards, response) for each, response in pairs], np.float32)
+    _, of_agents = pad_lists(
+        [place_on_agents(each.agent_rewards or {}, response) for each, response in pairs], np.float32
+    )
+    rewards = [0.0 if each.reward is None else each.reward for each in episodes]
+    verdicts = [
+        reward > 0 if each.success is None else each.success for each, reward in zip(episodes, rewards, strict=True)
+    ]
+    return {
+        "token_turn_reward": of_turns[..., None],
+        "token_agent_reward": of_agents[..., None],
+        "rewarded": np.array([each.reward is not None for each in episodes], np.bool_),
+        "agents_rewarded": np.array([each.agent_rewards is not None for each in episodes], np.bool_),
         "own_reward": np.array(rewards, np.float32),
-        "own_success": np.array(
-            [
-                bool(reward > 0 if each.success is None else each.success)
-                for each, reward in zip(episodes, rewards, strict=True)
-            ],
-            np.bool_,
-        ),
+        "own_success": np.array(verdicts, np.bool_),
     }
 
 

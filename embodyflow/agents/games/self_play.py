@@ -109,4 +109,4 @@ def _check_players(key: str, players: Sequence[str], agents: Sequence[str]) -> N
 
 def _check_repeats(key: str, one: TextGame, other: TextGame) -> None:
     if (one.turn, one.observe(), one.actions) != (other.turn, other.observe(), other.actions):
-        raise ConfigError(f"{key}: two games with seed {_PROBE_SEED} begin otherwise; a game must depend on its seed")
+        raise ConfigError(f"{key}: two games with seed {_PROBE_SEED} begin differently; a game must depend on its seed")

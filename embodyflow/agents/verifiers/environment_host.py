@@ -5,7 +5,6 @@ import contextlib
 import itertools
 import json
 import os
-import subprocess
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from concurrent.futures import Future
 from typing import IO, Any
 
 from embodyflow.errors import InfrastructureError
-from embodyflow.prompts.verifiers.environment_process import command, first_line, guarded, read_answer, variables
+from embodyflow.prompts.verifiers.environment_process import command, first_line, read_answer, start
 from embodyflow.prompts.verifiers.verifiers_config import VerifiersConfig
 
 Answer = Mapping[str, Any]
@@ -109,15 +108,7 @@ class EnvironmentProcess:
         self._config, self._numbers = config, itertools.count()
         theirs, self._ours = os.pipe()
         try:
-            self._process = subprocess.Popen(
-                guarded(theirs, command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=variables(),
-                pass_fds=[theirs],
-                start_new_session=True,
-            )
+            self._process = start(theirs, command)
         except BaseException:
             os.close(self._ours)
             raise

@@ -31,17 +31,25 @@ def command(config: VerifiersConfig, mode: Literal["describe", "play"]) -> tuple
     return python, str(SIDE), mode
 
 
-def guarded(descriptor: int, command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a command that ends with all its descendants once the other end of a pipe is closed.
+def start(descriptor: int, command: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    """Start a process that ends with all its descendants once the other end of a pipe is closed.
 
     Args:
-        descriptor: Read end of the pipe, which the command inherits.
-        command: Command.
+        descriptor: Read end of the pipe, which the process inherits.
+        command: Command of the process.
     """
-    return sys.executable, "-P", guardian.__file__, str(descriptor), *command
+    return subprocess.Popen(
+        (sys.executable, "-P", guardian.__file__, str(descriptor), *command),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=_variables(),
+        pass_fds=[descriptor],
+        start_new_session=True,
+    )
 
 
-def variables() -> dict[str, str]:
+def _variables() -> dict[str, str]:
     """Return the environment variables of the process.
 
     It finds the modules that this process finds in folders. It has installed packages of its own.
@@ -105,15 +113,7 @@ def _tasks_of(config_as_json: str, number: int | None) -> list[Mapping[str, Any]
     config = VerifiersConfig.model_validate_json(config_as_json)
     theirs, ours = os.pipe()
     try:
-        process = subprocess.Popen(
-            guarded(theirs, command(config, "describe")),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=variables(),
-            pass_fds=[theirs],
-            start_new_session=True,
-        )
+        process = start(theirs, command(config, "describe"))
         output, errors = process.communicate(first_line(config, num_tasks=number), config.start_timeout)
     except subprocess.TimeoutExpired as error:
         raise ConfigError(

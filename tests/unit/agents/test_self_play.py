@@ -153,7 +153,7 @@ def test_demonstrations_are_random_games_by_the_rules(rollout: AgentRollout) -> 
         ({"game": None}, "rollout.agent.game: must be set for the workflow SelfPlay"),
         ({"agents": ("second", "first")}, r"rollout.agent.agents=\['second', 'first'\]: must be the players of "),
         ({"game": "embodyflow.agents.games.kuhn_poker:Chess"}, "has no attribute 'Chess'"),
-        ({"game": "test_self_play:Moody"}, "two games with seed 0 begin otherwise; a game must depend on its seed"),
+        ({"game": "test_self_play:Moody"}, "two games with seed 0 begin differently; a game must depend on its seed"),
     ],
 )
 def test_a_game_that_cannot_be_played_is_refused(words: dict[str, Any], message: str) -> None:
