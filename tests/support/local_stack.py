@@ -150,9 +150,17 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def post(url: str, body: dict[str, object], auth_string: str | None = None) -> list[dict[str, object]]:
+def post(
+    url: str, body: dict[str, object], auth_string: str | None = None, attempts: int = 3
+) -> list[dict[str, object]]:
+    """POST to a Prefect server; return its answer. A request without an answer is sent again, as Prefect's client does."""
     headers = {"Content-Type": "application/json", **Credentials(auth_string).headers()}
     request = urllib.request.Request(url, data=json.dumps(body).encode(), headers=headers)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        content: list[dict[str, object]] = json.loads(answer.read())
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            content: list[dict[str, object]] = json.loads(answer.read())
+    except TimeoutError:
+        if attempts == 1:
+            raise
+        return post(url, body, auth_string, attempts - 1)
     return content

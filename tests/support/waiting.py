@@ -13,10 +13,11 @@ RUN_SECONDS = 480.0
 
 
 def eventually(condition: Callable[[], object], seconds: float = 10.0) -> bool:
-    """Wait up to ``seconds`` for the condition; return True if it was met."""
-    deadline = time.monotonic() + seconds
+    """Wait up to ``seconds`` for the condition; return True if it was met. Long waits ask every half second."""
+    deadline, pause = time.monotonic() + seconds, 0.02
     while not (met := condition()) and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(1.1 * pause, 0.5)
     return bool(met)
 
 
