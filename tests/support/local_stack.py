@@ -153,7 +153,7 @@ def _is_alive(process: psutil.Process) -> bool:
 def post(
     url: str, body: dict[str, object], auth_string: str | None = None, attempts: int = 3
 ) -> list[dict[str, object]]:
-    """POST to a Prefect server; return its answer. A request without an answer is sent again, as Prefect's client does."""
+    """POST to a Prefect server; return its answer. As Prefect's client does, ask again if there is none."""
     headers = {"Content-Type": "application/json", **Credentials(auth_string).headers()}
     request = urllib.request.Request(url, data=json.dumps(body).encode(), headers=headers)
     try:
