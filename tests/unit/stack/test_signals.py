@@ -10,10 +10,11 @@ PLACES = {
     "code": "work()",
     "destructor": "Slow()",
     "weak reference": "held = Empty(); reference = weakref.ref(held, lambda _: work()); del held",
+    "fork": "os.register_at_fork(after_in_parent=work); os.fork() or os._exit(0)",
 }
 
 COMMAND = """
-import sys, time, weakref
+import os, sys, time, weakref
 from embodyflow.stack.signals import exit_on_signals
 
 def work():
