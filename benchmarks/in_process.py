@@ -30,6 +30,7 @@ from embodyflow.seeding import derive_seed
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from pipelines import load_pipeline
 from tasks import measure_warm_start
+from tasks.rewards import judge
 
 
 class InProcessRun:
@@ -92,9 +93,10 @@ class InProcessRun:
     def success(self, mode: str = "greedy") -> list[float]:
         """Return the success rate of each task on the goals of the evaluation split."""
         draws = None if mode == "greedy" else (self.config.seed, "evaluate")
-        rows = self.rollout.play(self.rollout.evaluation_episodes(mode), "eval", draws)
+        played = to_batch(self.rollout.play(self.rollout.evaluation_episodes(mode), "eval", draws))
+        rows, _, _ = judge(played, "eval", self.rollout)
         task_ids = rows.get("env_task_id", torch.zeros(len(rows)))  # a job without environments has one task
-        return [float(rows["success"][task_ids == task].mean()) for task in range(len(self.tasks))]
+        return [float(rows["success"][task_ids == task].double().mean()) for task in range(len(self.tasks))]
 
     def train(self) -> dict[str, Any]:
         """Train as the configuration says; return the figures that ``benchmarks/learning.py`` reports."""
