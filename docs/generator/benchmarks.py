@@ -354,11 +354,40 @@ def agents() -> str:
     return table(header, rows)
 
 
+def agent_generation() -> str:
+    """Return the speed of episodes with tools that wait, beside its bound."""
+    report = _read("agent_generation")
+    rows = [
+        (
+            each["workload"],
+            contender,
+            f"{row['episodes_per_second']:.1f}",
+            _percent(row["idle"]),
+            f"{row['of_bound']:.2f}",
+            _machine(report),
+        )
+        for each in report["comparisons"]
+        for contender, row in each["contenders"].items()
+    ]
+    return table(("Tools", "Episodes run", "Episodes/s", "Idle", "Of the bound", "Machine"), rows)
+
+
+def agent_trl() -> str:
+    """Return the speed of rollouts with tools beside TRL's."""
+    report = _read("agent_against_trl")
+    rows = []
+    for each in report["comparisons"]:
+        speeds = (f"{row['episodes_per_second']:.1f}" for row in each["contenders"].values())
+        rows.append((each["workload"], *speeds, f"**{each['episodes_ratio']:.2f}**", _machine(report)))
+    contenders = (f"{name}, episodes/s" for name in report["comparisons"][0]["contenders"])
+    return table((f"Tools, TRL {report['versions']['trl']}", *contenders, "Ratio", "Machine"), rows)
+
+
 TABLES = {
     each.__name__: each
     for each in (
         *(learning, algorithms, srpo, trl, generation, staleness, control, normalised_control, vector_env, libero),
-        agents,
+        *(agents, agent_generation, agent_trl),
         *(data_plane, planning, orchestration, faults, durability, growth, exploration, formulas, siirl),
     )
 }
