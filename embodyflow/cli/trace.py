@@ -8,7 +8,7 @@ from embodyflow.record.trace_file import write_trace
 
 
 def show_trace(run_root: Path, run: str) -> int:
-    """Write ``trace.json`` in a run's folder anew and print where it is; return the exit code.
+    """Write ``trace.json`` to a run's folder and print its path; return the exit code.
 
     Args:
         run_root: Folder that holds the runs' folders.

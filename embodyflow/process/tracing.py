@@ -139,7 +139,7 @@ def span(name: str, category: str, *, track: str | None = None, **arguments: Val
     """Return a block that records itself, if this process records.
 
     Args:
-        name: What it does.
+        name: Name of the work.
         category: Kind of work: ``run``, ``iteration``, ``node``, ``call``, ``policy``, ``environment``, ``training``,
             ``rows``, ``weights``, ``disk`` or ``wait``.
         track: Name of the track to show it on, for coroutines, which overlap in one thread; ``None`` shows it on the

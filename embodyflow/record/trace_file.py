@@ -134,7 +134,7 @@ def _order(part: _Part) -> tuple[int, str, int]:
 
 
 def _shifts(parts: Iterable[_Part]) -> list[int]:
-    """Return what to add to the times of each part, in µs, so that all clocks are that of the last flow.
+    """Return the µs to add to the times of each part, so that all clocks are that of the last flow.
 
     A part of a machine whose clock no flow has measured is aligned by its wall clock.
     """

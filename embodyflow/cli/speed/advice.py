@@ -19,7 +19,7 @@ class Advice:
     Attributes:
         change: Keys to set, as for a run.
         gain: How many times as fast an iteration would be.
-        condition: What it needs, or what it costs.
+        condition: Needs or costs of the change.
         is_bound: Whether the gain is the most that is possible, and not what is expected.
     """
 

@@ -13,6 +13,13 @@ from embodyflow.orchestration.run.graph_run import rollout_nodes
 
 Records = Sequence[Mapping[str, Any]]
 
+EVALUATIONS = (
+    "perf/evaluate_greedy_seconds",
+    "perf/evaluate_sampled_seconds",
+    "perf/evaluate_returns_seconds",
+)
+"""Metrics with the time of an evaluation."""
+
 
 @dataclass(frozen=True)
 class IterationTime:
@@ -21,7 +28,7 @@ class IterationTime:
     Attributes:
         num_iterations: Number of iterations that it is the median of.
         rollout: How long the trainer waited for rows.
-        training: From then until the last node was done.
+        training: How long the nodes after that took.
         commit: How long the commit held up the run.
         evaluation: Evaluations between iterations, as a mean over iterations.
         nodes: Each node, by the slowest rank.
@@ -62,7 +69,7 @@ class IterationTime:
 
 
 def iteration_time(records: Records, graph: TaskGraph, config: RunConfig) -> IterationTime | None:
-    """Return what an iteration takes; ``None`` if no iteration is recorded with its time.
+    """Return the time of an iteration; ``None`` if no iteration is recorded with its time.
 
     Args:
         records: Lines of ``metrics.jsonl``.
@@ -107,12 +114,7 @@ def _evaluation(records: Records) -> float:
     """Return the seconds of all evaluations between iterations."""
     last = max(record["iteration"] for record in records)
     lines = [record for record in records if 0 < record["iteration"] < last]
-    return sum(
-        float(value)
-        for line in lines
-        for name, value in line.items()
-        if name.startswith("perf/evaluate_") and name.endswith("_seconds")
-    )
+    return sum(float(line.get(name, 0.0)) for line in lines for name in EVALUATIONS)
 
 
 def _imbalance(

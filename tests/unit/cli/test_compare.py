@@ -18,7 +18,7 @@ RATE = "eval/greedy_success_rate"
 
 @pytest.fixture(autouse=True)
 def quiet_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embodyflow.stack.processes.exit_on_signals", lambda: None)
+    monkeypatch.setattr("embodyflow.stack.signals.exit_on_signals", lambda: None)
     monkeypatch.setenv("COLUMNS", "80")
 
 

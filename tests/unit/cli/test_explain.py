@@ -20,7 +20,7 @@ SMALL = ("env.max_steps=20", "evaluation.num_goals=4", "rollout.num_workers=2", 
 
 @pytest.fixture(autouse=True)
 def quiet_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embodyflow.stack.processes.exit_on_signals", lambda: None)
+    monkeypatch.setattr("embodyflow.stack.signals.exit_on_signals", lambda: None)
 
 
 def config_of(root: Path, *overrides: str) -> RunConfig:
