@@ -263,9 +263,7 @@ def _explain(run: RunName, run_root: RunRoot = Path("runs")) -> int:
 def _compare(
     runs: Annotated[
         list[str],
-        typer.Argument(
-            help="names of the runs, or their folders", metavar="RUN RUN…", autocompletion=complete_run_name
-        ),
+        typer.Argument(help="names of the runs, or their folders", metavar="RUN", autocompletion=complete_run_name),
     ],
     picture: Annotated[Path | None, typer.Option(help="file to draw curves to, ending in .png or .svg")] = None,
     run_root: RunRoot = Path("runs"),

@@ -6,8 +6,9 @@ wrote rows or weights to each span that read them.
 """
 
 import json
+import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -112,7 +113,7 @@ def write_trace(folder: Path, path: Path) -> int:
     shifts = _shifts(parts)
     starts = [part.first + shift for part, shift in zip(parts, shifts, strict=True) if part.first is not None]
     start, arrows, num_spans = min(starts, default=0), _Arrows(), 0
-    aside = path.with_name(f".{path.name}")
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
     with aside.open("w") as file:
         file.write("[\n")
         separator = ""
@@ -133,22 +134,17 @@ def _order(part: _Part) -> tuple[int, str, int]:
     return ORDER.index(first) if first in ORDER else len(ORDER), part.process, part.first or 0
 
 
-def _shifts(parts: Iterable[_Part]) -> list[int]:
+def _shifts(parts: Sequence[_Part]) -> list[int]:
     """Return the µs to add to the times of each part, so that all clocks are that of the last flow.
 
     A part of a machine whose clock no flow has measured is aligned by its wall clock.
     """
-    parts = list(parts)
     flows = [part for part in parts if part.process == "flow"] or parts
     flow = max(flows, key=lambda part: part.wall_minus_monotonic + (part.first or 0))
     alike = [each for each in flows if each.machine == flow.machine]
     offsets = {machine: offset for each in alike for machine, offset in each.offsets.items()}
-    shifts = []
-    for part in parts:
-        by_wall = part.wall_minus_monotonic - flow.wall_minus_monotonic
-        measured = 0 if part.machine == flow.machine else -offsets[part.machine] if part.machine in offsets else by_wall
-        shifts.append(measured)
-    return shifts
+    shifts = {flow.machine: 0} | {machine: -offset for machine, offset in offsets.items()}
+    return [shifts.get(part.machine, part.wall_minus_monotonic - flow.wall_minus_monotonic) for part in parts]
 
 
 def _joined(part: _Part, number: int, shift: int, arrows: _Arrows) -> Iterator[Event]:
