@@ -239,6 +239,14 @@ def data_plane() -> str:
     return table(header, rows)
 
 
+def tracing() -> str:
+    """Return the cost of a span."""
+    [found] = _read("tracing")["comparisons"]
+    ways = {"off": "without a trace", "on": "with `tracking.trace=true`"}
+    rows = [(name, f"{found[f'microseconds_per_span_{way}']:g} µs") for way, name in ways.items()]
+    return table(("A span", "Time"), rows)
+
+
 def planning() -> str:
     """Return the times to plan a redistribution."""
     rows = []
@@ -388,7 +396,7 @@ TABLES = {
     for each in (
         *(learning, algorithms, srpo, trl, generation, staleness, control, normalised_control, vector_env, libero),
         *(agents, agent_generation, agent_trl),
-        *(data_plane, planning, orchestration, faults, durability, growth, exploration, formulas, siirl),
+        *(data_plane, planning, orchestration, tracing, faults, durability, growth, exploration, formulas, siirl),
     )
 }
 """The tables by the names that the page marks their places with."""

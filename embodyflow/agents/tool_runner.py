@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from embodyflow.agents.tool import Callee, ModelMistake, ModelTool, shorten, text_of
+from embodyflow.process.tracing import span
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,8 @@ class ToolRunner:
             return Answer("failure", reason, number)
         slots = self._slots.setdefault(callee.queue, asyncio.Semaphore(callee.config.concurrency))
         async with slots:
-            return await _attempt(callee, values, number)
+            with span(callee.name, "environment", track="tools", attempt=number):
+                return await _attempt(callee, values, number)
 
     async def run_alone(self, queue: str, function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         """Run a function in a thread and return its value; functions of the same queue wait for each other.

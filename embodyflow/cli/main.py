@@ -35,6 +35,9 @@ Flow = Annotated[
 RunFolderPath = Annotated[
     Path, typer.Argument(help="folder of the run, such as runs/mine", metavar="RUN", autocompletion=complete_run)
 ]
+RunName = Annotated[
+    str, typer.Argument(help="name of the run, or its folder", metavar="RUN", autocompletion=complete_run_name)
+]
 RunRoot = Annotated[Path, typer.Option(help="folder that holds the runs' folders", metavar="FOLDER")]
 
 
@@ -238,16 +241,44 @@ def _runs(run_root: RunRoot = Path("runs")) -> int:
 @app.command("logs", help="print the log of a run, its run.log")
 @_returns_code
 def _logs(
-    run: Annotated[
-        str,
-        typer.Argument(help="name of the run, or its folder", metavar="RUN", autocompletion=complete_run_name),
-    ],
+    run: RunName,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="print further lines until the run ends")] = False,
     run_root: RunRoot = Path("runs"),
 ) -> int:
     from embodyflow.cli.runs import show_log
 
     return show_log(run_root, run, follow=follow)
+
+
+@app.command("explain", help="say where the time of a run goes, and what would make it faster")
+@_returns_code
+def _explain(run: RunName, run_root: RunRoot = Path("runs")) -> int:
+    from embodyflow.cli.speed.explain import show_explanation
+
+    return show_explanation(run_root, run)
+
+
+@app.command("compare", help="compare runs: results, time, configuration, curves")
+@_returns_code
+def _compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(help="names of the runs, or their folders", metavar="RUN", autocompletion=complete_run_name),
+    ],
+    picture: Annotated[Path | None, typer.Option(help="file to draw curves to, ending in .png or .svg")] = None,
+    run_root: RunRoot = Path("runs"),
+) -> int:
+    from embodyflow.cli.comparison.compare import show_comparison
+
+    return show_comparison(run_root, runs, picture)
+
+
+@app.command("trace", help="join the trace of a run into one file, which Perfetto opens")
+@_returns_code
+def _trace(run: RunName, run_root: RunRoot = Path("runs")) -> int:
+    from embodyflow.cli.trace import show_trace
+
+    return show_trace(run_root, run)
 
 
 @app.command("ledger", help="show and check the record of a run")

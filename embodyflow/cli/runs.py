@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from rich.table import Column, Table
 
+from embodyflow.cli.found_runs import find_run
 from embodyflow.cli.tables import table_console
 from embodyflow.errors import ConfigError
 from embodyflow.record.metrics_log import records_in
@@ -88,7 +89,7 @@ def show_log(run_root: Path, run: str, *, follow: bool) -> int:
     Raises:
         ConfigError: There is no such run, or it has no log.
     """
-    folder = _find(run_root, run)
+    folder = find_run(run_root, run)
     if not folder.log_path.exists():
         raise ConfigError(f"{run}: {folder.path} has no run.log; runs of earlier versions have none")
     with folder.log_path.open(encoding="utf-8", errors="replace") as log:
@@ -116,13 +117,6 @@ def _state(folder: RunFolder) -> str:
     if folder.summary_path.exists() or folder.evaluation() is not None:
         return "finished"
     return "stopped" if folder.checkpoints.committed() else "not started"
-
-
-def _find(run_root: Path, run: str) -> RunFolder:
-    for path in (Path(run), run_root / run):
-        if (path / "config.yaml").is_file():
-            return RunFolder(path)
-    raise ConfigError(f"{run}: {run_root}/ has no such run; `embodyflow runs` lists them")
 
 
 def _success(folder: RunFolder, records: list[dict[str, Any]]) -> float | None:

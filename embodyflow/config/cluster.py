@@ -50,14 +50,17 @@ class ClusterConfig(Config):
 
 
 class TrackingConfig(Config):
-    """The trackers that receive metrics, histograms, pictures and videos besides the run's folder.
+    """The trackers that receive metrics, histograms, pictures and videos, and the trace of a run.
 
     Attributes:
         tensorboard: Write TensorBoard event files to the run's folder.
         wandb: Mode of Weights & Biases.
         wandb_project: Project in Weights & Biases.
+        trace: Record what each process does when, in ``trace.json`` in the run's folder. Perfetto and
+            chrome://tracing open it.
     """
 
     tensorboard: bool = True
     wandb: Literal["disabled", "offline", "online"] = "disabled"
     wandb_project: str = "embodyflow"
+    trace: bool = False

@@ -37,6 +37,7 @@ from embodyflow.generation.supported_models import check_model
 from embodyflow.generation.weights import ModelWeights
 from embodyflow.policies import onednn_linear, rms_norm
 from embodyflow.policies.causal_lm.windows_causal_lm import windows_of
+from embodyflow.process.tracing import span
 
 
 class HFEngine:
@@ -222,7 +223,8 @@ class HFEngine:
 
     def _forward(self, tokens: Any, **arguments: Any) -> torch.Tensor:
         """Return the logits of tokens [n, t]."""
-        return self._model(input_ids=self._tensor(tokens), **({"use_cache": True} | arguments)).logits
+        with span("forward pass", "policy", rows=len(tokens)):
+            return self._model(input_ids=self._tensor(tokens), **({"use_cache": True} | arguments)).logits
 
     def _tensor(self, values: Any) -> torch.Tensor:
         return torch.as_tensor(values, dtype=torch.long, device=self._device)

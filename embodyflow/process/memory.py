@@ -1,6 +1,7 @@
 """Memory of a process and its children, as the kernel counts it."""
 
 import os
+import resource
 from collections.abc import Iterator
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -12,6 +13,11 @@ def private_bytes(pid: int) -> int:
     Files and shared memory that they map do not count.
     """
     return sum(map(_own_bytes, _family(pid)))
+
+
+def peak_bytes() -> int:
+    """Return the largest number of bytes of memory that this process has held so far, shared memory included."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _own_bytes(pid: int) -> int:

@@ -93,6 +93,15 @@ METRICS = {
     "perf/iteration_seconds": "Wall time of the iteration, without what it shared with the one before.",
     "perf/wait_for_rollout_seconds": "How long the trainer waited for rows.",
     "perf/<node>_seconds": "Time of the slowest rank in one node of the graph.",
+    "perf/critical_path_seconds": "Time of the chain of nodes that takes longest, by the slowest rank of each.",
+    "perf/commit_seconds": "How long the commit held up the run: publish weights, write the checkpoint, free rows.",
+    "perf/<group>_idle_share": "Share of `perf/iteration_seconds` in which ranks of a group had no node, as a mean.",
+    "perf/<group>_peak_memory_bytes": "Largest resident memory of a rank's process so far, without its environment "
+    "processes.",
+    "perf/bytes_read": "Bytes of rows and weights that workers read from buffers.",
+    "perf/bytes_written": "Bytes of rows and weights that workers wrote to buffers.",
+    "perf/<model>_micro_batches": "Forward and backward passes of a model's training on one rank, over all its "
+    "optimizer steps; model is `train` or `critic`.",
     "perf/evaluate_<mode>_seconds": "Time of an evaluation, mean over ranks.",
     "perf/env_steps_per_second": "Environment steps per second, summed over rollout workers.",
     "perf/tool_retries": "Attempts of tool calls, of steps in a text environment, or of programs that failed and were "

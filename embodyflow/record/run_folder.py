@@ -20,6 +20,7 @@
         evaluation.json    evaluations only: success by task; until it exists, evaluated/ has the evaluated checkpoint
         weights            evaluations only: digest of the evaluated weights
         policy/            the exported policy, written at the end
+        trace/             with tracking.trace: what each process did when; trace.json has all of it
         videos/, plots/, examples/, tensorboard/
 """
 
@@ -63,6 +64,8 @@ class RunFolder:
         ledger_path: File of the ledger.
         summary_path: File of the summary; it exists once the run is complete.
         log_path: File of the log.
+        trace_folder: Folder with the trace of each process.
+        trace_path: File of the joined trace.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,6 +77,7 @@ class RunFolder:
         self.ledger_path = path / "ledger.jsonl"
         self.summary_path = path / "summary.json"
         self.log_path = path / "run.log"
+        self.trace_folder, self.trace_path = path / "trace", path / "trace.json"
         self._lock_path = path / ".lock"
         self._held_lock: os.stat_result | None = None
 

@@ -21,6 +21,7 @@ from embodyflow.policies.env_match import check_match
 from embodyflow.policies.policy_registry import build_acting_policy
 from embodyflow.policies.running_statistics.return_scale import return_scale_of
 from embodyflow.process.determinism import use_deterministic_kernels
+from embodyflow.process.tracing import span
 from embodyflow.rollouts.executable_actions import executable_actions
 from embodyflow.rollouts.open_episodes import OpenEpisodes, OpenEpisodesFolder
 from embodyflow.seeding import LARGEST_ENV_SEED, derive_rng, derive_seed
@@ -154,7 +155,8 @@ class ControlRollout:
 
     def _step(self, t: int, uniforms: np.ndarray, record: "_Record", finished: Finished) -> None:
         """Step every environment once, record step t and reset the environments whose episodes ended."""
-        decision = self.policy.act({"state": self._state}, uniforms, self.config.rollout.temperature)
+        with span("act", "policy", rows=self._num_envs):
+            decision = self.policy.act({"state": self._state}, uniforms, self.config.rollout.temperature)
         step = self._env.step(executable_actions(self._action_space, decision.actions))
         record.columns["state"][:, t] = self._state
         record.columns["action_tokens"][:, t] = decision.tokens

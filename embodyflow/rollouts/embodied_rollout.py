@@ -26,6 +26,7 @@ from embodyflow.policies.base import Decision
 from embodyflow.policies.env_match import check_match
 from embodyflow.policies.observations import entries_of, observation_fields
 from embodyflow.policies.policy_registry import build_acting_policy
+from embodyflow.process.tracing import span
 from embodyflow.rollouts.clips import Clip, write_animation
 from embodyflow.rollouts.episode_rows import (
     Episode,
@@ -281,7 +282,8 @@ class EmbodiedRollout(GroupRollout):
         num_rows = len(observation["instruction_ids"])
         batch = {name: padded(values, batch_size) for name, values in observation.items()}
         uniforms = None if noise is None else padded(noise, batch_size)
-        decision = self.policy.act(batch, uniforms, self.config.rollout.temperature)
+        with span("act", "policy", rows=num_rows):
+            decision = self.policy.act(batch, uniforms, self.config.rollout.temperature)
         # A Gaussian sample may lie outside the environment's bounds.
         actions = recorded_actions(self._action_space, decision.actions[:num_rows])
         return Decision(decision.tokens[:num_rows], decision.log_probs[:num_rows], actions)

@@ -28,6 +28,7 @@ from embodyflow.policies.causal_lm.modeling_causal_lm import (
     stop_tokens_of,
 )
 from embodyflow.process.heap import keep_freed_memory
+from embodyflow.process.tracing import span
 from embodyflow.prompts.epochs import shuffled_rows
 from embodyflow.prompts.prompt_registry import build_prompt_source
 from embodyflow.prompts.prompts import Prompt, Split, encode, encode_response, end_of_response
@@ -193,7 +194,8 @@ class LanguageRollout(GroupRollout):
             stop_token_ids=self._stop_tokens,
         )
         requests = [Request(prompt, seed) for prompt, seed in zip(prompts, seeds, strict=True)]
-        completions = self._engine.generate(requests, sampling)
+        with span("generate responses", "policy", rows=len(requests)):
+            completions = self._engine.generate(requests, sampling)
         return {
             **ids_of(questions),
             "seed": np.array(seeds, np.int64),
@@ -214,7 +216,8 @@ class LanguageRollout(GroupRollout):
             RewardError: The reward function failed; the message names the row's uid.
         """
         samples = self._samples(batch, SPLITS[split])
-        scores = self._score(batch, samples)
+        with span("score responses", "call", rows=len(samples)):
+            scores = self._score(batch, samples)
         batch["success"] = torch.tensor([score.correct for score in scores], dtype=torch.bool)
         batch["scores"] = torch.tensor([score.reward for score in scores], dtype=torch.float32)
         metrics = reward_metrics(scores) | score_metrics(

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from embodyflow.errors import ConfigError
 from embodyflow.policies.observations import observation_fields
+from embodyflow.process.tracing import span, trace_file
 from embodyflow.simulation.environment_output import OutputLimit
 from embodyflow.simulation.episode_history import EpisodeHistory, EpisodeRecorder
 from embodyflow.simulation.supervision import (
@@ -124,6 +125,7 @@ class VectorEnv:
         self._memory = os.memfd_create("embodyflow-vector-env")
         try:
             self._start(num_workers, num_workers - caller_steps)
+            self._record()
             self.observation_space, self.action_space = self._build(env_fns)
             self._buffers = self._share(tuple(info_keys))
             self._recorder = self._start_recording([""] * self.num_envs if names is None else names)
@@ -141,6 +143,14 @@ class VectorEnv:
             else:
                 start = functools.partial(LocalShard, OutputLimit(f"the environments of process {os.getpid()}"))
             self._shards.append(SupervisedShard(start, range(rank, self.num_envs, num_shards), self.supervision))
+
+    def _record(self) -> None:
+        """Record the environment processes in the run's trace, if this process records."""
+        if (file := trace_file()) is None:
+            return
+        for number, shard in enumerate(self._shards):
+            shard.prepare("record", str(file.folder), f"{file.process} environments {number}")
+        _gather(shard.wait_prepared for shard in self._shards)
 
     def _build(self, env_fns: Sequence[EnvFn]) -> tuple[gym.Space[Any], gym.Space[Any]]:
         for shard in self._shards:
@@ -383,7 +393,8 @@ class VectorEnv:
         call = self._pending.popleft()
         self._in_flight[call.rows] = False
         try:
-            _gather(shard.result for shard in call.shards)
+            with span(f"wait for {method}", "wait"):
+                _gather(shard.result for shard in call.shards)
         except BaseException:
             self._recorder.open[call.rows] = False
             raise

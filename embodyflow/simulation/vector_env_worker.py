@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -26,6 +27,7 @@ import numpy.typing as npt
 from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.policies.observations import STATE_KEY, entries_of, observation_fields
 from embodyflow.process.child import receive, send, spin
+from embodyflow.process.tracing import record, span
 from embodyflow.simulation.mujoco_rollout import MujocoRollout
 from embodyflow.simulation.mujoco_tasks import Outcome
 
@@ -165,6 +167,10 @@ class EnvGroup:
         self._rollout = MujocoRollout.for_envs(self._envs)
         return [(env.observation_space, env.action_space) for env in self._envs.values()]
 
+    def record(self, folder: str, process: str) -> None:
+        """Record the process in the run's trace, unless it records already; see :mod:`embodyflow.process.tracing`."""
+        record(Path(folder), process)
+
     def attach(self, path: str, layout: BufferLayout) -> None:
         """Map the shared memory for observations, rewards and actions."""
         self._buffers = Buffers.map(path, layout)
@@ -300,7 +306,8 @@ def main(descriptor: int, parent_pid: int, lifeline: int, stacks: int, busy_wait
             method, arguments = receive(connection)
             reply: Any
             try:
-                reply = getattr(group, method)(*arguments)
+                with span(method, "environment"):
+                    reply = getattr(group, method)(*arguments)
             except (EnvError, EnvNotFiniteError) as error:
                 reply = error
             except Exception:

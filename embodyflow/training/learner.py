@@ -19,6 +19,7 @@ from embodyflow.config.trainer import OptimizerConfig, TrainerConfig
 from embodyflow.data.metrics import Metric, last, mean
 from embodyflow.policies.running_statistics.return_scale import count_returns, return_scale_of
 from embodyflow.policies.running_statistics.running_normalizer import count_states, normalizers_of
+from embodyflow.process.tracing import span
 from embodyflow.seeding import derive_seed
 from embodyflow.training.mesh import Mesh
 from embodyflow.training.micro_batches import cut_by_rows, cut_by_tokens, draw_minibatches
@@ -111,7 +112,7 @@ class Learner:
             learner._set_rate(rate)
         num_minibatches = min(self._config.num_minibatches, total_rows)
         totals: Totals = defaultdict(list)
-        norms = []
+        norms, passes = list[float](), 0
         for epoch in range(self._settings.epochs):
             minibatch_of = draw_minibatches(total_rows, num_minibatches, derive_seed(seed, epoch))
             mine = minibatch_of[positions]
@@ -119,7 +120,9 @@ class Learner:
             shuffled = batch[torch.from_numpy(np.argsort(mine, kind="stable"))]
             ends = np.cumsum(np.bincount(mine, minlength=num_minibatches)).tolist()
             cuts = [slice(start, end) for start, end in pairwise([0, *ends])]
-            norms += [_step(learners, shuffled[cut], total_rows, self._config, self._mesh, totals) for cut in cuts]
+            taken = [_step(learners, shuffled[cut], total_rows, self._config, self._mesh, totals) for cut in cuts]
+            norms += [norm for norm, _ in taken]
+            passes += sum(count for _, count in taken)
         # Log-probs and values of the next iteration's rows are the first to use the statistics of states.
         for learner in learners:
             if normalizers_of(learner.model):
@@ -127,6 +130,7 @@ class Learner:
             if return_scale_of(learner.model) is not None:
                 count_returns(learner.model, batch["running_returns"], batch["loss_mask"].any(-1), self._mesh.sum)
         metrics = {name: _merge_mean(pairs) for name, pairs in totals.items()}
+        metrics[f"perf/{self._area}_micro_batches"] = last(passes)
         return metrics | {f"{self._area}/grad_norm": last(float(np.mean(norms))), steps: last(len(norms))}
 
     def state_dict(self) -> dict[str, Any]:
@@ -156,8 +160,12 @@ class Learner:
 
 def _step(
     learners: Sequence[Learner], rows: TensorDict, total_rows: int, config: TrainerConfig, mesh: Mesh, totals: Totals
-) -> float:
-    """Take one optimizer step with every learner on this rank's rows of a mini-batch; return the gradient norm."""
+) -> tuple[float, int]:
+    """Take one optimizer step with every learner on this rank's rows of a mini-batch.
+
+    Returns:
+        The gradient norm, and the number of micro-batches.
+    """
     prepared = [learner._objective.prepare(rows, total_rows, mesh.sum) for learner in learners]
     parameters = [parameter for learner in learners for parameter in learner._parameters]
     for parameter in parameters:
@@ -165,17 +173,19 @@ def _step(
     cuts = micro_batches(rows, config, mesh)
     for cut in cuts:
         losses = []
-        for learner, its_rows in zip(learners, prepared, strict=True):
-            loss, metrics = learner._objective.loss(its_rows[cut] if len(cuts) > 1 else its_rows)
-            losses.append(loss)
-            for name, pair in metrics.items():
-                totals[name].append(pair)
-        # FSDP averages gradients over the parts of the batch; the loss needs their sum.
-        (sum(losses[1:], losses[0]) * mesh.num_parts).backward()
-    norm = clip_gradients(parameters, config.max_grad_norm)
-    for learner in learners:
-        learner._optimizer.step()
-    return norm
+        with span("micro-batch", "training", rows=cut.stop - cut.start):
+            for learner, its_rows in zip(learners, prepared, strict=True):
+                loss, metrics = learner._objective.loss(its_rows[cut] if len(cuts) > 1 else its_rows)
+                losses.append(loss)
+                for name, pair in metrics.items():
+                    totals[name].append(pair)
+            # FSDP averages gradients over the parts of the batch; the loss needs their sum.
+            (sum(losses[1:], losses[0]) * mesh.num_parts).backward()
+    with span("optimizer step", "training"):
+        norm = clip_gradients(parameters, config.max_grad_norm)
+        for learner in learners:
+            learner._optimizer.step()
+    return norm, len(cuts)
 
 
 def micro_batches(rows: TensorDict, config: TrainerConfig, mesh: Mesh) -> list[slice]:

@@ -33,6 +33,7 @@ class BufferClient:
         self._segments = WritableSegments()
         self._callers = threading.local()
         self._counts: dict[str, int] = defaultdict(int)
+        self._traffic, self._lock = [0, 0], threading.Lock()  # bytes read and written since take_traffic()
 
     def put(self, shard_id: str, columns: Mapping[str, Column]) -> ShardRef:
         """Write a shard to this node's shared memory; if the buffer died, to that of its successor.
@@ -53,6 +54,7 @@ class BufferClient:
         location: Location = self._call("allocate", shard_id, packing.num_bytes)
         packing.write(self._segments.map(location), location.key)
         self._call("commit", shard_id, location.key)
+        self._count(0, packing.num_bytes)
         return location
 
     def get(self, part: RankInput) -> Table:
@@ -75,7 +77,9 @@ class BufferClient:
         for host, there in by_host.items():
             with _as_lost(part.slices[there[0]].shard):
                 tables |= zip(there, ray.get(asked[host]), strict=True)
-        return concatenate([tables[index] for index in range(len(part.slices))])
+        rows = concatenate([tables[index] for index in range(len(part.slices))])
+        self._count(sum(column.nbytes for column in rows.values()), 0)
+        return rows
 
     def get_shard(self, shard: ShardRef) -> Table:
         """Return one whole shard; see :meth:`get`."""
@@ -85,6 +89,18 @@ class BufferClient:
         """Return the number of reads since the last call: of known locations, after lookups, from other nodes."""
         counts, self._counts = self._counts, defaultdict(int)
         return {name: total(count) for name, count in counts.items()}
+
+    def take_traffic(self) -> tuple[int, int]:
+        """Return the bytes of columns that were read, and those that were written, since the last call."""
+        with self._lock:
+            read, written = self._traffic
+            self._traffic = [0, 0]
+        return read, written
+
+    def _count(self, read: int, written: int) -> None:
+        with self._lock:
+            self._traffic[0] += read
+            self._traffic[1] += written
 
     def _call(self, method: str, *arguments: Any) -> Any:
         """Call this node's buffer; after a failed call, the next one connects to the buffer's successor."""

@@ -135,6 +135,26 @@ class LogLine:
 
 
 @dataclass(frozen=True)
+class Usage:
+    """What ranks used for a node.
+
+    Attributes:
+        bytes_read: Bytes of rows and weights that came from buffers.
+        bytes_written: Bytes of rows and weights that went to a buffer.
+        peak_bytes: Largest resident memory of a rank's process so far, without its environment processes.
+    """
+
+    bytes_read: int = 0
+    bytes_written: int = 0
+    peak_bytes: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        """Return the usage of both."""
+        peak = max(self.peak_bytes, other.peak_bytes)
+        return Usage(self.bytes_read + other.bytes_read, self.bytes_written + other.bytes_written, peak)
+
+
+@dataclass(frozen=True)
 class NodeResult:
     """Answer of one rank.
 
@@ -146,6 +166,7 @@ class NodeResult:
         seconds: Time spent in the node function and in moving rows.
         logs: Log records of the function.
         facts: Lengths and groups of the output rows; ``None`` for rows without groups.
+        usage: Bytes that this rank moved since its last result, and its memory.
     """
 
     shard: ShardRef | None
@@ -155,6 +176,7 @@ class NodeResult:
     seconds: float
     logs: tuple[LogLine, ...] = ()
     facts: RowFacts | None = None
+    usage: Usage = Usage()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +189,7 @@ class NodeReport(Rows):
         digests: SHA-256 of each shard.
         seconds: Time of the slowest rank.
         logs: Log records of all ranks that pass rows on, in order of time.
+        usage: Bytes that all ranks moved, and the memory of the largest.
     """
 
     metrics: dict[str, Metric]
@@ -174,3 +197,4 @@ class NodeReport(Rows):
     digests: tuple[str, ...]
     seconds: float
     logs: tuple[LogLine, ...]
+    usage: Usage = Usage()

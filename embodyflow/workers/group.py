@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import ray
@@ -10,6 +11,8 @@ import ray
 from embodyflow.config import RunConfig
 from embodyflow.config.run import GroupShape
 from embodyflow.errors import InfrastructureError, NodeTimeoutError, WorkerLostError
+from embodyflow.process.tracing import span, trace_file
+from embodyflow.workers.busy_time import BusyTime
 from embodyflow.workers.calls import NodeCall, NodeResult
 from embodyflow.workers.gpu_sharing import Options
 from embodyflow.workers.lost_actors import ACTOR_GONE, explain_loss
@@ -46,6 +49,7 @@ class WorkerGroup:
     Attributes:
         ranks_per_copy: Number of consecutive ranks that get the same rows.
         pids: Process id of each rank that has been ready.
+        busy: Time that the ranks spend on nodes.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class WorkerGroup:
         self._out_of_step_by: tuple[str, BaseException] | None = None  # a node, and its error
         self._ranks = [self._spawn(rank, shape.num_ranks) for rank in range(shape.num_ranks)]
         self.pids: dict[int, int] = {}
+        self.busy = BusyTime(shape.num_ranks)
 
     def __len__(self) -> int:
         """Return the number of ranks."""
@@ -101,7 +106,7 @@ class WorkerGroup:
         """
         if beside_others and not self._ranks_communicate:
             return await self._on_every_rank("run_compute_node", calls)
-        async with self._model:
+        async with self._turn(calls[0]):
             self._check_in_step()
             try:
                 return await self._on_every_rank("run_node", calls)
@@ -150,6 +155,20 @@ class WorkerGroup:
         for rank in self._ranks:
             ray.kill(rank)
 
+    @asynccontextmanager
+    async def _turn(self, call: NodeCall) -> AsyncIterator[None]:
+        """Wait until no other node with a model runs on the ranks."""
+        if self._model.locked():
+            what = f"wait for the {self.role} group"
+            with span(what, "wait", track="waits", iteration=call.iteration, node=call.node_id):
+                await self._model.acquire()
+        else:
+            await self._model.acquire()
+        try:
+            yield
+        finally:
+            self._model.release()
+
     @property
     def _ranks_communicate(self) -> bool:
         """Whether a node on one rank waits for its siblings on others."""
@@ -185,7 +204,8 @@ class WorkerGroup:
         for attempt in range(MAX_RESTARTS + 1):
             handle = self._ranks[rank]
             try:
-                result: NodeResult = (await self._all([getattr(handle, method).remote(call)]))[0]
+                with self.busy.at_work(rank):
+                    result: NodeResult = (await self._all([getattr(handle, method).remote(call)]))[0]
                 return result
             except WorkerLostError as loss:
                 if self._is_collective or attempt == MAX_RESTARTS:
@@ -250,8 +270,13 @@ class WorkerGroup:
                 num_gpus=cluster.gpus_per_worker,
                 **self._places[rank],
             )
-            .remote(self._engine, self._config, rank, num_ranks, self._buffers)
+            .remote(self._engine, self._config, rank, num_ranks, self._buffers, self._trace(rank))
         )
+
+    def _trace(self, rank: int) -> tuple[str, str] | None:
+        """Return the folder that a rank records its trace in, and its name there."""
+        file = trace_file()
+        return None if file is None else (str(file.folder.absolute()), f"{self.role} {rank}")
 
     async def _ready(self, ranks: Sequence[int]) -> None:
         seconds = self._config.cluster.start_timeout

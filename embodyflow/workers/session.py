@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import ray
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, merge_metrics
 from embodyflow.data.row_plan import ShardRef, for_tensor_parallel
+from embodyflow.process.tracing import span
 from embodyflow.workers.buffers import call_buffers, start_buffers
-from embodyflow.workers.calls import NodeCall, NodeReport, NodeResult, NodeWork
+from embodyflow.workers.calls import NodeCall, NodeReport, NodeResult, NodeWork, Usage
+from embodyflow.workers.clocks import record_clocks
 from embodyflow.workers.gpu_sharing import check_resources, placed
 from embodyflow.workers.group import WorkerGroup
 from embodyflow.workers.layout import Layout, join_facts, order_of, plan_inputs
@@ -119,8 +122,14 @@ class Session:
         for group in self._groups.values():
             await (group.renew() if moved else group.mend())
         await self._groups["trainer"].connect()
+        await self.record_clocks()
         await self.free("weights/")
         self._weights.clear()
+
+    async def record_clocks(self) -> None:
+        """Record in the trace how far the ranks' clocks are from this process's, if there is a trace."""
+        groups = self._groups.values()
+        await record_clocks(partial(group.call_rank, rank, "clock") for group in groups for rank in range(len(group)))
 
     async def processes(self) -> dict[str, int]:
         """Return process ids by ``role/rank``, and of buffers by ``buffer/<node id>``."""
@@ -134,7 +143,8 @@ class Session:
 
         The weights of the last ``rollout.max_staleness`` versions stay available.
         """
-        answers = await self._groups["trainer"].call("publish_weights", version)
+        with span("publish weights", "weights", track="commits", version=version):
+            answers = await self._groups["trainer"].call("publish_weights", version)
         self._weights[version], self.weights_digest = answers[0]
         self.policy_version = version
         kept = range(version - self.config.rollout.max_staleness, version + 1)
@@ -145,7 +155,8 @@ class Session:
 
     async def save(self, folder: Path, *, whole: bool) -> None:
         """Write the trainer's state to a folder; ``whole`` includes the weights that are never trained."""
-        await self._groups["trainer"].call("invoke", "save", str(folder.absolute()), whole)
+        with span("write checkpoint", "disk", track="commits", checkpoint=folder.name):
+            await self._groups["trainer"].call("invoke", "save", str(folder.absolute()), whole)
 
     async def load_reference(self, folder: Path) -> None:
         """Load the trainer's reference policy from the checkpoint of iteration 0."""
@@ -162,6 +173,10 @@ class Session:
     async def export(self, method: str, path: Path) -> None:
         """Write the trainer's policy by its method ``save_weights_file`` or ``save_pretrained``."""
         await self._groups["trainer"].call("invoke", method, str(path.absolute()))
+
+    def idle_shares(self, since: float, until: float) -> dict[str, float]:
+        """Return the share of a period in which the ranks of each group were idle, by ``time.perf_counter()``."""
+        return {role: group.busy.idle_share(since, until) for role, group in self._groups.items()}
 
     async def buffer_metrics(self) -> dict[str, Metric]:
         """Return the buffers' usage, spilling and traffic as ``perf/`` metrics, which depend on timing."""
@@ -200,11 +215,13 @@ async def open_session(config: RunConfig) -> AsyncIterator[Session]:
             for role, shape in config.groups.items():
                 groups[role] = WorkerGroup(role, shape, config, buffers, places[role], is_collective=role == "trainer")
             # Wait for every start: a failed one must not leave another half done.
-            results = await asyncio.gather(*(group.start() for group in groups.values()), return_exceptions=True)
+            with span("start workers", "run", track="phases"):
+                results = await asyncio.gather(*(group.start() for group in groups.values()), return_exceptions=True)
             for result in results:
                 if result is not None:
                     raise result
             await groups["trainer"].connect()
+            await session.record_clocks()
             yield session
         finally:
             session.close()
@@ -238,4 +255,5 @@ def _report(
         logs=tuple(sorted((line for result in results for line in result.logs), key=lambda line: line.created)),
         facts=join_facts([result.facts for result in results]),
         order=order_of(inputs, shards) if work.layout is Layout.SPLIT else None,
+        usage=sum((answer.usage for answer in answers), Usage()),
     )

@@ -22,10 +22,12 @@ from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import digest_of, join_columns
 from embodyflow.errors import WorkerLostError
 from embodyflow.nodes.calling import bind
+from embodyflow.process.memory import peak_bytes
 from embodyflow.process.rendezvous import LOOPBACK, hold_address
+from embodyflow.process.tracing import machine, record, span
 from embodyflow.references import resolve
 from embodyflow.workers.buffer_client import BufferClient
-from embodyflow.workers.calls import LogLine, NodeCall, NodeResult
+from embodyflow.workers.calls import LogLine, NodeCall, NodeResult, Usage
 from embodyflow.workers.deadline import time_limit
 
 if TYPE_CHECKING:  # torch, which the flow's process does without: it knows the worker by name only
@@ -78,15 +80,27 @@ class Worker:
         rank: Index of the rank, from 0 to ``world_size - 1``.
         world_size: Number of ranks in the group.
         buffers: Buffer of each Ray node, by node id.
+        trace: Folder to record a trace in, and name of this process there; ``None`` records nothing.
     """
 
-    def __init__(self, engine: str, config: RunConfig, rank: int, world_size: int, buffers: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        engine: str,
+        config: RunConfig,
+        rank: int,
+        world_size: int,
+        buffers: dict[str, Any],
+        trace: tuple[str, str] | None = None,
+    ) -> None:
         logging.getLogger().setLevel(logging.INFO)
         # Ray uses uvloop where it is installed. With its policy, an event loop of asyncio's own starts no process.
         asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy())
         self._rank = rank
+        if trace is not None:
+            record(Path(trace[0]), trace[1])
         self._buffer = BufferClient(buffers)
-        self._engine: Engine = resolve(engine)(config, rank, world_size)
+        with span("build the engine", "call"):
+            self._engine: Engine = resolve(engine)(config, rank, world_size)
         self._engine_version = -1
         self._trained: dict[tuple[int, str], NodeResult] = {}
         self._half_trained_by: str | None = None
@@ -101,6 +115,11 @@ class Worker:
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         frames = sys._current_frames().items()
         return "".join(f"thread {names.get(i, i)}:\n{''.join(traceback.format_stack(f))}" for i, f in frames)
+
+    @ray.method(concurrency_group="compute")
+    def clock(self) -> tuple[str, int]:
+        """Return the machine that this rank runs on, and its monotonic clock in ns."""
+        return machine(), time.monotonic_ns()
 
     def node_id(self) -> str:
         """Return the id of the Ray node that this rank runs on."""
@@ -145,6 +164,10 @@ class Worker:
         return self._run(call)
 
     def _run(self, call: NodeCall) -> NodeResult:
+        with span(call.node_id, "call", iteration=call.iteration, policy=call.policy_version):
+            return self._timed(call)
+
+    def _timed(self, call: NodeCall) -> NodeResult:
         started = time.perf_counter()
         with _captured_logs() as logs, time_limit(call.timeout, f"node {call.node_id}"):
             self._load_weights(call)
@@ -160,6 +183,7 @@ class Worker:
             seconds=time.perf_counter() - started,
             logs=tuple(logs),
             facts=facts,
+            usage=Usage(*self._buffer.take_traffic(), peak_bytes()),
         )
 
     def _fetch(self, parents: tuple[RankInput, ...]) -> "Batch | None":
@@ -167,7 +191,11 @@ class Worker:
         from embodyflow.data.batches import to_batch
 
         parts = [part for part in parents if part.slices]
-        return to_batch(to_padded(join_columns([self._buffer.get(part) for part in parts]))) if parts else None
+        if not parts:
+            return None
+        shards = sorted({piece.shard.shard_id for part in parts for piece in part.slices})
+        with span("read rows", "rows", reads=shards, rows=len(parts[0].positions)):
+            return to_batch(to_padded(join_columns([self._buffer.get(part) for part in parts])))
 
     def _call_function(self, call: NodeCall, batch: "Batch | None") -> "NodeOutput":
         from embodyflow.types import NodeOutput
@@ -186,13 +214,15 @@ class Worker:
         """Put a node's rows into the buffer, and into its stage if it has one; return shard, digest and facts."""
         from embodyflow.data.batches import to_columns
 
-        columns = to_ragged(to_columns(batch))
-        digest, facts = digest_of(columns), facts_of(columns)
-        if (stage := call.work.stage) is not None:
-            write_rows(self._stage_file(stage), columns)
-            for journal in Path(stage).glob(f"{self._rank}.*.parts"):
-                journal.unlink()
-        return self._buffer.put(f"{call.iteration}/{call.node_id}/{self._rank}", columns), digest, facts
+        shard_id = f"{call.iteration}/{call.node_id}/{self._rank}"
+        with span("write rows", "rows", writes=shard_id, rows=len(batch)):
+            columns = to_ragged(to_columns(batch))
+            digest, facts = digest_of(columns), facts_of(columns)
+            if (stage := call.work.stage) is not None:
+                write_rows(self._stage_file(stage), columns)
+                for journal in Path(stage).glob(f"{self._rank}.*.parts"):
+                    journal.unlink()
+            return self._buffer.put(shard_id, columns), digest, facts
 
     @contextmanager
     def _weights_unchanged(self, call: NodeCall) -> Iterator[None]:
@@ -220,8 +250,10 @@ class Worker:
             FileNotFoundError: The rows are gone.
             DamageError: The rows differ from those that were written.
         """
-        rows = read_rows(self._stage_file(stage), digests[self._rank])
-        return self._buffer.put(f"{iteration}/{node_id}/{self._rank}", rows), facts_of(rows)
+        shard_id = f"{iteration}/{node_id}/{self._rank}"
+        with span("recall rows", "rows", writes=shard_id, iteration=iteration):
+            rows = read_rows(self._stage_file(stage), digests[self._rank])
+            return self._buffer.put(shard_id, rows), facts_of(rows)
 
     def publish_weights(self, version: int) -> tuple[ShardRef, str] | None:
         """Put the trainer's weights into the buffer as one shard; return shard and digest on rank 0.
@@ -232,16 +264,19 @@ class Worker:
             WorkerLostError: A node left the model half trained.
         """
         self._require_whole_model()
-        columns, probe = self._trainer.weights(), self._trainer.probe()
-        if self._rank != 0:
-            return None
-        # One row: all columns of a shard have the same number of rows.
-        flat = {name: array[None] for name, array in (columns | probe).items()}
-        return self._buffer.put(f"weights/{version}/{self._rank}", flat), digest_of(columns)
+        shard_id = f"weights/{version}/{self._rank}"
+        with span("publish weights", "weights", version=version, **({} if self._rank else {"writes": shard_id})):
+            columns, probe = self._trainer.weights(), self._trainer.probe()
+            if self._rank != 0:
+                return None
+            # One row: all columns of a shard have the same number of rows.
+            flat = {name: array[None] for name, array in (columns | probe).items()}
+            return self._buffer.put(shard_id, flat), digest_of(columns)
 
     def invoke(self, method: str, *args: Any) -> Any:
         """Call a method of the engine."""
-        return getattr(self._engine, method)(*args)
+        with span(method, "call"):
+            return getattr(self._engine, method)(*args)
 
     def connect(self, address: str) -> None:
         """Join the trainer's process group; the models are those of the start."""
@@ -250,7 +285,8 @@ class Worker:
 
     def restore(self, folder: str) -> None:
         """Load the trainer's state from a checkpoint."""
-        self._trainer.load(folder)
+        with span("restore", "disk", checkpoint=Path(folder).name):
+            self._trainer.load(folder)
         self._forget_training()
 
     @property
@@ -272,8 +308,9 @@ class Worker:
         """Load the weights that the call asks for, unless the engine has them."""
         if call.weights is None or call.policy_version == self._engine_version:
             return
-        columns = self._buffer.get_shard(call.weights)
-        self._engine_version = -1  # a load that is interrupted leaves no usable version
-        engine = cast("RolloutEngine", self._engine)
-        engine.update_weights({name: array[0] for name, array in columns.items()}, call.policy_version)
-        self._engine_version = call.policy_version
+        with span("load weights", "weights", version=call.policy_version, reads=[call.weights.shard_id]):
+            columns = self._buffer.get_shard(call.weights)
+            self._engine_version = -1  # a load that is interrupted leaves no usable version
+            engine = cast("RolloutEngine", self._engine)
+            engine.update_weights({name: array[0] for name, array in columns.items()}, call.policy_version)
+            self._engine_version = call.policy_version

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from small_runs import SMALL, TWO_WORKERS, Runs
+from traces import Trace, checked_trace
 from waiting import finish
 
 pytestmark = pytest.mark.integration
@@ -43,9 +44,30 @@ def test_a_run_leaves_its_records_and_no_process(runs: Runs, first: str) -> None
 
 
 def test_same_seed_same_weights_and_metrics(runs: Runs, first: str, prefect_api: str, ray_env: dict[str, str]) -> None:
-    runs.served_by(prefect_api, **ray_env).run("again", *WORDS)
+    runs.served_by(prefect_api, **ray_env).run("again", *WORDS, "tracking.trace=true")
     runs.assert_same_training("again", "first")
     assert runs.metrics("again") == runs.metrics("first")
+    assert_traced(checked_trace(runs.root / "again" / "trace.json"))
+
+
+def assert_traced(trace: Trace) -> None:
+    """Check that the trace has every node of every iteration, in the flow and on each rank, and the way of the rows."""
+    nodes = ("rollout", "sampling", "reward", "advantage", "old_log_prob", "ref_log_prob", "train_actor")
+    for name in nodes:
+        spans = trace.named(name)
+        assert [each.arguments["iteration"] for each in spans if each.process == "flow"] == [1, 2, 3]
+        on_trainer = name in nodes[4:]
+        ranks = ["trainer 0"] * 3 if on_trainer else ["rollout 0"] * 3 + ["rollout 1"] * 3
+        assert sorted(each.process for each in spans if each.process != "flow") == ranks
+    arrows = {(start.around[0], end.around[0]) for start, end in trace.arrows if start.around and end.around}
+    assert {("rollout", "sampling"), ("reward", "advantage"), ("old_log_prob", "ref_log_prob")} <= arrows
+    assert {"publish weights", "write checkpoint", "flush checkpoint", "iteration 3", "commit"} <= {
+        each.name for each in trace.slices if each.process == "flow"
+    }
+    assert {("act", "policy"), ("step", "environment")} <= {
+        (each.name, each.category) for each in trace.slices if "rollout" in each.around
+    }
+    assert not [each for each in trace.slices if "unfinished" in each.arguments or "error" in each.arguments]
 
 
 def test_two_trainer_ranks_agree_with_one(runs: Runs, first: str, prefect_api: str, ray_env: dict[str, str]) -> None:

@@ -10,9 +10,11 @@ from prefect.cache_policies import NO_CACHE
 
 from embodyflow.data.metrics import merge_metrics, to_floats
 from embodyflow.orchestration.evaluation.kept_episodes import keep_episodes
+from embodyflow.orchestration.run.accounting import used_resources, used_time
 from embodyflow.orchestration.run.graph_run import GraphRun, RunNode
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run, run_node_as_event, submit_node
 from embodyflow.orchestration.run.stages import UNRESTORABLE
+from embodyflow.process.tracing import span
 from embodyflow.record.episode_record import Array, histogram_values
 from embodyflow.record.metrics_log import lasting_metrics
 from embodyflow.workers.calls import NodeReport
@@ -61,11 +63,14 @@ async def run_nodes(index: int, run_node: RunNode) -> tuple[dict[str, float], Di
     reports = await run_graph(index, run_node)
     await keep_episodes(run, index, reports)
     metrics = to_floats(merge_metrics(report.metrics for report in reports.values()))
-    metrics |= {f"perf/{node_id}_seconds": report.seconds for node_id, report in reports.items()}
     metrics |= to_floats(await run.session.buffer_metrics())
     began = max(started, run.turns.finished_at)  # time in flight with the previous iteration counts for that one
+    ended = time.perf_counter()
     metrics["perf/wait_for_rollout_seconds"] = max(run.turns.rolled_out_at[index] - began, 0.0)
-    metrics["perf/iteration_seconds"] = time.perf_counter() - began
+    metrics["perf/iteration_seconds"] = ended - began
+    metrics |= used_time(run.graph, reports) | used_resources(reports.values())
+    idle = run.session.idle_shares(began, ended)
+    metrics |= {f"perf/{group}_idle_share": share for group, share in idle.items()}
     return metrics, {node_id: list(report.digests) for node_id, report in reports.items() if report.digests}
 
 
@@ -87,8 +92,10 @@ async def commit(index: int, metrics: Mapping[str, float], digests: Digests) -> 
     """Commit the iteration: publish its weights, write its metrics and checkpoint, free its rows."""
     run = CURRENT_RUN.get()
     run.folder.require_present()
-    await publish_and_save(index)
-    metrics = {**metrics, **unrestorable_metrics(run)}
+    started = time.perf_counter()
+    with span("commit", "node", track="nodes", iteration=index, run=str(run.config.run_id)):
+        await publish_and_save(index)
+    metrics = {**metrics, **unrestorable_metrics(run), "perf/commit_seconds": time.perf_counter() - started}
     line = {"iteration": index, "weights_digest": run.session.weights_digest, "digests": digests, **metrics}
     # Before the checkpoint is committed: a resume drops a line too many, but could not restore a missing one.
     run.folder.metrics.append(line)
@@ -146,5 +153,6 @@ def begin_commit(index: int, digests: Digests | None = None, metrics: Mapping[st
 
 
 async def _save(run: Run, index: int) -> None:
-    await run.stages.drain()  # the writes of the previous iteration
+    with span("wait for earlier writes", "wait", track="waits", iteration=index):
+        await run.stages.drain()  # the writes of the previous iteration
     await run.session.save(run.folder.checkpoints.begin(index), whole=index == 0)

@@ -21,6 +21,7 @@ from embodyflow.orchestration.display.artifacts import Artifacts
 from embodyflow.orchestration.run.stages import Stages
 from embodyflow.orchestration.run.turns import Turns
 from embodyflow.orchestration.server.iteration_runs import IterationRuns
+from embodyflow.process.tracing import span
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.record.trackers import Tracker
 from embodyflow.workers.calls import NodeReport, NodeWork
@@ -87,6 +88,20 @@ async def run_node(work: NodeWork, parents: Sequence[NodeReport]) -> NodeReport:
 
 async def _run_or_recall(work: NodeWork, parents: Sequence[NodeReport]) -> NodeReport:
     """Run a node, or read its rows from disk if an earlier process kept them."""
+    with span(work.node_id, "node", track="nodes", iteration=work.iteration, **_identity()) as node:
+        report = await _report_of(work, parents)
+        node.note(rows=report.num_rows, seconds=report.seconds)
+    return report
+
+
+def _identity() -> dict[str, str]:
+    """Return the run, and the task run that this is in, for the trace."""
+    context = TaskRunContext.get()
+    run = {"run": str(CURRENT_RUN.get().config.run_id)}
+    return run if context is None else run | {"task_run": str(context.task_run.id)}
+
+
+async def _report_of(work: NodeWork, parents: Sequence[NodeReport]) -> NodeReport:
     run = CURRENT_RUN.get()
     kept = await run.stages.recall(run.session, work)
     if kept is not None:

@@ -12,6 +12,7 @@ from embodyflow.orchestration.run.iteration import iteration
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run
 from embodyflow.orchestration.run.recovery import record_processes
 from embodyflow.orchestration.run.stages import Stages
+from embodyflow.orchestration.run.traced import traced
 from embodyflow.orchestration.run.turns import Turns
 from embodyflow.orchestration.server.iteration_runs import iteration_runs
 from embodyflow.record.ledger import Ledger
@@ -37,7 +38,7 @@ async def open_run(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> As
     folder.write_status("start", 0, config.iterations)
     # The order of nesting matters: workers end before anything waits for the Prefect server.
     async with open_artifacts(str(config.run_id)) as artifacts, iteration_runs(iteration) as iterations:
-        with ray_cluster(config):
+        with traced(folder, config), ray_cluster(config):
             async with while_cluster_lives(partial(_after_loss, folder)), open_session(config) as session:
                 trackers = open_trackers(config)
                 try:

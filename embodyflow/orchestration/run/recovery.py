@@ -14,6 +14,7 @@ from prefect.logging import get_run_logger
 
 from embodyflow.errors import DamageError, InfrastructureError
 from embodyflow.orchestration.run.nodes import Run
+from embodyflow.process.tracing import span
 
 T = TypeVar("T")
 
@@ -49,11 +50,12 @@ async def with_recovery(run: Run, name: str, step: Callable[[], Coroutine[Any, A
 
 async def recover(run: Run) -> None:
     """Replace lost workers, and restore workers and folder to the last commit."""
-    await run.stages.drain()
-    await run.session.mend()
-    await record_processes(run)
-    if run.folder.checkpoints.committed():
-        await restore(run)
+    with span("recover", "run", track="phases"):
+        await run.stages.drain()
+        await run.session.mend()
+        await record_processes(run)
+        if run.folder.checkpoints.committed():
+            await restore(run)
 
 
 async def record_processes(run: Run) -> None:

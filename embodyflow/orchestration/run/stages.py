@@ -19,6 +19,7 @@ from prefect.logging import get_run_logger
 from embodyflow.data.metrics import Metric, Reduction
 from embodyflow.errors import DamageError
 from embodyflow.process.durable_files import flush
+from embodyflow.process.tracing import span
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.metrics_log import lasting_metrics
 from embodyflow.record.run_folder import RunFolder
@@ -139,7 +140,8 @@ class Stages:
 
     async def _commit(self, iteration: int, facts: dict[str, Any]) -> None:
         async with self._lock:
-            await asyncio.to_thread(self._folder.checkpoints.commit, iteration, facts, self._keep_checkpoints)
+            with span("flush checkpoint", "disk", track="disk", iteration=iteration):
+                await asyncio.to_thread(self._folder.checkpoints.commit, iteration, facts, self._keep_checkpoints)
         await self.record_commit(iteration, facts)
 
     async def _keep(self, work: NodeWork, report: NodeReport) -> None:
@@ -147,8 +149,9 @@ class Stages:
         facts = _facts_of(report)
         async with self._lock:
             # Flush even if the ledger has this entry: rows that were lost and recreated are new files.
-            await asyncio.to_thread(_flush, folder)
-            await asyncio.to_thread(_flush, self._folder.stages.folder(work.iteration + 1, work.node_id))
+            with span("flush rows", "disk", track="disk", iteration=work.iteration, node=work.node_id):
+                await asyncio.to_thread(_flush, folder)
+                await asyncio.to_thread(_flush, self._folder.stages.folder(work.iteration + 1, work.node_id))
             if self._ledger.newest("stage", work.iteration, work.node_id) != facts:
                 await asyncio.to_thread(self._ledger.append, "stage", work.iteration, facts)
 

@@ -26,6 +26,7 @@ from embodyflow.orchestration.run.recovery import restore, with_recovery
 from embodyflow.orchestration.run.run_log import logged_to
 from embodyflow.orchestration.run.storage_faults import storage_faults_explained
 from embodyflow.orchestration.run.warm_start import sft, warm_start_key
+from embodyflow.process.tracing import span
 from embodyflow.record.model_card import write_model_card
 from embodyflow.record.progress_line import progress_line
 from embodyflow.record.run_folder import RunFolder, unrestorable_lines
@@ -112,17 +113,19 @@ async def _run_until(run: Run, lookahead: Lookahead, index: int) -> None:
 
 async def _run_in_turn(run: Run, index: int) -> None:
     await run.turns.wait_to_roll_out(index)
-    _log_progress(run, index, await run_iteration(run, index))
-    report_progress(run, index)
-    await _evaluate_if_due(run, index)
-    run.turns.mark_finished(index)
+    with span(f"iteration {index}", "iteration", track="iterations", iteration=index, run=str(run.config.run_id)):
+        _log_progress(run, index, await run_iteration(run, index))
+        report_progress(run, index)
+        await _evaluate_if_due(run, index)
+        run.turns.mark_finished(index)
 
 
 async def _export(run: Run, lookahead: Lookahead) -> None:
     """Export the policy to the run's folder ``policy``."""
     await _run_until(run, lookahead, run.config.iterations)
     run.folder.require_present()
-    await run.session.export("save_pretrained", run.folder.path / "policy")
+    with span("export", "run", track="phases"):
+        await run.session.export("save_pretrained", run.folder.path / "policy")
 
 
 async def _evaluate_if_due(run: Run, index: int) -> None:
@@ -151,7 +154,8 @@ async def _begin(run: Run) -> int:
         run.folder.write_observations(await observe(run))
     if run.config.warm_start is not None:
         run.folder.write_status("sft", 0, run.config.iterations)
-        metrics = await sft(warm_start_key(run.config))
+        with span("warm start", "run", track="phases"):
+            metrics = await sft(warm_start_key(run.config))
         if run.config.warm_start.until is not None:
             _record_warm_start(run, metrics)
     await publish_and_save(0)

@@ -9,6 +9,8 @@ import asyncio
 import time
 from collections import defaultdict
 
+from embodyflow.process.tracing import span
+
 
 class Turns:
     """Lets the iterations of a run proceed in order.
@@ -31,7 +33,7 @@ class Turns:
 
     def reset(self, index: int) -> None:
         """Forget the iterations in flight: exactly those up to ``index`` are finished."""
-        self._rolled_out, self._finished = _Milestones(index), _Milestones(index)
+        self._rolled_out, self._finished = _Milestones("rollout", index), _Milestones("end", index)
         self.finished_at = time.perf_counter()
         self.rolled_out_at: dict[int, float] = {}
 
@@ -68,13 +70,14 @@ class Turns:
 class _Milestones:
     """Indices that are reached in order; those up to ``last`` have been."""
 
-    def __init__(self, last: int) -> None:
-        self.last = last
+    def __init__(self, name: str, last: int) -> None:
+        self._name, self.last = name, last
         self._events: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
 
     async def wait_for(self, index: int) -> None:
         if index > self.last:
-            await self._events[index].wait()
+            with span(f"wait for the {self._name} of iteration {index}", "wait", track="waits"):
+                await self._events[index].wait()
 
     def mark(self, index: int) -> None:
         self.last = max(self.last, index)

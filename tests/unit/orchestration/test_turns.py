@@ -19,6 +19,7 @@ from embodyflow.orchestration.run import nodes, recovery, stages, training
 from embodyflow.orchestration.run.graph_run import GraphRun, rollout_nodes
 from embodyflow.orchestration.run.lookahead import Lookahead
 from embodyflow.orchestration.run.turns import Turns
+from embodyflow.record.metrics_log import lasting_metrics
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.workers.calls import NodeReport, NodeWork
 from pipelines import Node, NodeRole, NodeType, TaskGraph, load_pipeline
@@ -233,7 +234,8 @@ def config_of(tiny_config: Callable[..., RunConfig], root: Path, run_id: str, st
 async def finish(run: Any, first: int) -> tuple[Any, ...]:
     """Train to the end; return the outcome."""
     await run_after(run, first)
-    return run.session.state, run.session.weights_digest, run.stages._ledger.digest(), run.folder.metrics.read()
+    lasting = [lasting_metrics(record) for record in run.folder.metrics.read()]
+    return run.session.state, run.session.weights_digest, run.stages._ledger.digest(), lasting
 
 
 def outcome_of(

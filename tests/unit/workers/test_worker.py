@@ -71,7 +71,7 @@ def logs_much(batch: Any, config: Any = None, **kwargs: Any) -> NodeOutput:
 def test_the_log_of_a_node_is_limited() -> None:
     plain: Any = Worker
     worker = object.__new__(plain.__ray_metadata__.modified_class)
-    worker._engine = Engine()
+    worker._engine, worker._buffer = Engine(), SimpleNamespace(take_traffic=lambda: (0, 0))
     lines = worker._run(call_of("mine", function=f"{__name__}:logs_much")).logs
     assert [line.message for line in lines[:2]] == ["step 0", "step 1"]
     assert len(lines) == 1001 and lines[-1].message == "the node logged more than 1000 lines; the rest is dropped"

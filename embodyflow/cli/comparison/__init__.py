@@ -1,0 +1,1 @@
+"""``embodyflow compare``: runs beside each other."""

@@ -1,0 +1,48 @@
+"""The share of time in which ranks are idle, and the clocks of other machines."""
+
+import asyncio
+import time
+
+import pytest
+
+from embodyflow.process.tracing import machine
+from embodyflow.workers.busy_time import BusyTime, covered
+from embodyflow.workers.clocks import clock_offset
+
+
+@pytest.mark.parametrize(
+    ("periods", "seconds"),
+    [
+        ([], 0.0),
+        ([(1.0, 3.0)], 2.0),
+        ([(1.0, 3.0), (2.0, 4.0)], 3.0),  # nodes without a model run beside others
+        ([(2.0, 4.0), (1.0, 9.0), (5.0, 6.0)], 8.0),
+        ([(-5.0, 2.0), (8.0, 20.0)], 4.0),
+    ],
+)
+def test_covered_time_counts_once(periods: list[tuple[float, float]], seconds: float) -> None:
+    assert covered(periods, 0.0, 10.0) == pytest.approx(seconds)
+
+
+def test_work_in_flight_counts_as_far_as_it_has_come() -> None:
+    busy = BusyTime(2)
+    began = time.perf_counter()
+    with busy.at_work(0):
+        time.sleep(0.02)
+        assert busy.idle_share(began, time.perf_counter()) == pytest.approx(0.5, abs=0.02)
+    later = time.perf_counter()
+    time.sleep(0.02)
+    assert busy.idle_share(later, time.perf_counter()) == 1.0
+    assert busy.idle_share(later, later) == 0.0
+
+
+def test_the_offset_of_a_clock_is_that_of_the_fastest_answer() -> None:
+    delays = iter([0.02, 0.0, 0.01, 0.0, 0.0, 0.02, 0.0, 0.0, 0.0])
+
+    async def ask() -> tuple[str, int]:
+        await asyncio.sleep(next(delays))  # before the clock is read, so slow answers seem late
+        return "there", time.monotonic_ns() + 3_000_000_000
+
+    name, offset = asyncio.run(clock_offset(ask))
+    assert name == "there" and abs(offset - 3_000_000) < 3000
+    assert machine() == machine() != "there"
