@@ -43,6 +43,11 @@ class RolloutConfig(Config):
     temperature: PositiveFloat
     max_staleness: Annotated[int, Field(ge=0, strict=True)] = 0
 
+    @property
+    def swaps_weights(self) -> bool:
+        """Whether a row that is being sampled goes on with newer weights."""
+        return False
+
 
 class WarmStartUntilConfig(Config):
     """Quality that ends a warm start.
