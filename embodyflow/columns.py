@@ -9,6 +9,7 @@ INTERNAL = {
     "trained": "Whether the record of a played episode is of one that was trained on; bool [N].",
     "token_weights": "Weight of a token in its mini-batch's loss; float64 [N, T, L].",
     "decision_weights": "Weight of a decision in its mini-batch's critic loss; float64 [N, T].",
+    "token_staleness": "Versions between the policy that sampled a token and the trainer's; int [N, T, L].",
     "selected": "Whether `clip_cov` or `kl_cov` treats a token apart; bool [N, T, L].",
 }
 """Columns that only one part of a run adds and reads, with their meanings."""

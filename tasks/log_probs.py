@@ -27,7 +27,8 @@ def compute_old_log_prob(
     Rows of an earlier version of the policy keep the log-probs they were sampled with, which makes the ratio an
     importance weight (Schulman et al. 2017, arXiv:1707.06347, section 3). Rows with ``token_version`` do so token by
     token, and the tokens of the trainer's own version are compared. With ``algorithm.old_log_probs=recorded``
-    all rows keep theirs, with ``proximal`` none do (:mod:`embodyflow.algorithms.behavior`). With
+    all rows keep theirs, with ``proximal`` none do (:mod:`embodyflow.algorithms.behavior`). With ``interpolated`` all
+    do, and ``token_staleness`` says how many versions older than the trainer's the one is that sampled a token. With
     ``algorithm.top_entropy_fraction`` below 1 it also writes ``old_entropy``, the trainer's for all rows.
 
     Raises:
@@ -36,7 +37,7 @@ def compute_old_log_prob(
     """
     algorithm = worker.config.algorithm
     kind = algorithm.old_log_probs
-    checked = batch[_sampled(batch, CHECKED_SHARE)] if kind == "recorded" else batch
+    checked = batch[_sampled(batch, CHECKED_SHARE)] if kind in ("recorded", "interpolated") else batch
     if algorithm.top_entropy_fraction < 1:
         log_probs, batch["old_entropy"] = worker.log_probs_and_entropy(checked)
     else:
@@ -52,8 +53,10 @@ def compute_old_log_prob(
         mask = batch["loss_mask"]
         moved = estimate_kl(batch["log_probs"], log_probs, "k3").masked_fill(~mask, 0.0).sum().item()
         metrics["policy/behavior_kl"] = mean(moved / max(int(mask.sum()), 1), int(mask.sum()))
-    chosen = {"recorded": batch["log_probs"], "recomputed": importance, "proximal": log_probs}
-    batch["old_log_probs"] = chosen[kind].clone()
+    if kind == "interpolated":
+        batch["token_staleness"] = (call.policy_version - _versions(batch)).expand_as(batch["loss_mask"]).clone()
+    chosen = {"recomputed": importance, "proximal": log_probs}
+    batch["old_log_probs"] = chosen.get(kind, batch["log_probs"]).clone()
     num_stale = int((batch["policy_version"] != call.policy_version).sum())
     return NodeOutput(batch, metrics | {"policy/num_stale_rows": total(num_stale)})
 

@@ -245,7 +245,7 @@ class RunConfig(Config):
         if staleness and self.algorithm.old_log_probs == "recomputed":
             raise ValueError(
                 f"algorithm.old_log_probs=recomputed: needs rollout.max_staleness=0, not {staleness}; allowed with "
-                "stale rows are proximal (the decoupled objective) and recorded"
+                "stale rows are proximal or interpolated (the decoupled objective) and recorded"
             )
         return self
 

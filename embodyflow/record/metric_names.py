@@ -54,7 +54,8 @@ METRICS = {
     "policy/kl_to_reference": "KL (k3) to the reference policy before the iteration's first step.",
     "policy/kl_coef": "Present coefficient of the adaptive KL controller.",
     "policy/behavior_kl": "KL (k3) between the policy that acted and the trainer's, with `old_log_probs=proximal`.",
-    "policy/behavior_weight": "Mean weight π_prox / π_behavior of a token, with `old_log_probs=proximal`.",
+    "policy/behavior_weight": "Mean weight π_prox / π_behavior of a token, with `old_log_probs=proximal` or "
+    "`interpolated`.",
     "policy/behavior_bounded_fraction": "Share of tokens whose weight reached `algorithm.max_behavior_weight`.",
     "policy/num_stale_rows": "Number of rows that an earlier version of the policy made.",
     "policy/staleness_mean": "Mean over tokens of how many versions older the policy was that sampled them, with "

@@ -53,6 +53,7 @@ def check_compatibility(config: RunConfig) -> None:
     _check_entropy(graph, config)
     _check_filter(graph, config)
     _check_interrupt(graph, config)
+    _check_interpolation(graph, config)
 
 
 def _check_critic(graph: TaskGraph, config: RunConfig) -> None:
@@ -191,6 +192,17 @@ def _check_interrupt(graph: TaskGraph, config: RunConfig) -> None:
     if config.rollout.swaps_weights and (others := _nodes_of(graph, "dynamic_sampling")):
         raise ConfigError(
             f"rollout.interrupt.every: allowed is null; node {others[0]!r} generates rows too, with one version each"
+        )
+
+
+def _check_interpolation(graph: TaskGraph, config: RunConfig) -> None:
+    """Check that a node writes the staleness by which log-probs are interpolated."""
+    writes = "compute_old_log_prob"
+    own = any(_declares(node, "writes", "token_staleness") for node in graph.nodes.values())
+    if config.algorithm.old_log_probs == "interpolated" and not own and not _nodes_of(graph, writes):
+        raise ConfigError(
+            "algorithm.old_log_probs=interpolated: allowed are the others; no node of the pipeline writes "
+            f"token_staleness (tasks:{writes})"
         )
 
 

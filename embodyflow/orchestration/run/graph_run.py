@@ -100,9 +100,9 @@ class GraphRun:
     async def _run_segments(self, node: Node, parents: list[NodeReport]) -> NodeReport:
         """Run a node, a root of the rollout segment by segment until it passes rows on; return its last report."""
         work, seconds = self._work(node), 0.0
-        versions = self._turns.rollout_versions(self._iteration)
-        if len(versions) <= 1 or node.dependencies or node.node_id not in self._rollout or work.group != "rollout":
+        if not self._turns.swaps_weights or node.dependencies or work.group != "rollout":
             return await self._run_node(work, parents, retries=node.retries)
+        versions = self._turns.rollout_versions(self._iteration)
         for index, version in enumerate(versions):
             await self._turns.wait_to_sample(self._iteration, version)
             segment = Segment(index, is_last=version == versions[-1])

@@ -32,7 +32,7 @@ class Turns:
     """
 
     def __init__(self, max_staleness: int, *, swaps_weights: bool = False) -> None:
-        self.max_staleness, self._swaps_weights = max_staleness, swaps_weights
+        self.max_staleness, self.swaps_weights = max_staleness, swaps_weights
         self.reset(0)
 
     def reset(self, index: int) -> None:
@@ -54,7 +54,7 @@ class Turns:
     def rollout_versions(self, index: int) -> range:
         """Return the policy versions that an iteration's rollout uses, one for each segment of its responses."""
         first = self.rollout_version(index)
-        return range(first, index if self._swaps_weights else first + 1)
+        return range(first, index if self.swaps_weights else first + 1)
 
     async def wait_to_roll_out(self, index: int) -> None:
         """Wait until the rollout's first weights are published and the rollout before it is done with them."""
@@ -63,7 +63,7 @@ class Turns:
     async def wait_to_sample(self, index: int, version: int) -> None:
         """Wait until a version is published and the rollout before has sampled its segment with it, or is done."""
         await self._finished.wait_for(version)
-        if self._swaps_weights:
+        if self.swaps_weights:
             await self._of(version).wait_for(index - 1)
         else:
             await self._rolled_out.wait_for(index - 1)

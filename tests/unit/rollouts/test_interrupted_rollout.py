@@ -170,5 +170,5 @@ def test_an_engine_without_segments_is_named() -> None:
 
         play: Callable[..., Columns]
 
-    with pytest.raises(TypeError, match="^Engine has no method play_segment"):
+    with pytest.raises(TypeError, match=r"^Engine has no method play_segment"):
         tasks.generate(None, worker=Engine(), call=call_of("rollout", segment=Segment(0, is_last=False)))

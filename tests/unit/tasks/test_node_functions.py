@@ -176,6 +176,17 @@ def test_tokens_of_an_earlier_version_keep_theirs_and_the_others_are_compared(ti
     }
 
 
+def test_interpolated_log_probs_need_the_staleness_of_tokens_and_no_pass_over_all(tiny_config) -> None:
+    batch, asked = rows([1, 0], [0, 0]), []
+    batch["policy_version"][1] = -2
+    worker = Trainer(tiny_config("algorithm.old_log_probs=interpolated"))
+    worker.log_probs = lambda some, *, reference: asked.extend(some["uid"]) or some["log_probs"]
+    output = tasks.compute_old_log_prob(batch, worker=worker, call=CALL)
+    assert output.batch is not None and asked == []  # of 10 and 11 none is checked
+    assert output.batch["old_log_probs"].equal(batch["log_probs"])
+    assert output.batch["token_staleness"].flatten(1).tolist() == [[0] * 4, [2] * 4]
+
+
 def test_recorded_log_probs_are_used_as_they_are_and_some_are_recomputed(tiny_config) -> None:
     config = tiny_config("trainer.parity_tolerance=1e-3", "algorithm.old_log_probs=recorded")
     batch, asked = rows([1] * 40, [0] * 40), []
