@@ -203,8 +203,9 @@ def _check_interrupt(graph: TaskGraph, config: RunConfig) -> None:
 def _check_interpolation(graph: TaskGraph, config: RunConfig) -> None:
     """Check that a node writes the staleness by which log-probs are interpolated."""
     writes = "compute_old_log_prob"
-    own = any(_declares(node, "writes", "token_staleness") for node in graph.nodes.values())
-    if config.algorithm.old_log_probs == "interpolated" and not own and not _nodes_of(graph, writes):
+    if config.algorithm.old_log_probs != "interpolated" or _nodes_of(graph, writes):
+        return
+    if not any(_declares(node, "writes", "token_staleness") for node in graph.nodes.values()):
         raise ConfigError(
             "algorithm.old_log_probs=interpolated: allowed are the others; no node of the pipeline writes "
             f"token_staleness (tasks:{writes})"
