@@ -9,6 +9,7 @@ INTERNAL = {
     "trained": "Whether the record of a played episode is of one that was trained on; bool [N].",
     "token_weights": "Weight of a token in its mini-batch's loss; float64 [N, T, L].",
     "decision_weights": "Weight of a decision in its mini-batch's critic loss; float64 [N, T].",
+    "token_staleness": "Versions between the policy that sampled a token and the trainer's; int [N, T, L].",
     "selected": "Whether `clip_cov` or `kl_cov` treats a token apart; bool [N, T, L].",
 }
 """Columns that only one part of a run adds and reads, with their meanings."""
@@ -21,7 +22,7 @@ COLUMNS = frozenset(
         *("num_turns", "tool_calls", "tool_mistakes", "rewarded", "agents_rewarded", "own_reward", "own_success"),
         *("final_state", "bootstrap_values", "prompt_tokens", "prompt_length", "response_length", "prompt_id"),
         *("rewards", "kl_penalty", "advantages", "old_log_probs", "ref_log_probs", "values", "returns", "scores"),
-        "baseline",
+        *("token_version", "baseline"),
         *INTERNAL,
     )
 )

@@ -55,6 +55,17 @@ A language row is an episode of R decisions of one token, where R is the longest
     terminated, truncated  bool [N]         whether the response ended by itself or at the limit
     success          bool    [N]            verdict of the reward function, with ``scores`` (float32 [N]), the reward
 
+With ``rollout.interrupt`` a language row adds ::
+
+    token_version    int32   [N, R, 1]      version of the weights that sampled the token; 0 is also padding
+
+``policy_version`` is then that of the first token, the oldest.
+
+Worked example: with ``rollout.max_staleness=2`` and ``rollout.interrupt.every=4`` iteration 9 begins with version
+9 − 1 − 2 = 6. A response of 11 tokens has ``token_version`` 6, 6, 6, 6, 7, 7, 7, 7, 8, 8, 8 and ``policy_version`` 6.
+The last three are by the trainer's own version 8, so their log-probs are compared with the trainer's. The tokens are
+2, 1 and 0 versions stale, 12 / 11 in the mean, and the spread within the row is 2.
+
 An agent's row is a language row whose response holds everything after the prompt, in the order in which it came: the
 model's turns, and the messages that tools, users and the chat template put between them. Only the model's tokens are in
 ``loss_mask``. The tokens belong to one or several contexts. A context is what the model saw when it wrote: positions

@@ -5,12 +5,14 @@ from typing import Any
 import torch
 
 from embodyflow.algorithms.kl import estimate_kl
-from embodyflow.data.metrics import maximum, mean, total
+from embodyflow.data.metrics import Metric, maximum, mean, total
 from embodyflow.errors import ParityError
 from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
 from embodyflow.nodes.engines import TrainerEngine
 from embodyflow.types import Batch, NodeOutput
+
+VERSION = "token_version"
 
 CHECKED_SHARE = 1 / 16
 """Share of the rows to recompute when recorded log-probs are used; wrong weights or inputs show in any of them."""
@@ -23,8 +25,10 @@ def compute_old_log_prob(
     """Write the denominator of the importance ratio, and compare the trainer's log-probs with the rollout's.
 
     Rows of an earlier version of the policy keep the log-probs they were sampled with, which makes the ratio an
-    importance weight (Schulman et al. 2017, arXiv:1707.06347, section 3). With ``algorithm.old_log_probs=recorded``
-    all rows keep theirs, with ``proximal`` none do (:mod:`embodyflow.algorithms.behavior`). With
+    importance weight (Schulman et al. 2017, arXiv:1707.06347, section 3). Rows with ``token_version`` do so token by
+    token, and the tokens of the trainer's own version are compared. With ``algorithm.old_log_probs=recorded``
+    all rows keep theirs, with ``proximal`` none do (:mod:`embodyflow.algorithms.behavior`). With ``interpolated`` all
+    do, and ``token_staleness`` says how many versions older than the trainer's the one is that sampled a token. With
     ``algorithm.top_entropy_fraction`` below 1 it also writes ``old_entropy``, the trainer's for all rows.
 
     Raises:
@@ -33,14 +37,14 @@ def compute_old_log_prob(
     """
     algorithm = worker.config.algorithm
     kind = algorithm.old_log_probs
-    checked = batch[_sampled(batch, CHECKED_SHARE)] if kind == "recorded" else batch
+    checked = batch[_sampled(batch, CHECKED_SHARE)] if kind in ("recorded", "interpolated") else batch
     if algorithm.top_entropy_fraction < 1:
         log_probs, batch["old_entropy"] = worker.log_probs_and_entropy(checked)
     else:
         log_probs = worker.log_probs(checked, reference=False)
-    stale = checked["policy_version"] != call.policy_version
-    importance = torch.where(stale[:, None, None], checked["log_probs"], log_probs)
-    metrics = {}
+    stale = _versions(checked) != call.policy_version
+    importance = torch.where(stale, checked["log_probs"], log_probs)
+    metrics = staleness_metrics(batch, call.policy_version) if len(batch) and VERSION in set(batch.keys()) else {}
     if not stale.all():
         metrics["parity/log_prob_gap"] = maximum(
             _largest_gap(checked, importance, worker.config.trainer.parity_tolerance)
@@ -49,10 +53,37 @@ def compute_old_log_prob(
         mask = batch["loss_mask"]
         moved = estimate_kl(batch["log_probs"], log_probs, "k3").masked_fill(~mask, 0.0).sum().item()
         metrics["policy/behavior_kl"] = mean(moved / max(int(mask.sum()), 1), int(mask.sum()))
-    chosen = {"recorded": batch["log_probs"], "recomputed": importance, "proximal": log_probs}
-    batch["old_log_probs"] = chosen[kind].clone()
+    if kind == "interpolated":
+        batch["token_staleness"] = (call.policy_version - _versions(batch)).expand_as(batch["loss_mask"]).clone()
+    chosen = {"recomputed": importance, "proximal": log_probs}
+    batch["old_log_probs"] = chosen.get(kind, batch["log_probs"]).clone()
     num_stale = int((batch["policy_version"] != call.policy_version).sum())
     return NodeOutput(batch, metrics | {"policy/num_stale_rows": total(num_stale)})
+
+
+def staleness_metrics(batch: Batch, version: int) -> dict[str, Metric]:
+    """Return how much older than the trainer's the versions are that sampled the tokens.
+
+    Args:
+        batch: Language rows with ``token_version``, at least one.
+        version: Version of the trainer's policy.
+    """
+    mask = batch["loss_mask"]
+    ages = (version - batch[VERSION]).masked_fill(~mask, 0)
+    oldest, youngest = ages.flatten(1).amax(1), ages.masked_fill(~mask, int(ages.max())).flatten(1).amin(1)
+    num_tokens = int(mask.sum())
+    return {
+        "policy/staleness_mean": mean(ages.sum().item() / max(num_tokens, 1), num_tokens),
+        "policy/staleness_max": maximum(ages.max().item()),
+        "policy/staleness_spread": mean((oldest - youngest).float().mean().item(), len(batch)),
+    }
+
+
+def _versions(batch: Batch) -> torch.Tensor:
+    """Return the version that sampled each token, [N, R, 1], or all tokens of a row, [N, 1, 1]."""
+    keys = set(batch.keys())
+    versions: torch.Tensor = batch[VERSION] if VERSION in keys else batch["policy_version"][:, None, None]
+    return versions
 
 
 def _sampled(batch: Batch, share: float) -> torch.Tensor:

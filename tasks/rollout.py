@@ -7,9 +7,10 @@ import numpy as np
 
 from embodyflow.data.batches import Columns, to_batch
 from embodyflow.data.metrics import Metric, mean, total
+from embodyflow.data.segment import Segment
 from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
-from embodyflow.nodes.engines import EpisodeEngine, EpisodeT
+from embodyflow.nodes.engines import EpisodeEngine, EpisodeT, InterruptibleEngine
 from embodyflow.types import Batch, NodeOutput
 
 
@@ -25,11 +26,31 @@ def generate(
     batch: Batch | None, config: Any = None, *, worker: EpisodeEngine[EpisodeT], call: NodeContext, **kwargs: Any
 ) -> NodeOutput:
     """Play this rank's groups of episodes with the current policy, sampling its actions."""
+    if call.segment is not None:
+        return _generate_segment(worker, call, call.segment)
     started = time.perf_counter()
     episodes = worker.training_episodes(call.seed, call.iteration)
     rows = worker.play(episodes, "train", (call.seed, call.iteration, call.node_id), call.journal(worker.rank))
     metrics = rollout_metrics(rows, time.perf_counter() - started) | worker.fault_metrics()
     return NodeOutput(to_batch(rows), metrics)
+
+
+def _generate_segment(worker: EpisodeEngine[EpisodeT], call: NodeContext, segment: Segment) -> NodeOutput:
+    """Sample a segment of this rank's rows, and pass them on if it is the last.
+
+    Raises:
+        TypeError: The rows of this engine cannot go on with newer weights.
+    """
+    if not isinstance(worker, InterruptibleEngine):
+        raise TypeError(f"{type(worker).__name__} has no method play_segment, which rollout.interrupt needs")
+    started, episodes = time.perf_counter(), worker.training_episodes(call.seed, call.iteration)
+    here = call.journal(worker.rank, segment.index)
+    before = call.journal(worker.rank, segment.index - 1) if segment.index else None
+    assert here is not None, "nodes with segments keep their rows"
+    draws = (call.seed, call.iteration, call.node_id)
+    rows, num_tokens = worker.play_segment(episodes, draws, segment, (before, here))
+    speed = {"perf/env_steps_per_second": total(num_tokens / (time.perf_counter() - started))}
+    return NodeOutput(to_batch(rows), episode_metrics(rows) | speed) if segment.is_last else NodeOutput(None, speed)
 
 
 @node(reads=(), writes=("state", "actions", "num_steps", "uid", "instruction_ids"))

@@ -162,7 +162,8 @@ class AlgorithmConfig(_Config):
         old_log_probs: Log-probs in the denominator of the ratio. ``recomputed`` has the trainer compute them before its
             first step. ``recorded`` takes those from sampling and saves a pass: the trainer recomputes only a few, to
             check parity. With both, rows of an earlier version of the policy keep theirs. ``proximal`` recomputes all,
-            and weights each token by π_prox / π_behavior (:mod:`embodyflow.algorithms.behavior`).
+            and weights each token by π_prox / π_behavior (:mod:`embodyflow.algorithms.behavior`). ``interpolated`` does
+            the same with log-probs of π_prox that it interpolates, which saves the pass as ``recorded`` does.
         max_behavior_weight: Upper bound of that weight.
         top_entropy_fraction: Share of a mini-batch's tokens that have a policy loss, those of the highest entropy
             before the first step; 1 is all (:func:`embodyflow.algorithms.selection.top_entropy_tokens`).
@@ -184,7 +185,7 @@ class AlgorithmConfig(_Config):
     clip_high: Positive = 0.2
     clip_ratio_c: Annotated[float, Field(gt=1)] | None = 3.0
     aggregation: Aggregation = "token_mean"
-    old_log_probs: Literal["recomputed", "recorded", "proximal"] = "recomputed"
+    old_log_probs: Literal["recomputed", "recorded", "proximal", "interpolated"] = "recomputed"
     max_behavior_weight: Annotated[float, Field(ge=1)] = 5.0
     top_entropy_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     entropy_coef: NonNegative = 0.0
@@ -235,18 +236,18 @@ class AlgorithmConfig(_Config):
             )
         if self.clip_low == 1 and self.loss != "cispo":
             raise ValueError("clip_low=1: must be less than 1; 1 is no lower bound and allowed with loss=cispo")
-        if self.old_log_probs == "recorded" and self.top_entropy_fraction < 1:
+        if self.old_log_probs in ("recorded", "interpolated") and self.top_entropy_fraction < 1:
             raise ValueError(
                 f"top_entropy_fraction={self.top_entropy_fraction:g}: needs the entropies of all tokens, which "
-                "old_log_probs=recorded does not compute; allowed are recomputed and proximal"
+                f"old_log_probs={self.old_log_probs} does not compute; allowed are recomputed and proximal"
             )
-        if self.old_log_probs != "proximal" and self.rejection.level is not None:
+        if not self.is_decoupled and self.rejection.level is not None:
             raise ValueError(
                 f"rejection.level={self.rejection.level}: only used with old_log_probs=proximal, and "
                 f"old_log_probs is {self.old_log_probs}"
             )
         default = type(self).model_fields["max_behavior_weight"].default
-        if self.old_log_probs != "proximal" and self.max_behavior_weight != default:
+        if not self.is_decoupled and self.max_behavior_weight != default:
             raise ValueError(
                 f"max_behavior_weight={self.max_behavior_weight:g}: only used with old_log_probs=proximal, and "
                 f"old_log_probs is {self.old_log_probs}"
@@ -273,6 +274,11 @@ class AlgorithmConfig(_Config):
             )
         if self.per_turn and self.gamma != 1:
             raise ValueError(f"gamma={self.gamma:g}: must be 1 with per_turn=true, which discounts by turn_discount")
+
+    @property
+    def is_decoupled(self) -> bool:
+        """Whether tokens are weighted by π_prox / π_behavior."""
+        return self.old_log_probs in ("proximal", "interpolated")
 
     @property
     def reads_turns(self) -> bool:

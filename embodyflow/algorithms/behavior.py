@@ -6,6 +6,9 @@ between the other two (Hilton et al. 2021, "Batch size-invariance for policy opt
 language models Fu et al. 2025, "AReaL", arXiv:2505.24298). It is truncated to bound its variance, as in IMPALA
 (Espeholt et al. 2018, arXiv:1802.01561). It also corrects for a generation engine of another precision.
 
+With ``old_log_probs=interpolated`` no pass computes the proximal policy. Its log-probs are taken to lie between those
+of the behavior policy and of the policy in training, as far along as its version does.
+
 ``rejection`` gives the weight 0 to tokens, or rows, whose weight lies outside two bounds, instead of trusting it: the
 masks of AReaL (``rejection_sampling``) and verl (``rollout_correction``). Rejected tokens still count in the mean of
 the loss, as rows that a filter drops do, so that a step is no larger where there is less to learn from. KL term
@@ -19,6 +22,22 @@ from embodyflow.algorithms.algorithm_config import AlgorithmConfig
 from embodyflow.algorithms.algorithm_registry import LOSSES
 from embodyflow.algorithms.losses import MAX_LOG_RATIO
 from embodyflow.algorithms.masked import row_mean
+
+
+def interpolated_proximal(log_probs: Tensor, behavior: Tensor, staleness: Tensor) -> Tensor:
+    """Return log π_prox ≈ log π_behav + s / (s + 1) · (log π − log π_behav), without gradient.
+
+    s is how many versions older than the proximal policy the one is that acted, and the policy in training is one
+    version newer than the proximal policy. A token with s = 0 has the log-prob that it was sampled with, which is exact
+    (A-3PO, Li et al. 2025, arXiv:2512.06547).
+
+    Args:
+        log_probs: Log-probs under the policy in training, float [B, L].
+        behavior: Log-probs when sampled, float [B, L].
+        staleness: s of each token, at least 0, integer [B, L].
+    """
+    share = staleness / (staleness + 1)
+    return behavior + share.to(behavior.dtype) * (log_probs.detach() - behavior)
 
 
 def behavior_weights(proximal: Tensor, behavior: Tensor, mask: Tensor, config: AlgorithmConfig) -> Tensor:

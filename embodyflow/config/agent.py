@@ -263,6 +263,12 @@ class AgentRolloutConfig(ResponseRolloutConfig):
     agent: AgentConfig
     keep_episodes: NonNegativeInt = 20
 
+    @model_validator(mode="after")
+    def _check_no_interrupt(self) -> "AgentRolloutConfig":
+        if self.swaps_weights:
+            raise ValueError(f"interrupt.every={self.interrupt.every}: allowed is null with job=agent")
+        return self
+
 
 class AgentJobConfig(LanguageConfig):
     """The configuration of a run that trains an agent."""

@@ -5,8 +5,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from embodyflow.config.base import PositiveFloat, PositiveInt
-from embodyflow.config.generation import MIN_TEMPERATURE, GenerationConfig, RemoteConfig, VLLMConfig
+from embodyflow.config.base import Config, PositiveFloat, PositiveInt
+from embodyflow.config.generation import MIN_TEMPERATURE, GenerationConfig, HFConfig, RemoteConfig, VLLMConfig
 from embodyflow.config.grouped import GroupedConfig, GroupRolloutConfig
 from embodyflow.config.run import EvaluationConfig, Records, WarmStartConfig
 from embodyflow.config.summary import success_line, success_summary
@@ -14,6 +14,18 @@ from embodyflow.config.trainer import check_tolerance
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
 from embodyflow.prompts.prompt_config import PromptConfig, RowsConfig
 from embodyflow.rewards.reward_config import RewardConfig
+
+
+class InterruptConfig(Config):
+    """When a response that is being sampled goes on with newer weights; needs ``rollout.max_staleness``.
+
+    Attributes:
+        every: T: tokens T, 2T, … of a response are the first ones of a newer version; ``null`` samples a response with
+            one version. Token t of iteration i has version min(i − 1 − k + ⌊t / T⌋, i − 1) with k =
+            ``rollout.max_staleness``, where 0 is the smallest version.
+    """
+
+    every: PositiveInt | None = None
 
 
 class ResponseRolloutConfig(GroupRolloutConfig):
@@ -26,6 +38,7 @@ class ResponseRolloutConfig(GroupRolloutConfig):
             its replacement samples only the remaining ones; ``null`` means all groups, which keeps the engine busiest.
         probe_tolerance: Largest allowed difference between the log-probs of rollout and trainer on a few fixed
             sequences, checked before new weights are used.
+        interrupt: When a response goes on with newer weights. Only the engine ``hf`` can.
         generation: Generation engine.
     """
 
@@ -34,12 +47,29 @@ class ResponseRolloutConfig(GroupRolloutConfig):
     max_response_tokens: PositiveInt
     groups_per_call: PositiveInt | None = None
     probe_tolerance: PositiveFloat = 1e-4
+    interrupt: InterruptConfig = InterruptConfig()
     generation: GenerationConfig
 
     @property
     def longest_row(self) -> int:
         """Tokens of the longest prompt plus the longest response."""
         return self.max_prompt_tokens + self.max_response_tokens
+
+    @property
+    def swaps_weights(self) -> bool:
+        """Whether a response goes on with newer weights."""
+        return self.interrupt.every is not None
+
+    @model_validator(mode="after")
+    def _check_interrupt(self) -> "ResponseRolloutConfig":
+        if not self.swaps_weights:
+            return self
+        given = f"interrupt.every={self.interrupt.every}"
+        if not isinstance(self.generation, HFConfig):
+            raise ValueError(f"{given}: allowed is null with generation.name={self.generation.name}; only hf continues")
+        if self.max_staleness == 0:
+            raise ValueError(f"{given}: allowed is null with max_staleness=0, which has no newer weights to wait for")
+        return self
 
     @model_validator(mode="after")
     def _check_engine(self) -> "ResponseRolloutConfig":

@@ -43,6 +43,11 @@ class RolloutConfig(Config):
     temperature: PositiveFloat
     max_staleness: Annotated[int, Field(ge=0, strict=True)] = 0
 
+    @property
+    def swaps_weights(self) -> bool:
+        """Whether a row that is being sampled goes on with newer weights."""
+        return False
+
 
 class WarmStartUntilConfig(Config):
     """Quality that ends a warm start.
@@ -240,7 +245,7 @@ class RunConfig(Config):
         if staleness and self.algorithm.old_log_probs == "recomputed":
             raise ValueError(
                 f"algorithm.old_log_probs=recomputed: needs rollout.max_staleness=0, not {staleness}; allowed with "
-                "stale rows are proximal (the decoupled objective) and recorded"
+                "stale rows are proximal or interpolated (the decoupled objective) and recorded"
             )
         return self
 

@@ -45,7 +45,7 @@ class ActiveCompletions:
         if self._tokenizer is not None:
             self._stop_strings.append(StopStrings(self._sampling.stop, self._tokenizer))
         if self._noise is not None:
-            self._noise.start(slot, request.seed)
+            self._noise.start(slot, request.seed, request.drawn)
 
     def last_tokens(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the last token of each completion, which is not in the cache yet, and its position, int64 [n] each."""

@@ -76,7 +76,7 @@ class HFEngine:
 
     def stream(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         """Yield completions as they finish."""
-        check_requests(enumerate(requests), sampling, self._vocab_size, self._max_model_len)
+        check_requests(enumerate(requests), sampling, self._vocab_size, self._max_model_len, continues=True)
         return self._run(AllAtOnce(requests), sampling)
 
     def serve(self, arrivals: Arrivals, sampling: Sampling) -> Iterator[tuple[int, Completion]]:
@@ -142,7 +142,7 @@ class HFEngine:
             active = ActiveCompletions(num_slots, sampling, self._vocab_size, tokenizer)
             while True:
                 arrived = arrivals.take(idle=not (waiting or len(active)))
-                check_requests(arrived, sampling, self._vocab_size, self._max_model_len)
+                check_requests(arrived, sampling, self._vocab_size, self._max_model_len, continues=True)
                 waiting.extend(arrived)
                 if not (waiting or len(active)):
                     return

@@ -82,11 +82,14 @@ class Request:
         seed: Seed of all draws of the completion, in ``[0, 2**63)``.
         max_tokens: Most tokens of this completion; ``None`` means those of the sampling parameters, which it may not
             exceed.
+        drawn: How many tokens at the end of the prompt were drawn with this seed before; the draws go on after them.
+            The draw of a token so depends on the seed and the token's index alone. Only the engine ``hf`` accepts any.
     """
 
     prompt_ids: tuple[int, ...]
     seed: int
     max_tokens: int | None = None
+    drawn: int = 0
 
 
 @dataclass(frozen=True)
@@ -272,14 +275,31 @@ def max_tokens_of(request: Request, sampling: Sampling) -> int:
 
 
 def check_requests(
-    requests: Iterable[tuple[int, Request]], sampling: Sampling, vocab_size: int, max_model_len: int
+    requests: Iterable[tuple[int, Request]],
+    sampling: Sampling,
+    vocab_size: int,
+    max_model_len: int,
+    *,
+    continues: bool = False,
 ) -> None:
     """Check that the model can take the requests, each given with its position.
+
+    Args:
+        requests: Requests, each with its position.
+        sampling: Sampling parameters.
+        vocab_size: Size of the model's vocabulary.
+        max_model_len: Most tokens of prompt and completion together.
+        continues: Whether the engine goes on with the draws of an earlier completion (``Request.drawn``).
 
     Raises:
         ValueError: A request is not valid; the message names the position of the first one.
     """
     for position, request in requests:
+        if request.drawn and not (continues and not sampling.stop and 0 < request.drawn < len(request.prompt_ids)):
+            raise ValueError(
+                f"request {position}: drawn={request.drawn}: must be 0, or with the engine hf and without stop strings "
+                f"less than the {len(request.prompt_ids)} tokens of the prompt"
+            )
         if not 0 <= request.seed < 2**63:
             raise ValueError(f"request {position}: seed={request.seed}: must be in [0, 2**63)")
         max_tokens = max_tokens_of(request, sampling)

@@ -36,9 +36,15 @@ class Noise:
         self._used = np.zeros(num_slots, np.int64)
         self._rngs: list[np.random.Generator | None] = [None] * num_slots
 
-    def start(self, slot: int, seed: int) -> None:
-        """Start the random stream of a completion with this seed in a slot."""
-        self._rngs[slot], self._used[slot] = derive_rng(seed, "generation"), self._per_block
+    def start(self, slot: int, seed: int, drawn: int = 0) -> None:
+        """Start the random stream of a completion with this seed in a slot, after the numbers of ``drawn`` tokens."""
+        rng = derive_rng(seed, "generation")
+        self._rngs[slot], self._used[slot] = rng, self._per_block
+        for _ in range(drawn // self._per_block):  # an exponential takes a varying number of bits: no way to jump
+            rng.standard_exponential(out=self._blocks[slot])
+        if rest := drawn % self._per_block:
+            self._fill(slot)
+            self._used[slot] = rest
 
     def next(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Return random numbers [n, V] for the next token of n slots."""

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from embodyflow.data.row_plan import Index
 from embodyflow.data.rows_file import Journal
+from embodyflow.data.segment import Segment
 
 
 class NodeContext(Protocol):
@@ -37,6 +38,10 @@ class NodeContext(Protocol):
     @property
     def total_rows(self) -> int:
         """Number of rows in the whole batch, over all ranks."""
+
+    @property
+    def segment(self) -> Segment | None:
+        """Segment that a node samples which runs once per version of the policy; ``None`` for a node that runs once."""
 
     @property
     def run_folder(self) -> Path | None:

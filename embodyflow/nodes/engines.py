@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # torch, which the flow's process does without
     from embodyflow.data.metrics import Metric
     from embodyflow.data.row_plan import Index
     from embodyflow.data.rows_file import Journal
+    from embodyflow.data.segment import Segment
     from embodyflow.rollouts.control_rollout import Finished
     from embodyflow.rollouts.episode_rows import Episode
     from embodyflow.types import Batch
@@ -120,6 +121,32 @@ class EpisodeEngine(RolloutEngine, Reducer, Protocol[EpisodeT]):
 
     def demonstrate(self) -> Columns:
         """Return this rank's share of the demonstrations for the warm start."""
+
+
+@runtime_checkable
+class InterruptibleEngine(Protocol):
+    """An engine whose rows go on with newer weights, segment by segment."""
+
+    def play_segment(
+        self,
+        episodes: Sequence[Any],
+        /,
+        draws: Draws,
+        segment: Segment,
+        journals: tuple[Journal | None, Journal],
+    ) -> tuple[Columns, int]:
+        """Sample a segment of training rows; return the rows so far and the number of tokens that it sampled.
+
+        Args:
+            episodes: Rows to sample.
+            draws: Name of the random draws, to which each row is appended.
+            segment: Segment to sample with the present weights.
+            journals: Files of the rows as the segment before left them (``None`` for the first segment), and of the
+                rows that this segment leaves, some of which an earlier attempt may have written.
+
+        Raises:
+            InfrastructureError: The rows of the segment before are gone.
+        """
 
 
 class EmbodiedEngine(EpisodeEngine["Episode"], Protocol):

@@ -54,9 +54,14 @@ METRICS = {
     "policy/kl_to_reference": "KL (k3) to the reference policy before the iteration's first step.",
     "policy/kl_coef": "Present coefficient of the adaptive KL controller.",
     "policy/behavior_kl": "KL (k3) between the policy that acted and the trainer's, with `old_log_probs=proximal`.",
-    "policy/behavior_weight": "Mean weight π_prox / π_behavior of a token, with `old_log_probs=proximal`.",
+    "policy/behavior_weight": "Mean weight π_prox / π_behavior of a token, with `old_log_probs=proximal` or "
+    "`interpolated`.",
     "policy/behavior_bounded_fraction": "Share of tokens whose weight reached `algorithm.max_behavior_weight`.",
     "policy/num_stale_rows": "Number of rows that an earlier version of the policy made.",
+    "policy/staleness_mean": "Mean over tokens of how many versions older the policy was that sampled them, with "
+    "`rollout.interrupt`.",
+    "policy/staleness_max": "The same for the stalest token.",
+    "policy/staleness_spread": "Mean over rows of the difference between the newest and the oldest version in a row.",
     "train/optimizer_steps": "Number of optimizer steps of the policy.",
     "train/grad_norm": "Mean norm of the policy's gradient before clipping.",
     "train/learning_rate": "Learning rate of the policy.",

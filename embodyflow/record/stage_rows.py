@@ -58,3 +58,16 @@ class StageRows:
                     for journal in journals:
                         journal.unlink()
                     flush(folder)
+
+    def drop_segments(self, iteration: int, keep: int) -> None:
+        """Remove an iteration's rows, and the journals of its segments from ``keep`` on, which may get other weights.
+
+        Args:
+            iteration: Index of the iteration.
+            keep: Number of segments that the committed versions of the policy sampled.
+        """
+        for folder in folder_of(self.path, iteration).glob("*"):
+            for path in [*folder.glob("*.rows"), *folder.glob("*.parts")]:
+                if path.suffix == ".rows" or int(path.stem.partition(".")[2]) >= keep:
+                    path.unlink()
+            flush(folder)

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,8 +16,9 @@ from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, mean
 from embodyflow.data.padding import pad_lists, to_padded, to_ragged
 from embodyflow.data.rows_file import Journal
+from embodyflow.data.segment import Segment
 from embodyflow.data.tables import concatenate
-from embodyflow.errors import ConfigError
+from embodyflow.errors import ConfigError, InfrastructureError
 from embodyflow.generation.engines import build_generation_engine
 from embodyflow.generation.interface import Completion, GenerationEngine, Request, Sampling
 from embodyflow.generation.probe import PREFIX, compare, probe_sequences
@@ -38,6 +40,7 @@ from embodyflow.rewards.reward_registry import build_reward_manager
 from embodyflow.rollouts.gold_selection import select_gradable, skips_ungradable
 from embodyflow.rollouts.group_rollout import GroupRollout, first_rows, places
 from embodyflow.rollouts.language_checks import check_prompts
+from embodyflow.rollouts.segments import Response, end_of, responses_of, version_column
 from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.types import Batch
 
@@ -175,6 +178,66 @@ class LanguageRollout(GroupRollout):
             journal.append(pieces[-1])
         return cast(Columns, to_padded(concatenate(pieces)))
 
+    def play_segment(
+        self,
+        questions: Sequence[Question],
+        draws: tuple[int | str, ...],
+        segment: Segment,
+        journals: tuple[Journal | None, Journal],
+    ) -> tuple[Columns, int]:
+        """Sample a segment of training responses with the present weights.
+
+        Token t of a response belongs to segment ⌊t / ``rollout.interrupt.every``⌋, and the last segment has all that
+        are left. The journals store whole calls of the engine, as in :meth:`play`.
+
+        Args:
+            questions: Responses to sample.
+            draws: Parts of a response's seed; the question's row is appended.
+            segment: Segment to sample.
+            journals: Journal of the segment before, ``None`` for the first one, and of this one.
+
+        Returns:
+            The language rows so far, with the column ``token_version``, and the number of tokens that were sampled.
+
+        Raises:
+            InfrastructureError: The journal of the segment before lacks calls. A retry begins with the first segment.
+        """
+        before, here = journals
+        calls, pieces, sampled = self._calls(questions), here.read(), 0
+        earlier = before.read() if before is not None else [None] * len(calls)
+        if len(earlier) < len(calls):
+            raise InfrastructureError(f"segment {segment.index}: the rows of the segment before are gone")
+        for call, piece in list(zip(calls, earlier, strict=True))[len(pieces) :]:
+            begun = self._begin(call, draws) if piece is None else responses_of(cast(Columns, to_padded(piece)))
+            responses = self._continue(begun, segment)
+            sampled += sum(len(new.token_ids) - len(old.token_ids) for new, old in zip(responses, begun, strict=True))
+            pieces.append(to_ragged(self._rows_of(call, responses)))
+            here.append(pieces[-1])
+        return cast(Columns, to_padded(concatenate(pieces))), sampled
+
+    def _begin(self, questions: Sequence[Question], draws: tuple[int | str, ...]) -> list[Response]:
+        tokens_of = {each: self._encode(self._prompts.prompt("train", each)) for each in {q.index for q in questions}}
+        return [Response(tokens_of[each.index], derive_seed(*draws, each.row)) for each in questions]
+
+    def _continue(self, responses: Sequence[Response], segment: Segment) -> list[Response]:
+        """Return the responses at the end of a segment."""
+        assert self._engine is not None, "update_weights must be called first"
+        rollout = self.config.rollout
+        assert rollout.interrupt.every is not None
+        end = end_of(segment.index, rollout.interrupt.every, segment.is_last, rollout.max_response_tokens)
+        is_open = [not each.has_stopped and len(each.token_ids) < end for each in responses]
+        requests = [each.request(end - len(each.token_ids)) for each in compress(responses, is_open)]
+        new = iter(self._engine.generate(requests, self._sampling(rollout.temperature)))
+        return [each.extended(next(new)) if more else each for each, more in zip(responses, is_open, strict=True)]
+
+    def _rows_of(self, questions: Sequence[Question], responses: Sequence[Response]) -> Columns:
+        return {
+            **ids_of(questions),
+            "seed": np.array([response.seed for response in responses], np.int64),
+            **columns_of([each.prompt for each in responses], [each.completion() for each in responses]),
+            **version_column(responses),
+        }
+
     def _calls(self, questions: Sequence[Question]) -> list[Sequence[Question]]:
         """Split the questions into engine calls; siblings of a group are in the same call."""
         rollout = self.config.rollout
@@ -188,12 +251,8 @@ class LanguageRollout(GroupRollout):
         distinct = {question.index for question in questions}  # siblings share a prompt
         tokens_of = {index: self._encode(self._prompts.prompt(SPLITS[split], index)) for index in distinct}
         prompts = [tokens_of[question.index] for question in questions]
-        sampling = Sampling(
-            max_tokens=rollout.max_response_tokens,
-            temperature=0.0 if draws is None else rollout.temperature,
-            stop_token_ids=self._stop_tokens,
-        )
         requests = [Request(prompt, seed) for prompt, seed in zip(prompts, seeds, strict=True)]
+        sampling = self._sampling(0.0 if draws is None else rollout.temperature)
         with span("generate responses", "policy", rows=len(requests)):
             completions = self._engine.generate(requests, sampling)
         return {
@@ -201,6 +260,9 @@ class LanguageRollout(GroupRollout):
             "seed": np.array(seeds, np.int64),
             **columns_of(prompts, completions),
         }
+
+    def _sampling(self, temperature: float) -> Sampling:
+        return Sampling(self.config.rollout.max_response_tokens, temperature, stop_token_ids=self._stop_tokens)
 
     def judge(self, batch: Batch, split: str) -> tuple[Batch, dict[str, Metric], list[dict[str, Any]]]:
         """Score responses with the reward function.

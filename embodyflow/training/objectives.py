@@ -6,7 +6,7 @@ import torch
 from tensordict import TensorDict
 
 from embodyflow.algorithms.aggregation import count_tokens, token_weights
-from embodyflow.algorithms.behavior import behavior_weights
+from embodyflow.algorithms.behavior import behavior_weights, interpolated_proximal
 from embodyflow.algorithms.covariance import select_tokens
 from embodyflow.algorithms.kl import estimate_kl, update_kl_coef
 from embodyflow.algorithms.losses import LossInputs
@@ -84,6 +84,10 @@ class PolicyObjective:
         names += [name for name in ("selected", "high_entropy", "behavior_weights") if name in set(rows.keys())]
         read = {name: rows[name].to(log_probs.device).flatten(1) for name in names}
         mask, weights = read.pop("loss_mask"), read.pop("token_weights")
+        if algorithm.old_log_probs == "interpolated":
+            acted, staleness = (rows[name].to(log_probs.device).flatten(1) for name in ("log_probs", "token_staleness"))
+            read["old_log_probs"] = interpolated_proximal(log_probs.flatten(1), acted, staleness)
+            read["behavior_weights"] = behavior_weights(read["old_log_probs"], acted, mask, algorithm)
         inputs = LossInputs(log_probs=log_probs.flatten(1), entropy=entropy.flatten(1), mask=mask, **read)
         return policy_objective(inputs, weights, algorithm, self.kl_coef)
 

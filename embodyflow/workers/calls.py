@@ -12,6 +12,7 @@ from typing import Any
 from embodyflow.data.metrics import Metric
 from embodyflow.data.row_plan import Index, RankInput, RowFacts, ShardRef
 from embodyflow.data.rows_file import Journal
+from embodyflow.data.segment import Segment
 from embodyflow.workers.layout import Layout, Rows
 
 
@@ -33,6 +34,7 @@ class NodeWork:
         stage: Folder that keeps its rows on disk; ``None`` keeps them in the buffer only.
         next_stage: Folder of the same node in the next iteration, for rows left over.
         policy_version: Version of the weights that rollout workers act with; ``None`` is the newest.
+        segment: Segment that it samples; ``None`` for a node that runs once.
     """
 
     node_id: str
@@ -48,6 +50,7 @@ class NodeWork:
     stage: str | None = None
     next_stage: str | None = None
     policy_version: int | None = None
+    segment: Segment | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,11 @@ class NodeCall:
     def iteration(self) -> int:
         """Index of the iteration."""
         return self.work.iteration
+
+    @property
+    def segment(self) -> Segment | None:
+        """Segment that this call samples; ``None`` for a node that runs once."""
+        return self.work.segment
 
     @property
     def rows(self) -> RankInput:

@@ -208,6 +208,11 @@ class Worker:
         if not isinstance(output, NodeOutput):
             given = type(output).__name__
             raise TypeError(f"node {work.node_id}: {work.function} must return a NodeOutput, gave {given}")
+        if work.segment is not None and not work.segment.is_last and output.batch is not None:
+            raise TypeError(
+                f"node {work.node_id}: {work.function} passes rows on before its last segment; with rollout.interrupt "
+                "it must call tasks.generate"
+            )
         return output
 
     def _put_rows(self, call: NodeCall, batch: "Batch") -> tuple[ShardRef, str, RowFacts | None]:
@@ -220,7 +225,8 @@ class Worker:
             digest, facts = digest_of(columns), facts_of(columns)
             if (stage := call.work.stage) is not None:
                 write_rows(self._stage_file(stage), columns)
-                for journal in Path(stage).glob(f"{self._rank}.*.parts"):
+                # A repeated last segment, which has no weights for the earlier ones, goes on from their journals.
+                for journal in Path(stage).glob(f"{self._rank}.*.parts") if call.work.segment is None else ():
                     journal.unlink()
             return self._buffer.put(shard_id, columns), digest, facts
 

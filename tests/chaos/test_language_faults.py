@@ -7,6 +7,10 @@ from faulty_runs import ITERATIONS, PARTS, FaultyRuns, Outcome, fault
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
 JOB = "language"
+INTERRUPTED = (
+    *("iterations=4", "rollout.max_staleness=2", "rollout.interrupt.every=4"),
+    "algorithm.old_log_probs=proximal",
+)
 
 
 def test_a_run_with_faults(faulty_runs: FaultyRuns, undisturbed: Outcome) -> None:
@@ -21,6 +25,26 @@ def test_a_run_with_faults(faulty_runs: FaultyRuns, undisturbed: Outcome) -> Non
     assert "rollout worker 0 died in node rollout and is replaced" in output
     assert "iteration 2 failed and is retried: a worker of the trainer group is gone" in output
     assert "rollout was done before: 64 rows read from disk" in output
+    faulty_runs.runs.assert_nothing_runs(seconds=10)
+
+
+def test_a_run_with_newer_weights_in_its_responses_and_faults(faulty_runs: FaultyRuns) -> None:
+    """Rollout workers die in a segment, the trainer and the driver with segments of two iterations in journals."""
+    faulty_runs.run("undisturbed-interrupted", words=INTERRUPTED)
+    undisturbed = faulty_runs.outcome("undisturbed-interrupted")
+    lines = [line for line in undisturbed[2] if "digests" in line]
+    assert [line.get("policy/staleness_max") for line in lines] == [0, 1, 2, 2]
+    output = faulty_runs.assert_recovers(
+        undisturbed,
+        "interrupted",
+        fault("rollout", "rollout/0", iteration=1),
+        fault("rollout", "rollout/0", iteration=3, delay=0.1),
+        fault("train_actor", "trainer/0", iteration=2, delay=0.01),
+        fault("train_actor", "driver", iteration=3),
+        words=INTERRUPTED,
+    )
+    assert "rollout worker 0 died in node rollout and is replaced" in output
+    assert "iteration 2 failed and is retried: a worker of the trainer group is gone" in output
     faulty_runs.runs.assert_nothing_runs(seconds=10)
 
 

@@ -70,6 +70,19 @@ def test_a_run_leaves_its_records_and_no_process(runs: Runs) -> None:
 
 
 @pytest.mark.slow
+def test_two_runs_with_newer_weights_in_their_responses_are_the_same(runs: Runs) -> None:
+    words = ("rollout.max_staleness=2", "rollout.interrupt.every=4", "algorithm.old_log_probs=proximal")
+    run(runs, "one", "iterations=4", *words)
+    run(runs, "other", "iterations=4", *words)
+    runs.assert_same_training("one", "other")
+    records = training_records(runs.metrics("one"))
+    assert_trained(records)
+    assert [record.get("policy/staleness_max") for record in records] == [0, 1, 2, 2]
+    assert all(0 < record["policy/staleness_mean"] < 1 for record in records[1:])
+    assert all(record["parity/log_prob_gap"] < 1e-4 for record in records), "tokens of the newest version are compared"
+
+
+@pytest.mark.slow
 def test_a_resumed_run_gives_the_same_result(runs: Runs) -> None:
     run(runs, "straight", "iterations=3")
     run(runs, "resumed", "iterations=2")

@@ -1,7 +1,14 @@
 """Every implementation of the protocols in ``embodyflow.nodes``; mypy checks this file, so their types agree."""
 
 from embodyflow.nodes.context import NodeContext
-from embodyflow.nodes.engines import ControlEngine, EmbodiedEngine, EpisodeEngine, ResponseJudge, TrainerEngine
+from embodyflow.nodes.engines import (
+    ControlEngine,
+    EmbodiedEngine,
+    EpisodeEngine,
+    InterruptibleEngine,
+    ResponseJudge,
+    TrainerEngine,
+)
 from embodyflow.rollouts.control_rollout import ControlRollout
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.language_rollout import LanguageRollout, Question
@@ -14,4 +21,5 @@ CONTROL_ENGINES: tuple[type[ControlEngine], ...] = (ControlRollout,)
 EMBODIED_ENGINES: tuple[type[EmbodiedEngine], ...] = (EmbodiedRollout,)
 LANGUAGE_ENGINES: tuple[type[EpisodeEngine[Question]], ...] = (LanguageRollout,)
 JUDGES: tuple[type[ResponseJudge], ...] = (LanguageRollout,)
+INTERRUPTIBLE: tuple[type[InterruptibleEngine], ...] = (LanguageRollout,)
 TRAINER_ENGINES: tuple[type[TrainerEngine], ...] = (FSDPTrainer, LanguageTrainer)

@@ -58,6 +58,8 @@ def check_compatibility(config: RunConfig) -> None:
     _check_kl(graph, config)
     _check_entropy(graph, config)
     _check_filter(graph, config)
+    _check_interrupt(graph, config)
+    _check_interpolation(graph, config)
 
 
 def _check_critic(graph: TaskGraph, config: RunConfig) -> None:
@@ -188,6 +190,26 @@ def _check_filter(graph: TaskGraph, config: RunConfig) -> None:
                 f"filter.{key}={json.dumps(value)}: allowed is {json.dumps(default)}; the pipeline has no node that "
                 f"reads it ({readers})"
             )
+
+
+def _check_interrupt(graph: TaskGraph, config: RunConfig) -> None:
+    """Refuse newer weights in the middle of a row where a node after the rollout generates rows too."""
+    if config.rollout.swaps_weights and (others := _nodes_of(graph, "dynamic_sampling")):
+        raise ConfigError(
+            f"rollout.interrupt.every: allowed is null; node {others[0]!r} generates rows too, with one version each"
+        )
+
+
+def _check_interpolation(graph: TaskGraph, config: RunConfig) -> None:
+    """Check that a node writes the staleness by which log-probs are interpolated."""
+    writes = "compute_old_log_prob"
+    if config.algorithm.old_log_probs != "interpolated" or _nodes_of(graph, writes):
+        return
+    if not any(_declares(node, "writes", "token_staleness") for node in graph.nodes.values()):
+        raise ConfigError(
+            "algorithm.old_log_probs=interpolated: allowed are the others; no node of the pipeline writes "
+            f"token_staleness (tasks:{writes})"
+        )
 
 
 def _nodes_of(graph: TaskGraph, function: str) -> list[str]:

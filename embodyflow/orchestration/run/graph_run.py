@@ -4,8 +4,10 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
+from embodyflow.data.segment import Segment
 from embodyflow.errors import ShardLostError
 from embodyflow.graph import Node, TaskGraph
 from embodyflow.graph.node_groups import group_of, runs_on
@@ -22,6 +24,7 @@ class GraphRun:
     """Runs a graph once. Independent branches run concurrently.
 
     Nodes that do not depend on the trainer run first; the others wait until it is this iteration's turn to train.
+    A root on the rollout group runs once for each version of the policy that its rows are sampled with.
 
     When a buffer dies, the rows it held are recreated: the node that wrote them reruns on its recorded inputs, which
     gives the same rows, and so do its ancestors if their rows are lost too. Then the reader of the lost rows reruns.
@@ -81,7 +84,7 @@ class GraphRun:
             parents = {parent: self._reports[parent] for parent in node.dependencies}
             self._has_trained |= node.changes_weights  # from here on: it may fail after its optimizer step
             try:
-                report = await self._run_node(self._work(node), list(parents.values()), retries=node.retries)
+                report = await self._run_segments(node, list(parents.values()))
             except ShardLostError as error:
                 if attempt == MAX_LOSSES or node.changes_weights:
                     raise
@@ -93,6 +96,24 @@ class GraphRun:
                     raise lost
                 return report
         raise AssertionError("unreachable")
+
+    async def _run_segments(self, node: Node, parents: list[NodeReport]) -> NodeReport:
+        """Run a node, a root of the rollout segment by segment until it passes rows on; return its last report."""
+        work, seconds = self._work(node), 0.0
+        if not self._turns.swaps_weights or node.dependencies or work.group != "rollout":
+            return await self._run_node(work, parents, retries=node.retries)
+        versions = self._turns.rollout_versions(self._iteration)
+        for index, version in enumerate(versions):
+            await self._turns.wait_to_sample(self._iteration, version)
+            segment = Segment(index, is_last=version == versions[-1])
+            report = await self._run_node(
+                replace(work, policy_version=version, segment=segment), parents, retries=node.retries
+            )
+            self._turns.mark_sampled(self._iteration, version)
+            seconds += report.seconds
+            if report.shards:  # rows that an earlier process kept are whole at once
+                break
+        return replace(report, seconds=seconds)
 
     def _may_differ(self, node: Node) -> bool:
         """Return True if a rerun of the node may see other weights than its first run."""

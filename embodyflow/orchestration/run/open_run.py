@@ -42,7 +42,7 @@ async def open_run(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> As
             async with while_cluster_lives(partial(_after_loss, folder)), open_session(config) as session:
                 trackers = open_trackers(config)
                 try:
-                    turns = Turns(config.rollout.max_staleness)
+                    turns = Turns(config.rollout.max_staleness, swaps_weights=config.rollout.swaps_weights)
                     run = Run(session, folder, trackers, graph, iterations, stages, artifacts, turns)
                     CURRENT_RUN.set(run)
                     await record_processes(run)

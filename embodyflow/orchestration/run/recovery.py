@@ -77,11 +77,19 @@ async def restore(run: Run) -> int:
     ahead = last + 1 + run.turns.max_staleness
     run.folder.stages.drop_journals_after(ahead)  # their weights may be retrained with another learning rate
     for index in range(last + 1, ahead + 1):
+        _drop_uncommitted_segments(index, last, run)
         await run.session.free(f"{index}/")
     await run.stages.record_commit(last, run.folder.checkpoints.facts(last))
     await run.stages.restore_metrics(last)
     run.turns.reset(last)
     return last
+
+
+def _drop_uncommitted_segments(index: int, last: int, run: Run) -> None:
+    """Drop what an iteration's rollout sampled with versions after ``last``, which are not on disk."""
+    versions = run.turns.rollout_versions(index)
+    if (known := sum(version <= last for version in versions)) < len(versions):
+        run.folder.stages.drop_segments(index, known)
 
 
 def _rollout_versions_after(iteration: int, run: Run) -> range:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodyflow.algorithms.algorithm_config import AlgorithmConfig, RejectionConfig
-from embodyflow.algorithms.behavior import behavior_weights
+from embodyflow.algorithms.behavior import behavior_weights, interpolated_proximal
 from embodyflow.algorithms.losses import LossInputs
 from embodyflow.algorithms.objective import policy_objective
 
@@ -36,6 +36,14 @@ def test_a_loss_per_row_has_a_weight_per_row() -> None:
     proximal, behavior = row(-1.0, -2.0, -3.0, 7.0), row(-1.5, -2.5, -5.0, 0.0)
     weights = behavior_weights(proximal, behavior, MASK, GSPO)
     assert weights[0].tolist() == pytest.approx([math.e, math.e, math.e, 1.0])
+
+
+def test_the_proximal_policy_is_interpolated_by_the_versions_of_tokens() -> None:
+    """Tokens 0, 1 and 2 versions older than the proximal policy: none, a half and two thirds of the way."""
+    log_probs = row(-0.5, -0.4, -0.4, 9.0).requires_grad_()
+    proximal = interpolated_proximal(log_probs, row(-1.0, -1.0, -1.0, 0.0), torch.tensor([[0, 1, 2, 0]]))
+    assert proximal[0].tolist() == pytest.approx([-1.0, -0.7, -0.6, 0.0])
+    assert not proximal.requires_grad
 
 
 def objective(log_probs: torch.Tensor, old: torch.Tensor, acted: torch.Tensor | None, **terms: object) -> torch.Tensor:

@@ -350,6 +350,23 @@ MISTAKES = {
         "experiment=reacher algorithm=ppo +rollout.max_staleness=1 algorithm.old_log_probs=proximal",
         "rollout.max_staleness=1: allowed is 0 with job=control",
     ),
+    "newer weights in a synchronous run": (
+        "experiment=math rollout.interrupt.every=4",
+        "rollout: interrupt.every=4: allowed is null with max_staleness=0, which has no newer weights to wait for",
+    ),
+    "newer weights in an engine that cannot go on": (
+        "experiment=math rollout.interrupt.every=4 rollout.max_staleness=1 rollout.generation.name=vllm",
+        "rollout: interrupt.every=4: allowed is null with generation.name=vllm; only hf continues",
+    ),
+    "newer weights in an agent's turn": (
+        "experiment=calculator +rollout.interrupt.every=4 rollout.max_staleness=1",
+        "rollout: interrupt.every=4: allowed is null with job=agent",
+    ),
+    "newer weights for the rows of one node of two": (
+        "experiment=math algorithm=dapo rollout.interrupt.every=4 rollout.max_staleness=1 "
+        "algorithm.old_log_probs=proximal",
+        "rollout.interrupt.every: allowed is null; node 'dynamic_sampling' generates rows too, with one version each",
+    ),
     "a behavior weight without the decoupled objective": (
         "algorithm.max_behavior_weight=2",
         "algorithm: max_behavior_weight=2: only used with old_log_probs=proximal, and old_log_probs is recomputed",

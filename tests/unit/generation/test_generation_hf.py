@@ -34,6 +34,30 @@ def test_a_long_completion_does_not_block_others(tmp_path: Path, monkeypatch: py
     assert len(passes) - 23 < 0.75 * in_pairs
 
 
+@pytest.mark.parametrize("drawn", [1, 23, 24, 25])
+def test_draws_go_on_after_the_tokens_of_an_earlier_completion(tmp_path: Path, drawn: int) -> None:
+    """Random numbers come in blocks of 24 tokens with this vocabulary."""
+    engine = HFEngine(HFConfig(max_num_seqs=2), save_model(tmp_path, tied=True), "cpu")
+    requests = [Request((1, 2, 3), seed) for seed in range(3)]
+    begun, whole = engine.generate(requests, Sampling(drawn)), engine.generate(requests, Sampling(30))
+    prompts = [(*request.prompt_ids, *one.token_ids) for request, one in zip(requests, begun, strict=True)]
+    rest = [Request(prompt, seed, 30 - drawn, drawn) for seed, prompt in enumerate(prompts)]
+    continued = engine.generate(rest, Sampling(30))
+    for first, second, expected in zip(begun, continued, whole, strict=True):
+        assert (*first.token_ids, *second.token_ids) == expected.token_ids
+        np.testing.assert_allclose((*first.log_probs, *second.log_probs), expected.log_probs, atol=1e-5)
+
+
+def test_draws_go_on_within_the_prompt_and_without_stop_strings(tmp_path: Path) -> None:
+    engine = HFEngine(HFConfig(), save_model(tmp_path, tied=True), "cpu")
+    for request, sampling in (
+        (Request((1, 2), 0, drawn=2), Sampling(4)),
+        (Request((1, 2), 0, drawn=1), Sampling(4, stop=("a",))),
+    ):
+        with pytest.raises(ValueError, match=rf"^request 0: drawn={request.drawn}: must be 0, or with the engine hf"):
+            engine.generate([request], sampling)
+
+
 def test_a_head_computes_one_row_for_each_prompt(tmp_path: Path) -> None:
     """Prompts of five lengths: five rows of logits, not five for each prompt."""
     engine, rows = HFEngine(HFConfig(), save_model(tmp_path, tied=True), "cpu"), []

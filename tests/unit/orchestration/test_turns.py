@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodyflow.config import RunConfig
+from embodyflow.data.row_plan import ShardRef
+from embodyflow.data.segment import Segment
 from embodyflow.errors import ShardLostError, WorkerLostError
 from embodyflow.orchestration.evaluation import evaluation
 from embodyflow.orchestration.run import nodes, recovery, stages, training
@@ -77,6 +80,75 @@ def test_timing_does_not_change_the_policy_versions(max_staleness: int, rng: ran
     for index in range(2, ITERATIONS + 1):  # one rollout and one training iteration at a time
         assert lanes.at("ended", "rollout", index - 1) < lanes.at("began", "rollout", index)
         assert lanes.at("ended", "train_actor", index - 1) < lanes.at("began", "old_log_prob", index)
+
+
+class Segments(Lanes):
+    """Lanes whose rollouts go on with newer weights, and whose workers also evaluate every version."""
+
+    def __init__(self, max_staleness: int, steps: Callable[[str], int]) -> None:
+        super().__init__(max_staleness, steps)
+        self.turns = Turns(max_staleness, swaps_weights=True)
+        self.segments: list[tuple[int, int]] = []
+        self._workers = asyncio.Lock()
+
+    async def _iterate(self, index: int) -> None:
+        await self.turns.wait_to_roll_out(index)
+        await GraphRun(self._graph, index, self._run_node, self._publish, lambda _, node_id: node_id, self.turns).run()
+        self.finished.append(index)
+        async with self._workers:
+            await asyncio.sleep(0)
+        self.turns.mark_finished(index)
+
+    async def _run_node(self, work: NodeWork, parents: list[NodeReport], *, retries: int) -> NodeReport:
+        if work.node_id != "rollout":
+            return await super()._run_node(work, parents, retries=retries)
+        async with self._workers:
+            report = await super()._run_node(work, parents, retries=retries)
+        assert work.policy_version is not None
+        self.segments.append((work.iteration, work.policy_version))
+        is_last = work.segment is None or work.segment.is_last
+        return replace(report, shards=(ShardRef("0", "here", 1),) if is_last else (), seconds=1.0)
+
+
+@given(st.integers(0, 3), st.randoms(use_true_random=False))
+def test_timing_does_not_change_the_versions_of_segments(max_staleness: int, rng: random.Random) -> None:
+    lanes = Segments(max_staleness, lambda node_id: rng.randrange(6))
+    asyncio.run(asyncio.wait_for(lanes.run_all(), 60.0))
+    assert lanes.finished == [*range(1, ITERATIONS + 1)]
+    for index in range(1, ITERATIONS + 1):
+        versions = [version for iteration, version in lanes.segments if iteration == index]
+        assert versions == [*range(max(index - 1 - max_staleness, 0), index)]
+    for version in range(ITERATIONS):  # the oldest iteration first, so that the trainer gets its rows first
+        iterations = [iteration for iteration, used in lanes.segments if used == version]
+        assert iterations == sorted(iterations)
+
+
+def test_the_segments_of_a_version_run_while_the_trainer_works() -> None:
+    lanes = Segments(2, lambda node_id: 50 if node_id == "train_actor" else 1)
+    asyncio.run(lanes.run_all())
+    began = {pair: position for position, pair in enumerate(lanes.segments)}
+    assert began[3, 2] < began[4, 2] < began[5, 2] < began[4, 3], "version 2 samples for three iterations"
+    ends = [position for position, event in enumerate(lanes.events) if event == ("ended", "rollout", 5)]
+    assert ends[0] < lanes.at("ended", "train_actor", 3), "iteration 5 begins while iteration 3 trains"
+
+
+def test_rows_that_an_earlier_process_kept_are_whole_at_the_first_segment() -> None:
+    asked = []
+
+    async def run_node(work: NodeWork, parents: object, *, retries: int) -> NodeReport:
+        asked.append((work.node_id, work.segment))
+        rows: dict[str, Any] = {"shards": (ShardRef("0", "here", 1),), "metrics": {}, "info": {}, "digests": ()}
+        return NodeReport(node_id=work.node_id, group="", seconds=1.0, logs=(), **rows)
+
+    async def whole() -> None:
+        turns = Turns(1, swaps_weights=True)
+        turns.reset(1)
+        await GraphRun(GRAPH, 2, run_node, lambda: fail(LOST), lambda _, node_id: node_id, turns).run()
+        await asyncio.wait_for(turns.wait_to_sample(3, 1), 1.0)  # the next iteration does not wait for what was kept
+
+    asyncio.run(whole())
+    assert [segment for node_id, segment in asked if node_id == "rollout"] == [Segment(0, is_last=False)]
+    assert all(segment is None for node_id, segment in asked if node_id != "rollout")
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1, 2])

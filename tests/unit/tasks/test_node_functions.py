@@ -154,6 +154,39 @@ def test_rows_of_an_earlier_version_keep_the_log_probs_they_were_made_with(tiny_
     assert numbers(output) == {"parity/log_prob_gap": pytest.approx(5e-4, rel=1e-3), "policy/num_stale_rows": 1}
 
 
+def test_tokens_of_an_earlier_version_keep_theirs_and_the_others_are_compared(tiny_config) -> None:
+    """Four tokens by versions −2, −2, −1, 0 and two by −1, 0, with a trainer of version 0."""
+    batch = rows([1, 0], [0, 0], num_tokens=[4, 2])
+    versions = torch.tensor([[-2, -2, -1, 0], [-1, 0, 0, 0]], dtype=torch.int32)
+    mask, shape = batch["loss_mask"], batch["loss_mask"].shape
+    batch["token_version"] = versions.view(shape)
+    off = torch.where(versions.view(shape) == 0, 5e-4, 0.5) * mask
+    worker = Trainer(tiny_config("trainer.parity_tolerance=1e-3"))
+    worker.log_probs = lambda rows, *, reference: rows["log_probs"] + off
+    output = tasks.compute_old_log_prob(batch, worker=worker, call=CALL)
+    assert output.batch is not None
+    moved = (output.batch["old_log_probs"] - batch["log_probs"]).view(2, 4)
+    assert moved.tolist() == [pytest.approx([0, 0, 0, 5e-4], abs=1e-7), pytest.approx([0, 5e-4, 0, 0], abs=1e-7)]
+    assert numbers(output) == {
+        "parity/log_prob_gap": pytest.approx(5e-4, rel=1e-3),
+        "policy/num_stale_rows": 0,  # by its column ``policy_version``
+        "policy/staleness_mean": pytest.approx((2 + 2 + 1 + 0 + 1 + 0) / 6),
+        "policy/staleness_max": 2,
+        "policy/staleness_spread": pytest.approx((2 + 1) / 2),
+    }
+
+
+def test_interpolated_log_probs_need_the_staleness_of_tokens_and_no_pass_over_all(tiny_config) -> None:
+    batch, asked = rows([1, 0], [0, 0]), []
+    batch["policy_version"][1] = -2
+    worker = Trainer(tiny_config("algorithm.old_log_probs=interpolated"))
+    worker.log_probs = lambda some, *, reference: asked.extend(some["uid"]) or some["log_probs"]
+    output = tasks.compute_old_log_prob(batch, worker=worker, call=CALL)
+    assert output.batch is not None and asked == []  # of 10 and 11 none is checked
+    assert output.batch["old_log_probs"].equal(batch["log_probs"])
+    assert output.batch["token_staleness"].flatten(1).tolist() == [[0] * 4, [2] * 4]
+
+
 def test_recorded_log_probs_are_used_as_they_are_and_some_are_recomputed(tiny_config) -> None:
     config = tiny_config("trainer.parity_tolerance=1e-3", "algorithm.old_log_probs=recorded")
     batch, asked = rows([1] * 40, [0] * 40), []

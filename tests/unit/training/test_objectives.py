@@ -1,5 +1,8 @@
 """Token weights of whole mini-batches, for each kind of job."""
 
+import math
+from types import SimpleNamespace
+
 import pytest
 import torch
 from language_jobs import language_config
@@ -79,3 +82,22 @@ def test_tokens_of_the_highest_entropy_are_those_of_the_mini_batch_over_all_rank
     rows["old_entropy"] = torch.arange(16.0).view(4, 1, 4)
     prepared = PolicyObjective(None, config).prepare(rows, 4, lambda sums: 2 * sums)
     assert prepared["high_entropy"].nonzero().tolist() == [[3, column] for column in range(4)]
+
+
+def test_a_stale_token_with_an_interpolated_proximal_policy(tiny_config) -> None:
+    """Two tokens with the ratio e^0.2: one by the trainer's version, of weight 1, one two versions older, of e^0.4."""
+    names = ("algorithm.old_log_probs=interpolated", "algorithm.clip_high=0.5", "algorithm.kl.coef=0")
+    config, mask = tiny_config(*names), torch.tensor([[[True, True, False]]])
+    log_probs = torch.tensor([[[-0.8, -0.4, 7.0]]], requires_grad=True)
+    policy = SimpleNamespace(evaluate=lambda rows, temperature: (log_probs, torch.zeros(1, 1, 3)))
+    acted = torch.tensor([[[-1.0, -1.0, 0.0]]])
+    columns = {"log_probs": acted, "old_log_probs": acted, "loss_mask": mask, "advantages": mask.float()}
+    staleness, weights = torch.tensor([[[0, 2, 0]]]), mask.double()
+    rows = TensorDict({**columns, "token_staleness": staleness, "token_weights": weights}, batch_size=[1])
+    loss, metrics = PolicyObjective(policy, config).loss(rows)
+    assert loss.item() == pytest.approx(-math.exp(0.2) - math.exp(0.4 + 0.2))
+    total, count = metrics["policy/behavior_weight"]
+    assert total.item() / count.item() == pytest.approx((1 + math.exp(0.4)) / 2)
+    loss.backward()
+    assert log_probs.grad is not None
+    assert log_probs.grad.flatten().tolist() == pytest.approx([-math.exp(0.2), -math.exp(0.6), 0.0])

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from node_calls import call_of
 
+from embodyflow.data.batches import to_batch
 from embodyflow.data.row_plan import ShardRef
+from embodyflow.data.segment import Segment
 from embodyflow.errors import NodeTimeoutError
 from embodyflow.types import NodeOutput
 from embodyflow.workers.worker import Worker
@@ -66,6 +68,25 @@ def logs_much(batch: Any, config: Any = None, **kwargs: Any) -> NodeOutput:
     for step in range(5000):
         logging.getLogger("chatty").warning("step %d", step)
     return NodeOutput(None)
+
+
+def passes_rows_on(batch: Any, config: Any = None, **kwargs: Any) -> NodeOutput:
+    """Ignore the segment."""
+    return NodeOutput(to_batch({"uid": np.arange(2)}))
+
+
+def test_a_root_that_knows_no_segments_is_named() -> None:
+    plain: Any = Worker
+    worker = object.__new__(plain.__ray_metadata__.modified_class)
+    worker._engine = Engine()
+    function = f"{__name__}:passes_rows_on"
+    call = call_of("mine", function=function, segment=Segment(0, is_last=False))
+    with pytest.raises(
+        TypeError, match=rf"^node mine: {function} passes rows on before its last segment; with rollout"
+    ):
+        worker._call_function(call, None)
+    last = call_of("mine", function=function, segment=Segment(1, is_last=True))
+    assert len(worker._call_function(last, None).batch) == 2
 
 
 def test_the_log_of_a_node_is_limited() -> None:
