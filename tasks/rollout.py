@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from embodyflow.data.batches import Columns, to_batch
+from embodyflow.data.batches import Columns, to_batch, to_columns
 from embodyflow.data.metrics import Metric, mean, total
 from embodyflow.nodes.context import NodeContext
 from embodyflow.nodes.declarations import node
@@ -30,6 +30,13 @@ def generate(
     rows = worker.play(episodes, "train", (call.seed, call.iteration, call.node_id), call.journal(worker.rank))
     metrics = rollout_metrics(rows, time.perf_counter() - started) | worker.fault_metrics()
     return NodeOutput(to_batch(rows), metrics)
+
+
+@node(reads=("uid", "num_steps"), writes=())
+def gather_groups(batch: Batch, config: Any = None, **kwargs: Any) -> NodeOutput:
+    """Gather this rank's share of the groups that an iteration trains on, which were played one by one."""
+    columns = {name: column for name, column in to_columns(batch).items() if isinstance(column, np.ndarray)}
+    return NodeOutput(batch, episode_metrics(columns))
 
 
 @node(reads=(), writes=("state", "actions", "num_steps", "uid", "instruction_ids"))

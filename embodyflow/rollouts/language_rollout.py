@@ -182,23 +182,26 @@ class LanguageRollout(GroupRollout):
 
     def _sample(self, questions: Sequence[Question], split: str, draws: tuple[int | str, ...] | None) -> Columns:
         assert self._engine is not None, "update_weights must be called first"
-        rollout = self.config.rollout
+        requests = self._requests(questions, split, draws)
+        completions = self._engine.generate(requests, self._sampling(is_greedy=draws is None))
+        return responses_of(questions, requests, completions)
+
+    def _requests(
+        self, questions: Sequence[Question], split: str, draws: tuple[int | str, ...] | None
+    ) -> list[Request]:
         seeds = [0 if draws is None else derive_seed(*draws, question.row) for question in questions]
         distinct = {question.index for question in questions}  # siblings share a prompt
         tokens_of = {index: self._encode(self._prompts.prompt(SPLITS[split], index)) for index in distinct}
-        prompts = [tokens_of[question.index] for question in questions]
-        sampling = Sampling(
+        return [Request(tokens_of[each.index], seed) for each, seed in zip(questions, seeds, strict=True)]
+
+    def _sampling(self, *, is_greedy: bool) -> Sampling:
+        """Return how turns are sampled."""
+        rollout = self.config.rollout
+        return Sampling(
             max_tokens=rollout.max_response_tokens,
-            temperature=0.0 if draws is None else rollout.temperature,
+            temperature=0.0 if is_greedy else rollout.temperature,
             stop_token_ids=self._stop_tokens,
         )
-        requests = [Request(prompt, seed) for prompt, seed in zip(prompts, seeds, strict=True)]
-        completions = self._engine.generate(requests, sampling)
-        return {
-            **ids_of(questions),
-            "seed": np.array(seeds, np.int64),
-            **columns_of(prompts, completions),
-        }
 
     def judge(self, batch: Batch, split: str) -> tuple[Batch, dict[str, Metric], list[dict[str, Any]]]:
         """Score responses with the reward function.
@@ -327,6 +330,17 @@ def ids_of(questions: Sequence[Question]) -> Columns:
         "uid": np.array([question.uid for question in questions], np.int64),
         "group_id": np.array([question.group_id for question in questions], np.int64),
         "prompt_id": np.array([question.index for question in questions], np.int64),
+    }
+
+
+def responses_of(
+    questions: Sequence[Question], requests: Sequence[Request], completions: Sequence[Completion]
+) -> Columns:
+    """Return the columns of sampled responses."""
+    return {
+        **ids_of(questions),
+        "seed": np.array([request.seed for request in requests], np.int64),
+        **columns_of([request.prompt_ids for request in requests], completions),
     }
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import ray
 
 from embodyflow.config import RunConfig
+from embodyflow.config.run import MAX_GROUPS_IN_FLIGHT
 from embodyflow.data.metrics import as_metrics
 from embodyflow.data.padding import facts_of, to_padded, to_ragged
 from embodyflow.data.row_plan import RankInput, RowFacts, ShardRef
@@ -25,8 +26,9 @@ from embodyflow.nodes.calling import bind
 from embodyflow.process.rendezvous import LOOPBACK, hold_address
 from embodyflow.references import resolve
 from embodyflow.workers.buffer_client import BufferClient
-from embodyflow.workers.calls import LogLine, NodeCall, NodeResult
+from embodyflow.workers.calls import GroupCall, LogLine, NodeCall, NodeResult
 from embodyflow.workers.deadline import time_limit
+from embodyflow.workers.group_player import GroupPlayer
 
 if TYPE_CHECKING:  # torch, which the flow's process does without: it knows the worker by name only
     from embodyflow.nodes.engines import Engine, RolloutEngine, TrainerEngine
@@ -67,7 +69,7 @@ def _captured_logs() -> Iterator[list[LogLine]]:
         root.removeHandler(capture)
 
 
-@ray.remote(concurrency_groups={"compute": COMPUTE_THREADS})
+@ray.remote(concurrency_groups={"compute": COMPUTE_THREADS, "groups": MAX_GROUPS_IN_FLIGHT})
 class Worker:
     """One rank of a group.
 
@@ -87,6 +89,7 @@ class Worker:
         self._rank = rank
         self._buffer = BufferClient(buffers)
         self._engine: Engine = resolve(engine)(config, rank, world_size)
+        self._groups = GroupPlayer(config, self._buffer)
         self._engine_version = -1
         self._trained: dict[tuple[int, str], NodeResult] = {}
         self._half_trained_by: str | None = None
@@ -143,6 +146,16 @@ class Worker:
     def run_compute_node(self, call: NodeCall) -> NodeResult:
         """Run a node that needs no model, beside whatever else runs on this rank; see :meth:`run_node`."""
         return self._run(call)
+
+    @ray.method(concurrency_group="groups")
+    def play_group(self, call: GroupCall) -> NodeResult:
+        """Play a single group beside whatever else runs on this rank; see :class:`.GroupPlayer`."""
+        return self._groups.play(call)
+
+    @ray.method(concurrency_group="compute")
+    def abandon_groups(self) -> None:
+        """Cancel the groups that this rank plays."""
+        self._groups.abandon()
 
     def _run(self, call: NodeCall) -> NodeResult:
         started = time.perf_counter()

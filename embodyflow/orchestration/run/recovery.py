@@ -49,6 +49,7 @@ async def with_recovery(run: Run, name: str, step: Callable[[], Coroutine[Any, A
 
 async def recover(run: Run) -> None:
     """Replace lost workers, and restore workers and folder to the last commit."""
+    await run.rollouts.stop()
     await run.stages.drain()
     await run.session.mend()
     await record_processes(run)
@@ -79,6 +80,7 @@ async def restore(run: Run) -> int:
     await run.stages.record_commit(last, run.folder.checkpoints.facts(last))
     await run.stages.restore_metrics(last)
     run.turns.reset(last)
+    await run.rollouts.start(last)
     return last
 
 
