@@ -24,7 +24,7 @@ from embodyflow.policies.policy_registry import check_training, validate_policy
 from embodyflow.references import source_files
 from embodyflow.rewards.progress.progress_config import ProgressConfig
 
-MAX_GROUPS_IN_FLIGHT = 64
+MAX_GROUPS_IN_FLIGHT = 32
 """Most groups that a rollout worker can play at a time: it has a thread for each."""
 
 Records = Sequence[Mapping[str, Any]]

@@ -83,7 +83,8 @@ class GroupPlayer:
             columns = lane.engine.play_group(
                 call.seed, call.node_id, ticket.group, ticket.attempt, call.journal, call.timeout
             )
-            return to_ragged(columns), lane.engine.fault_metrics()
+            with self._changed:
+                return to_ragged(columns), lane.engine.fault_metrics()
         except TimeoutError as error:
             raise NodeTimeoutError(f"group {ticket.group} took longer than {call.timeout:g} s") from error
         finally:

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from embodyflow.agents.call_journal import CallJournal
+from embodyflow.agents.episode import Faults
 from embodyflow.agents.tool_runner import ToolRunner
 from embodyflow.data.batches import Columns
-from embodyflow.data.metrics import Metric
+from embodyflow.data.metrics import Metric, total
 from embodyflow.data.rows_file import Journal
 from embodyflow.rollouts.agent_rollout import AgentRollout, Services
 from embodyflow.rollouts.agent_rows import Played, columns_of_episodes
@@ -23,13 +24,19 @@ class AgentGroups(LanguageGroups, AgentRollout):
     def begin(self) -> None:
         """Begin to play groups."""
         super().begin()
-        self._runner, self._num_read = ToolRunner(), 0
+        self._runner = ToolRunner()
+        self._faults, self._reported = Faults(), dict[str, int]()
 
     def fault_metrics(self) -> dict[str, Metric]:
-        """Return counts since the last call, of whichever groups were played."""
-        read = self._conductor.counts.read
-        self._tokens_read, self._num_read = read - self._num_read, read
-        return super().fault_metrics()
+        """Return counts since the last call, of whichever groups were played; episodes in flight go on counting."""
+        before, faults = self._reported, self._faults
+        self._reported = {
+            "perf/tool_retries": faults.retries,
+            "perf/redrawn_episodes": faults.redraws,
+            "perf/rejected_episodes": faults.rejections,
+            "perf/tokens_read": self._conductor.counts.read,
+        }
+        return {name: total(count - before.get(name, 0)) for name, count in self._reported.items()}
 
     def _play_beside_others(
         self, questions: Sequence[Question], draws: tuple[int | str, ...], journal: Journal, timeout: float
