@@ -140,6 +140,7 @@ class GroupCall:
         folder: Folder of the group's files.
         weights: Policy weights to act with.
         num_versions: Most versions of the policy that the rank acts with at a time.
+        stream: Number of the stream that the group belongs to; a recovery begins another.
         timeout: Time limit in seconds.
     """
 
@@ -149,6 +150,7 @@ class GroupCall:
     folder: str
     weights: ShardRef
     num_versions: int
+    stream: int
     timeout: float
 
     @property

@@ -41,6 +41,7 @@ class GroupPlayer:
         self._config, self._buffer = config, buffer
         self._lanes: list[_Lane] = []
         self._changed = threading.Condition()
+        self._stream = 0
 
     def play(self, call: GroupCall) -> NodeResult:
         """Play a group, or read its rows from disk if an earlier attempt finished it; put them into the buffer.
@@ -49,7 +50,7 @@ class GroupPlayer:
 
         Raises:
             NodeTimeoutError: The group exceeded its time limit.
-            RuntimeError: All engines play groups of other versions.
+            RuntimeError: All engines play groups of other versions, or the group was abandoned.
             Exception: The engine raised it.
         """
         started = time.perf_counter()
@@ -65,9 +66,10 @@ class GroupPlayer:
         seconds = time.perf_counter() - started
         return NodeResult(shard, metrics, {}, digest_of(rows), seconds, facts=facts_of(rows))
 
-    def abandon(self) -> None:
-        """Cancel all groups and wait until they have ended; the next one loads its weights anew."""
+    def abandon(self, stream: int) -> None:
+        """Cancel the groups of all streams before this one and wait until they have ended."""
         with self._changed:
+            self._stream = stream
             for lane in self._lanes:
                 if lane.version >= 0:
                     lane.engine.end()
@@ -77,6 +79,8 @@ class GroupPlayer:
     def _play(self, call: GroupCall) -> tuple[Table, dict[str, Metric]]:
         ticket = call.ticket
         with self._changed:
+            if call.stream < self._stream:  # it waited for its turn meanwhile
+                raise RuntimeError(f"group {ticket.group} was abandoned")
             lane = self._lane_of(call)
             lane.num_groups += 1
         try:

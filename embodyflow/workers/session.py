@@ -42,6 +42,7 @@ class Session:
         self._groups, self._buffers = groups, buffers
         self._weights: dict[int, ShardRef] = {}  # by version, as far as rollouts may still act with it
         self._acting = Counter[int]()  # number of single groups that a version plays
+        self._stream = 0
 
     async def run_node(self, work: NodeWork, parents: Sequence[NodeReport] = ()) -> NodeReport:
         """Run a node on its group; its rows move there from the groups of its parents.
@@ -113,7 +114,8 @@ class Session:
             raise RuntimeError(f"group {ticket.group}: the weights of version {ticket.version} are no longer kept")
         config = self.config
         num_versions, limit = config.rollout.max_staleness + 1, config.cluster.node_timeout
-        call = GroupCall(node_id, ticket, config.seed, str(folder.absolute()), weights, num_versions, limit)
+        place = str(folder.absolute())
+        call = GroupCall(node_id, ticket, config.seed, place, weights, num_versions, self._stream, limit)
         self._acting[ticket.version] += 1
         try:
             return await self._groups["rollout"].play_group(rank, call)
@@ -121,8 +123,9 @@ class Session:
             self._acting[ticket.version] -= 1
 
     async def abandon_groups(self) -> None:
-        """Cancel all groups that rollout workers play."""
-        await self._groups["rollout"].call("abandon_groups")
+        """Cancel all groups that rollout workers play; those that are asked for later belong to another stream."""
+        self._stream += 1
+        await self._groups["rollout"].call("abandon_groups", self._stream)
 
     async def recall(self, work: NodeWork, kept: NodeReport) -> NodeReport:
         """Put the rows of a node that an earlier process ran back into the buffers, from its stage on disk.

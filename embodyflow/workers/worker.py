@@ -153,9 +153,9 @@ class Worker:
         return self._groups.play(call)
 
     @ray.method(concurrency_group="compute")
-    def abandon_groups(self) -> None:
-        """Cancel the groups that this rank plays."""
-        self._groups.abandon()
+    def abandon_groups(self, stream: int) -> None:
+        """Cancel the groups of all streams before this one."""
+        self._groups.abandon(stream)
 
     def _run(self, call: NodeCall) -> NodeResult:
         started = time.perf_counter()

@@ -52,10 +52,12 @@ class Memory:
         return ShardRef(shard_id, "here", len(rows["uid"]))
 
 
-def call(folder: Path, group: int, attempt: int = 0, version: int = 3) -> GroupCall:
+def call(folder: Path, group: int, attempt: int = 0, version: int = 3, stream: int = 1) -> GroupCall:
     ticket = Ticket(group, attempt, version)
     place = str(folder / "stream" / "rollout" / str(group))
-    return GroupCall("rollout", ticket, 0, place, ShardRef("weights", "here", 1), num_versions=2, timeout=60.0)
+    return GroupCall(
+        "rollout", ticket, 0, place, ShardRef("weights", "here", 1), num_versions=2, stream=stream, timeout=60.0
+    )
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def memory(trainer: LanguageTrainer) -> Memory:
 def player(memory: Memory) -> Iterator[GroupPlayer]:
     player = GroupPlayer(CONFIG, memory)  # type: ignore[arg-type]
     yield player
-    player.abandon()
+    player.abandon(9)
 
 
 def test_groups_are_those_of_the_iteration(
@@ -125,6 +127,8 @@ def test_abandoned_groups_end_and_others_follow(player: GroupPlayer, tmp_path: P
         playing = threads.submit(player.play, call(tmp_path, 0))
         while not player._lanes or not player._lanes[0].num_groups:
             pass
-        player.abandon()
+        player.abandon(2)
         assert isinstance(playing.exception(), RuntimeError)
-    assert player.play(call(tmp_path, 0)).shard == ShardRef("stream/rollout/0.0.3", "here", 2)
+    with pytest.raises(RuntimeError, match="group 0 was abandoned"):
+        player.play(call(tmp_path, 0))
+    assert player.play(call(tmp_path, 0, stream=2)).shard == ShardRef("stream/rollout/0.0.3", "here", 2)
