@@ -97,7 +97,7 @@ class GroupPlayer:
                 self._changed.notify_all()
 
     def _lane_of(self, call: GroupCall) -> _Lane:
-        """Return the lane of a version; load its weights into an idle engine if there is none."""
+        """Return the lane of a version, or load its weights into an idle engine."""
         version = call.ticket.version
         for lane in self._lanes:
             if lane.version == version:

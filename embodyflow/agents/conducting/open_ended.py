@@ -3,9 +3,9 @@
 import asyncio
 import itertools
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from embodyflow.agents.conducting.free_running import FreeRunning
 from embodyflow.generation.interface import ConversationEngine, Sampling
@@ -70,9 +70,7 @@ class OpenEnded(FreeRunning[T]):
         try:
             return await asyncio.gather(*tasks)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _cancel(tasks)
 
     async def _follow_numbered(self, workflow: Callable[[int], Awaitable[T]]) -> T:
         number = next(self._numbers)
@@ -107,12 +105,17 @@ class OpenEnded(FreeRunning[T]):
             for future in self._futures.values():
                 future.set_exception(self._error)
             self._idle_loop.run_until_idle()
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.run_until_complete(_cancel(asyncio.all_tasks(self._loop)))
         self._loop.close()
 
     def _note_end(self, episode: int, failed: bool) -> None:
         self._futures.pop(episode, None)
         super()._note_end(episode, failed=False)  # the failure of a group does not end the others
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait until they have ended."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

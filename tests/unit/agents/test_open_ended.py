@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from language_models import save_model
 
 from embodyflow.agents.conducting.open_ended import OpenEnded
@@ -22,6 +23,7 @@ Turns = list[Completion]
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> HFEngine:
+    torch.set_num_threads(1)  # as rollout workers do
     return HFEngine(HFConfig(max_num_seqs=3), save_model(tmp_path_factory.mktemp("model"), tied=True), "cpu")
 
 

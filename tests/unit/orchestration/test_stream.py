@@ -20,6 +20,7 @@ from embodyflow.data.rows_file import write_rows
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.data.tickets import Selection, Ticket
 from embodyflow.errors import ConfigError, ShardLostError, WorkerLostError
+from embodyflow.orchestration.evaluation import evaluation
 from embodyflow.orchestration.run import nodes, recovery, stages, training
 from embodyflow.orchestration.run.streaming.generating_node import generating_node
 from embodyflow.orchestration.run.streaming.room import Room
@@ -54,10 +55,11 @@ class GroupRanks(Ranks):
     async def play_group(self, rank: int, node_id: str, ticket: Ticket, folder: Path) -> NodeResult:
         weights = self._published[ticket.version]
         self.num_played += 1
+        number = self.num_played
         for _ in range(self._rng.choice([0, 1, 2, 5, 60])):
             await asyncio.sleep(0)
-        if self.num_played in self.fails_at:
-            self.fails_at.remove(self.num_played)
+        if number in self.fails_at:
+            self.fails_at.remove(number)
             raise LOST
         shard_id = f"stream/{node_id}/{ticket.name}"
         self._rows[shard_id] = row_of(ticket, weights)
@@ -92,6 +94,9 @@ def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: object) -> None:
         pass
 
+    async def evaluate(run: Any, index: int) -> None:
+        run.folder.metrics.append({"iteration": index, "eval/greedy_success_rate": 0.5})
+
     for module in (nodes, recovery, stages):
         monkeypatch.setattr(module, "get_run_logger", lambda: logging.getLogger("stream"))
     monkeypatch.setattr(recovery, "FIRST_PAUSE_SECONDS", 0.0)
@@ -99,12 +104,17 @@ def outside_of_flows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "report_progress", lambda run, index: None)
     monkeypatch.setattr(training, "run_iteration", iterate)
     monkeypatch.setattr(training, "_log_progress", lambda *_: None)
+    monkeypatch.setattr(evaluation, "evaluate", evaluate)
     monkeypatch.setattr("counting_run.Ranks.mend", nothing, raising=False)
 
 
 def config_of(root: Path, run_id: str, *words: str) -> LanguageConfig:
     return language_config(
-        *(f"run_root={root}", f"run_id={run_id}", f"iterations={ITERATIONS}", "evaluation=null"),
+        *(
+            f"run_root={root}",
+            f"run_id={run_id}",
+            f"iterations={ITERATIONS}",
+        ),
         *("trainer.keep_checkpoints=2", f"rollout.max_staleness={STALENESS}", "algorithm.old_log_probs=proximal"),
         *("rollout.mode=streaming", f"rollout.num_groups={BATCH}", "rollout.num_workers=2", *words),
     )

@@ -108,7 +108,7 @@ class Stream:
     def _known(self, iteration: int) -> Selection | None:
         """Return the selection that was made for an iteration, or ``None``.
 
-        By index, an iteration counts as selected once its rows are in the ledger, so that they are not played again.
+        By index, an iteration counts as selected once its rows are in the ledger; nothing plays them another time.
         """
         if self._config.rollout.order == "first_ready":
             return self._stages.selection(iteration)
