@@ -1,6 +1,7 @@
 """Rollouts of a language model: responses of a generation engine to prompts, and their rewards."""
 
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -42,6 +43,8 @@ from embodyflow.types import Batch
 
 SPLITS: dict[str, Split] = {"train": "train", "eval": "validation", "demo": "demo"}
 Tokens = tuple[int, ...]
+_BUILDING = threading.Lock()
+"""Held while an engine is built: transformers builds models by defaults of the whole process, not of a thread."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class LanguageRollout(GroupRollout):
             ParityError: The engine's log-probs of the probe differ from the trainer's.
         """
         if self._engine is None:
-            with self._model_folder() as folder:
+            with _BUILDING, self._model_folder() as folder:
                 config, device = self.config.rollout.generation, self.config.cluster.device
                 self._engine = build_generation_engine(config, folder, device)
         probe = {name: array for name, array in weights.items() if name.startswith(PREFIX)}
