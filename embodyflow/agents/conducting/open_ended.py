@@ -95,7 +95,7 @@ class OpenEnded(FreeRunning[T]):
         if self._conversations.num_open:
             for episode, completion in self._conversations.step():
                 self._futures.pop(episode).set_result(completion)
-        else:
+        elif not self._is_closing:  # else nothing would end the wait
             self._changed.clear()
             self._loop.run_until_complete(self._changed.wait())
 
