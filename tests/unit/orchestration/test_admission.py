@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodyflow.data.tickets import Selection, Ticket
@@ -84,6 +84,7 @@ class Line:
         assert [selection.iteration for selection in self.ledger] == [*range(1, self._sizes.iterations + 1)]
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(ORDERS), SIZES, st.integers(1, 20), st.randoms(use_true_random=False))
 def test_every_group_is_trained_once_and_none_is_too_old(
     order: type[Admission], sizes: Sizes, room: int, rng: random.Random
@@ -96,6 +97,7 @@ def test_every_group_is_trained_once_and_none_is_too_old(
         assert not any(selection.dropped for selection in line.ledger)
 
 
+@settings(max_examples=30, deadline=None)
 @given(SIZES, st.integers(1, 20), st.randoms(use_true_random=False))
 def test_by_index_nothing_depends_on_timing(sizes: Sizes, room: int, rng: random.Random) -> None:
     line = Line(ByIndex, sizes, room, rng)
@@ -112,6 +114,7 @@ def test_by_index_nothing_depends_on_timing(sizes: Sizes, room: int, rng: random
     ]
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(ORDERS), SIZES, st.integers(1, 20), st.integers(0, 2**32))
 def test_decisions_in_the_ledger_survive_deaths(order: type[Admission], sizes: Sizes, room: int, seed: int) -> None:
     """A death may take the run back to an earlier version; what the ledger says is never said again."""
