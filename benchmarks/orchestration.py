@@ -48,6 +48,7 @@ from embodyflow.orchestration.display.reporting import report_progress
 from embodyflow.orchestration.run.cluster import ray_cluster
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run
 from embodyflow.orchestration.run.stages import Stages
+from embodyflow.orchestration.run.streaming.rollouts import WholeIterations
 from embodyflow.orchestration.run.turns import Turns
 from embodyflow.orchestration.server.iteration_runs import iteration_runs
 from embodyflow.orchestration.server.settings import BATCHED_WRITES, NO_TELEMETRY, server_command
@@ -108,7 +109,8 @@ async def contend(run_id: str, folder: str, iterations: int) -> None:
         ):
             session = Session(config, groups, buffers)
             stages = Stages(run_folder, Ledger(run_folder.ledger_path), keep_checkpoints=2)
-            CURRENT_RUN.set(run := Run(session, run_folder, trackers, graph, runs, stages, artifacts, Turns(0)))
+            shared = session, run_folder, trackers, graph, runs, stages, artifacts, Turns(0), WholeIterations(session)
+            CURRENT_RUN.set(run := Run(*shared))
             await session.publish_weights(0)
             one_task_run = config.pipeline.model_copy(update={"task_runs": "iteration"})
             configs = {"ours": config, "one": config.model_copy(update={"pipeline": one_task_run})}

@@ -21,7 +21,7 @@ from tasks.evaluation import (
 from tasks.log_probs import compute_old_log_prob, compute_ref_log_prob
 from tasks.progress import score_progress
 from tasks.rewards import compute_advantage, compute_baseline, compute_kl_penalty, compute_reward
-from tasks.rollout import demonstrate, generate
+from tasks.rollout import demonstrate, gather_groups, generate
 from tasks.sampling import dynamic_sampling, filter_groups
 from tasks.training import fit, fit_further, train_actor
 
@@ -45,6 +45,7 @@ __all__ = [
     "filter_groups",
     "fit",
     "fit_further",
+    "gather_groups",
     "generate",
     "keep_episodes",
     "measure_warm_start",

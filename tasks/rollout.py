@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from embodyflow.data.batches import Columns, to_batch
+from embodyflow.data.batches import Columns, to_batch, to_columns
 from embodyflow.data.metrics import Metric, mean, total
 from embodyflow.data.segment import Segment
 from embodyflow.nodes.context import NodeContext
@@ -51,6 +51,13 @@ def _generate_segment(worker: EpisodeEngine[EpisodeT], call: NodeContext, segmen
     rows, num_tokens = worker.play_segment(episodes, draws, segment, (before, here))
     speed = {"perf/env_steps_per_second": total(num_tokens / (time.perf_counter() - started))}
     return NodeOutput(to_batch(rows), episode_metrics(rows) | speed) if segment.is_last else NodeOutput(None, speed)
+
+
+@node(reads=("uid", "num_steps"), writes=())
+def gather_groups(batch: Batch, config: Any = None, **kwargs: Any) -> NodeOutput:
+    """Gather this rank's share of the groups that an iteration trains on, which were played one by one."""
+    columns = {name: column for name, column in to_columns(batch).items() if isinstance(column, np.ndarray)}
+    return NodeOutput(batch, episode_metrics(columns))
 
 
 @node(reads=(), writes=("state", "actions", "num_steps", "uid", "instruction_ids"))

@@ -7,6 +7,7 @@ AREAS = {
     "rollout": "Rollouts",
     "groups": "Groups",
     "surplus": "Groups kept for later iterations",
+    "stream": "Groups that are played one by one",
     "reward": "Rewards",
     "scores": "Scores of responses",
     "progress": "Progress of failed episodes",

@@ -57,4 +57,7 @@ def _shown(entry: Entry) -> tuple[str, str]:
     """Return the name of an entry and the start of its digest."""
     if entry.kind == "stage":
         return f"rows of {entry.facts['node_id']}", entry.facts["digests"][0][:12]
+    if entry.kind == "groups":
+        dropped = f", {number} dropped" if (number := len(entry.facts["dropped"])) else ""
+        return f"{len(entry.facts['groups'])} groups{dropped}", ""
     return "evaluated" if entry.kind == "evaluation" else "committed", entry.facts["weights_digest"][:12]

@@ -275,6 +275,7 @@ class AgentJobConfig(LanguageConfig):
 
     kind: ClassVar[str] = "agent"
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.agent_rollout:AgentRollout"
+    group_engine: ClassVar[str | None] = "embodyflow.rollouts.streaming.agent_groups:AgentGroups"
     check: ClassVar[str] = "embodyflow.rollouts.agent_checks:check_agent"
     has_turns: ClassVar[bool] = True
 
@@ -284,6 +285,15 @@ class AgentJobConfig(LanguageConfig):
     def _check_agents(self) -> "AgentJobConfig":
         if self.algorithm.per_agent and not self.rollout.agent.agents:
             raise ValueError("algorithm.per_agent=true: needs rollout.agent.agents, the names of the workflow's agents")
+        return self
+
+    @model_validator(mode="after")
+    def _check_streamed_agent(self) -> "AgentJobConfig":
+        if self.streams and self.rollout.agent.verifiers is not None:
+            raise ValueError(
+                "rollout.mode=streaming: allowed without rollout.agent.verifiers, whose metrics are those of whole "
+                "iterations"
+            )
         return self
 
     @property

@@ -112,6 +112,7 @@ class LanguageConfig(GroupedConfig):
 
     kind: ClassVar[str] = "language"
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.language_rollout:LanguageRollout"
+    group_engine: ClassVar[str | None] = "embodyflow.rollouts.streaming.language_groups:LanguageGroups"
     trainer_engine: ClassVar[str] = "embodyflow.training.language_trainer:LanguageTrainer"
     headline: ClassVar[Mapping[str, str]] = {
         "rollout/success_rate": "success",
@@ -164,6 +165,21 @@ class LanguageConfig(GroupedConfig):
                 f"rollout.generation.gpu_memory_utilization={engine.gpu_memory_utilization:g}: workers with "
                 f"cluster.gpus_per_worker={gpus:g} share a GPU and its memory; set "
                 f"rollout.generation.gpu_memory_utilization={gpus:g}, or less"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_streaming_engine(self) -> "LanguageConfig":
+        rollout = self.rollout
+        if self.streams and not isinstance(rollout.generation, HFConfig):
+            raise ValueError(
+                f"rollout.mode=streaming: allowed with rollout.generation.name=hf, not {rollout.generation.name}, "
+                "whose log-probs depend on the responses beside a group"
+            )
+        if self.streams and rollout.groups_per_call is not None:
+            raise ValueError(
+                f"rollout.groups_per_call={rollout.groups_per_call}: allowed is null with rollout.mode=streaming, "
+                "where each group is saved when it is complete; see rollout.groups_in_flight"
             )
         return self
 

@@ -8,7 +8,7 @@ of range, and names the key.
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -24,6 +24,9 @@ from embodyflow.policies.policy_registry import check_training, validate_policy
 from embodyflow.references import source_files
 from embodyflow.rewards.progress.progress_config import ProgressConfig
 
+MAX_GROUPS_IN_FLIGHT = 32
+"""Most groups that a rollout worker can play at a time: it has a thread for each."""
+
 Records = Sequence[Mapping[str, Any]]
 """Lines of a run's ``metrics.jsonl``."""
 
@@ -37,11 +40,31 @@ class RolloutConfig(Config):
         max_staleness: How many versions rollouts may lag behind the trainer. 0 is the synchronous algorithm; with
             k > 0 rollout workers collect rows for up to k iterations ahead while the trainer trains. The run then
             keeps k more checkpoints, and the buffers k more versions of the weights.
+        mode: Unit of work of rollout workers: whole ``iterations``, or ``streaming``: group after group, as they have
+            room.
+        order: Groups of an iteration in streaming: those that are its own ``by_index``, or the ``first_ready``.
+        too_old: Treatment of a group that would be staler than ``max_staleness``, with ``order=first_ready``: ``drop``
+            it and draw it again, or ``wait`` for it before its last iteration is trained.
+        groups_in_flight: Most groups that a worker plays at a time in streaming.
     """
 
     num_workers: PositiveInt
     temperature: PositiveFloat
     max_staleness: Annotated[int, Field(ge=0, strict=True)] = 0
+    mode: Literal["iterations", "streaming"] = "iterations"
+    order: Literal["by_index", "first_ready"] = "by_index"
+    too_old: Literal["drop", "wait"] = "drop"
+    groups_in_flight: Annotated[int, Field(ge=1, le=MAX_GROUPS_IN_FLIGHT, strict=True)] = MAX_GROUPS_IN_FLIGHT
+
+    @model_validator(mode="after")
+    def _check_mode(self) -> "RolloutConfig":
+        if self.mode == "iterations":
+            for key in ("order", "groups_in_flight"):
+                if (value := getattr(self, key)) != type(self).model_fields[key].default:
+                    raise ValueError(f"{key}={value}: only used with mode=streaming")
+        if self.too_old != "drop" and self.order != "first_ready":
+            raise ValueError(f"too_old={self.too_old}: only used with mode=streaming and order=first_ready")
+        return self
 
     @property
     def swaps_weights(self) -> bool:
@@ -132,6 +155,8 @@ class RunConfig(Config):
     Attributes:
         kind: Value of ``job`` that selects this class.
         rollout_engine, trainer_engine: Classes ``module:Class`` of the engines that the ranks of the two groups hold.
+        group_engine: Class ``module:Class`` of the engines that play single groups in streaming; ``None`` if the job
+            has none.
         pipelines: Built-in pipelines that accept the job's rows.
         check: Function ``module:function`` that takes the configuration and refuses what this machine cannot run.
         resume_check: Function ``module:function`` that takes the configuration of a run to resume and refuses
@@ -163,6 +188,7 @@ class RunConfig(Config):
     kind: ClassVar[str]
     rollout_engine: ClassVar[str]
     trainer_engine: ClassVar[str] = "embodyflow.training.fsdp_trainer:FSDPTrainer"
+    group_engine: ClassVar[str | None] = None
     pipelines: ClassVar[tuple[str, ...]]
     check: ClassVar[str]
     resume_check: ClassVar[str | None] = None
@@ -250,6 +276,14 @@ class RunConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _check_streaming(self) -> "RunConfig":
+        if self.streams and self.group_engine is None:
+            raise ValueError(f"rollout.mode=streaming: allowed with job=language and job=agent, not job={self.kind}")
+        if self.streams and self.rollout.swaps_weights:
+            raise ValueError("rollout.interrupt.every: allowed is null with rollout.mode=streaming")
+        return self
+
+    @model_validator(mode="after")
     def _check_entropies(self) -> "RunConfig":
         if self.algorithm.top_entropy_fraction < 1 and not self.policy.entropy_varies:
             raise ValueError(
@@ -310,6 +344,11 @@ class RunConfig(Config):
             "rollout": GroupShape(self.rollout_engine, self.rollout.num_workers),
             "trainer": GroupShape(self.trainer_engine, trainer.num_ranks, trainer.tensor_parallel_size),
         }
+
+    @property
+    def streams(self) -> bool:
+        """True if rollout workers play group after group."""
+        return self.rollout.mode == "streaming"
 
     @property
     def run_dir(self) -> Path:

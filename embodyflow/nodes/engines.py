@@ -178,6 +178,33 @@ class ResponseJudge(Protocol):
         """
 
 
+class GroupEngine(RolloutEngine, Protocol):
+    """An engine that plays single groups side by side, with one version of the policy at a time."""
+
+    def begin(self) -> None:
+        """Begin to play groups with the weights that were loaded last."""
+
+    def end(self) -> None:
+        """Cancel the groups that are still played, so that other weights can be loaded."""
+
+    def play_group(
+        self, seed: int, node_id: str, index: int, attempt: int, journal: Journal, timeout: float
+    ) -> Columns:
+        """Play a group; may be called from several threads.
+
+        Args:
+            seed: Seed of the run.
+            node_id: Name of the node, part of the seed of a row.
+            index: Index of the group in the run, from 0.
+            attempt: Number of times that the group was drawn before.
+            journal: Journal of the group, beside which the engine may keep what a repeated call needs.
+            timeout: Time limit in seconds.
+
+        Raises:
+            TimeoutError: The group took longer.
+        """
+
+
 class ControlEngine(RolloutEngine, Protocol):
     """A rollout engine that steps its environments a fixed number of times; episodes span iterations."""
 

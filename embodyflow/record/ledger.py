@@ -6,7 +6,8 @@ then. A kill, a full disk or a power failure may leave part of a line, which the
 
 The lines hold digests of the stages on disk and of the committed iterations, and the metrics of iterations and
 evaluations, from which ``metrics.jsonl`` is rebuilt. Nothing in them depends on time, processes
-or attempts, so a run with failures has the same ledger as one without.
+or attempts, so a run with failures has the same ledger as one without. The exception is ``rollout.order=first_ready``:
+lines of the kind ``groups`` then name the groups that each iteration trains on, and the run repeats what they say.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ class Entry(NamedTuple):
     """One line of the ledger.
 
     Attributes:
-        kind: ``stage``, ``commit`` or ``evaluation``.
+        kind: ``stage``, ``groups``, ``commit`` or ``evaluation``.
         iteration: Index of the iteration.
         facts: Content of the line.
     """

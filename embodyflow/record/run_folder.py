@@ -13,6 +13,7 @@
         ledger.jsonl      what is committed: :mod:`embodyflow.record.ledger`
         checkpoints/iteration-000005/    complete once it has that name: :mod:`embodyflow.record.checkpoints`
         stages/iteration-000006/<node>/  rows of an iteration in progress: :mod:`embodyflow.record.stage_rows`
+        stream/<node>/<group>/           rows of single groups, in streaming: :mod:`embodyflow.record.group_rows`
         open_episodes/    control jobs only: episodes that span iterations
         episodes/iteration-000005/       recorded episodes: :mod:`embodyflow.record.episode_folders`
         unrestorable.json  tasks whose seed does not restore an episode, if env.allow_unrestorable accepts some
@@ -44,6 +45,7 @@ from embodyflow.process.durable_files import flush, make_folder, write_atomicall
 from embodyflow.process.file_lock import hold_lock, holder
 from embodyflow.record.checkpoints import Checkpoints
 from embodyflow.record.episode_folders import EpisodeFolders
+from embodyflow.record.group_rows import GroupRows
 from embodyflow.record.metrics_log import MetricsLog
 from embodyflow.record.stage_rows import StageRows
 
@@ -59,6 +61,7 @@ class RunFolder:
     Attributes:
         checkpoints: Checkpoints of the run.
         stages: Rows of iterations that are not committed yet.
+        groups: Rows of single groups that are not trained yet.
         episodes: Recorded episodes.
         metrics: Metrics by iteration.
         ledger_path: File of the ledger.
@@ -72,6 +75,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = Checkpoints(path / "checkpoints")
         self.stages = StageRows(path / "stages")
+        self.groups = GroupRows(path / "stream")
         self.episodes = EpisodeFolders(path / "episodes")
         self.metrics = MetricsLog(path / "metrics.jsonl")
         self.ledger_path = path / "ledger.jsonl"

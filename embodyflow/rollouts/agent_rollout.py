@@ -25,7 +25,7 @@ from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric, total
 from embodyflow.data.rows_file import Journal
 from embodyflow.errors import ConfigError, EpisodeError, InfrastructureError
-from embodyflow.generation.interface import Completion, FinishReason, Sampling
+from embodyflow.generation.interface import Completion, FinishReason
 from embodyflow.prompts.prompts import Prompt, encode_response
 from embodyflow.rewards.interface import Sample, Score
 from embodyflow.rollouts.agent_rows import Played, columns_of_episodes, conversation_metrics
@@ -37,6 +37,19 @@ log = logging.getLogger(__name__)
 
 GREEDY_SEED = 0  # greedy decoding draws nothing
 Draws = tuple[int | str, ...] | None
+
+
+@dataclass(frozen=True)
+class Services:
+    """What the episodes of an event loop share.
+
+    Attributes:
+        runner: Runs their tools.
+        journal: Keeps their calls.
+    """
+
+    runner: ToolRunner
+    journal: CallJournal
 
 
 class AgentRollout(LanguageRollout):
@@ -102,14 +115,14 @@ class AgentRollout(LanguageRollout):
             self._workflow.close()
 
     async def _demonstrate(self, numbers: Sequence[int]) -> list[Played]:
-        runner = ToolRunner()
-        return await asyncio.gather(*(self._demonstration(number, runner) for number in numbers))
+        services = Services(ToolRunner(), CallJournal(None))
+        return await asyncio.gather(*(self._demonstration(number, services) for number in numbers))
 
-    async def _demonstration(self, number: int, runner: ToolRunner) -> Played:
+    async def _demonstration(self, number: int, services: Services) -> Played:
         prompt = self._prompts.prompt("demo", number)
         turns = await self._turns_to_imitate(number)
         script = Script([encode_response(prompt, turn, self.tokenizer) for turn in turns])
-        context = self._context(prompt, number, GREEDY_SEED, "demo", 0, runner)
+        context = self._context(prompt, number, GREEDY_SEED, "demo", 0, services)
         episode = await self._run(script, prompt, context)
         place = f"demonstration {number}, {self._prompts.place('demo', number)}"
         if episode is None:
@@ -130,17 +143,11 @@ class AgentRollout(LanguageRollout):
 
     def _sample(self, questions: Sequence[Question], split: str, draws: Draws) -> Columns:
         assert self._engine is not None, "update_weights must be called first"
-        rollout = self.config.rollout
-        sampling = Sampling(
-            max_tokens=rollout.max_response_tokens,
-            temperature=0.0 if draws is None else rollout.temperature,
-            stop_token_ids=self._stop_tokens,
-        )
-        conductor: Conductor[Played] = build_conductor(self._engine, sampling)
-        runner = ToolRunner()
+        conductor: Conductor[Played] = build_conductor(self._engine, self._sampling(is_greedy=draws is None))
+        services = Services(ToolRunner(), self._calls_journal)
         played = conductor.run(
             [
-                partial(self._play, conductor, number, question, split, draws, runner)
+                partial(self._play, conductor, number, question, split, draws, services)
                 for number, question in enumerate(questions)
             ]
         )
@@ -154,7 +161,7 @@ class AgentRollout(LanguageRollout):
         question: Question,
         split: str,
         draws: Draws,
-        runner: ToolRunner,
+        services: Services,
     ) -> Played:
         """Play an episode; draw it again if the infrastructure fails or the workflow rejects it.
 
@@ -165,7 +172,7 @@ class AgentRollout(LanguageRollout):
         prompt = self._prompts.prompt(SPLITS[split], question.index)
         draw = 0
         while True:
-            context = self._context(prompt, question.uid, _seed(draws, question, draw), split, draw, runner)
+            context = self._context(prompt, question.uid, _seed(draws, question, draw), split, draw, services)
             model = RecordedModel(_Sampled(conductor, number, context))
             try:
                 episode = await self._run(model, prompt, context)
@@ -213,10 +220,10 @@ class AgentRollout(LanguageRollout):
         return episode
 
     def _context(
-        self, prompt: Prompt, uid: int, seed: int, split: str, draw: int, runner: ToolRunner
+        self, prompt: Prompt, uid: int, seed: int, split: str, draw: int, services: Services
     ) -> EpisodeContext:
-        grade = partial(self._grade, prompt, uid)
-        return EpisodeContext(uid, seed, split, draw, self._agent, self._calls_journal, runner, self._faults, grade)
+        grade, journal, runner = partial(self._grade, prompt, uid), services.journal, services.runner
+        return EpisodeContext(uid, seed, split, draw, self._agent, journal, runner, self._faults, grade)
 
     def _grade(self, prompt: Prompt, uid: int, episode: Episode) -> Score:
         """Return the reward function's score of the model's last turn in an episode that may go on."""

@@ -1,6 +1,7 @@
 """Rollouts of a language model: responses of a generation engine to prompts, and their rewards."""
 
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -40,12 +41,14 @@ from embodyflow.rewards.reward_registry import build_reward_manager
 from embodyflow.rollouts.gold_selection import select_gradable, skips_ungradable
 from embodyflow.rollouts.group_rollout import GroupRollout, first_rows, places
 from embodyflow.rollouts.language_checks import check_prompts
-from embodyflow.rollouts.segments import Response, end_of, responses_of, version_column
+from embodyflow.rollouts.segments import Response, end_of, unfinished, version_column
 from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.types import Batch
 
 SPLITS: dict[str, Split] = {"train": "train", "eval": "validation", "demo": "demo"}
 Tokens = tuple[int, ...]
+_BUILDING = threading.Lock()
+"""Held while an engine is built: transformers builds models by defaults of the whole process, not of a thread."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class LanguageRollout(GroupRollout):
             ParityError: The engine's log-probs of the probe differ from the trainer's.
         """
         if self._engine is None:
-            with self._model_folder() as folder:
+            with _BUILDING, self._model_folder() as folder:
                 config, device = self.config.rollout.generation, self.config.cluster.device
                 self._engine = build_generation_engine(config, folder, device)
         probe = {name: array for name, array in weights.items() if name.startswith(PREFIX)}
@@ -208,7 +211,7 @@ class LanguageRollout(GroupRollout):
         if len(earlier) < len(calls):
             raise InfrastructureError(f"segment {segment.index}: the rows of the segment before are gone")
         for call, piece in list(zip(calls, earlier, strict=True))[len(pieces) :]:
-            begun = self._begin(call, draws) if piece is None else responses_of(cast(Columns, to_padded(piece)))
+            begun = self._begin(call, draws) if piece is None else unfinished(cast(Columns, to_padded(piece)))
             responses = self._continue(begun, segment)
             sampled += sum(len(new.token_ids) - len(old.token_ids) for new, old in zip(responses, begun, strict=True))
             pieces.append(to_ragged(self._rows_of(call, responses)))
@@ -227,7 +230,7 @@ class LanguageRollout(GroupRollout):
         end = end_of(segment.index, rollout.interrupt.every, segment.is_last, rollout.max_response_tokens)
         is_open = [not each.has_stopped and len(each.token_ids) < end for each in responses]
         requests = [each.request(end - len(each.token_ids)) for each in compress(responses, is_open)]
-        new = iter(self._engine.generate(requests, self._sampling(rollout.temperature)))
+        new = iter(self._engine.generate(requests, self._sampling(is_greedy=False)))
         return [each.extended(next(new)) if more else each for each, more in zip(responses, is_open, strict=True)]
 
     def _rows_of(self, questions: Sequence[Question], responses: Sequence[Response]) -> Columns:
@@ -246,23 +249,27 @@ class LanguageRollout(GroupRollout):
 
     def _sample(self, questions: Sequence[Question], split: str, draws: tuple[int | str, ...] | None) -> Columns:
         assert self._engine is not None, "update_weights must be called first"
-        rollout = self.config.rollout
+        requests = self._requests(questions, split, draws)
+        with span("generate responses", "policy", rows=len(requests)):
+            completions = self._engine.generate(requests, self._sampling(is_greedy=draws is None))
+        return responses_of(questions, requests, completions)
+
+    def _requests(
+        self, questions: Sequence[Question], split: str, draws: tuple[int | str, ...] | None
+    ) -> list[Request]:
         seeds = [0 if draws is None else derive_seed(*draws, question.row) for question in questions]
         distinct = {question.index for question in questions}  # siblings share a prompt
         tokens_of = {index: self._encode(self._prompts.prompt(SPLITS[split], index)) for index in distinct}
-        prompts = [tokens_of[question.index] for question in questions]
-        requests = [Request(prompt, seed) for prompt, seed in zip(prompts, seeds, strict=True)]
-        sampling = self._sampling(0.0 if draws is None else rollout.temperature)
-        with span("generate responses", "policy", rows=len(requests)):
-            completions = self._engine.generate(requests, sampling)
-        return {
-            **ids_of(questions),
-            "seed": np.array(seeds, np.int64),
-            **columns_of(prompts, completions),
-        }
+        return [Request(tokens_of[each.index], seed) for each, seed in zip(questions, seeds, strict=True)]
 
-    def _sampling(self, temperature: float) -> Sampling:
-        return Sampling(self.config.rollout.max_response_tokens, temperature, stop_token_ids=self._stop_tokens)
+    def _sampling(self, *, is_greedy: bool) -> Sampling:
+        """Return how turns are sampled."""
+        rollout = self.config.rollout
+        return Sampling(
+            max_tokens=rollout.max_response_tokens,
+            temperature=0.0 if is_greedy else rollout.temperature,
+            stop_token_ids=self._stop_tokens,
+        )
 
     def judge(self, batch: Batch, split: str) -> tuple[Batch, dict[str, Metric], list[dict[str, Any]]]:
         """Score responses with the reward function.
@@ -392,6 +399,17 @@ def ids_of(questions: Sequence[Question]) -> Columns:
         "uid": np.array([question.uid for question in questions], np.int64),
         "group_id": np.array([question.group_id for question in questions], np.int64),
         "prompt_id": np.array([question.index for question in questions], np.int64),
+    }
+
+
+def responses_of(
+    questions: Sequence[Question], requests: Sequence[Request], completions: Sequence[Completion]
+) -> Columns:
+    """Return the columns of sampled responses."""
+    return {
+        **ids_of(questions),
+        "seed": np.array([request.seed for request in requests], np.int64),
+        **columns_of([request.prompt_ids for request in requests], completions),
     }
 
 

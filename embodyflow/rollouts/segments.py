@@ -66,7 +66,7 @@ def version_column(responses: Sequence[Response]) -> Columns:
     return {VERSION: pad_lists([response.versions for response in responses], np.int32)[1][..., None]}
 
 
-def responses_of(rows: Columns) -> list[Response]:
+def unfinished(rows: Columns) -> list[Response]:
     """Return the responses in padded rows with the column :data:`VERSION`."""
     return [_response_of(rows, row) for row in range(len(rows["seed"]))]
 

@@ -13,7 +13,11 @@ from embodyflow.data.metrics import Metric
 from embodyflow.data.row_plan import Index, RankInput, RowFacts, ShardRef
 from embodyflow.data.rows_file import Journal
 from embodyflow.data.segment import Segment
+from embodyflow.data.tickets import Ticket
 from embodyflow.workers.layout import Layout, Rows
+
+STREAM = "stream"
+"""Beginning of the ids of rows of single groups."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,41 @@ class NodeCall:
         if here is None or there is None:
             return None
         return Journal(Path(here) / f"{rank}.surplus"), Journal(Path(there) / f"{rank}.surplus")
+
+
+@dataclass(frozen=True)
+class GroupCall:
+    """A group for one rank to play, beside others.
+
+    Attributes:
+        node_id: Name of the node that the group belongs to.
+        ticket: The group.
+        seed: Seed of the run.
+        folder: Folder of the group's files.
+        weights: Policy weights to act with.
+        num_versions: Most versions of the policy that the rank acts with at a time.
+        stream: Number of the stream that the group belongs to; a recovery begins another.
+        timeout: Time limit in seconds.
+    """
+
+    node_id: str
+    ticket: Ticket
+    seed: int
+    folder: str
+    weights: ShardRef
+    num_versions: int
+    stream: int
+    timeout: float
+
+    @property
+    def journal(self) -> Journal:
+        """The file that keeps the group's rows."""
+        return Journal(Path(self.folder) / f"{self.ticket.attempt}.{self.ticket.version}.parts")
+
+    @property
+    def shard_id(self) -> str:
+        """Id of the group's rows in a buffer."""
+        return f"{STREAM}/{self.node_id}/{self.ticket.name}"
 
 
 @dataclass(frozen=True)

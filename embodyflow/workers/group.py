@@ -13,7 +13,7 @@ from embodyflow.config.run import GroupShape
 from embodyflow.errors import InfrastructureError, NodeTimeoutError, WorkerLostError
 from embodyflow.process.tracing import span, trace_file
 from embodyflow.workers.busy_time import BusyTime
-from embodyflow.workers.calls import NodeCall, NodeResult
+from embodyflow.workers.calls import GroupCall, NodeCall, NodeResult
 from embodyflow.workers.gpu_sharing import Options
 from embodyflow.workers.lost_actors import ACTOR_GONE, explain_loss
 from embodyflow.workers.ray_threads import in_thread
@@ -117,6 +117,19 @@ class WorkerGroup:
                         self._out_of_step_by = None
                 raise
 
+    async def play_group(self, rank: int, call: GroupCall) -> NodeResult:
+        """Play a group on one rank, beside others; a rank that dies is replaced, and its successor plays the group.
+
+        Raises:
+            NodeTimeoutError: The group exceeded its time limit.
+            WorkerLostError: The rank died repeatedly.
+            Exception: The group failed.
+        """
+        seconds = call.timeout + INTERRUPT_SECONDS
+        late = f"group {call.ticket.group} of {call.node_id} took longer than {seconds:g} s"
+        [result] = await self._within(_gather([self._run_rank(rank, "play_group", call)]), late, seconds)
+        return result
+
     async def call(self, method: str, *args: Any) -> list[Any]:
         """Call ``method`` on every rank with the same arguments and return the answers in rank order.
 
@@ -200,7 +213,7 @@ class WorkerGroup:
         late = f"{calls[0].node_id} on the {self.role} group took longer than {seconds:g} s"
         return await self._within(_gather(waits), late, seconds)
 
-    async def _run_rank(self, rank: int, method: str, call: NodeCall) -> NodeResult:
+    async def _run_rank(self, rank: int, method: str, call: NodeCall | GroupCall) -> NodeResult:
         for attempt in range(MAX_RESTARTS + 1):
             handle = self._ranks[rank]
             try:

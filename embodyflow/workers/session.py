@@ -1,6 +1,7 @@
 """The control plane's view of a run's worker groups and the rows that pass between them: names and numbers."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,9 +14,10 @@ import ray
 from embodyflow.config import RunConfig
 from embodyflow.data.metrics import Metric, merge_metrics
 from embodyflow.data.row_plan import ShardRef, for_tensor_parallel
+from embodyflow.data.tickets import Ticket
 from embodyflow.process.tracing import span
 from embodyflow.workers.buffers import call_buffers, start_buffers
-from embodyflow.workers.calls import NodeCall, NodeReport, NodeResult, NodeWork, Usage
+from embodyflow.workers.calls import GroupCall, NodeCall, NodeReport, NodeResult, NodeWork, Usage
 from embodyflow.workers.clocks import record_clocks
 from embodyflow.workers.gpu_sharing import check_resources, placed
 from embodyflow.workers.group import WorkerGroup
@@ -42,6 +44,8 @@ class Session:
         self.weights_digest = ""
         self._groups, self._buffers = groups, buffers
         self._weights: dict[int, ShardRef] = {}  # by version, as far as rollouts may still act with it
+        self._acting = Counter[int]()  # number of single groups that a version plays
+        self._stream = 0
 
     async def run_node(self, work: NodeWork, parents: Sequence[NodeReport] = ()) -> NodeReport:
         """Run a node on its group; its rows move there from the groups of its parents.
@@ -92,6 +96,39 @@ class Session:
         if weights is None and work.policy_version is not None:  # it would act with any weights the workers have
             raise RuntimeError(f"node {work.node_id}: the weights of version {version} are no longer kept")
         return version, weights
+
+    async def play_group(self, rank: int, node_id: str, ticket: Ticket, folder: Path) -> NodeResult:
+        """Play a single group on a rollout rank, beside others.
+
+        Its weights are kept until it has ended.
+
+        Args:
+            rank: Rank of the worker.
+            node_id: Node that the group belongs to.
+            ticket: The group.
+            folder: Folder of its files.
+
+        Raises:
+            RuntimeError: The weights of its version are gone.
+            Exception: The group failed.
+        """
+        weights = self._weights.get(ticket.version)
+        if weights is None:
+            raise RuntimeError(f"group {ticket.group}: the weights of version {ticket.version} are no longer kept")
+        config = self.config
+        num_versions, limit = config.rollout.max_staleness + 1, config.cluster.node_timeout
+        place = str(folder.absolute())
+        call = GroupCall(node_id, ticket, config.seed, place, weights, num_versions, self._stream, limit)
+        self._acting[ticket.version] += 1
+        try:
+            return await self._groups["rollout"].play_group(rank, call)
+        finally:
+            self._acting[ticket.version] -= 1
+
+    async def abandon_groups(self) -> None:
+        """Cancel all groups that rollout workers play; those that are asked for later belong to another stream."""
+        self._stream += 1
+        await self._groups["rollout"].call("abandon_groups", self._stream)
 
     async def recall(self, work: NodeWork, kept: NodeReport) -> NodeReport:
         """Put the rows of a node that an earlier process ran back into the buffers, from its stage on disk.
@@ -148,7 +185,7 @@ class Session:
         self._weights[version], self.weights_digest = answers[0]
         self.policy_version = version
         kept = range(version - self.config.rollout.max_staleness, version + 1)
-        for other in [each for each in self._weights if each not in kept]:
+        for other in [each for each in self._weights if each not in kept and not self._acting[each]]:
             del self._weights[other]
             await self.free(f"weights/{other}/")
         return self.weights_digest

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import ray
 
 from embodyflow.config import RunConfig
+from embodyflow.config.run import MAX_GROUPS_IN_FLIGHT
 from embodyflow.data.metrics import as_metrics
 from embodyflow.data.padding import facts_of, to_padded, to_ragged
 from embodyflow.data.row_plan import RankInput, RowFacts, ShardRef
@@ -27,8 +28,9 @@ from embodyflow.process.rendezvous import LOOPBACK, hold_address
 from embodyflow.process.tracing import machine, record, span
 from embodyflow.references import resolve
 from embodyflow.workers.buffer_client import BufferClient
-from embodyflow.workers.calls import LogLine, NodeCall, NodeResult, Usage
+from embodyflow.workers.calls import GroupCall, LogLine, NodeCall, NodeResult, Usage
 from embodyflow.workers.deadline import time_limit
+from embodyflow.workers.group_player import GroupPlayer
 
 if TYPE_CHECKING:  # torch, which the flow's process does without: it knows the worker by name only
     from embodyflow.nodes.engines import Engine, RolloutEngine, TrainerEngine
@@ -69,7 +71,7 @@ def _captured_logs() -> Iterator[list[LogLine]]:
         root.removeHandler(capture)
 
 
-@ray.remote(concurrency_groups={"compute": COMPUTE_THREADS})
+@ray.remote(concurrency_groups={"compute": COMPUTE_THREADS, "groups": MAX_GROUPS_IN_FLIGHT})
 class Worker:
     """One rank of a group.
 
@@ -101,6 +103,7 @@ class Worker:
         self._buffer = BufferClient(buffers)
         with span("build the engine", "call"):
             self._engine: Engine = resolve(engine)(config, rank, world_size)
+        self._groups = GroupPlayer(config, self._buffer)
         self._engine_version = -1
         self._trained: dict[tuple[int, str], NodeResult] = {}
         self._half_trained_by: str | None = None
@@ -162,6 +165,16 @@ class Worker:
     def run_compute_node(self, call: NodeCall) -> NodeResult:
         """Run a node that needs no model, beside whatever else runs on this rank; see :meth:`run_node`."""
         return self._run(call)
+
+    @ray.method(concurrency_group="groups")
+    def play_group(self, call: GroupCall) -> NodeResult:
+        """Play a single group beside whatever else runs on this rank; see :class:`.GroupPlayer`."""
+        return self._groups.play(call)
+
+    @ray.method(concurrency_group="compute")
+    def abandon_groups(self, stream: int) -> None:
+        """Cancel the groups of all streams before this one."""
+        self._groups.abandon(stream)
 
     def _run(self, call: NodeCall) -> NodeResult:
         with span(call.node_id, "call", iteration=call.iteration, policy=call.policy_version):

@@ -16,6 +16,7 @@ from embodyflow.data.rows_file import read_rows, write_rows
 from embodyflow.data.tables import Table, digest_of
 from embodyflow.orchestration.run import iteration, nodes, recovery, stages, training
 from embodyflow.orchestration.run.lookahead import Lookahead
+from embodyflow.orchestration.run.streaming.rollouts import WholeIterations
 from embodyflow.orchestration.run.turns import Turns
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
@@ -102,8 +103,16 @@ def rows_of(index: int, *groups: int) -> Table:
 
 def run_in(folder: RunFolder, config: RunConfig) -> Any:
     kept = stages.Stages(folder, Ledger(folder.ledger_path), config.kept_checkpoints)
-    turns = Turns(config.rollout.max_staleness)
-    return SimpleNamespace(config=config, folder=folder, session=Ranks(), trackers=[], stages=kept, turns=turns)
+    turns, session = Turns(config.rollout.max_staleness), Ranks()
+    return SimpleNamespace(
+        config=config,
+        folder=folder,
+        session=session,
+        trackers=[],
+        stages=kept,
+        turns=turns,
+        rollouts=WholeIterations(session),  # type: ignore[arg-type]
+    )
 
 
 def work_of(run: Any, index: int) -> NodeWork:

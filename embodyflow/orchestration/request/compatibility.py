@@ -11,6 +11,7 @@ from embodyflow.errors import ConfigError
 from embodyflow.graph import BUILT_IN, Node, NodeRole, TaskGraph, load_pipeline
 from embodyflow.graph.node_groups import runs_on
 from embodyflow.nodes.declarations import declared
+from embodyflow.orchestration.run.streaming.generating_node import generating_node
 from embodyflow.references import resolve
 
 PIPELINES = {
@@ -60,6 +61,8 @@ def check_compatibility(config: RunConfig) -> None:
     _check_filter(graph, config)
     _check_interrupt(graph, config)
     _check_interpolation(graph, config)
+    if config.streams:
+        generating_node(graph)
 
 
 def _check_critic(graph: TaskGraph, config: RunConfig) -> None:

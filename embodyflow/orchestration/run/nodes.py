@@ -19,6 +19,7 @@ from embodyflow.data.metrics import to_floats
 from embodyflow.graph import TaskGraph
 from embodyflow.orchestration.display.artifacts import Artifacts
 from embodyflow.orchestration.run.stages import Stages
+from embodyflow.orchestration.run.streaming.rollouts import Rollouts
 from embodyflow.orchestration.run.turns import Turns
 from embodyflow.orchestration.server.iteration_runs import IterationRuns
 from embodyflow.process.tracing import span
@@ -41,6 +42,7 @@ class Run:
         stages: Rows and commits on their way to disk.
         artifacts: Artifacts in the Prefect UI.
         turns: Order of the iterations in flight.
+        rollouts: Source of the iterations' rollouts.
     """
 
     session: Session
@@ -51,6 +53,7 @@ class Run:
     stages: Stages
     artifacts: Artifacts
     turns: Turns
+    rollouts: Rollouts
 
     @property
     def config(self) -> RunConfig:
@@ -107,7 +110,7 @@ async def _report_of(work: NodeWork, parents: Sequence[NodeReport]) -> NodeRepor
     if kept is not None:
         get_run_logger().info("%s was done before: %d rows read from disk", work.node_id, kept.num_rows)
         return kept
-    report = await run.session.run_node(work, parents)
+    report = await run.rollouts.run_node(work, parents)
     if work.stage is not None and report.shards:  # some nodes pass no rows on
         run.stages.keep(work, report)
     return report

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from embodyflow.config import RunConfig
+from embodyflow.config.grouped import GroupedConfig
 from embodyflow.graph import TaskGraph
 from embodyflow.orchestration.display.artifacts import open_artifacts
 from embodyflow.orchestration.run.cluster import ray_cluster
@@ -12,6 +13,9 @@ from embodyflow.orchestration.run.iteration import iteration
 from embodyflow.orchestration.run.nodes import CURRENT_RUN, Run
 from embodyflow.orchestration.run.recovery import record_processes
 from embodyflow.orchestration.run.stages import Stages
+from embodyflow.orchestration.run.streaming.generating_node import generating_node
+from embodyflow.orchestration.run.streaming.rollouts import Rollouts, WholeIterations
+from embodyflow.orchestration.run.streaming.stream import Stream
 from embodyflow.orchestration.run.traced import traced
 from embodyflow.orchestration.run.turns import Turns
 from embodyflow.orchestration.server.iteration_runs import iteration_runs
@@ -19,7 +23,7 @@ from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.record.trackers import open_trackers
 from embodyflow.workers.ray_nodes import while_cluster_lives
-from embodyflow.workers.session import open_session
+from embodyflow.workers.session import Session, open_session
 
 
 @asynccontextmanager
@@ -43,7 +47,8 @@ async def open_run(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> As
                 trackers = open_trackers(config)
                 try:
                     turns = Turns(config.rollout.max_staleness, swaps_weights=config.rollout.swaps_weights)
-                    run = Run(session, folder, trackers, graph, iterations, stages, artifacts, turns)
+                    rollouts = _rollouts_of(config, graph, session, stages, folder, turns)
+                    run = Run(session, folder, trackers, graph, iterations, stages, artifacts, turns, rollouts)
                     CURRENT_RUN.set(run)
                     await record_processes(run)
                     yield run
@@ -51,6 +56,16 @@ async def open_run(folder: RunFolder, config: RunConfig, graph: TaskGraph) -> As
                     for tracker in trackers:
                         tracker.close()
                     await stages.drain()
+
+
+def _rollouts_of(
+    config: RunConfig, graph: TaskGraph, session: Session, stages: Stages, folder: RunFolder, turns: Turns
+) -> Rollouts:
+    """Return the source of the iterations' rollouts."""
+    if not config.streams:
+        return WholeIterations(session)
+    assert isinstance(config, GroupedConfig)
+    return Stream(config, session, stages, folder.groups, turns, generating_node(graph))
 
 
 def _after_loss(folder: RunFolder) -> str:

@@ -51,6 +51,7 @@ async def with_recovery(run: Run, name: str, step: Callable[[], Coroutine[Any, A
 async def recover(run: Run) -> None:
     """Replace lost workers, and restore workers and folder to the last commit."""
     with span("recover", "run", track="phases"):
+        await run.rollouts.stop()
         await run.stages.drain()
         await run.session.mend()
         await record_processes(run)
@@ -82,6 +83,7 @@ async def restore(run: Run) -> int:
     await run.stages.record_commit(last, run.folder.checkpoints.facts(last))
     await run.stages.restore_metrics(last)
     run.turns.reset(last)
+    await run.rollouts.start(last)
     return last
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from prefect.logging import get_run_logger
 
 from embodyflow.data.metrics import Metric, Reduction
+from embodyflow.data.tickets import Selection
 from embodyflow.errors import DamageError
 from embodyflow.process.durable_files import flush
 from embodyflow.process.tracing import span
@@ -60,6 +61,20 @@ class Stages:
         except (FileNotFoundError, DamageError) as error:
             get_run_logger().warning("%s reruns: %s", work.node_id, error)
             return None
+
+    def has_rows(self, iteration: int, node_id: str) -> bool:
+        """Return True if the ledger has the rows of a node, which may since be lost."""
+        return self._ledger.newest("stage", iteration, node_id) is not None
+
+    def selection(self, iteration: int) -> Selection | None:
+        """Return the groups that the ledger names for an iteration, or ``None``."""
+        facts = self._ledger.newest("groups", iteration)
+        return None if facts is None else Selection.of_facts(iteration, facts)
+
+    async def record_selection(self, selection: Selection) -> None:
+        """Append the groups of an iteration to the ledger."""
+        async with self._lock:
+            await asyncio.to_thread(self._ledger.append, "groups", selection.iteration, selection.facts())
 
     def keep(self, work: NodeWork, report: NodeReport) -> None:
         """Start to flush the node's rows and then to append its report to the ledger."""

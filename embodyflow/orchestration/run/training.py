@@ -81,6 +81,7 @@ async def _train(run: Run, *, resumed: bool) -> dict[str, Any]:
         await with_recovery(run, "the export", partial(_export, run, lookahead))
     finally:
         await lookahead.stop()
+        await run.rollouts.stop()
     await run.stages.drain()
     summary = summarize(run)
     write_model_card(run.folder.path / "policy", run.config, summary)
@@ -160,6 +161,7 @@ async def _begin(run: Run) -> int:
             _record_warm_start(run, metrics)
     await publish_and_save(0)
     begin_commit(0)
+    await run.rollouts.start(0)
     return 0
 
 

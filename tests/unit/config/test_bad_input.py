@@ -346,6 +346,31 @@ MISTAKES = {
         "rollout.max_staleness=1",
         "algorithm.old_log_probs=recomputed: needs rollout.max_staleness=0, not 1; allowed with stale rows are",
     ),
+    "streaming in an embodied job": (
+        "+rollout.mode=streaming",
+        "rollout.mode=streaming: allowed with job=language and job=agent, not job=embodied",
+    ),
+    "streaming and newer weights within a response": (
+        "experiment=math rollout.mode=streaming rollout.max_staleness=1 rollout.interrupt.every=4 "
+        "algorithm.old_log_probs=proximal",
+        "rollout.interrupt.every: allowed is null with rollout.mode=streaming",
+    ),
+    "an order without streaming": (
+        "experiment=math rollout.order=first_ready",
+        "rollout: order=first_ready: only used with mode=streaming",
+    ),
+    "old groups by index": (
+        "experiment=math rollout.mode=streaming rollout.too_old=wait",
+        "rollout: too_old=wait: only used with mode=streaming and order=first_ready",
+    ),
+    "streaming with an engine whose rows depend on their company": (
+        "experiment=math rollout.mode=streaming rollout.generation.name=vllm",
+        "rollout.mode=streaming: allowed with rollout.generation.name=hf, not vllm, whose log-probs depend on",
+    ),
+    "streaming in calls": (
+        "experiment=math rollout.mode=streaming rollout.groups_per_call=2",
+        "rollout.groups_per_call=2: allowed is null with rollout.mode=streaming",
+    ),
     "staleness in a control job": (
         "experiment=reacher algorithm=ppo +rollout.max_staleness=1 algorithm.old_log_probs=proximal",
         "rollout.max_staleness=1: allowed is 0 with job=control",

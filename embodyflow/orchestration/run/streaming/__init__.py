@@ -1,0 +1,1 @@
+"""Groups that flow from rollout workers to the trainer one by one."""

@@ -1,0 +1,41 @@
+"""Where an iteration's rollout comes from: its own node, or a stream of groups."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from embodyflow.workers.calls import NodeReport, NodeWork
+from embodyflow.workers.session import Session
+
+
+class Rollouts(Protocol):
+    """Runs the nodes of iterations, the rollout among them."""
+
+    async def start(self, last: int) -> None:
+        """Begin after a commit, from which all iterations up to ``last`` are finished."""
+
+    async def stop(self) -> None:
+        """Leave what is in flight."""
+
+    async def run_node(self, work: NodeWork, parents: Sequence[NodeReport] = ()) -> NodeReport:
+        """Run a node; see :meth:`embodyflow.workers.session.Session.run_node`."""
+
+
+class WholeIterations:
+    """Implements :class:`Rollouts`: the rollout of an iteration is a node like all others.
+
+    Args:
+        session: Worker groups of the run.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def start(self, last: int) -> None:
+        """Do nothing: an iteration starts its own rollout."""
+
+    async def stop(self) -> None:
+        """Do nothing: an iteration's rollout ends with it."""
+
+    async def run_node(self, work: NodeWork, parents: Sequence[NodeReport] = ()) -> NodeReport:
+        """Run a node."""
+        return await self._session.run_node(work, parents)

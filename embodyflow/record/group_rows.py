@@ -1,0 +1,36 @@
+"""Rows of single groups that are not trained yet, so that a recovered run need not play them again."""
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class GroupRows:
+    """The folders of groups, one per node and group, with a file per attempt and version of the policy.
+
+    Args:
+        path: Folder of all groups, inside the run's folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def folder(self, node_id: str, index: int) -> Path:
+        """Return the folder of a group."""
+        return self.path / node_id / str(index)
+
+    def drop(self, node_id: str, indices: Iterable[int]) -> None:
+        """Remove groups that an iteration has trained on."""
+        for index in indices:
+            if (folder := self.folder(node_id, index)).exists():
+                shutil.rmtree(folder)
+
+    def drop_after(self, version: int) -> None:
+        """Remove what later versions of the policy played: they may be trained again with another learning rate."""
+        for file in self.path.glob("*/*/*.parts"):
+            if int(file.name.split(".")[1]) > version:
+                file.unlink()
+
+    def clear(self) -> None:
+        """Remove all groups, at the end of the run."""
+        shutil.rmtree(self.path, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Engines that play single groups side by side."""
