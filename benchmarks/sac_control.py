@@ -2,10 +2,10 @@
 
     python -m benchmarks.sac_control --experiment pendulum --steps 10000 --seeds 0 1 2
 
-Both have the same environment, hyper-parameters, numbers of steps and updates, and one thread. Each runs in a process of
-its own without Ray and Prefect, ours by :mod:`benchmarks.in_process`. The two take turns seed by seed. A curve shows the
-mean return of the training episodes that ended in each thousand steps. Seconds cover collecting and learning, after the
-first iteration with updates. CPU seconds are the process's own, which other work on the machine changes least.
+Both have the same environment, hyper-parameters, numbers of steps and updates, and one thread. Each runs in a process
+of its own without Ray and Prefect, ours by :mod:`benchmarks.in_process`. The two take turns seed by seed. A curve shows
+the mean return of the training episodes that ended in each thousand steps. Seconds cover collecting and learning, after
+the first iteration with updates. CPU seconds are the process's own, which other work on the machine changes least.
 
 Runs are added to ``benchmarks/results/sac_control.json``, where they replace runs with the same experiment and seed.
 """

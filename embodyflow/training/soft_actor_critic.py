@@ -130,10 +130,11 @@ class SoftActorCritic:
     def state_dict(self) -> dict[str, Any]:
         """Return all weights and moments in the form that torch.distributed.checkpoint writes and reads in place."""
         states: dict[str, Any] = {name: each.state_dict() for name, each in self.trained.items()}
-        return states | {"targets": get_model_state_dict(self._targets.model)}
+        states["critics"]["targets"] = get_model_state_dict(self._targets.model)
+        return states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load weights and moments that :meth:`state_dict` returned."""
         for name, each in self.trained.items():
             each.load_state_dict(state[name])
-        self._targets.model.load_state_dict(state["targets"])
+        self._targets.model.load_state_dict(state["critics"]["targets"])

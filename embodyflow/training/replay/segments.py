@@ -149,7 +149,7 @@ class Segments:
         if not path.is_file() or path.stat().st_size < rows * self._dtype.itemsize:
             raise DamageError(f"{path} is missing or too short")
         self._map(number)
-        self._digests[number] = hashlib.sha256(memoryview(self._maps[number].view(np.uint8)))
+        self._digests[number] = hashlib.sha256(self._maps[number].view(np.uint8).data)
         if self._digests[number].hexdigest() != digest:
             raise DamageError(f"{path} is damaged")
 
