@@ -117,15 +117,16 @@ class SoftActorCritic:
         """Take an optimizer step of one model; return the norm of its gradient before clipping."""
         trained = self.trained[name]
         trained.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         norm = clip_gradients(trained.parameters, self._max_grad_norm)
         trained.optimizer.step()
         return torch.tensor(norm)
 
     def _move_targets(self) -> None:
         """Move a share of the critics' weights into the target critics (Polyak averaging)."""
-        targets, sources = list(self._targets.model.parameters()), list(self._critics.model.parameters())
-        torch._foreach_lerp_(targets, [each.detach() for each in sources], self._settings.target_rate)
+        targets: list[torch.Tensor] = [*self._targets.model.parameters()]
+        sources = [each.detach() for each in self._critics.model.parameters()]
+        torch._foreach_lerp_(targets, sources, self._settings.target_rate)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all weights and moments in the form that torch.distributed.checkpoint writes and reads in place."""
