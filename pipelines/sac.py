@@ -3,7 +3,8 @@
 from pipelines import Pipeline, TaskGraph
 
 COLUMNS = (
-    *("uid", "policy_version", "seed", "state", "action_tokens", "rewards", "final_state", "terminated", "truncated"),
+    *("uid", "policy_version", "seed", "num_steps"),
+    *("state", "action_tokens", "rewards", "final_state", "terminated", "truncated"),
 )
 """Columns of a row that is one step."""
 

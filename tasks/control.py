@@ -38,8 +38,7 @@ def collect_steps(
     started = time.perf_counter()
     folder = None if call.run_folder is None else call.run_folder / "open_episodes"
     rows, finished = worker.collect(call.iteration, (call.seed, call.iteration, call.node_id), folder)
-    rollout, num_episodes = worker.config.rollout, len(finished.returns)
-    num_steps = rollout.envs_per_worker * rollout.num_steps
+    num_steps, num_episodes = int(rows["num_steps"].sum()), len(finished.returns)
     metrics = {
         "rollout/num_steps": total(num_steps),
         "rollout/num_episodes": total(num_episodes),

@@ -75,5 +75,9 @@ class TransitionRecord:
         envs = self._rank * self._num_envs + np.arange(self._num_envs)
         uids = first_uid - own_first + np.arange(self._num_steps)[:, None] * self._all_envs + envs
         rows = {name: column.reshape(-1, *column.shape[2:]) for name, column in self.columns.items()}
-        version = np.full(uids.size, policy_version, np.int64)
-        return rows | {"uid": uids.ravel(), "seed": np.tile(seeds, self._num_steps), "policy_version": version}
+        return rows | {
+            "uid": uids.ravel(),
+            "seed": np.tile(seeds, self._num_steps),
+            "policy_version": np.full(uids.size, policy_version, np.int64),
+            "num_steps": np.ones(uids.size, np.int64),
+        }

@@ -11,7 +11,8 @@ from embodyflow.data.batches import to_batch
 from embodyflow.references import resolve
 
 SMALL = (
-    *("experiment=pendulum", "env.id=matching_env:Matching-v0", "env.max_steps=5", "policy.hidden_size=16"),
+    *("experiment=pendulum", "env.id=matching_env:Matching-v0", "env.max_steps=5"),
+    *("policy.state_dim=1", "policy.action_dim=1", "policy.hidden_size=16"),
     *("rollout.envs_per_worker=2", "rollout.num_steps=8", "off_policy.batch_size=16"),
     *("off_policy.random_transitions=20", "off_policy.replay_capacity=60"),
 )

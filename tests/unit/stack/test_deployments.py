@@ -167,7 +167,11 @@ def test_an_experiment_uses_its_own_deployment_or_the_flows_first(flow: str, exp
     ("flow", "experiment", "answer"),
     [
         ("grpo", "embodyed", "experiment=embodyed: allowed are babyai, calculator, cart_pole, drawer_open, embodied, "),
-        ("grop", "embodied", "flow=grop: has no deployment; allowed are grpo, ppo, dapo, srpo, evaluate, sac, gspo, cpgd"),
+        (
+            "grop",
+            "embodied",
+            "flow=grop: has no deployment; allowed are grpo, ppo, dapo, srpo, evaluate, sac, gspo, cpgd",
+        ),
         ("evaluate", "embodied", "flow=evaluate: allowed are cpgd, dapo, grpo, gspo, ppo, sac, srpo"),
     ],
 )
