@@ -10,6 +10,7 @@ AREAS = {
     "reward": "Rewards",
     "scores": "Scores of responses",
     "progress": "Progress of failed episodes",
+    "replay": "Replay buffer",
     "advantage": "Advantages",
     "parity": "Parity",
     "policy": "Policy",

@@ -163,7 +163,7 @@ class ControlRollout:
         return self.policy.act({"state": self._state}, uniforms, self.config.rollout.temperature)
 
     def _executable(self, actions: np.ndarray) -> np.ndarray:
-        """Return what the environments execute for the policy's actions ``[n, 1, A]``."""
+        """Return the actions that environments execute for the policy's ``[n, 1, A]``."""
         return executable_actions(self._action_space, actions)
 
     def _step(self, t: int, decision: Decision, record: "StepRecord", finished: Finished) -> None:
