@@ -42,9 +42,10 @@ class InProcessRun:
 
     def __init__(self, words: Sequence[str]) -> None:
         self.config: Any = compose_config(["run_id=in-process", *words, "rollout.num_workers=1"])
+        engines = {role: resolve(shape.engine) for role, shape in self.config.groups.items()}
+        self.rollout: Any = engines["rollout"](self.config, 0, 1)
+        self.trainer: FSDPTrainer = engines["trainer"](self.config, 0, 1)
         self.tasks = list(self.config.env.tasks) if hasattr(self.config, "env") else [self.config.experiment]
-        self.rollout: Any = resolve(self.config.rollout_engine)(self.config, 0, 1)
-        self.trainer: FSDPTrainer = resolve(self.config.trainer_engine)(self.config, 0, 1)
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         self.trainer.connect(f"127.0.0.1:{port}")
@@ -78,7 +79,7 @@ class InProcessRun:
         metrics = []
         for node_id in self._graph.get_execution_order():
             node = self._graph.nodes[node_id]
-            parents = [to_columns(outputs[parent]) for parent in node.dependencies]
+            parents = [to_columns(outputs[each]) for each in node.dependencies if outputs[each] is not None]
             rows = to_batch(join_columns(parents)) if parents else None
             worker = {"rollout": self.rollout, "trainer": self.trainer}[runs_on(self._graph, node_id)]
             call = self._call(iteration, node_id, 0 if rows is None else len(rows))

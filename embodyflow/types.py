@@ -43,6 +43,11 @@ with C = L = 1, and::
     running_returns  float32 [N, T]         only of policies that scale rewards: discounted sum of the episode's
                                             rewards from its start to this step, which earlier pieces may hold
 
+A row of off-policy training is one step: ``state`` and ``final_state`` (float32 [N, S]) are the observations before
+and after it, ``action_tokens`` (float32 [N, A]) is the action in [-1, 1], and ``rewards`` is float32 [N].
+``terminated`` and ``truncated`` say how it ended its episode, if it did. The uids have the order of steps and, within a
+step, of environments.
+
 A language row is an episode of R decisions of one token, where R is the longest response at hand (T = R, L = 1).
 ``log_probs`` and ``loss_mask`` are as above, and::
 

@@ -186,6 +186,21 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
+def replay() -> str:
+    """Return memory, disk and time of a replay buffer of a million transitions."""
+    report = _read("replay")
+    memory, draws = report["anonymous_mb_each_100_000"], report["batch_of_256_cpu_milliseconds"]
+    rows = [
+        ("own memory after 100 000 transitions, and after all", f"{memory[0]:.1f} MB, {memory[-1]:.1f} MB"),
+        ("on disk", f"{report['disk_mb']:.0f} MB"),
+        ("append, per transition", f"{report['append_cpu_microseconds_per_transition']:.2f} µs"),
+        ("commit", f"{report['commit_cpu_milliseconds']:.2f} ms"),
+        ("draw 256, of one step and of three", f"{draws['1']:.2f} ms, {draws['3']:.2f} ms"),
+        ("reopen at a commit, with all digests", f"{report['reopen_cpu_seconds']:.2f} s"),
+    ]
+    return table(("Replay buffer", "CPU time or size"), rows)
+
+
 def vector_env() -> str:
     """Return steps per second of vector environments."""
     report = _read("vector_env")
@@ -394,9 +409,9 @@ def agent_trl() -> str:
 TABLES = {
     each.__name__: each
     for each in (
-        *(learning, algorithms, srpo, trl, generation, staleness, control, normalised_control, vector_env, libero),
-        *(agents, agent_generation, agent_trl),
-        *(data_plane, planning, orchestration, tracing, faults, durability, growth, exploration, formulas, siirl),
+        *(learning, algorithms, srpo, trl, generation, staleness, control, normalised_control, replay, vector_env),
+        *(libero, agents, agent_generation, agent_trl, data_plane, planning, orchestration, tracing, faults),
+        *(durability, growth, exploration, formulas, siirl),
     )
 }
 """The tables by the names that the page marks their places with."""

@@ -7,9 +7,17 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from embodyflow.config.base import PositiveInt
 from embodyflow.config.environment import EnvConfig, SteppingConfig, check_memory_limit, unrestorable_tasks
-from embodyflow.config.run import EvaluationConfig, Records, RolloutConfig, RunConfig
+from embodyflow.config.off_policy import OffPolicyConfig, check_off_policy
+from embodyflow.config.run import EvaluationConfig, GroupShape, Records, RolloutConfig, RunConfig
 from embodyflow.config.summary import evaluated_return_summary, return_line, return_summary
 from embodyflow.policies.policy_config import ControlPolicyConfig
+from embodyflow.policies.policy_registry import check_training
+
+OFF_POLICY_ENGINES = {
+    "rollout": "embodyflow.rollouts.transition_rollout:TransitionRollout",
+    "trainer": "embodyflow.training.off_policy_trainer:OffPolicyTrainer",
+}
+"""Engine of each worker group in off-policy training."""
 
 
 class StepRolloutConfig(SteppingConfig, RolloutConfig):
@@ -38,11 +46,12 @@ class ControlConfig(RunConfig):
     Attributes:
         warm_start: Always ``null``, since a control job has no demonstrations.
         evaluation: Evaluation of the deterministic policy; ``null`` reports the returns of training episodes only.
+        off_policy: Training on replayed transitions; ``null`` trains on the rows of the iteration.
     """
 
     kind: ClassVar[str] = "control"
     rollout_engine: ClassVar[str] = "embodyflow.rollouts.control_rollout:ControlRollout"
-    pipelines: ClassVar[tuple[str, ...]] = ("ppo_control",)
+    pipelines: ClassVar[tuple[str, ...]] = ("ppo_control", "sac")
     check: ClassVar[str] = "embodyflow.simulation.make_env:check_control"
     resume_check: ClassVar[str | None] = "embodyflow.simulation.make_env:check_restorable"
     evaluator: ClassVar[str] = "embodyflow.orchestration.evaluation.returns:evaluate_returns"
@@ -53,6 +62,7 @@ class ControlConfig(RunConfig):
     rollout: StepRolloutConfig
     warm_start: None = None
     evaluation: ReturnEvaluationConfig | None = None
+    off_policy: OffPolicyConfig | None = None
 
     @model_validator(mode="after")
     def _check_memory_limit(self) -> "ControlConfig":
@@ -84,6 +94,26 @@ class ControlConfig(RunConfig):
                 "iteration continues the episodes of the previous one"
             )
         return self
+
+    @model_validator(mode="after")
+    def _check_off_policy(self) -> "ControlConfig":
+        if self.off_policy is not None:
+            check_off_policy(self.policy, self.algorithm, self.trainer)
+            check_training(self.policy, needs_critic="off_policy", has_demonstrations=False)
+        elif self.policy.off_policy:
+            raise ValueError(
+                f"policy.name={self.policy.name}: needs off_policy (algorithm=sac); allowed without it are "
+                "mlp_gaussian and mlp_categorical"
+            )
+        return self
+
+    @property
+    def groups(self) -> dict[str, GroupShape]:
+        """Worker groups by name; off-policy training has engines of its own."""
+        shapes = super().groups
+        if self.off_policy is None:
+            return shapes
+        return {role: shape._replace(engine=OFF_POLICY_ENGINES[role]) for role, shape in shapes.items()}
 
     @property
     def task_name(self) -> str:

@@ -111,7 +111,7 @@ class TrainerConfig(OptimizerConfig):
         schedule_iterations: Length of the schedule; ``null`` means ``iterations``. After it the rate stays at its last
             value. A resumed run may set it beside ``iterations``.
         weight_decay: Weight decay of AdamW.
-        max_grad_norm: Norm that gradients are clipped to.
+        max_grad_norm: Norm that gradients are clipped to; ``null`` clips none.
         adam_epsilon: Epsilon of AdamW.
         num_minibatches: Optimizer steps per epoch.
         micro_batch_rows: Rows of one forward pass; ``null`` means all rows of the mini-batch.
@@ -129,7 +129,7 @@ class TrainerConfig(OptimizerConfig):
     schedule: ScheduleConfig = ScheduleConfig()
     schedule_iterations: PositiveInt | None = None
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    max_grad_norm: PositiveFloat = 1.0
+    max_grad_norm: PositiveFloat | None = 1.0
     adam_epsilon: PositiveFloat = 1e-8
     num_minibatches: PositiveInt
     micro_batch_rows: PositiveInt | None = None

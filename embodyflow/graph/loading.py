@@ -14,6 +14,7 @@ BUILT_IN = {
     "grpo": "pipelines.grpo:grpo",
     "ppo": "pipelines.ppo:ppo",
     "ppo_control": "pipelines.control:ppo_control",
+    "sac": "pipelines.sac:sac",
     "dapo": "pipelines.dapo:dapo",
     "language_grpo": "pipelines.grpo:language_grpo",
     "embodied_grpo": "pipelines.grpo:embodied_grpo",

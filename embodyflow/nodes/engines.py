@@ -314,3 +314,18 @@ class TrainerEngine(Reducer, Protocol):
 
     def save_pretrained(self, folder: str) -> None:
         """Export the policy as a folder that its class can load; rank 0 writes."""
+
+
+class OffPolicyEngine(TrainerEngine, Protocol):
+    """A trainer engine with a replay buffer."""
+
+    def store(self, batch: Batch, iteration: int) -> dict[str, Metric]:
+        """Append an iteration's transitions to the replay buffer."""
+
+    def train(self, draws: Draws, iteration: int) -> dict[str, Metric]:
+        """Take the updates that are due after an iteration's transitions.
+
+        Args:
+            draws: Name of the random draws, to which the index of the update in the run is appended.
+            iteration: Index of the iteration, from 1; the learning rates may depend on it.
+        """

@@ -82,6 +82,18 @@ class ActingPolicy(Policy, Protocol):
         """
 
 
+class OffPolicy(ActingPolicy, Protocol):
+    """A policy that learns from replayed transitions. Its actions, and its tokens, lie in [-1, 1]."""
+
+    def sample(self, state: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return actions, float32 ``[B, A]``, and their log-densities, ``[B]``, with gradients to the weights.
+
+        Args:
+            state: States, float32 ``[B, S]``.
+            noise: Standard normals, float32 ``[B, A]``.
+        """
+
+
 class ImitatingPolicy(ActingPolicy, Protocol):
     """A policy that also learns from demonstrations.
 
@@ -141,4 +153,22 @@ class Critic(Protocol):
 
         Args:
             policy_state: State dict of the policy's model, sharded like the critic's.
+        """
+
+
+class ActionCritics(Protocol):
+    """Several critics of states and actions, for a policy that learns from replayed transitions.
+
+    Attributes:
+        model: Module to train.
+    """
+
+    model: nn.Module
+
+    def evaluate_actions(self, state: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """Return the value of each action by each critic, float32 ``[K, B]``.
+
+        Args:
+            state: States, float32 ``[B, S]``.
+            action: Actions in [-1, 1], float32 ``[B, A]``.
         """

@@ -76,9 +76,12 @@ class ControlPolicyConfig(ActingPolicyConfig):
     Attributes:
         discrete_policy: Name of the shipped policy that takes this one's place if ``policy.action_dim`` is null and
             the environment's action space is ``Discrete``; ``None`` if no policy does.
+        off_policy: Whether the policy learns from replayed transitions. Its actions lie in [-1, 1] and are stretched to
+            the environment's bounds; see :class:`~embodyflow.policies.base.OffPolicy`.
     """
 
     job: ClassVar[str] = "control"
+    off_policy: ClassVar[bool] = False
     discrete_policy: ClassVar[str | None] = None
 
     state_dim: int = Field(ge=1, description="S, features of the state.")

@@ -47,6 +47,7 @@ POLICIES: Mapping[str, PolicyEntry] = MappingProxyType(
         "pi0": _shipped("pi0", "PI0"),
         "mlp_gaussian": _shipped("mlp_gaussian", "MLPGaussian", has_check=False, imitates=False),
         "mlp_categorical": _shipped("mlp_categorical", "MLPCategorical", has_check=False, imitates=False),
+        "mlp_squashed": _shipped("mlp_squashed", "MLPSquashed", has_check=False, imitates=False),
         "causal_lm": _shipped("causal_lm", "CausalLM", has_check=False),
     }
 )

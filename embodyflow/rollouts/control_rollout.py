@@ -8,7 +8,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from embodyflow.config.control import ControlConfig
 from embodyflow.data.batches import Columns
 from embodyflow.data.metrics import Metric
 from embodyflow.errors import DamageError
+from embodyflow.policies.base import Decision
 from embodyflow.policies.env_match import check_match
 from embodyflow.policies.policy_registry import build_acting_policy
 from embodyflow.policies.running_statistics.return_scale import return_scale_of
@@ -101,12 +102,10 @@ class ControlRollout:
         ranks = range(self.rank * self._num_envs, (self.rank + 1) * self._num_envs)
         shape = (self._num_steps, self.config.policy.action_dim)
         uniforms = np.stack([derive_rng(*draws, number).random(shape) for number in ranks], axis=1)
-        record = _Record(self._num_envs, self._num_steps, self.config, self.policy.token_dtype)
-        if self._scales_rewards:
-            record.columns["running_returns"] = np.zeros((self._num_envs, self._num_steps), np.float32)
-        finished = Finished()
+        record, finished = self._new_record(), Finished()
         for t in range(self._num_steps):
-            self._step(t, uniforms[t], record, finished)
+            decision = self._decide(uniforms[t], (iteration - 1) * self._num_steps + t)
+            self._step(t, decision, record, finished)
         record.end(np.arange(self._num_envs), self._num_steps - 1, self._state, np.zeros(self._num_envs, np.bool_))
         first_uid = iteration * self.config.rows_per_iteration + self.rank * self._num_envs * self._num_steps
         seeds = np.array([derive_seed(*draws, number) for number in ranks])
@@ -145,7 +144,7 @@ class ControlRollout:
             state, rewards = env.reset([0], [seed])["state"], []
             while True:
                 decision = self.policy.act({"state": state.astype(np.float32)}, None, 1.0)
-                step = env.step(executable_actions(self._action_space, decision.actions))
+                step = env.step(self._executable(decision.actions))
                 state = step.observation["state"]
                 rewards.append(float(step.rewards[0, 0]))
                 if step.terminated[0] or step.truncated[0]:
@@ -153,15 +152,26 @@ class ControlRollout:
         finally:
             env.close()
 
-    def _step(self, t: int, uniforms: np.ndarray, record: "_Record", finished: Finished) -> None:
-        """Step every environment once, record step t and reset the environments whose episodes ended."""
+    def _new_record(self) -> "StepRecord":
+        record = _Record(self._num_envs, self._num_steps, self.config, self.policy.token_dtype)
+        if self._scales_rewards:
+            record.columns["running_returns"] = np.zeros((self._num_envs, self._num_steps), np.float32)
+        return record
+
+    def _decide(self, uniforms: np.ndarray, num_steps: int) -> Decision:
+        """Sample an action for every environment by random numbers ``[n, A]``, after so many steps of the run."""
+        del num_steps
         with span("act", "policy", rows=self._num_envs):
-            decision = self.policy.act({"state": self._state}, uniforms, self.config.rollout.temperature)
-        step = self._env.step(executable_actions(self._action_space, decision.actions))
-        record.columns["state"][:, t] = self._state
-        record.columns["action_tokens"][:, t] = decision.tokens
-        record.columns["log_probs"][:, t] = decision.log_probs
-        record.columns["rewards"][:, t] = step.rewards
+            return self.policy.act({"state": self._state}, uniforms, self.config.rollout.temperature)
+
+    def _executable(self, actions: np.ndarray) -> np.ndarray:
+        """Return the actions that environments execute for the policy's ``[n, 1, A]``."""
+        return executable_actions(self._action_space, actions)
+
+    def _step(self, t: int, decision: Decision, record: "StepRecord", finished: Finished) -> None:
+        """Step every environment once, record step t and reset the environments whose episodes ended."""
+        step = self._env.step(self._executable(decision.actions))
+        record.add(t, self._state, decision, step)
         self._state = step.observation["state"].astype(np.float32)
         over = np.flatnonzero(step.terminated | step.truncated)
         record.end(over, t, self._state, step.terminated)
@@ -219,6 +229,25 @@ class ControlRollout:
         self._env.close()
 
 
+class StepRecord(Protocol):
+    """Record of the steps of an iteration.
+
+    Attributes:
+        columns: Values by name, each with one entry per environment and step.
+    """
+
+    columns: Columns
+
+    def add(self, t: int, states: np.ndarray, decision: Decision, step: ChunkStep) -> None:
+        """Record step t: the states before it, ``[n, S]``, the decision and the answer of the environments."""
+
+    def end(self, envs: np.ndarray, t: int, states: np.ndarray, terminated: np.ndarray) -> None:
+        """End the episodes of some environments, or the iteration, after step t with states ``[n, S]``."""
+
+    def rows(self, first_uid: int, seeds: np.ndarray, policy_version: int) -> Columns:
+        """Return the record as rows."""
+
+
 class _Record:
     """Record of n environments over T steps, which is split into rows at the ends of episodes."""
 
@@ -236,6 +265,13 @@ class _Record:
         self._pieces: list[tuple[int, int, int]] = []  # environment, first step, number of steps
         self._final_states: list[np.ndarray] = []
         self._terminated: list[bool] = []
+
+    def add(self, t: int, states: np.ndarray, decision: Decision, step: ChunkStep) -> None:
+        """Record step t of every environment."""
+        self.columns["state"][:, t] = states
+        self.columns["action_tokens"][:, t] = decision.tokens
+        self.columns["log_probs"][:, t] = decision.log_probs
+        self.columns["rewards"][:, t] = step.rewards
 
     def end(self, envs: np.ndarray, t: int, states: np.ndarray, terminated: np.ndarray) -> None:
         """End a piece of each environment after step t, with states ``[n, S]``; skip environments without a step."""

@@ -21,6 +21,12 @@ def executable_actions(space: gym.Space[Any], actions: np.ndarray) -> np.ndarray
     return np.clip(actions, space.low, space.high) if isinstance(space, Box) else numbered_actions(space, actions)
 
 
+def stretched_actions(space: Box, actions: np.ndarray) -> np.ndarray:
+    """Return actions in [-1, 1], float32 ``[..., A]``, stretched to the bounds of a Box."""
+    low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+    return np.clip(low + (actions + 1) / 2 * (high - low), low, high)
+
+
 def numbered_actions(space: gym.Space[Any], actions: np.ndarray) -> np.ndarray:
     """Return a policy's indices of discrete actions as the numbers of the space, which begin at ``space.start``.
 

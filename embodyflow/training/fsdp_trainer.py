@@ -75,6 +75,11 @@ class FSDPTrainer:
         for each in self._models():
             self._shard(each)
         self._load_deferred_weights()
+        self._build_learners()
+        self._restart_from_policy()
+
+    def _build_learners(self) -> None:
+        config = self.config
         self._objective = PolicyObjective(self.policy, config)
         self._learners["policy"] = Learner(
             self.policy.model, self._objective, "train", config.trainer, config.trainer, self._mesh
@@ -84,7 +89,6 @@ class FSDPTrainer:
             self._learners["critic"] = Learner(
                 self.critic.model, value_objective, "critic", config.critic, config.trainer, self._mesh
             )
-        self._restart_from_policy()
 
     def log_probs(self, batch: TensorDict, *, reference: bool) -> torch.Tensor:
         """Return the log-probs of the batch's tokens, float32 ``[N, T, L]``, under the policy or its reference."""

@@ -7,13 +7,11 @@ gradient does not depend on how the rows are split.
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from embodyflow.config.trainer import OptimizerConfig, TrainerConfig
 from embodyflow.data.metrics import Metric, last, mean
@@ -25,12 +23,13 @@ from embodyflow.training.mesh import Mesh
 from embodyflow.training.micro_batches import cut_by_rows, cut_by_tokens, draw_minibatches
 from embodyflow.training.objectives import Objective
 from embodyflow.training.sharding import clip_gradients
+from embodyflow.training.trained_model import TrainedModel
 
 Totals = dict[str, list[tuple[torch.Tensor, torch.Tensor]]]
 """The ``(sum, count)`` of each micro-batch by metric."""
 
 
-class Learner:
+class Learner(TrainedModel):
     """A sharded model with its AdamW optimizer.
 
     Args:
@@ -51,29 +50,9 @@ class Learner:
         config: TrainerConfig,
         mesh: Mesh,
     ) -> None:
-        self.model = model
+        super().__init__(model, optimizer.learning_rate, config)
         self._objective, self._area, self._settings = objective, area, optimizer
-        self._config, self._mesh = config, mesh
-        self.restart()
-
-    def restart(self) -> None:
-        """Reset the optimizer's moments and its step count."""
-        self._parameters = [value for value in self.model.parameters() if value.requires_grad]
-        self._optimizer = torch.optim.AdamW(
-            self._parameters,
-            lr=self._settings.learning_rate,
-            weight_decay=self._config.weight_decay,
-            eps=self._config.adam_epsilon,
-            fused=True,
-        )
-        # Without moments, torch.distributed.checkpoint initialises the state by a step of length zero, which AdamW
-        # would count.
-        for parameter in self._parameters:
-            self._optimizer.state[parameter] = {
-                "step": torch.zeros((), device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
+        self._mesh = mesh
 
     def train(
         self,
@@ -109,7 +88,7 @@ class Learner:
             return {steps: last(0)}
         learners = (self, *joint)
         for learner in learners:
-            learner._set_rate(rate)
+            learner.set_rate(rate)
         num_minibatches = min(self._config.num_minibatches, total_rows)
         totals: Totals = defaultdict(list)
         norms, passes = list[float](), 0
@@ -133,30 +112,6 @@ class Learner:
         metrics[f"perf/{self._area}_micro_batches"] = last(passes)
         return metrics | {f"{self._area}/grad_norm": last(float(np.mean(norms))), steps: last(len(norms))}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return trained weights and moments in the form that torch.distributed.checkpoint writes and reads in place.
-
-        Frozen weights are left out.
-        """
-        model, optimizer = get_state_dict(self.model, self._optimizer)
-        parameters = self.model.named_parameters(remove_duplicate=False)  # a tied weight has two names
-        frozen = {name for name, value in parameters if not value.requires_grad}
-        return {"model": {n: value for n, value in model.items() if n not in frozen}, "optimizer": optimizer}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load weights and moments that :meth:`state_dict` returned."""
-        set_state_dict(
-            self.model,
-            self._optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
-            options=StateDictOptions(strict=False),  # the state has no frozen weights
-        )
-
-    def _set_rate(self, rate: float) -> None:
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate * self._settings.learning_rate
-
 
 def _step(
     learners: Sequence[Learner], rows: TensorDict, total_rows: int, config: TrainerConfig, mesh: Mesh, totals: Totals
@@ -167,7 +122,7 @@ def _step(
         The gradient norm, and the number of micro-batches.
     """
     prepared = [learner._objective.prepare(rows, total_rows, mesh.sum) for learner in learners]
-    parameters = [parameter for learner in learners for parameter in learner._parameters]
+    parameters = [parameter for learner in learners for parameter in learner.parameters]
     for parameter in parameters:
         parameter.grad = None
     cuts = micro_batches(rows, config, mesh)
@@ -184,7 +139,7 @@ def _step(
     with span("optimizer step", "training"):
         norm = clip_gradients(parameters, config.max_grad_norm)
         for learner in learners:
-            learner._optimizer.step()
+            learner.optimizer.step()
     return norm, len(cuts)
 
 

@@ -55,13 +55,13 @@ def reshard(model: nn.Module) -> None:
         model.reshard()
 
 
-def clip_gradients(parameters: Sequence[nn.Parameter], limit: float) -> float:
-    """Clip the gradients of sharded parameters to a norm of at most ``limit``; return the norm before clipping.
+def clip_gradients(parameters: Sequence[nn.Parameter], limit: float | None) -> float:
+    """Clip the gradients of sharded parameters to a norm of at most ``limit``, if any; return the norm before clipping.
 
     Raises:
         FloatingPointError: The norm is NaN or inf; an optimizer step would ruin every weight.
     """
-    clipped: Any = nn.utils.clip_grad_norm_(parameters, limit)
+    clipped: Any = nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit)
     norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
     if not math.isfinite(norm):
         raise FloatingPointError(f"the gradient norm is {norm}: skipped the optimizer step")

@@ -19,6 +19,7 @@ from embodyflow.types import NodeOutput
 from pipelines import TaskGraph
 from pipelines.control import ppo_control
 from pipelines.grpo import embodied_grpo, language_grpo
+from pipelines.sac import sac
 
 COMMIT = "commit"
 
@@ -31,6 +32,11 @@ def graph() -> TaskGraph:
 def control_graph() -> TaskGraph:
     """Return the graph of control jobs with the nodes of this module."""
     return _with_faulty_nodes(ppo_control())
+
+
+def sac_graph() -> TaskGraph:
+    """Return the graph of off-policy training with the nodes of this module."""
+    return _with_faulty_nodes(sac())
 
 
 def language_graph() -> TaskGraph:
@@ -90,4 +96,6 @@ def _names(whole: TaskGraph) -> dict[str, str]:
 
 
 NODES, LANGUAGE_NODES, CONTROL_NODES = _names(embodied_grpo()), _names(language_grpo()), _names(ppo_control())
-globals().update({name: _faulty(name) for each in (NODES, LANGUAGE_NODES, CONTROL_NODES) for name in each.values()})
+SAC_NODES = _names(sac())
+ALL_NODES = (NODES, LANGUAGE_NODES, CONTROL_NODES, SAC_NODES)
+globals().update({name: _faulty(name) for each in ALL_NODES for name in each.values()})

@@ -7,7 +7,7 @@ from typing import Any
 
 from agent_jobs import WORDS as INTERVIEW_WORDS
 from agent_jobs import run_words
-from small_runs import SMALL, SMALL_CONTROL, SMALL_LANGUAGE, TWO_WORKERS, Runs, assert_trained
+from small_runs import SMALL, SMALL_CONTROL, SMALL_LANGUAGE, SMALL_SAC, TWO_WORKERS, Runs, assert_trained
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
@@ -31,6 +31,7 @@ JOBS = {  # training flow and words of each job
     ),
     "agent": ("grpo", (*run_words(*INTERVIEW), TWO_WORKERS, "pipeline.custom_fn=faulty_nodes:language_graph")),
     "program": ("grpo", (*run_words("rollout.agent.tools=[]", f"rollout.agent.program=[python,{PROGRAM}]"),)),
+    "off_policy": ("sac", (*SMALL_SAC, "pipeline.custom_fn=faulty_nodes:sac_graph")),
     "control": ("ppo", (*SMALL_CONTROL, *NORMALISED, "seed=7", "pipeline.custom_fn=faulty_nodes:control_graph")),
 }
 PARTS = ("rollout/0", "rollout/1", "trainer/0", "buffer", "driver", "exception")

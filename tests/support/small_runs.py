@@ -36,6 +36,10 @@ SMALL_CONTROL = [
     *("experiment=reacher", "rollout.envs_per_worker=2", "rollout.num_steps=120", "trainer.epochs=2"),
     *("critic.epochs=2", "trainer.num_minibatches=4"),
 ]
+SMALL_SAC = [
+    *("experiment=pendulum", "rollout.num_workers=2", "rollout.envs_per_worker=2", "rollout.num_steps=30"),
+    *("env.max_steps=50", "policy.hidden_size=32", "off_policy.batch_size=32", "off_policy.replay_capacity=200"),
+]
 
 
 def training_records(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,20 +6,24 @@ from embodyflow.nodes.engines import (
     EmbodiedEngine,
     EpisodeEngine,
     InterruptibleEngine,
+    OffPolicyEngine,
     ResponseJudge,
     TrainerEngine,
 )
 from embodyflow.rollouts.control_rollout import ControlRollout
 from embodyflow.rollouts.embodied_rollout import EmbodiedRollout
 from embodyflow.rollouts.language_rollout import LanguageRollout, Question
+from embodyflow.rollouts.transition_rollout import TransitionRollout
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.language_trainer import LanguageTrainer
+from embodyflow.training.off_policy_trainer import OffPolicyTrainer
 from embodyflow.workers.calls import NodeCall
 
 CONTEXTS: tuple[type[NodeContext], ...] = (NodeCall,)
-CONTROL_ENGINES: tuple[type[ControlEngine], ...] = (ControlRollout,)
+CONTROL_ENGINES: tuple[type[ControlEngine], ...] = (ControlRollout, TransitionRollout)
 EMBODIED_ENGINES: tuple[type[EmbodiedEngine], ...] = (EmbodiedRollout,)
 LANGUAGE_ENGINES: tuple[type[EpisodeEngine[Question]], ...] = (LanguageRollout,)
 JUDGES: tuple[type[ResponseJudge], ...] = (LanguageRollout,)
 INTERRUPTIBLE: tuple[type[InterruptibleEngine], ...] = (LanguageRollout,)
 TRAINER_ENGINES: tuple[type[TrainerEngine], ...] = (FSDPTrainer, LanguageTrainer)
+OFF_POLICY_ENGINES: tuple[type[OffPolicyEngine], ...] = (OffPolicyTrainer,)

@@ -190,10 +190,12 @@ def _recipe(composed: DictConfig) -> list[str]:
 
 
 def _as_overrides(values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
-    """Yield nested values as Hydra overrides of their leaves."""
+    """Yield nested values as Hydra overrides of their leaves; a name of a group's file chooses the file."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from _as_overrides(value, f"{prefix}{key}.")
+        elif not prefix and value in _options(key):
+            yield f"{key}={value}"
         else:
             yield f"++{prefix}{key}={json.dumps(value)}"
 

@@ -20,6 +20,7 @@ PIPELINES = {
     "dapo": ("embodied_dapo", "dapo"),
     "srpo": ("embodied_srpo",),
     "gspo": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
+    "sac": ("sac",),
     "cpgd": ("embodied_grpo", "grpo", "language_grpo", "grpo_kl_reward"),
 }
 """Built-in pipelines of each shipped training flow, which also runs custom graphs."""
@@ -63,6 +64,16 @@ def check_compatibility(config: RunConfig) -> None:
     _check_interpolation(graph, config)
     if config.streams:
         generating_node(graph)
+    _check_replay(graph, config)
+
+
+def _check_replay(graph: TaskGraph, config: RunConfig) -> None:
+    """Check that the updates from a replay buffer are in the pipeline exactly if the run has a buffer."""
+    learns, has_buffer = bool(_nodes_of(graph, "train_off_policy")), getattr(config, "off_policy", None) is not None
+    if learns and not has_buffer:
+        raise ConfigError("off_policy: must be set (algorithm=sac) with a pipeline that has tasks:train_off_policy")
+    if has_buffer and _nodes_of(graph, "train_actor_critic"):
+        raise ConfigError("off_policy: must be null with a pipeline that has tasks:train_actor_critic")
 
 
 def _check_critic(graph: TaskGraph, config: RunConfig) -> None:

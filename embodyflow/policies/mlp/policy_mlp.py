@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from embodyflow.policies.mlp.configuration_mlp import MLPConfig
+from embodyflow.policies.policy_config import ControlPolicyConfig
 
 
 class MLPPolicy:
@@ -19,7 +19,7 @@ class MLPPolicy:
         device: Device that the model is moved to.
     """
 
-    def __init__(self, config: MLPConfig, model: torch.nn.Module, device: str) -> None:
+    def __init__(self, config: ControlPolicyConfig, model: torch.nn.Module, device: str) -> None:
         self.config = config
         self.num_tokens, self.num_draws = config.num_action_tokens, config.action_dim
         self.model = model.to(device)

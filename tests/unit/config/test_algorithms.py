@@ -19,12 +19,18 @@ from embodyflow.orchestration.request.compatibility import check_compatibility
 
 NO_GROUPS = "needs groups of siblings, and a control job's episodes have none; allowed with job=control are ppo"
 NO_STATES = "is for embodied jobs; it compares the states of episodes, and a response has none; allowed with job="
+NO_STEPS = "is for control jobs; it learns from single steps; allowed with job="
+DISCRETE = "needs continuous actions, and cart_pole has discrete ones; allowed with job=control are ppo"
 CONTROL, LANGUAGE = (
-    ("cart_pole", "half_cheetah", "reacher"),
+    ("cart_pole", "half_cheetah", "pendulum", "reacher"),
     (*("babyai", "calculator", "gsm8k", "kuhn", "math", "reasoning_gym", "self_correct"),),
 )
-REFUSED = {(experiment, name): NO_GROUPS for experiment in CONTROL for name in algorithms() if name != "ppo"} | {
-    (experiment, "srpo"): NO_STATES for experiment in LANGUAGE
+FOR_CONTROL = ("ppo", "sac")
+REFUSED = {
+    **{(experiment, name): NO_GROUPS for experiment in CONTROL for name in algorithms() if name not in FOR_CONTROL},
+    **{(experiment, "srpo"): NO_STATES for experiment in LANGUAGE},
+    **{(experiment, "sac"): NO_STEPS for experiment in experiments() if experiment not in CONTROL},
+    ("cart_pole", "sac"): DISCRETE,
 }
 ONE_ADVANTAGE = {
     **{name: f"algorithm: per_agent=true: loss={name} needs one advantage per row" for name in ("gmpo", "gspo")},
@@ -64,7 +70,9 @@ def test_every_cell_composes_or_is_refused_with_a_reason(experiment: str, algori
 
 
 def test_there_are_few_refusals() -> None:
-    assert len(REFUSED) == len(CONTROL) * (len(algorithms()) - 1) + len(LANGUAGE) + len(ONE_ADVANTAGE)
+    control = len(CONTROL) * (len(algorithms()) - len(FOR_CONTROL)) + 1
+    others = len(experiments()) - len(CONTROL)
+    assert len(REFUSED) == control + others + len(LANGUAGE) + len(ONE_ADVANTAGE)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +80,7 @@ def test_there_are_few_refusals() -> None:
     [
         *(("embodied", "grpo"), ("push", "grpo"), ("mt10", "grpo"), ("libero", "grpo")),
         *(("math", "dr_grpo"), ("gsm8k", "dr_grpo"), ("reacher", "ppo"), ("half_cheetah", "ppo")),
-        ("cart_pole", "ppo"),
+        *(("cart_pole", "ppo"), ("pendulum", "sac")),
     ],
 )
 def test_an_experiment_passes_its_default_algorithm_to_its_children(experiment: str, algorithm: str) -> None:

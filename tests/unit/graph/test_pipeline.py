@@ -287,6 +287,7 @@ CHAINS = {
     "ppo_kl_reward": ("rollout reward value old_log_prob ref_log_prob kl_penalty advantage train_actor train_critic"),
     "remax": "rollout baseline reward sampling advantage old_log_prob ref_log_prob train_actor",
     "ppo_control": "rollout value advantage decisions old_log_prob train_actor_critic",
+    "sac": "rollout store train",
     "dapo": "rollout reward dynamic_sampling advantage old_log_prob ref_log_prob train_actor",
     "language_grpo": "rollout reward sampling advantage old_log_prob ref_log_prob train_actor",
     "embodied_dapo": "rollout dynamic_sampling reward advantage old_log_prob ref_log_prob train_actor",
@@ -310,7 +311,7 @@ def test_built_in_pipelines_are_the_documented_chains(name):
         (*also.get((name, b), ()), a) for a, b in pairwise(chain)
     ]
     trains = [n for n in graph.nodes.values() if n.node_type is NodeType.MODEL_TRAIN and not n.only_forward_compute]
-    assert [n.node_id for n in trains] == [node_id for node_id in chain if node_id.startswith("train_")]
+    assert [n.node_id for n in trains] == [node_id for node_id in chain if node_id.startswith(("train", "store"))]
     assert graph.nodes["rollout"].node_role is NodeRole.ROLLOUT
     assert graph.graph_id == name
 

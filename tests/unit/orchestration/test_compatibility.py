@@ -24,7 +24,8 @@ def embodied() -> RunConfig:
 
 @pytest.mark.parametrize("flow", PIPELINES)
 def test_a_flow_selects_a_pipeline_that_suits_the_algorithm(flow: str, tmp_path: Path) -> None:
-    config = ask(flow, "experiment=embodied", f"run_root={tmp_path}")
+    experiment = "pendulum" if flow == "sac" else "embodied"
+    config = ask(flow, f"experiment={experiment}", f"run_root={tmp_path}")
     assert config.flow == flow
     assert config.pipeline.name == PIPELINES[flow][0]
     for name in PIPELINES[flow]:

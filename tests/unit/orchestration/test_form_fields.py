@@ -10,10 +10,10 @@ from pydantic import Field, TypeAdapter
 
 from embodyflow.orchestration.request.form_fields import FormField, field_of
 from embodyflow.orchestration.request.request import RunRequest
-from flows import cpgd, dapo, evaluate, gspo, ppo, srpo
+from flows import cpgd, dapo, evaluate, gspo, ppo, sac, srpo
 from flows.grpo import grpo
 
-FLOWS = [grpo, ppo.ppo, dapo.dapo, srpo.srpo, gspo.gspo, cpgd.cpgd, evaluate.evaluate]
+FLOWS = [grpo, ppo.ppo, sac.sac, dapo.dapo, srpo.srpo, gspo.gspo, cpgd.cpgd, evaluate.evaluate]
 
 
 def schema_of(flow: Flow[..., Any]) -> dict[str, Any]:

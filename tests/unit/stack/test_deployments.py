@@ -167,8 +167,12 @@ def test_an_experiment_uses_its_own_deployment_or_the_flows_first(flow: str, exp
     ("flow", "experiment", "answer"),
     [
         ("grpo", "embodyed", "experiment=embodyed: allowed are babyai, calculator, cart_pole, drawer_open, embodied, "),
-        ("grop", "embodied", "flow=grop: has no deployment; allowed are grpo, ppo, dapo, srpo, evaluate, gspo, cpgd"),
-        ("evaluate", "embodied", "flow=evaluate: allowed are cpgd, dapo, grpo, gspo, ppo, srpo"),
+        (
+            "grop",
+            "embodied",
+            "flow=grop: has no deployment; allowed are grpo, ppo, dapo, srpo, evaluate, sac, gspo, cpgd",
+        ),
+        ("evaluate", "embodied", "flow=evaluate: allowed are cpgd, dapo, grpo, gspo, ppo, sac, srpo"),
     ],
 )
 def test_an_unknown_experiment_or_flow_is_refused_with_the_known_ones(

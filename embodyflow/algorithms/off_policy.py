@@ -1,0 +1,64 @@
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905): returns over steps, targets and losses.
+
+The constants of the losses are those of Stable-Baselines3, whose numbers they reproduce.
+"""
+
+import torch
+from torch import Tensor
+
+
+def n_step_returns(rewards: Tensor, counted: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+    """Return the discounted sums of the counted rewards, and the discounts of what follows them, both ``[B]``.
+
+    Args:
+        rewards: Rewards of up to n successive steps, float32 ``[B, n]``.
+        counted: Steps that belong to the sum, bool ``[B, n]``: the first and any number of those after it.
+        gamma: Discount of one step.
+    """
+    powers = gamma ** torch.arange(rewards.shape[1] + 1, dtype=torch.float64)
+    returns = (rewards.double() * powers[:-1] * counted).sum(1)
+    return returns.to(rewards.dtype), powers[counted.sum(1)].to(rewards.dtype)
+
+
+def soft_targets(
+    returns: Tensor, discounts: Tensor, next_values: Tensor, next_log_probs: Tensor, temperature: Tensor
+) -> Tensor:
+    """Return the targets r + γ · (min Q - α · log π) of the critics, ``[B]`` (equations 3 and 5).
+
+    Args:
+        returns: Sums of the rewards of the steps, ``[B]``.
+        discounts: Discounts of what follows, 0 where the episode terminated, ``[B]``.
+        next_values: Values of the next state and an action of the policy by each target critic, ``[K, B]``.
+        next_log_probs: Log-densities of these actions, ``[B]``.
+        temperature: α, a scalar.
+    """
+    return returns + discounts * (next_values.amin(0) - temperature * next_log_probs)
+
+
+def critic_loss(values: Tensor, targets: Tensor) -> Tensor:
+    """Return half the mean squared error of values ``[K, B]`` to targets ``[B]``, summed over critics (equation 5)."""
+    return 0.5 * (values - targets).square().mean(1).sum()
+
+
+def actor_loss(log_probs: Tensor, values: Tensor, temperature: Tensor) -> Tensor:
+    """Return the mean of α · log π - Q, where Q is the least of the critics' values ``[K, B]`` (equation 7).
+
+    Args:
+        log_probs: Log-densities of actions of the policy, ``[B]``, with gradients to the policy.
+        values: Values of these actions, ``[K, B]``, with gradients to the actions.
+        temperature: α, a scalar.
+    """
+    return (temperature * log_probs - values.amin(0)).mean()
+
+
+def temperature_loss(log_temperature: Tensor, log_probs: Tensor, target_entropy: float) -> Tensor:
+    """Return the mean of -log α · (log π + target), which raises α where the entropy is below its target (equation 18).
+
+    The gradient is taken in log α, as in the authors' implementation.
+
+    Args:
+        log_temperature: log α, a scalar.
+        log_probs: Log-densities of actions of the policy, ``[B]``, without gradients.
+        target_entropy: Entropy to keep, in nats.
+    """
+    return -(log_temperature * (log_probs + target_entropy)).mean()

@@ -1,0 +1,64 @@
+"""The squashed Gaussian policy as an :class:`~embodyflow.policies.base.OffPolicy`."""
+
+import math
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from embodyflow.policies.base import Decision
+from embodyflow.policies.mlp.policy_mlp import MLPPolicy
+from embodyflow.policies.mlp_squashed.configuration_mlp_squashed import MLPSquashedConfig
+from embodyflow.policies.mlp_squashed.modeling_mlp_squashed import MLPSquashed, squash
+
+LARGEST_ACTION = 1 - 1e-6
+"""Bound of an action whose sample is recovered: float32 cannot tell larger ones from 1."""
+
+
+class MLPSquashedPolicy(MLPPolicy):
+    """Samples one action in [-1, 1] per decision; ``action_tokens`` records it, float32 ``[..., A]``.
+
+    Args:
+        config: Sizes.
+        device: Device of the model.
+    """
+
+    token_dtype = np.dtype(np.float32)
+
+    def __init__(self, config: MLPSquashedConfig, device: str) -> None:
+        super().__init__(config, MLPSquashed(config), device)
+
+    @torch.inference_mode()
+    def act(self, observation: dict[str, np.ndarray], uniforms: np.ndarray | None, temperature: float) -> Decision:
+        """Decide for n environments; see :class:`~embodyflow.policies.base.ActingPolicy`.
+
+        Args:
+            observation: ``state``, float32 ``[n, S]``.
+            uniforms: Random numbers in [0, 1), ``[n, A]``, mapped to standard normals; ``None`` squashes the mean.
+            temperature: Factor of the variance before squashing.
+        """
+        mean, log_std = self.model(torch.from_numpy(observation["state"]).to(self._device))
+        if uniforms is None:
+            noise = torch.zeros_like(mean)
+        else:
+            noise = torch.special.ndtri(torch.from_numpy(uniforms).double().clamp(1e-12, 1 - 1e-12)).to(mean)
+        actions, log_probs = squash(mean, log_std + 0.5 * math.log(temperature), noise)
+        decided = actions.cpu().numpy()
+        return Decision(decided, log_probs[:, None].cpu().numpy(), decided[:, None])
+
+    def sample(self, state: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return actions ``[B, A]`` and log-densities ``[B]``; see :class:`~embodyflow.policies.base.OffPolicy`."""
+        mean, log_std = self.model(state.to(self._device))
+        return squash(mean, log_std, noise.to(self._device))
+
+    def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-densities of a batch's actions, float32 ``[N, T, 1]``, and as entropy their negative.
+
+        Both are zero outside the mask. The entropy has no closed form; the negative is an estimate by one sample.
+        """
+        mask, actions = batch["loss_mask"].to(self._device), batch["action_tokens"].to(self._device)
+        mean, log_std = self.model(batch["state"].to(self._device))
+        log_std = log_std + 0.5 * math.log(temperature)
+        samples = torch.atanh(actions.clamp(-LARGEST_ACTION, LARGEST_ACTION))
+        log_probs = squash(mean, log_std, (samples - mean) * torch.exp(-log_std))[1].unsqueeze(-1)
+        return log_probs.where(mask, 0.0), -log_probs.where(mask, 0.0)

@@ -1,0 +1,177 @@
+"""The trainer engine of off-policy training: one rank with the models and the replay buffer."""
+
+import json
+from collections import defaultdict, deque
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from embodyflow.config.control import ControlConfig
+from embodyflow.data.metrics import Metric, last
+from embodyflow.errors import DamageError
+from embodyflow.policies.base import ActionCritics, OffPolicy
+from embodyflow.policies.policy_registry import build_critic
+from embodyflow.seeding import derive_rng
+from embodyflow.training.checkpoint_reading import load_checkpoint
+from embodyflow.training.fsdp_trainer import FSDPTrainer
+from embodyflow.training.replay.replay_buffer import ReplayBuffer, Shape, draw
+from embodyflow.training.replay.segments import STATE_FILE
+from embodyflow.training.soft_actor_critic import SoftActorCritic
+
+COLUMNS = {
+    **{"state": "state", "action": "action_tokens", "reward": "rewards", "next_state": "final_state"},
+    **{"terminated": "terminated", "truncated": "truncated"},
+}
+"""Column of a rollout's rows for each column of the replay buffer."""
+
+
+class OffPolicyTrainer(FSDPTrainer):
+    """The only rank of the trainer group of off-policy training.
+
+    The replay buffer lies in the run's folder, beside the checkpoints; a checkpoint refers to its files. It is opened
+    when it is first used, so an evaluation that loads a checkpoint leaves the buffer of the run alone.
+
+    Args:
+        config: Run configuration.
+        rank: 0.
+        world_size: 1.
+    """
+
+    config: ControlConfig
+
+    def _build_models(self) -> None:
+        super()._build_models()
+        critics = cast(ActionCritics, build_critic(self.config.policy, self.config.cluster.device))
+        self._learner = SoftActorCritic(cast(OffPolicy, self.policy), critics, self.config)
+        self._folder: Path | None = None
+        self._commit: dict[str, Any] | None = None  # of the buffer to open
+        self._opened: ReplayBuffer | None = None
+        self._demonstrations: ReplayBuffer | None = None
+        # Oldest transition that each of the last commits needs, as far as the run may return to them.
+        self._needed: deque[int] = deque(maxlen=self.config.kept_checkpoints + 1)
+
+    def _build_learners(self) -> None:
+        """Do nothing: the models that learn are built with the others."""
+
+    def _restart_from_policy(self) -> None:
+        super()._restart_from_policy()
+        self._learner.restart()
+
+    @property
+    def replay(self) -> ReplayBuffer:
+        """The replay buffer, as it was at the commit that was loaded.
+
+        Raises:
+            DamageError: A file of the buffer is missing or damaged, or the demonstrations changed since the commit.
+        """
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    def store(self, batch: TensorDict, iteration: int) -> dict[str, Metric]:
+        """Append an iteration's transitions to the replay buffer.
+
+        Args:
+            batch: All rows of the iteration.
+            iteration: Index of the iteration, from 1.
+
+        Raises:
+            RuntimeError: The buffer does not hold exactly the transitions of the iterations before.
+        """
+        expected = (iteration - 1) * self.config.rows_per_iteration
+        if len(self.replay) != expected:
+            raise RuntimeError(f"iteration {iteration}: the replay buffer has {len(self.replay)} rows, not {expected}")
+        ordered = batch[batch["uid"].argsort()]
+        self.replay.append({name: ordered[column].numpy() for name, column in COLUMNS.items()})
+        return {"replay/num_transitions": last(len(self.replay) - self.replay.oldest)}
+
+    def train(self, draws: tuple[int | str, ...], iteration: int) -> dict[str, Metric]:
+        """Take the updates that are due after an iteration's transitions.
+
+        Args:
+            draws: Name of the random draws, to which the index of the update in the run is appended.
+            iteration: Index of the iteration, from 1; the learning rates may depend on it.
+        """
+        settings, stored = self.config.off_policy, len(self.replay)
+        assert settings is not None
+        rate = self._rate(iteration)
+        self._learner.set_rate(rate)
+        due = range(settings.num_updates(stored - self.config.rows_per_iteration), settings.num_updates(stored))
+        totals: dict[str, list[torch.Tensor]] = defaultdict(list)
+        for update in due:
+            for name, value in self._update(derive_rng(*draws, update)).items():
+                totals[name].append(value)
+        metrics = {name: last(float(torch.stack(values).double().mean())) for name, values in totals.items()}
+        return metrics | {
+            "train/optimizer_steps": last(len(due)),
+            "train/learning_rate": last(rate * self.config.trainer.learning_rate),
+        }
+
+    def _update(self, rng: np.random.Generator) -> dict[str, torch.Tensor]:
+        settings, policy = self.config.off_policy, self.config.policy
+        assert settings is not None
+        size, steps, gamma = settings.batch_size, settings.num_return_steps, self.config.algorithm.gamma
+        batch = draw(self.replay, self._demonstrations, rng, size, steps, gamma)
+        noise = rng.standard_normal((2, size, policy.action_dim), np.float32)
+        return self._learner.update(batch, torch.from_numpy(noise))
+
+    def fingerprint(self) -> tuple[int, ...]:
+        """Return hashes of policy, reference, critics, target critics and temperature."""
+        own = [value for model in self._learner.models for value in model.state_dict().values()]
+        return super().fingerprint() + tuple(int(torch.hash_tensor(value).item()) for value in own)
+
+    def save(self, folder: str, whole: bool = True) -> None:
+        """Write models, optimizers and the reference to the replay buffer, whose new transitions are flushed to disk.
+
+        Raises:
+            RuntimeError: Transitions were stored before the first checkpoint, and so outside of the run's folder.
+        """
+        if self._folder is None and self._opened is not None:
+            raise RuntimeError("the first checkpoint comes before the first transitions")
+        self._folder = _replay_beside(folder)
+        super().save(folder, whole)
+        state = {"buffer": self.replay.commit(), "demonstrations": self._demonstrated()}
+        Path(folder, STATE_FILE).write_text(json.dumps(state, indent=1) + "\n")
+        self._needed.append(self.replay.oldest)
+        if len(self._needed) == self._needed.maxlen:
+            self.replay.drop_before(self._needed[0])
+
+    def load(self, folder: str) -> None:
+        """Restore models and optimizers; the replay buffer is opened at this commit when it is first used."""
+        state = self._learner.state_dict()
+        load_checkpoint(state, folder)
+        self._learner.load_state_dict(state)
+        self._folder, self._opened = _replay_beside(folder), None
+        self._commit = json.loads(Path(folder, STATE_FILE).read_text())
+        self._needed.clear()
+
+    def _state_dict(self) -> dict[str, Any]:
+        return self._learner.state_dict()
+
+    def _open(self) -> ReplayBuffer:
+        settings, policy, rollout = self.config.off_policy, self.config.policy, self.config.rollout
+        assert settings is not None
+        shape = Shape(rollout.num_workers * rollout.envs_per_worker, policy.state_dim, policy.action_dim)
+        if settings.demonstrations is not None:
+            self._demonstrations = ReplayBuffer.demonstrations(Path(settings.demonstrations), shape)
+        if self._folder is None:  # a run without checkpoints
+            self._temporary = TemporaryDirectory(prefix="embodyflow-replay-")
+            return ReplayBuffer.create(Path(self._temporary.name), shape, settings.replay_capacity)
+        if self._commit is None:
+            return ReplayBuffer.create(self._folder, shape, settings.replay_capacity)
+        if self._commit["demonstrations"] != self._demonstrated():
+            raise DamageError(f"{settings.demonstrations}: is not what it was when the run began")
+        return ReplayBuffer.open(self._folder, shape, settings.replay_capacity, self._commit["buffer"])
+
+    def _demonstrated(self) -> list[str]:
+        """Return the digests of the demonstrations' files."""
+        return [] if self._demonstrations is None else self._demonstrations.digests()
+
+
+def _replay_beside(checkpoint: str) -> Path:
+    """Return the folder of the replay buffer in the run that has the checkpoint."""
+    return Path(checkpoint).parents[1] / "replay"

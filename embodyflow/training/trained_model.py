@@ -1,0 +1,73 @@
+"""A model with its optimizer: what every trainer keeps in a checkpoint."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+
+from embodyflow.config.trainer import TrainerConfig
+
+
+class TrainedModel:
+    """A model with its AdamW optimizer, sharded or not.
+
+    Args:
+        model: Model to train.
+        learning_rate: Full learning rate.
+        config: Other settings of the optimizer.
+
+    Attributes:
+        model: The model.
+        parameters: Its parameters that are trained.
+        optimizer: Their optimizer.
+    """
+
+    def __init__(self, model: nn.Module, learning_rate: float, config: TrainerConfig) -> None:
+        self.model = model
+        self._learning_rate, self._config = learning_rate, config
+        self.restart()
+
+    def restart(self) -> None:
+        """Reset the optimizer's moments and its step count."""
+        self.parameters = [value for value in self.model.parameters() if value.requires_grad]
+        self.optimizer = torch.optim.AdamW(
+            self.parameters,
+            lr=self._learning_rate,
+            weight_decay=self._config.weight_decay,
+            eps=self._config.adam_epsilon,
+            fused=True,
+        )
+        # Without moments, torch.distributed.checkpoint initialises the state by a step of length zero, which AdamW
+        # would count.
+        for parameter in self.parameters:
+            self.optimizer.state[parameter] = {
+                "step": torch.zeros((), device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return trained weights and moments in the form that torch.distributed.checkpoint writes and reads in place.
+
+        Frozen weights are left out.
+        """
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        parameters = self.model.named_parameters(remove_duplicate=False)  # a tied weight has two names
+        frozen = {name for name, value in parameters if not value.requires_grad}
+        return {"model": {n: value for n, value in model.items() if n not in frozen}, "optimizer": optimizer}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load weights and moments that :meth:`state_dict` returned."""
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+            options=StateDictOptions(strict=False),  # the state has no frozen weights
+        )
+
+    def set_rate(self, rate: float) -> None:
+        """Train at this fraction of the full learning rate from now on."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * self._learning_rate
