@@ -1,8 +1,8 @@
 """The head of a language model in pieces, for vocabularies of a hundred thousand tokens and more.
 
 With 262,144 tokens, the logits of 8,192 places take 8 GiB, and their gradient as much again. Here the head computes a
-piece of fixed size at a time and keeps log-probs and entropies alone; the backward pass computes each piece again. Fewer
-logits than a piece are computed at once, as transformers does.
+piece of fixed size at a time and keeps log-probs and entropies alone; the backward pass computes each piece again. A
+pass with fewer logits than a piece computes them at once, as transformers does.
 """
 
 from collections.abc import Callable, Iterator, Mapping

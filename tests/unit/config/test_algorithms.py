@@ -21,7 +21,7 @@ NO_GROUPS = "needs groups of siblings, and a control job's episodes have none; a
 NO_STATES = "is for embodied jobs; it compares the states of episodes, and a response has none; allowed with job="
 CONTROL, LANGUAGE = (
     ("cart_pole", "half_cheetah", "reacher"),
-    (*("babyai", "calculator", "gsm8k", "kuhn", "math", "reasoning_gym", "self_correct"),),
+    (*("babyai", "calculator", "gemma_sums", "gsm8k", "kuhn", "math", "reasoning_gym", "self_correct"),),
 )
 REFUSED = {(experiment, name): NO_GROUPS for experiment in CONTROL for name in algorithms() if name != "ppo"} | {
     (experiment, "srpo"): NO_STATES for experiment in LANGUAGE
@@ -31,7 +31,7 @@ ONE_ADVANTAGE = {
     "remax": "algorithm: per_agent=true: advantage=remax compares with one greedy reward for all agents",
 }
 REFUSED |= {("kuhn", name): reason for name, reason in ONE_ADVANTAGE.items()}
-MACHINE = {"gsm8k": ("policy.path=model",), "libero_openvla": ("policy.path=model",)}
+MACHINE = {"gemma_sums": ("policy.path=model",), "gsm8k": ("policy.path=model",), "libero_openvla": ("policy.path=model",)}
 """Overrides for experiments that need files of the machine."""
 
 
