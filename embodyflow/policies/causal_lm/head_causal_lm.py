@@ -41,7 +41,7 @@ MODEL_TYPES = {
 def is_for_pieces(model: Any, num_tokens: int) -> bool:
     """Return True if a transformers model should compute its head in pieces in a pass over so many tokens."""
     config = model.config
-    return bool(num_tokens * config.vocab_size > PIECE and config.model_type in MODEL_TYPES)
+    return config.model_type in MODEL_TYPES and num_tokens * config.vocab_size > PIECE
 
 
 def choose_in_pieces(

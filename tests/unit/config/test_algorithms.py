@@ -31,7 +31,11 @@ ONE_ADVANTAGE = {
     "remax": "algorithm: per_agent=true: advantage=remax compares with one greedy reward for all agents",
 }
 REFUSED |= {("kuhn", name): reason for name, reason in ONE_ADVANTAGE.items()}
-MACHINE = {"gemma_sums": ("policy.path=model",), "gsm8k": ("policy.path=model",), "libero_openvla": ("policy.path=model",)}
+MACHINE = {
+    "gemma_sums": ("policy.path=model",),
+    "gsm8k": ("policy.path=model",),
+    "libero_openvla": ("policy.path=model",),
+}
 """Overrides for experiments that need files of the machine."""
 
 
