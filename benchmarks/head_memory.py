@@ -65,7 +65,7 @@ def measure(model: Any, head: str, work: str) -> dict[str, float]:
 
 
 def _in_a_fork(work: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """Return what the work returns in a process that shares this one's memory until it writes to it."""
+    """Do the work in a process that shares the memory of this one until it writes to it; return the figures."""
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
     process = context.Process(target=lambda: answers.put(work()))

@@ -354,11 +354,27 @@ def agents() -> str:
     return table(header, rows)
 
 
+def heads() -> str:
+    """Return the memory of a large vocabulary's head, as a whole and in pieces."""
+    report = _read("head_memory")
+    works = {"score": "log-probs", "train": "log-probs and gradients"}
+    rows = [
+        (
+            works[each["work"]],
+            {"whole": "as a whole", "pieces": "in pieces"}[each["head"]],
+            f"{each['memory_gb']:.2f} GB",
+            f"{each['cpu_seconds']:.1f} s",
+        )
+        for each in report["comparisons"]
+    ]
+    return table(("Pass", "Head", "Memory", "CPU time"), rows)
+
+
 TABLES = {
     each.__name__: each
     for each in (
         *(learning, algorithms, srpo, trl, generation, staleness, control, normalised_control, vector_env, libero),
-        agents,
+        *(agents, heads),
         *(data_plane, planning, orchestration, faults, durability, growth, exploration, formulas, siirl),
     )
 }
