@@ -13,7 +13,7 @@ from embodyflow.prompts.prompts import Prompt, Split
 class FewShotSumsPrompts(ArithmeticPrompts):
     """Sums of two numbers, each after the same examples, a line each: ``48+5=53``.
 
-    The examples are the first demonstrations, so no example is a sum to train or to validate on.
+    The examples are among the first demonstrations, none the mirror image of another, so no example is a sum to train or to validate on.
     """
 
     def __init__(self, config: FewShotSumsConfig) -> None:
@@ -32,7 +32,8 @@ class FewShotSumsPrompts(ArithmeticPrompts):
 
     @cached_property
     def _examples(self) -> str:
-        pairs = [self.pair("demo", index) for index in range(self._few.num_examples)]
+        # Mirror images are neighbours; steps of three skip them and take both orders.
+        pairs = [self.pair("demo", 3 * number) for number in range(self._few.num_examples)]
         return "".join(f"{left}+{right}={left + right}\n" for left, right in pairs)
 
     def _unordered_pairs(self) -> NDArray[np.int64]:

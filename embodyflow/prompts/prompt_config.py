@@ -55,7 +55,7 @@ class FewShotSumsConfig(PairsConfig):
 
     name: Literal["few_shot_sums"] = "few_shot_sums"
     num_other_digits: Annotated[int, Field(ge=1, le=3, strict=True)] = 2
-    num_examples: Annotated[int, Field(ge=0, le=32, strict=True)] = 4
+    num_examples: Annotated[int, Field(ge=0, le=8, strict=True)] = 4
 
     @model_validator(mode="after")
     def _check_digits(self) -> "FewShotSumsConfig":

@@ -18,6 +18,7 @@ def test_examples_are_right_and_in_no_other_split() -> None:
     left, right = map(int, question.split("+"))
     assert prompt.ground_truth == str(left + right) == source.demonstration("validation", 0)
     shown = {frozenset(map(int, sums.split("+"))) for sums in examples[::2]}
+    assert len(shown) == 3
     for sums, result in zip(examples[::2], examples[1::2], strict=True):
         assert f"={sum(map(int, sums.split('+')))}" == result
     asked = {frozenset(source.pair(split, index)) for split in ("train", "validation") for index in range(50)}
