@@ -13,7 +13,8 @@ from embodyflow.prompts.prompts import Prompt, Split
 class FewShotSumsPrompts(ArithmeticPrompts):
     """Sums of two numbers, each after the same examples, a line each: ``48+5=53``.
 
-    The examples are among the first demonstrations, none the mirror image of another, so no example is a sum to train or to validate on.
+    The examples are among the first demonstrations, and none is the mirror image of another. So no example is a sum to
+    train or to validate on.
     """
 
     def __init__(self, config: FewShotSumsConfig) -> None:
