@@ -19,7 +19,6 @@ from trainers import free_address, spawn_ranks
 from embodyflow.config.language import LanguageConfig
 from embodyflow.data.batches import to_batch
 from embodyflow.policies.base import Policy
-from embodyflow.policies.causal_lm import head_causal_lm
 from embodyflow.policies.causal_lm.policy_causal_lm import CausalLMPolicy
 from embodyflow.rollouts.language_rollout import LanguageRollout
 from embodyflow.training.language_trainer import LanguageTrainer
@@ -27,10 +26,8 @@ from embodyflow.types import Batch
 
 pytestmark = pytest.mark.integration
 
-LAYOUTS = {"whole": (1, 1), "two parts of the batch": (2, 1), "split model": (1, 2), "head in pieces": (2, 1)}
+LAYOUTS = {"whole": (1, 1), "two parts of the batch": (2, 1), "split model": (1, 2)}
 """Number of parts of a batch, and number of ranks that split the model."""
-PIECE = 80
-"""Logits of a piece of the head: those of four places."""
 
 CASES = {
     "token_mean": ("+algorithm.kl.coef=0.1", "algorithm.entropy_coef=0.01"),
@@ -83,11 +80,7 @@ def train(rank: int, name: str, addresses: list[str], folder: Path, rows: Batch,
         trainer = DoubleTrainer(config_of(case, layout), rank, layout[0] * layout[1])
         trainer.connect(address)
         saved |= named(f"{case}/start", trainer)
-        piece = PIECE if name == "head in pieces" else head_causal_lm.PIECE
-        with (
-            patch.object(head_causal_lm, "PIECE", piece),
-            patch.object(torch.Tensor, "float", torch.Tensor.double),  # keeps the logits in float64
-        ):
+        with patch.object(torch.Tensor, "float", torch.Tensor.double):  # keeps the logits in float64
             trainer.fit(demos, seed=3)
             saved |= named(f"{case}/fitted", trainer)
             steps = [trainer.step(rows[mine].clone(), **where, seed=seed) for seed in range(NUM_STEPS)]
