@@ -406,11 +406,27 @@ def agent_trl() -> str:
     return table((f"Tools, TRL {report['versions']['trl']}", *contenders, "Ratio", "Machine"), rows)
 
 
+def heads() -> str:
+    """Return the memory of a large vocabulary's head, as a whole and in pieces."""
+    report = _read("head_memory")
+    works = {"score": "log-probs", "train": "log-probs and gradients"}
+    rows = [
+        (
+            works[each["work"]],
+            {"whole": "as a whole", "pieces": "in pieces"}[each["head"]],
+            f"{each['memory_gb']:.2f} GB",
+            f"{each['cpu_seconds']:.1f} s",
+        )
+        for each in report["comparisons"]
+    ]
+    return table(("Pass", "Head", "Memory", "CPU time"), rows)
+
+
 TABLES = {
     each.__name__: each
     for each in (
         *(learning, algorithms, srpo, trl, generation, staleness, control, normalised_control, replay, vector_env),
-        *(libero, agents, agent_generation, agent_trl, data_plane, planning, orchestration, tracing, faults),
+        *(libero, agents, agent_generation, agent_trl, heads, data_plane, planning, orchestration, tracing, faults),
         *(durability, growth, exploration, formulas, siirl),
     )
 }

@@ -34,6 +34,8 @@ class ResponseRolloutConfig(GroupRolloutConfig):
     Attributes:
         max_prompt_tokens: Most tokens of a prompt. Longer prompts are never truncated.
         max_response_tokens: Most tokens of a response, including the token that ends it.
+        stop_tokens: Texts of further tokens that end a response, besides those of tokenizer and model, such as a line
+            break for a model that continues its prompt's examples.
         groups_per_call: Groups that a worker samples together. The worker saves them when they are complete, so that
             its replacement samples only the remaining ones; ``null`` means all groups, which keeps the engine busiest.
         probe_tolerance: Largest allowed difference between the log-probs of rollout and trainer on a few fixed
@@ -45,6 +47,7 @@ class ResponseRolloutConfig(GroupRolloutConfig):
     temperature: Annotated[float, Field(ge=MIN_TEMPERATURE)]
     max_prompt_tokens: PositiveInt
     max_response_tokens: PositiveInt
+    stop_tokens: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     groups_per_call: PositiveInt | None = None
     probe_tolerance: PositiveFloat = 1e-4
     interrupt: InterruptConfig = InterruptConfig()

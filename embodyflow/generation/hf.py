@@ -36,6 +36,7 @@ from embodyflow.generation.streams import AllAtOnce, StreamGuard, in_order
 from embodyflow.generation.supported_models import check_model
 from embodyflow.generation.weights import ModelWeights
 from embodyflow.policies import onednn_linear, rms_norm
+from embodyflow.policies.causal_lm.head_causal_lm import choose_in_pieces, is_for_pieces
 from embodyflow.policies.causal_lm.windows_causal_lm import windows_of
 from embodyflow.process.tracing import span
 
@@ -202,13 +203,21 @@ class HFEngine:
     def _score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[npt.NDArray[np.float32]]:
         tokens = self._tensor(_padded([[*prompt, *response] for prompt, response in sequences]))
         first = min(len(prompt) for prompt, _ in sequences)  # first position to score
-        logits = self._forward(tokens[:, :-1], use_cache=False, logits_to_keep=tokens.shape[1] - first).float()
-        targets = tokens[:, first:, None]
-        log_probs = (logits.gather(-1, targets) - logits.logsumexp(-1, keepdim=True))[..., 0].cpu().numpy()
+        log_probs = self._log_probs(tokens, first).cpu().numpy()
         return [
             row[len(prompt) - first :][: len(response)].copy()
             for row, (prompt, response) in zip(log_probs, sequences, strict=True)
         ]
+
+    def _log_probs(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
+        """Return the log-probs of the tokens from position ``first`` on, float32 [n, t - first], of tokens [n, t]."""
+        inputs, targets = tokens[:, :-1], tokens[:, first:]
+        if is_for_pieces(self._model, targets.numel()):
+            rows, positions = torch.ones_like(targets).nonzero(as_tuple=True)
+            places, arguments = (rows, positions + first - 1), {"input_ids": inputs, "use_cache": False}
+            return choose_in_pieces(self._model, arguments, places, targets.flatten(), 1.0)[0].view_as(targets)
+        logits = self._forward(inputs, use_cache=False, logits_to_keep=targets.shape[1]).float()
+        return (logits.gather(-1, targets[..., None]) - logits.logsumexp(-1, keepdim=True))[..., 0]
 
     def _group_by_length(self, lengths: list[int]) -> Iterator[list[int]]:
         """Yield indices of sequences of similar length, as many for one pass as ``max_num_batched_tokens`` allows."""

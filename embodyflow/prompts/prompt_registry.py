@@ -5,9 +5,11 @@ from typing import Any, assert_never
 from embodyflow.errors import ConfigError
 from embodyflow.prompts.arithmetic import ArithmeticPrompts
 from embodyflow.prompts.calculator import CalculatorPrompts
+from embodyflow.prompts.few_shot_sums import FewShotSumsPrompts
 from embodyflow.prompts.prompt_config import (
     ArithmeticConfig,
     CalculatorConfig,
+    FewShotSumsConfig,
     PromptConfig,
     ReasoningGymConfig,
     RowsConfig,
@@ -37,6 +39,8 @@ def build_prompt_source(config: PromptConfig, tokenizer: Any, max_prompt_tokens:
     match config:
         case ArithmeticConfig():
             return ArithmeticPrompts(config)
+        case FewShotSumsConfig():
+            return FewShotSumsPrompts(config)
         case CalculatorConfig():
             return CalculatorPrompts(config)
         case SelfCorrectConfig():

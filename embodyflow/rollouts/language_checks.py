@@ -15,6 +15,7 @@ from embodyflow.rewards.reward_registry import check_reward
 from embodyflow.rollouts.gold_selection import check_golds
 from embodyflow.rollouts.model_checks import check_model
 from embodyflow.rollouts.source_checks import check_chat_template, check_sources
+from embodyflow.rollouts.stop_tokens import check_stop_tokens
 
 
 def check_language(config: LanguageConfig) -> None:
@@ -35,6 +36,7 @@ def check_language(config: LanguageConfig) -> None:
     check_prompts(config, check_golds(config, source))
     check_model(config)  # last, because it imports transformers, which takes seconds
     check_chat_template(config)
+    check_stop_tokens(config)
 
 
 def check_prompts(config: LanguageConfig, source: PromptSource) -> None:

@@ -42,6 +42,7 @@ from embodyflow.rollouts.gold_selection import select_gradable, skips_ungradable
 from embodyflow.rollouts.group_rollout import GroupRollout, first_rows, places
 from embodyflow.rollouts.language_checks import check_prompts
 from embodyflow.rollouts.segments import Response, end_of, unfinished, version_column
+from embodyflow.rollouts.stop_tokens import named_stop_tokens
 from embodyflow.seeding import derive_rng, derive_seed
 from embodyflow.types import Batch
 
@@ -82,7 +83,8 @@ class LanguageRollout(GroupRollout):
         self.config = config
         self.tokenizer = build_tokenizer(config.policy)
         self._prompts = build_prompt_source(config.data, self.tokenizer, config.rollout.max_prompt_tokens)
-        self._stop_tokens = tuple(sorted({*stop_tokens_of(config.policy, self.tokenizer), *self._ends_of_turns()}))
+        ends = {*stop_tokens_of(config.policy, self.tokenizer), *self._ends_of_turns()}
+        self._stop_tokens = tuple(sorted({*ends, *named_stop_tokens(config.rollout.stop_tokens, self.tokenizer)}))
         self._left_out: dict[Split, int] = {}
         if skips_ungradable(config):
             self._prompts, self._left_out = select_gradable(config, self._prompts)

@@ -45,7 +45,9 @@ SHORT = {
 """Words that make a run of each kind of job last seconds."""
 
 KINDS = {
-    **dict.fromkeys(("babyai", "calculator", "gsm8k", "kuhn", "math", "reasoning_gym", "self_correct"), "language"),
+    **dict.fromkeys(
+        ("babyai", "calculator", "gemma_sums", "gsm8k", "kuhn", "math", "reasoning_gym", "self_correct"), "language"
+    ),
     **dict.fromkeys(("cart_pole", "half_cheetah", "reacher"), "control"),
 }
 """Kind of job of the experiments that are not embodied."""

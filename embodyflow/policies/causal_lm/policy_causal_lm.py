@@ -11,6 +11,7 @@ from tensordict import TensorDict
 from embodyflow.policies.causal_lm import checkpoint_causal_lm as checkpoint
 from embodyflow.policies.causal_lm.chosen_causal_lm import choose
 from embodyflow.policies.causal_lm.configuration_causal_lm import CausalLMConfig
+from embodyflow.policies.causal_lm.head_causal_lm import choose_in_pieces, is_for_pieces
 from embodyflow.policies.causal_lm.modeling_causal_lm import (
     blocks_of,
     build_empty_model,
@@ -57,14 +58,13 @@ class CausalLMPolicy:
     def evaluate(self, batch: TensorDict, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probs and entropy of a batch's responses, float32 ``[N, R, 1]``; zero outside its mask."""
         packed = pack(batch, self.model, self._device)
-        logits = before_responses(self.model, packed)
+        log_probs, entropy = chosen(self.model, packed, temperature)
         shape = batch["loss_mask"].shape
         if not len(packed.targets):
-            nothing = logits.sum() * 0.0 + logits.new_zeros(shape)
+            nothing = log_probs.sum() * 0.0 + log_probs.new_zeros(shape)
             return nothing, nothing
-        log_probs, entropy = choose(logits, packed.targets, temperature)
         keep = batch["loss_mask"].to(self._device)
-        where, blank = (packed.rows, packed.steps), logits.new_zeros(shape[:2])
+        where, blank = (packed.rows, packed.steps), log_probs.new_zeros(shape[:2])
         placed = [blank.index_put(where, each).unsqueeze(-1) * keep for each in (log_probs, entropy)]
         return placed[0], placed[1]
 
@@ -82,6 +82,16 @@ def pack(batch: TensorDict, model: Any, device: str) -> Packed:
     return pack_rows(batch, device, model.config._attn_implementation, model.config.model_type)
 
 
+def chosen(model: Any, packed: Packed, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return log-probs and entropies of the response tokens, float32 ``[K]`` each; of a blank one if K = 0."""
+    if len(packed.targets) and is_for_pieces(model, packed.input_ids.numel()):
+        places = packed.lines, packed.positions
+        return choose_in_pieces(model, _inputs(packed), places, packed.targets, temperature)
+    logits = before_responses(model, packed)
+    targets = packed.targets if len(packed.targets) else packed.targets.new_zeros(1)
+    return choose(logits, targets, temperature)
+
+
 def before_responses(model: Any, packed: Packed) -> torch.Tensor:
     """Return a model's outputs, float32 ``[K, V]``, at the token before each response token."""
     # The head skips positions at which no line has a response, such as those that all rows' prompts occupy.
@@ -89,11 +99,12 @@ def before_responses(model: Any, packed: Packed) -> torch.Tensor:
     if not len(kept):
         kept = packed.positions.new_zeros(1)
     arguments: dict[str, Any] = {"logits_to_keep": kept} if hasattr(model, "lm_head") else {}
-    if packed.attention_lines is not None:
-        arguments["attention_lines"] = packed.attention_lines
-    logits: torch.Tensor = model(
-        input_ids=packed.input_ids, position_ids=packed.position_ids, use_cache=False, **arguments
-    ).logits
+    logits: torch.Tensor = model(**_inputs(packed), **arguments).logits
     if not len(packed.positions):
         return logits[:1, 0].float()
     return logits[packed.lines, index if hasattr(model, "lm_head") else packed.positions].float()
+
+
+def _inputs(packed: Packed) -> dict[str, Any]:
+    inputs = {"input_ids": packed.input_ids, "position_ids": packed.position_ids, "use_cache": False}
+    return inputs if packed.attention_lines is None else inputs | {"attention_lines": packed.attention_lines}

@@ -23,7 +23,7 @@ NO_STEPS = "is for control jobs; it learns from single steps; allowed with job="
 DISCRETE = "needs continuous actions, and cart_pole has discrete ones; allowed with job=control are ppo"
 CONTROL, LANGUAGE = (
     ("cart_pole", "half_cheetah", "pendulum", "reacher"),
-    (*("babyai", "calculator", "gsm8k", "kuhn", "math", "reasoning_gym", "self_correct"),),
+    (*("babyai", "calculator", "gemma_sums", "gsm8k", "kuhn", "math", "reasoning_gym", "self_correct"),),
 )
 FOR_CONTROL = ("ppo", "sac")
 REFUSED = {
@@ -37,7 +37,11 @@ ONE_ADVANTAGE = {
     "remax": "algorithm: per_agent=true: advantage=remax compares with one greedy reward for all agents",
 }
 REFUSED |= {("kuhn", name): reason for name, reason in ONE_ADVANTAGE.items()}
-MACHINE = {"gsm8k": ("policy.path=model",), "libero_openvla": ("policy.path=model",)}
+MACHINE = {
+    "gemma_sums": ("policy.path=model",),
+    "gsm8k": ("policy.path=model",),
+    "libero_openvla": ("policy.path=model",),
+}
 """Overrides for experiments that need files of the machine."""
 
 

@@ -14,6 +14,7 @@ from embodyflow.config import RunConfig
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch
 from embodyflow.data.tables import digest_of
+from embodyflow.policies.causal_lm import head_causal_lm
 from embodyflow.rollouts.language_rollout import LanguageRollout
 from embodyflow.training.fsdp_trainer import FSDPTrainer
 from embodyflow.training.language_trainer import LanguageTrainer
@@ -155,3 +156,19 @@ def test_a_warm_start_runs_in_bfloat16(job: Any, close: list[FSDPTrainer]) -> No
     before = digest_of(trainer.weights())
     metrics = trainer.fit(demos_for(config) if demos is None else demos, seed=SEED)
     assert np.isfinite(metrics["sft/loss"].value) and digest_of(trainer.weights()) != before
+
+
+@pytest.mark.parametrize("words", [BFLOAT16, (*BFLOAT16, "trainer.lora.rank=2")], ids=["weights", "adapters"])
+def test_a_head_in_pieces_trains_like_a_whole_one(
+    words: tuple[str, ...], close: list[FSDPTrainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = language_config("rollout.probe_tolerance=0.2", *words)
+    rows, ends = rows_to_train_on(config, trainer := started(config, close)), []
+    start, steps = trainer.weights(), {"positions": np.arange(len(rows)), "total_rows": len(rows), "seed": SEED}
+    for piece in (head_causal_lm.PIECE, 19 * 3):
+        monkeypatch.setattr(head_causal_lm, "PIECE", piece)
+        trainer = started(config, close)
+        trainer.step(rows.clone(), **steps)
+        ends.append(np.concatenate([array.ravel() for array in trainer.weights().values()]))
+    moved = np.linalg.norm(ends[0] - np.concatenate([array.ravel() for array in start.values()]))
+    assert 0 < np.linalg.norm(ends[1] - ends[0]) < 0.1 * moved
