@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 
 from embodyflow.config.composition.compose import compose_config
 from embodyflow.data.batches import to_batch, to_columns
@@ -40,6 +41,7 @@ class InProcessRun:
 
     def __init__(self, words: Sequence[str]) -> None:
         self.config: Any = compose_config(["run_id=in-process", *words, "rollout.num_workers=1"])
+        self.tasks = list(self.config.env.tasks) if hasattr(self.config, "env") else [self.config.experiment]
         self.rollout: Any = resolve(self.config.rollout_engine)(self.config, 0, 1)
         self.trainer: FSDPTrainer = resolve(self.config.trainer_engine)(self.config, 0, 1)
         with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -91,14 +93,13 @@ class InProcessRun:
         """Return the success rate of each task on the goals of the evaluation split."""
         draws = None if mode == "greedy" else (self.config.seed, "evaluate")
         rows = self.rollout.play(self.rollout.evaluation_episodes(mode), "eval", draws)
-        return [
-            float(rows["success"][rows["env_task_id"] == task].mean()) for task in range(len(self.config.env.tasks))
-        ]
+        task_ids = rows.get("env_task_id", torch.zeros(len(rows)))  # a job without environments has one task
+        return [float(rows["success"][task_ids == task].mean()) for task in range(len(self.tasks))]
 
     def train(self) -> dict[str, Any]:
         """Train as the configuration says; return the figures that ``benchmarks/learning.py`` reports."""
         self.warm_start()
-        facts: dict[str, Any] = {"seed": self.config.seed, "tasks": list(self.config.env.tasks), "num_episodes": 0}
+        facts: dict[str, Any] = {"seed": self.config.seed, "tasks": self.tasks, "num_episodes": 0}
         facts |= {"curve": [], "mixed_fraction": [], **self._rates("before")}
         started = time.perf_counter()
         for iteration in range(1, self.config.iterations + 1):
@@ -120,7 +121,7 @@ class InProcessRun:
         return {
             f"success_rate_{moment}": statistics.mean(greedy),
             f"sampled_success_rate_{moment}": statistics.mean(sampled),
-            f"success_rates_{moment}": dict(zip(self.config.env.tasks, greedy, strict=True)),
+            f"success_rates_{moment}": dict(zip(self.tasks, greedy, strict=True)),
         }
 
     def _call(self, iteration: int, node_id: str, num_rows: int) -> SimpleNamespace:

@@ -55,7 +55,8 @@ from embodyflow.process.ports import free_port, listen_on
 from embodyflow.record.ledger import Ledger
 from embodyflow.record.run_folder import RunFolder
 from embodyflow.record.trackers import open_trackers
-from embodyflow.stack.processes import exit_on_signals, start_process, stop_processes
+from embodyflow.stack.processes import start_process, stop_processes
+from embodyflow.stack.signals import exit_on_signals
 from embodyflow.workers.buffers import start_buffers
 from embodyflow.workers.calls import NodeCall, NodeResult, NodeWork
 from embodyflow.workers.group import WorkerGroup

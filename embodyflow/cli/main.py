@@ -54,7 +54,7 @@ def _returns_code(command: Callable[Arguments, int]) -> Callable[Arguments, None
     def run(*arguments: Arguments.args, **options: Arguments.kwargs) -> None:
         # Each command imports what it needs when it runs, so --help is quick.
         from embodyflow.stack.diagnosis import StackError
-        from embodyflow.stack.processes import exit_on_signals
+        from embodyflow.stack.signals import exit_on_signals
 
         make_importable()  # the project's rooms and the user's own modules, as for `python -m flows.grpo`
         exit_on_signals()

@@ -21,15 +21,9 @@ def check_model(config: LanguageConfig) -> None:
     """
     path, scratch, tensor_size = config.policy.path, config.policy.scratch, config.trainer.tensor_parallel_size
     if scratch is not None:
-        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
         key = f"policy.scratch.model_type={scratch.model_type}"
-        if scratch.model_type not in CONFIG_MAPPING_NAMES:
-            near = difflib.get_close_matches(scratch.model_type, CONFIG_MAPPING_NAMES, n=3)
-            raise ConfigError(
-                f"{key}: transformers has no such architecture; "
-                f"allowed are, for example, {', '.join(near or ['qwen3', 'llama', 'gpt2'])}"
-            )
+        if scratch.model_type not in PLAIN:
+            _check_name(scratch.model_type, key)
         check_split(scratch.model_dump(), tensor_size)
         if scratch.model_type not in PLAIN:
             check_architecture(config, _sized(scratch.model_dump()), key)
@@ -45,6 +39,17 @@ def check_model(config: LanguageConfig) -> None:
         _check_positions(config, values)
         if values.get("model_type") not in PLAIN:
             check_architecture(config, _read(file.parent, f"policy.path={path}"), f"policy.path={path}")
+
+
+def _check_name(model_type: str, key: str) -> None:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    if model_type not in CONFIG_MAPPING_NAMES:
+        near = difflib.get_close_matches(model_type, CONFIG_MAPPING_NAMES, n=3)
+        raise ConfigError(
+            f"{key}: transformers has no such architecture; "
+            f"allowed are, for example, {', '.join(near or ['qwen3', 'llama', 'gpt2'])}"
+        )
 
 
 def check_architecture(config: LanguageConfig, model: Any, key: str) -> None:

@@ -14,15 +14,12 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
 import psutil
 
 from embodyflow.process.private_files import open_private
 
 STACK_VARIABLE = "EMBODYFLOW_STACK"
-
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -33,24 +30,6 @@ def adopt_orphans() -> None:
     """Make this process the parent of its orphaned descendants, in place of init. Does nothing outside Linux."""
     if _libc is not None:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def exit_on_signals() -> None:
-    """Make SIGINT, SIGTERM and SIGHUP raise ``SystemExit(128 + signum)``, so that ``with`` blocks clean up."""
-    for signum in _STOPPING:
-        signal.signal(signum, _exit)
-
-
-def ignore_signals() -> None:
-    """Ignore these signals from now on: the process is stopping and needs a few seconds."""
-    for signum in _STOPPING:
-        signal.signal(signum, signal.SIG_IGN)
-
-
-def _exit(signum: int, frame: FrameType | None) -> None:
-    ignore_signals()
-    print(f"{signal.Signals(signum).name}: stopping …", file=sys.stderr, flush=True)
-    raise SystemExit(128 + signum)
 
 
 def start_process(

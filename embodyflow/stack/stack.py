@@ -29,7 +29,6 @@ from embodyflow.stack.processes import (
     answers,
     descendants,
     find_process,
-    ignore_signals,
     kill_descendants,
     start_process,
     stop_processes,
@@ -48,6 +47,7 @@ from embodyflow.stack.services import (
     worker_command,
     worker_name,
 )
+from embodyflow.stack.signals import ignore_signals
 from embodyflow.stack.stack_folder import StackFolder, StackState
 
 START_TIMEOUT = 180.0

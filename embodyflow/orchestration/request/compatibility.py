@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 from embodyflow.config import RunConfig
@@ -31,6 +31,12 @@ FILTERS = {
 }
 """Functions of ``tasks`` that read each key of ``filter``."""
 
+WRITERS = {
+    "values": ("compute_value", "value_steps"),
+    "ref_log_probs": ("compute_ref_log_prob",),
+    "baseline": (BASELINE,),
+}
+"""Functions of ``tasks`` that write a column."""
 
 ALIASES = {"filter_groups": ("embodied_sampling",)}
 """Other names of functions of ``tasks``, which ported graphs use."""
@@ -63,8 +69,7 @@ def _check_critic(graph: TaskGraph, config: RunConfig) -> None:
             + "; allowed are advantage=gae with nodes of role CRITIC (python -m flows.ppo) and all others without them"
         )
     for node_id in _nodes_of(graph, ADVANTAGE) if has_critic else ():
-        above = [graph.nodes[each] for each in graph.ancestors(node_id)]
-        if all(_declares(node, "writes", "values") is False for node in above):
+        if not _may_write(graph, graph.ancestors(node_id), "values"):
             raise ConfigError(
                 f"node {node_id!r}: algorithm.advantage={config.algorithm.advantage} needs values, which no ancestor "
                 "writes; put tasks:compute_value before it"
@@ -76,8 +81,7 @@ def _check_baseline(graph: TaskGraph, config: RunConfig) -> None:
     name, baselines = config.algorithm.advantage, _nodes_of(graph, BASELINE)
     for node_id in _nodes_of(graph, ADVANTAGE):
         above = graph.ancestors(node_id)
-        written = any(_declares(graph.nodes[each], "writes", "baseline") is not False for each in above)
-        if config.algorithm.needs_baseline and not written:
+        if config.algorithm.needs_baseline and not _may_write(graph, above, "baseline"):
             raise ConfigError(
                 f"node {node_id!r}: algorithm.advantage={name} needs a baseline, which no ancestor writes; allowed are "
                 f"pipeline.name=remax and graphs with tasks:{BASELINE} before it"
@@ -122,8 +126,8 @@ def _check_sums(graph: TaskGraph, config: RunConfig) -> None:
 
 def _check_kl(graph: TaskGraph, config: RunConfig) -> None:
     """Check that the KL term is applied exactly once, at the configured place."""
-    kl, penalties, nodes = config.algorithm.kl, _nodes_of(graph, KL_PENALTY), graph.nodes.values()
-    if kl.coef > 0 and not any(_declares(node, "writes", "ref_log_probs") is not False for node in nodes):
+    kl, penalties = config.algorithm.kl, _nodes_of(graph, KL_PENALTY)
+    if kl.coef > 0 and not _may_write(graph, graph.nodes, "ref_log_probs"):
         raise ConfigError(f"algorithm.kl.coef={kl.coef:g}: allowed is 0; no node of the pipeline writes ref_log_probs")
     if kl.placement == "loss" and penalties:
         raise ConfigError(
@@ -144,8 +148,9 @@ def _check_kl(graph: TaskGraph, config: RunConfig) -> None:
 def _check_entropy(graph: TaskGraph, config: RunConfig) -> None:
     """Check that a node writes the entropies by which tokens are selected."""
     fraction, writes = config.algorithm.top_entropy_fraction, "compute_old_log_prob"
-    own = any(_declares(node, "writes", "old_entropy") for node in graph.nodes.values())
-    if fraction < 1 and not own and not _nodes_of(graph, writes):
+    if fraction == 1 or _nodes_of(graph, writes):
+        return
+    if not any(_declares(node, "writes", "old_entropy") for node in graph.nodes.values()):
         raise ConfigError(
             f"algorithm.top_entropy_fraction={fraction:g}: allowed is 1; no node of the pipeline writes old_entropy "
             f"(tasks:{writes})"
@@ -190,6 +195,18 @@ def _nodes_of(graph: TaskGraph, function: str) -> list[str]:
     names = [function, *ALIASES.get(function, ())]
     name = re.compile(rf"tasks(\.\w+)?:({'|'.join(names)})")
     return [node_id for node_id, node in graph.nodes.items() if name.fullmatch(node.executable_ref)]
+
+
+def _may_write(graph: TaskGraph, node_ids: Iterable[str], column: str) -> bool:
+    """Return True unless all these nodes declare that they write other columns.
+
+    Nodes of the usual functions are found by name, since asking a function for its declaration imports torch.
+    """
+    usual = {each for name in WRITERS[column] for each in _nodes_of(graph, name) if graph.nodes[each].writes is None}
+    wanted = list(node_ids)
+    return not usual.isdisjoint(wanted) or any(
+        _declares(graph.nodes[each], "writes", column) is not False for each in wanted
+    )
 
 
 def _declares(node: Node, what: Literal["reads", "writes"], column: str) -> bool | None:

@@ -80,7 +80,7 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 def test_rooms_of_another_version_are_noted_in_one_line(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    monkeypatch.setattr("embodyflow.stack.processes.exit_on_signals", lambda: None)
+    monkeypatch.setattr("embodyflow.stack.signals.exit_on_signals", lambda: None)
     monkeypatch.setattr("embodyflow.cli.up.foreground", lambda: 0)
     monkeypatch.setattr("embodyflow.cli.up.status", lambda: 0)
     monkeypatch.setattr("embodyflow.cli.run.run_experiment", lambda flow, words: 0)

@@ -47,7 +47,7 @@ def test_a_mistake_in_an_option_is_named(
 
 def test_hydra_overrides_are_free_words_beside_options(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("embodyflow.stack.processes.exit_on_signals", lambda: None)
+    monkeypatch.setattr("embodyflow.stack.signals.exit_on_signals", lambda: None)
     monkeypatch.setattr("embodyflow.cli.run.run_experiment", lambda flow, words: seen.append((flow, words)) or 0)
     words = ["trainer.epochs=2", "+env.kwargs.size=3", "~warm_start", "reward.function={name: regex, pattern: 'a=b'}"]
     assert main(["run", words[0], "--flow", "ppo", words[1], "--seed", "3", *words[2:]]) == 0

@@ -19,7 +19,7 @@ FILES = {str(path): text for path, text in project_files().items()}
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A new project, the current folder."""
-    monkeypatch.setattr("embodyflow.stack.processes.exit_on_signals", lambda: None)
+    monkeypatch.setattr("embodyflow.stack.signals.exit_on_signals", lambda: None)
     assert main(["init", str(tmp_path / "mine")]) == 0
     monkeypatch.chdir(tmp_path / "mine")
     return tmp_path / "mine"

@@ -49,7 +49,7 @@ def test_down_names_the_runs_of_its_stack_and_no_others(
     (tmp_path / PREFECT_YAML).parent.mkdir()
     (tmp_path / PREFECT_YAML).touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("embodyflow.stack.processes.exit_on_signals", lambda: None)
+    monkeypatch.setattr("embodyflow.stack.signals.exit_on_signals", lambda: None)
     monkeypatch.setattr(up, "stop_stack", lambda folder: True)
     marks = {"submitted": str(tmp_path.resolve()), "by-hand": "", "of-another-stack": "/elsewhere"}
     processes = []

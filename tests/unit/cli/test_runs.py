@@ -18,7 +18,7 @@ NOW = 1_800_000_000.0
 
 @pytest.fixture(autouse=True)
 def quiet_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embodyflow.stack.processes.exit_on_signals", lambda: None)
+    monkeypatch.setattr("embodyflow.stack.signals.exit_on_signals", lambda: None)
     monkeypatch.delenv("COLUMNS", raising=False)
 
 

@@ -91,7 +91,7 @@ def test_every_key_outside_sections_has_a_meaning(job: str) -> None:
 def test_the_command_shows_the_configuration_of_a_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embodyflow.stack.processes.exit_on_signals", lambda: None)
+    monkeypatch.setattr("embodyflow.stack.signals.exit_on_signals", lambda: None)
     assert cli.main(["config", "--flow", "ppo", "experiment=embodied", "trainer.epochs=7"]) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
     assert (shown["trainer"]["epochs"], shown["flow"], shown["run_id"]) == (7, "ppo", None)

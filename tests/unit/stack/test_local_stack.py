@@ -86,7 +86,7 @@ def test_a_server_that_went_away_is_one_line(
     def away() -> int:
         raise error
 
-    monkeypatch.setattr("embodyflow.stack.processes.exit_on_signals", lambda: None)
+    monkeypatch.setattr("embodyflow.stack.signals.exit_on_signals", lambda: None)
     monkeypatch.setattr("embodyflow.cli.up.status", away)
     assert cli.main(["status"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
