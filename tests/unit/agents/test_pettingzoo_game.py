@@ -64,7 +64,7 @@ def test_an_action_outside_the_mask_has_no_name() -> None:
 def section(**values: Any) -> AgentConfig:
     config: AgentConfig = agent_config("experiment=kuhn").rollout.agent
     chosen = PettingZooConfig(**{**PILE, **values})
-    return config.model_copy(update={"game": None, "pettingzoo": chosen, "agents": ("ann", "bob")})
+    return config.model_copy(update={"game": None, "pettingzoo": chosen, "agents": ("ann", "bob"), "max_turns": 9})
 
 
 def test_the_workflow_plays_it() -> None:
